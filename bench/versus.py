@@ -1,0 +1,17 @@
+#!/usr/bin/env python3
+"""Races kymo against its peers, side by side in one run.
+
+    bench/versus.py report            the same big recording read by perf and by kymo
+    bench/versus.py overhead          what recording costs the recorded program
+    bench/versus.py start             what `record -- true` takes
+
+Every subject is one module in bench/versus/; bench/README.md says what each one measures and how to read it.
+Needs Python 3.9 and nothing else from the Python world.
+"""
+
+import sys
+
+from versus import cli
+
+if __name__ == "__main__":
+    sys.exit(cli.main())
