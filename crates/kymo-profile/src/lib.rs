@@ -1,1 +1,3 @@
 //! kymo-profile.
+
+pub mod export;

@@ -1,0 +1,33 @@
+//! A finished profile in the forms that people pass around: JSON, folded stacks, a flame graph, one HTML page.
+//!
+//! You give it an [`ExportProfile`]: plain values, filled by whoever aggregated a recording. It gives you bytes.
+//! Every writer here is a pure function of the model: the same profile gives the same bytes, nothing reads the clock,
+//! the environment or the network.
+//!
+//! - [`json()`]: the machine-readable report, described in `docs/formats/report-json.md`.
+//! - [`folded()`]: one line per stack (`comm;outer;inner count`), what flame graph tools read.
+//! - [`flamegraph()`]: an SVG.
+//! - [`html()`]: one self-contained page with timeline, flame graph and table; its source is in `ui/`.
+//!
+//! # Invariants
+//! - E1: a node's parent has a smaller index than the node; a root has [`NO_PARENT`]. Walks need no recursion.
+//! - E2: every root node names a function of kind [`FunctionKind::Comm`]: the command name is the outermost frame.
+//! - E3: names come from a recording and are hostile; each writer escapes them for its own format.
+//!
+//! [`ExportProfile::check`] tells whether a model keeps E1 and E2; writers skip what breaks them, they do not panic.
+
+mod html;
+mod json;
+pub mod model;
+mod text;
+pub mod totals;
+
+pub use html::html;
+pub use json::json;
+
+pub use model::{
+    ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Loss, ModelError, NO_CPU,
+    NO_PARENT, Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
+};
+pub use text::{flamegraph, folded};
+pub use totals::{Totals, Weight};

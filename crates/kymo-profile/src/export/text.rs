@@ -1,0 +1,125 @@
+//! Folded stacks and the flame graph that is drawn from them.
+
+use std::io::{self, Write};
+
+use inferno::flamegraph;
+
+use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
+
+/// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
+///
+/// Names cannot break the form: a `;` becomes `:`, control characters become spaces.
+///
+/// # Errors
+/// Those of `out`.
+pub fn folded(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Write) -> io::Result<()> {
+    for_each_line(profile, event, false, |stack, count| writeln!(out, "{stack} {count}"))
+}
+
+/// Draws `event` as a flame graph in SVG, the classic form: searchable and zoomable in a browser, no network needed.
+///
+/// The same profile gives the same bytes: frames are coloured by their names, not by chance.
+///
+/// # Errors
+/// Those of `out`, and "no stacks" where the event has no samples.
+pub fn flamegraph(profile: &ExportProfile, event: &ExportEvent, out: &mut dyn Write) -> io::Result<()> {
+    let mut lines = Vec::new();
+    for_each_line(profile, event, true, |stack, count| {
+        lines.push(format!("{stack} {count}"));
+        Ok(())
+    })?;
+    if lines.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("no stacks to draw: the recording has no samples of {}", plain(&event.name)),
+        ));
+    }
+    lines.sort_unstable();
+    let mut options = flamegraph::Options::default();
+    options.title = plain(profile.heading());
+    options.subtitle = Some(subtitle(profile, event));
+    options.count_name = "samples".to_string();
+    options.deterministic = true;
+    options.no_sort = true;
+    // Orange kernel, aqua inlined, the rest by kind of name.
+    options.colors = flamegraph::Palette::Multi(flamegraph::color::MultiPalette::Java);
+    options.bgcolors = Some(flamegraph::color::BackgroundColor::Grey);
+    options.font_type = "ui-monospace, Menlo, Consolas, monospace".to_string();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+}
+
+/// The second line of the picture: what was counted, how often, and what is missing.
+fn subtitle(profile: &ExportProfile, event: &ExportEvent) -> String {
+    let lost = match profile.lost() {
+        0 => "0 lost".to_string(),
+        lost => format!("{lost} LOST"),
+    };
+    format!("{}: {} samples, {lost}", plain(&event.name), event.total_samples)
+}
+
+/// Calls `each` with the joined stack and the count of every node that has samples of its own.
+fn for_each_line(
+    profile: &ExportProfile,
+    event: &ExportEvent,
+    annotate: bool,
+    mut each: impl FnMut(&str, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let names: Vec<String> = profile.functions.iter().map(|f| frame(f, annotate)).collect();
+    let nodes = &event.stacks.nodes;
+    let mut path = Vec::new();
+    let mut line = String::new();
+    for (index, node) in nodes.iter().enumerate() {
+        if node.self_samples == 0 {
+            continue;
+        }
+        path.clear();
+        let mut at = index;
+        loop {
+            path.push(nodes[at].function as usize);
+            let parent = nodes[at].parent;
+            // E1, checked: a parent that does not come first ends the path instead of looping.
+            if parent == NO_PARENT || parent as usize >= at {
+                break;
+            }
+            at = parent as usize;
+        }
+        line.clear();
+        for function in path.iter().rev() {
+            if !line.is_empty() {
+                line.push(';');
+            }
+            line.push_str(names.get(*function).map_or("[unknown]", String::as_str));
+        }
+        each(&line, node.self_samples)?;
+    }
+    Ok(())
+}
+
+/// A frame's name as folded stacks can hold it, with the suffixes for kernel and inlined code if asked.
+fn frame(function: &Function, annotate: bool) -> String {
+    let mut name: String = function
+        .name
+        .chars()
+        .map(|c| match c {
+            ';' => ':',
+            c if c.is_control() => ' ',
+            c => c,
+        })
+        .collect();
+    if name.trim().is_empty() {
+        name = "[unknown]".to_string();
+    }
+    if annotate {
+        match function.kind {
+            FunctionKind::Kernel => name.push_str("_[k]"),
+            FunctionKind::Inline => name.push_str("_[i]"),
+            FunctionKind::User | FunctionKind::Unknown | FunctionKind::Comm => {}
+        }
+    }
+    name
+}
+
+/// Text without control characters, which XML cannot hold even escaped.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
