@@ -1,3 +1,4 @@
 //! kymo-profile.
 
 pub mod export;
+pub mod symbols;

@@ -1,0 +1,30 @@
+//! Names for addresses: symbol tables, inline frames and source lines.
+//!
+//! You give it a module ([`ModuleKey`]) and an address in that module's own address space; it gives you the
+//! symbol that `perf report` and `perf script` would print for it, so that per-symbol sample counts can be
+//! compared number by number.
+//!
+//! ```text
+//!  ModuleKey --SymbolStore::get--> Arc<ModuleSymbols> --find(addr)--> SymbolRef { start, end, name }
+//!                |  locate: build-id cache, debuglink, debug dirs, the file itself
+//!                |  elf + plt | kallsyms | perf_map | vdso     (one loader per kind)
+//!                +--> SymbolTable: sorted starts, names in one arena
+//!                                                   --inline_frames(addr)--> function, file, line
+//! ```
+//!
+//! Address spaces, because perf uses three of them:
+//! - ELF user modules and the vdso: FILE OFFSETS (`ip - mapping.start + mapping.pgoff`);
+//! - the kernel, kernel modules and perf maps: absolute addresses, as sampled.
+//!
+//! Invariants:
+//! - **I1** A table answers like perf's: the same candidates, the same choice between aliases, the same ends;
+//!   where ranges overlap, the answer is the one that perf's search tree would reach first.
+//! - **I2** No input makes a loader panic or allocate more than a small multiple of the bytes it read.
+//! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
+//! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
+
+mod store;
+mod table;
+
+pub use store::{InlineFrame, ModuleKey, ModuleSymbols, Note, SymbolOptions, SymbolStore};
+pub use table::{SymbolRef, SymbolTable};
