@@ -1,0 +1,111 @@
+//! What /proc and /sys tell about tasks, mappings and the kernel. Everything there may vanish or change while it is read, and
+//! names in it are chosen by strangers: what cannot be read is left out, never an abort.
+mod kernel;
+mod maps;
+
+pub use kernel::{
+    KernelText, Module, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
+};
+pub use maps::{Mapping, Mappings};
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+fn numbers(path: &str) -> io::Result<Vec<i32>> {
+    let mut found: Vec<i32> = fs::read_dir(path)?
+        .flatten()
+        .filter_map(|entry| std::str::from_utf8(entry.file_name().as_bytes()).ok()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// All processes, ascending.
+///
+/// # Errors
+/// If /proc is not mounted.
+pub fn processes() -> io::Result<Vec<i32>> {
+    numbers("/proc")
+}
+
+/// The threads of a process, ascending.
+///
+/// # Errors
+/// ENOENT if there is no such process (any more).
+pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
+    let found = numbers(&format!("/proc/{pid}/task"))?;
+    // The directory of a process that ends while it is read is empty.
+    if found.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(found) }
+}
+
+/// The processes that belong to a user.
+///
+/// # Errors
+/// If /proc is not mounted.
+pub fn processes_of_user(uid: u32) -> io::Result<Vec<i32>> {
+    let owned = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == uid);
+    Ok(processes()?.into_iter().filter(owned).collect())
+}
+
+/// The process that a thread belongs to; `None` if it is gone.
+pub fn process_of(tid: i32) -> Option<i32> {
+    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
+    // The name comes first and has its newlines escaped, so a line that begins with the key is the kernel's.
+    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// A thread's name, as the kernel holds it: any bytes but zero, at most 15 of them (more for kernel threads).
+pub fn comm(pid: i32, tid: i32) -> Option<Vec<u8>> {
+    let mut comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    if comm.last() == Some(&b'\n') {
+        comm.pop();
+    }
+    (!comm.is_empty()).then_some(comm)
+}
+
+/// A process's parent; `None` if the process is gone.
+pub fn parent(pid: i32) -> Option<i32> {
+    parent_in_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The parent's id in the text of a stat file. The name in parentheses may hold anything, so what counts comes after the last
+/// one.
+fn parent_in_stat(stat: &[u8]) -> Option<i32> {
+    let close = stat.iter().rposition(|&b| b == b')')?;
+    let mut fields = std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace();
+    fields.nth(1)?.parse().ok()
+}
+
+/// The text of a process's mappings, for [`Mappings`]; empty for kernel threads and vanished processes.
+pub fn maps(pid: i32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/maps")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    /// Checks names with spaces, newlines and parentheses.
+    #[test]
+    fn stat_of_hostile_names() {
+        assert_eq!(super::parent_in_stat(b"12 (a b) R 7 12 12 0"), Some(7));
+        assert_eq!(super::parent_in_stat(b"12 (x) S 1 (\n) R 99) S 42 12"), Some(42));
+        assert_eq!(super::parent_in_stat(b"12 (gone"), None);
+        assert_eq!(super::parent_in_stat(b""), None);
+    }
+
+    /// Checks what /proc says about this process.
+    #[test]
+    fn this_process() {
+        let pid = std::process::id() as i32;
+        assert!(super::processes().unwrap().contains(&pid));
+        assert!(super::tasks(pid).unwrap().contains(&pid));
+        assert_eq!(super::process_of(pid), Some(pid));
+        assert_eq!(super::parent(pid), Some(std::os::unix::process::parent_id() as i32));
+        assert!(super::comm(pid, pid).is_some());
+        assert!(super::tasks(i32::MAX).is_err());
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(super::processes_of_user(uid).unwrap().contains(&pid));
+    }
+}

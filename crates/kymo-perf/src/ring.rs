@@ -1,0 +1,110 @@
+//! A ring buffer that the kernel fills, mapped into this process.
+//!
+//! # Safety
+//! The risk is a view that outlives the mapping or is longer than it: views borrow the [`Ring`], which unmaps on drop, and their
+//! lengths are those of the mapping, not those that the shared page claims. The memory is changed by the kernel at any time, so it is seen only as
+//! atomics.
+#![allow(unsafe_code)]
+use kymo_core::ring::{Area, AtomicU64};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+
+/// Where the control page holds the producer's counter, in bytes.
+const HEAD_AT: usize = 1024;
+/// Where the control page holds the reader's counter.
+const TAIL_AT: usize = 1032;
+
+/// The mapped ring of one event: a control page and a power of two of data pages. Unmapped on drop.
+#[derive(Debug)]
+pub struct Ring {
+    base: NonNull<u8>,
+    page_bytes: usize,
+    data_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and everything in it is reached through atomics.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Maps the ring of an event (or any file that is as long) for reading by its one consumer.
+    ///
+    /// # Errors
+    /// EINVAL if `data_pages` is no power of two; otherwise what `mmap(2)` says.
+    pub fn map(fd: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring> {
+        let page_bytes = super::sys::page_size();
+        let data_bytes = data_pages.checked_mul(page_bytes).filter(|_| data_pages.is_power_of_two());
+        let Some(data_bytes) = data_bytes.filter(|&bytes| bytes < isize::MAX as usize / 2) else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap(null_mut(), page_bytes + data_bytes, prot, flags, fd, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Ring { base, page_bytes, data_bytes })
+    }
+
+    /// The size of the data in bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.data_bytes
+    }
+
+    /// The ring's two counters and its data, for a [`kymo_core::ring::Reader`].
+    pub fn area(&self) -> Area<'_> {
+        // SAFETY: the data begins one page after the base and is data_bytes long (map); page-aligned, so aligned for u64.
+        let data = unsafe { self.words(self.page_bytes, self.data_bytes / 8) };
+        // SAFETY: within the control page, which is at least 4096 bytes long.
+        let head = unsafe { self.words(HEAD_AT, 1) };
+        // SAFETY: as above.
+        let tail = unsafe { self.words(TAIL_AT, 1) };
+        Area::new(&head[0], &tail[0], data).expect("a power of two of pages is a power of two of words")
+    }
+
+    /// # Safety
+    /// `at + 8 * count` must lie within the mapping and `at` must be a multiple of 8.
+    unsafe fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
+        // SAFETY: the caller's promise keeps the offset within the mapping.
+        let start = unsafe { self.base.add(at) };
+        // SAFETY: mapped readable and writable until drop; any bit pattern is a u64; only seen as atomics.
+        unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), count) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; all views borrowed self and are gone.
+        let result = unsafe { munmap(self.base.as_ptr().cast(), self.page_bytes + self.data_bytes) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+    use crate::sys::page_size;
+    use kymo_core::ring::{Reader, Writer};
+    use std::os::fd::AsFd;
+
+    /// Checks that a record written through one mapping is read through another of the same file, and that a bad page
+    /// count is refused.
+    #[test]
+    fn two_mappings_of_a_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(5 * page_size() as u64).unwrap();
+        let (producer, consumer) = (Ring::map(file.as_fd(), 4).unwrap(), Ring::map(file.as_fd(), 4).unwrap());
+        assert_eq!(Ring::map(file.as_fd(), 3).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        let mut record = [7u8; 16];
+        record[6..8].copy_from_slice(&16u16.to_le_bytes());
+        Writer::new(producer.area()).push(&record, 0, &[]).unwrap();
+        let mut reader = Reader::new(consumer.area());
+        let span = reader.begin().unwrap();
+        let mut out = [0; 16];
+        span.copy_to(&mut out);
+        reader.release(span, 16);
+        assert_eq!(out, record);
+        assert_eq!(Reader::new(producer.area()).position(), 16, "the tail is in the file");
+    }
+}

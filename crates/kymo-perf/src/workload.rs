@@ -1,0 +1,218 @@
+//! The command that is started to be observed: forked early, held until everything is ready, then executed.
+//!
+//! ```text
+//!  parent                          child
+//!  fork ------------------------>  reads one byte from the "go" pipe
+//!  opens events for its pid        (waits)
+//!  writes the byte ------------->  exec; on failure sends errno through the "error" pipe, which exec closes
+//!  reads the error pipe: end = running
+//! ```
+//! If the parent dies or gives up before that, the child reads the end of the pipe and exits without a trace.
+//!
+//! # Safety
+//! fork in a process that may have threads: between fork and exec the child makes only async-signal-safe calls, on memory that was prepared
+//! before.
+#![allow(unsafe_code)]
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
+};
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By exiting, with this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A command that waits to be executed, or runs.
+#[derive(Debug)]
+pub struct Workload {
+    pid: Pid,
+    pidfd: OwnedFd,
+    go: Option<OwnedFd>,
+    error: OwnedFd,
+    exit: Option<Exit>,
+}
+
+impl Workload {
+    /// Forks a child that will execute `command` (found in PATH) when [`Workload::start`] says so.
+    ///
+    /// # Errors
+    /// EINVAL for an empty command or one with a zero byte in it; what fork and pipe say.
+    pub fn prepare(command: &[OsString]) -> io::Result<Workload> {
+        let args: Vec<CString> =
+            command.iter().map(|arg| CString::new(arg.as_bytes())).collect::<Result<_, _>>()?;
+        if args.is_empty() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
+        argv.push(std::ptr::null());
+        let (go_read, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (error, error_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        // SAFETY: the child calls only `child` below, which keeps to async-signal-safe calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            child(&argv, go_read.as_raw_fd(), go.as_raw_fd(), error_write.as_raw_fd());
+        }
+        let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Workload { pid, pidfd, go: Some(go), error, exit: None })
+    }
+
+    /// The child's process id.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Becomes readable when the command has ended.
+    pub fn ended_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Lets the child execute the command; returns once it runs.
+    ///
+    /// # Errors
+    /// Why it could not be executed (ENOENT: no such command).
+    pub fn start(&mut self) -> io::Result<()> {
+        if let Some(go) = self.go.take() {
+            rustix::io::write(&go, &[1])?;
+        }
+        let mut errno = [0u8; 4];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.error, &mut errno))? {
+            4 => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends a signal to the command; one that has ended is left alone.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: not a signal number that would break rustix's own use (checked by from_named_raw being total for 1..=31).
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            let _ = pidfd_send_signal(&self.pidfd, signal);
+        }
+    }
+
+    /// How the command ended, if it has; does not block.
+    ///
+    /// # Errors
+    /// ECHILD if someone else has reaped it.
+    pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
+        self.reap(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+    }
+
+    /// Waits for the command's end.
+    ///
+    /// # Errors
+    /// As [`Workload::try_wait`].
+    pub fn wait(&mut self) -> io::Result<Exit> {
+        loop {
+            if let Some(exit) = self.reap(WaitIdOptions::EXITED)? {
+                return Ok(exit);
+            }
+        }
+    }
+
+    fn reap(&mut self, options: WaitIdOptions) -> io::Result<Option<Exit>> {
+        if self.exit.is_none() {
+            let status = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(self.pid), options))?;
+            self.exit = status.and_then(|status| {
+                let code = status.exit_status().map(Exit::Code);
+                code.or(status.terminating_signal().map(Exit::Signal))
+            });
+        }
+        Ok(self.exit)
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        if self.go.take().is_some() {
+            // Never started: the end of the pipe makes it exit at once.
+            let _ = self.wait();
+        }
+    }
+}
+
+/// Dies by the signal that ended the command, so that a shell sees what it would have seen without us. Returns only if the
+/// signal does not kill.
+pub fn die_by(signal: i32) {
+    // SAFETY: resetting a signal to its default action has no precondition.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        // A core file of ours would help nobody.
+        let none = rustix::process::Rlimit { current: Some(0), maximum: None };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+        let _ = kill_process(rustix::process::getpid(), signal);
+    }
+}
+
+/// The child's life before exec. Only async-signal-safe calls, no allocation.
+fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: RawFd) -> ! {
+    // Our own copy of the write end would hide the parent's death from us.
+    // SAFETY: a descriptor of this process that nothing else uses any more.
+    unsafe { libc::close(go_write) };
+    let mut byte = 0u8;
+    let got = loop {
+        // SAFETY: one byte into a local.
+        let got = unsafe { libc::read(go_read, (&raw mut byte).cast(), 1) };
+        if got >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            break got;
+        }
+    };
+    if got != 1 {
+        // SAFETY: ends this process without running the parent's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    // Rust ignores SIGPIPE; the command must not inherit that.
+    // SAFETY: resetting to the default action has no precondition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    // SAFETY: argv is zero-terminated and its strings were made before fork.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes();
+    // SAFETY: four bytes from a local.
+    unsafe { libc::write(error, errno.as_ptr().cast(), 4) };
+    // SAFETY: as above.
+    unsafe { libc::_exit(127) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exit, Workload};
+    use std::ffi::OsString;
+
+    fn command(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    /// Checks that the exit status and a deadly signal are told apart.
+    #[test]
+    fn exits() {
+        for (script, expected) in
+            [("exit 7", Exit::Code(7)), ("kill -9 $$", Exit::Signal(9)), (":", Exit::Code(0))]
+        {
+            let mut workload = Workload::prepare(&command(&["sh", "-c", script])).unwrap();
+            workload.start().unwrap();
+            assert_eq!(workload.wait().unwrap(), expected);
+        }
+    }
+
+    /// Checks that a command that does not exist is reported with its errno, and one that is not started leaves no trace.
+    #[test]
+    fn not_executed() {
+        let mut missing = Workload::prepare(&command(&["/no/such/command"])).unwrap();
+        assert_eq!(missing.start().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(missing.wait().unwrap(), Exit::Code(127));
+        let directory = tempfile::tempdir().unwrap();
+        let trace = directory.path().join("trace");
+        let cancelled = Workload::prepare(&command(&["touch", trace.to_str().unwrap()])).unwrap();
+        drop(cancelled);
+        assert!(!trace.exists());
+        assert!(Workload::prepare(&[]).is_err());
+    }
+}
