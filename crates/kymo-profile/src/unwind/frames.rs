@@ -1,0 +1,175 @@
+//! One module's unwind data: from an address in the file to the rule for that address.
+
+use gimli::{
+    BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, FrameDescriptionEntry, LittleEndian,
+    UnwindContext, UnwindOffset, UnwindSection,
+};
+
+use super::elf::{ElfParts, Section};
+use super::module::Module;
+use super::rule::{FrameRule, Rule};
+
+type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
+type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
+
+/// A frame description of a real function is a few hundred bytes; what claims to be larger is not followed, because
+/// every address in it would cost a walk over all of it.
+const MAX_FDE_BYTES: usize = 1 << 20;
+
+/// Where the frame descriptions start, by the first address they cover: for sections without a lookup table.
+type Index = Vec<(u64, usize)>;
+
+/// The unwind data of one module.
+#[derive(Debug)]
+pub(super) struct Frames {
+    parts: ElfParts,
+    bases: BaseAddresses,
+    /// Only when `.eh_frame` has no usable `.eh_frame_hdr`.
+    eh_index: Index,
+    debug_index: Index,
+}
+
+impl Frames {
+    pub(super) fn new(parts: ElfParts) -> Frames {
+        let svma = |section: &Option<Section>| section.as_ref().map_or(0, |s| s.svma);
+        let bases = BaseAddresses::default()
+            .set_eh_frame(svma(&parts.eh_frame))
+            .set_eh_frame_hdr(svma(&parts.eh_frame_hdr))
+            .set_text(parts.text_svma)
+            .set_got(parts.got_svma);
+        let mut frames = Frames { parts, bases, eh_index: Index::new(), debug_index: Index::new() };
+        if frames.has_no_table()
+            && let Some(section) = frames.eh_frame()
+        {
+            frames.eh_index = index(&section, &frames.bases);
+        }
+        if let Some(section) = frames.debug_frame() {
+            frames.debug_index = index(&section, &frames.bases);
+        }
+        frames
+    }
+
+    /// The rule for the instruction at this offset of the module's file.
+    pub(super) fn rule_at(
+        &self,
+        module: &Module,
+        file_offset: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> FrameRule {
+        let Some(svma) = self.parts.svma_of(file_offset) else { return Rule::FramePointer.into() };
+        if let Some(section) = self.eh_frame()
+            && let Some(fde) = self.eh_fde(&section, svma)
+        {
+            return self.rule_of(&section, &fde, svma, context);
+        }
+        if let Some(section) = self.debug_frame()
+            && let Some(fde) = indexed_fde(&section, &self.bases, &self.debug_index, svma)
+        {
+            return self.rule_of(&section, &fde, svma, context);
+        }
+        if self.parts.stubs.iter().any(|range| range.contains(&svma)) {
+            return Rule::just_called().into();
+        }
+        match module.code_at(file_offset) {
+            // mov $15 (rt_sigreturn), %rax; syscall. A caller frame's address has been put one byte back into
+            // the "call", and a trampoline's is its first instruction.
+            Some(code) if is_sigreturn(&code) || is_sigreturn(&code[1..]) => {
+                FrameRule { rule: Rule::signal_trampoline(), signal: true }
+            }
+            _ => Rule::FramePointer.into(),
+        }
+    }
+
+    fn eh_frame(&self) -> Option<EhFrame<Slice<'_>>> {
+        let section = self.parts.eh_frame.as_ref()?;
+        let mut frame = EhFrame::new(&section.bytes, LittleEndian);
+        frame.set_address_size(8);
+        Some(frame)
+    }
+
+    fn debug_frame(&self) -> Option<DebugFrame<Slice<'_>>> {
+        let section = self.parts.debug_frame.as_ref()?;
+        let mut frame = DebugFrame::new(&section.bytes, LittleEndian);
+        frame.set_address_size(8);
+        Some(frame)
+    }
+
+    fn has_no_table(&self) -> bool {
+        let Some(header) = &self.parts.eh_frame_hdr else { return true };
+        let parsed = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&self.bases, 8);
+        !parsed.is_ok_and(|parsed| parsed.table().is_some())
+    }
+
+    fn eh_fde<'a>(&self, section: &EhFrame<Slice<'a>>, svma: u64) -> Option<Fde<'a>> {
+        if !self.eh_index.is_empty() {
+            return indexed_fde(section, &self.bases, &self.eh_index, svma);
+        }
+        let header = self.parts.eh_frame_hdr.as_ref()?;
+        let parsed = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&self.bases, 8).ok()?;
+        let table = parsed.table()?;
+        let pointer = table.lookup(svma, &self.bases).ok()?;
+        let offset = table.pointer_to_offset(pointer).ok()?;
+        let fde = section.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()?;
+        fde.contains(svma).then_some(fde)
+    }
+
+    fn rule_of<'a, S>(
+        &self,
+        section: &S,
+        fde: &Fde<'a>,
+        svma: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> FrameRule
+    where
+        S: UnwindSection<Slice<'a>>,
+    {
+        let signal = fde.is_signal_trampoline();
+        let rule = if fde.entry_len() > MAX_FDE_BYTES {
+            Rule::Bad
+        } else {
+            match fde.unwind_info_for_address(section, &self.bases, context, svma) {
+                Ok(row) => Rule::from_row(row, section),
+                Err(_) => Rule::Bad,
+            }
+        };
+        FrameRule { rule, signal }
+    }
+}
+
+fn is_sigreturn(code: &[u8]) -> bool {
+    code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
+}
+
+/// Goes over all entries of a section; stops at the first damaged one and keeps what came before.
+fn index<'a, S>(section: &S, bases: &BaseAddresses) -> Index
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let mut index = Index::new();
+    let mut cie = None;
+    let mut entries = section.entries(bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let wanted = partial.cie_offset();
+        // Neighbours mostly share their common entry: parsing it once per run keeps this linear.
+        let fde = partial.parse(|section, bases, offset| match &cie {
+            Some((at, known)) if *at == UnwindOffset::into(offset) => Ok(Clone::clone(known)),
+            _ => section.cie_from_offset(bases, offset),
+        });
+        let Ok(fde) = fde else { continue };
+        cie = Some((UnwindOffset::into(wanted), fde.cie().clone()));
+        index.push((fde.initial_address(), fde.offset()));
+    }
+    index.sort_unstable();
+    index
+}
+
+fn indexed_fde<'a, S>(section: &S, bases: &BaseAddresses, index: &Index, svma: u64) -> Option<Fde<'a>>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let behind = index.partition_point(|&(start, _)| start <= svma);
+    let &(_, offset) = index.get(behind.checked_sub(1)?)?;
+    let fde = section.fde_from_offset(bases, S::Offset::from(offset), S::cie_from_offset).ok()?;
+    fde.contains(svma).then_some(fde)
+}

@@ -1,0 +1,320 @@
+//! The walk itself, and the cache that makes it fast.
+
+use std::sync::Arc;
+
+use gimli::UnwindContext;
+
+use super::expression::{Expression, ExpressionError};
+use super::regs::{RBP, RSP, UserRegs};
+use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
+use super::space::{AddressSpace, Mapping};
+use super::stats::{Stop, UnwindStats};
+
+/// Rules kept per unwinder: a power of two. 16 Ki rules of 32 bytes fit into the second-level cache of a core, and
+/// hold all addresses that a large program's profile returns to often.
+const PLACES: usize = 1 << 14;
+
+/// How far above the stack pointer a frame pointer may point to be believed, in bytes; libunwind's limit.
+const MAX_GUESSED_FRAME_BYTES: u64 = 0x4000;
+
+/// What the addresses of caller frames mean. The sampled address itself is always given as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// As `perf script` and `perf report` have them: every address but the first is lowered by 1. perf 6.1 does so
+    /// for signal trampolines too, and then shows `[unknown]`, as the byte before belongs to no function.
+    Perf,
+    /// To look up symbols and lines: return addresses are lowered by 1, so that they lie in the call; a signal
+    /// trampoline and the instruction that the signal interrupted are given as they are.
+    Lookup,
+    /// As the kernel writes them into a callchain: return addresses as found on the stack.
+    Return,
+}
+
+/// Walks stacks. One per thread: it holds the cache of rules and scratch memory.
+#[derive(Debug)]
+pub struct Unwinder {
+    convention: Convention,
+    cache: Box<[Cached]>,
+    /// Rules that do not fit into a place of the cache, by number.
+    exotic: Vec<Arc<Exotic>>,
+    context: Box<UnwindContext<usize>>,
+    stats: UnwindStats,
+}
+
+/// One place of the cache.
+#[derive(Clone, Copy, Debug)]
+struct Cached {
+    /// Module id and file offset; 0 is an empty place, as no module has id 0.
+    key: u64,
+    rule: Known,
+}
+
+/// A rule in a place of the cache.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    plain: Plain,
+    kind: Kind,
+    signal: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    /// The number of the rule is in `cfa_offset`.
+    Exotic,
+    Root,
+    FramePointer,
+    Bad,
+}
+
+const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; 6] };
+
+/// Exotic rules kept before the whole cache starts afresh.
+const MAX_EXOTIC: usize = 1 << 14;
+
+/// The recorded stack: bytes from the sampled stack pointer upwards.
+#[derive(Clone, Copy)]
+struct Stack<'a> {
+    start: u64,
+    bytes: &'a [u8],
+}
+
+impl Stack<'_> {
+    #[inline]
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.wrapping_sub(self.start)).ok()?;
+        let bytes = self.bytes.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Why a word could not be read: what lies above the recorded bytes, in the range of an ordinary stack, was
+    /// cut off by the size of the recording.
+    fn why_unreadable(&self, address: u64) -> Stop {
+        /// The usual limit of a stack (`ulimit -s`).
+        const STACK_BYTES: u64 = 8 << 20;
+        if address.wrapping_sub(self.start) < STACK_BYTES { Stop::StackEnd } else { Stop::Unreadable }
+    }
+}
+
+impl Unwinder {
+    /// An unwinder with an empty cache.
+    pub fn new(convention: Convention) -> Unwinder {
+        let empty = Cached { key: 0, rule: Known { plain: NOTHING, kind: Kind::Bad, signal: false } };
+        Unwinder {
+            convention,
+            cache: vec![empty; PLACES].into(),
+            exotic: Vec::new(),
+            context: Box::default(),
+            stats: UnwindStats::default(),
+        }
+    }
+
+    /// Appends the frames of one sample to `out`, innermost first, at most `max_frames` (perf: [`MAX_FRAMES`]), and
+    /// says why it stopped there. `stack` holds the bytes from the sampled stack pointer upwards.
+    ///
+    /// All spaces given to one unwinder must take their modules from one store.
+    ///
+    /// [`MAX_FRAMES`]: super::MAX_FRAMES
+    pub fn unwind(
+        &mut self,
+        space: &AddressSpace,
+        regs: &UserRegs,
+        stack: &[u8],
+        max_frames: usize,
+        out: &mut Vec<u64>,
+    ) -> Stop {
+        let before = out.len();
+        let stack = Stack { start: regs.sp(), bytes: stack };
+        let stop = self.walk(space, *regs, stack, before.saturating_add(max_frames), out);
+        self.stats.count(out.len() - before, stop);
+        stop
+    }
+
+    /// What this unwinder did since it was made.
+    pub fn stats(&self) -> &UnwindStats {
+        &self.stats
+    }
+
+    fn walk(
+        &mut self,
+        space: &AddressSpace,
+        mut regs: UserRegs,
+        stack: Stack<'_>,
+        full: usize,
+        out: &mut Vec<u64>,
+    ) -> Stop {
+        let mut mapping: Option<&Mapping> = None;
+        // A caller's address is behind its call instruction, possibly in the next function: one byte back is in it.
+        // The sampled instruction, and one that a signal interrupted, is looked up as it is.
+        let mut back = 0;
+        let mut first = true;
+        loop {
+            if out.len() >= full {
+                return Stop::Limit;
+            }
+            let lookup = regs.ip.wrapping_sub(back);
+            if !mapping.is_some_and(|m| m.start <= lookup && lookup < m.end) {
+                mapping = space.find(lookup);
+            }
+            let rule = mapping.map(|mapping| self.rule(mapping, lookup));
+            let lowered = match self.convention {
+                Convention::Perf => u64::from(!first),
+                Convention::Lookup if rule.is_some_and(|r| r.signal) => 0,
+                Convention::Lookup => back,
+                Convention::Return => 0,
+            };
+            out.push(regs.ip.wrapping_sub(lowered));
+            let Some(rule) = rule else { return Stop::NoMapping };
+
+            let (ip, sp) = (regs.ip, regs.sp());
+            let stepped = match rule.kind {
+                Kind::Plain => step_plain(&rule.plain, &mut regs, stack, first),
+                Kind::Exotic => match self.exotic.get(rule.plain.cfa_offset as usize) {
+                    Some(exotic) => step_exotic(exotic, &mut regs, stack),
+                    None => Err(Stop::BadUnwindInfo),
+                },
+                Kind::FramePointer => {
+                    let stepped = step_frame_pointer(&mut regs, stack);
+                    self.stats.frame_pointer_frames += u64::from(stepped.is_ok());
+                    stepped
+                }
+                Kind::Root => Err(Stop::Root),
+                Kind::Bad => Err(Stop::BadUnwindInfo),
+            };
+            if let Err(stop) = stepped {
+                return stop;
+            }
+            if regs.ip == 0 {
+                return Stop::Root;
+            }
+            if regs.ip == ip && regs.sp() == sp {
+                return Stop::Loop;
+            }
+            back = u64::from(!rule.signal);
+            first = false;
+        }
+    }
+
+    /// The rule for an address in a mapping.
+    #[inline]
+    fn rule(&mut self, mapping: &Mapping, avma: u64) -> Known {
+        let Some(module) = &mapping.module else {
+            return Known { plain: NOTHING, kind: Kind::FramePointer, signal: false };
+        };
+        let offset = mapping.file_offset(avma);
+        let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
+        let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize;
+        if self.cache[place].key == key {
+            return self.cache[place].rule;
+        }
+        self.stats.rules_parsed += 1;
+        let rule = match module.frames() {
+            // Files beyond a tebibyte do not occur; their offsets would share keys.
+            Some(frames) if offset < 1 << 40 => frames.rule_at(module, offset, &mut self.context),
+            _ => Rule::FramePointer.into(),
+        };
+        let known = self.keep(rule);
+        self.cache[place] = Cached { key, rule: known };
+        known
+    }
+
+    fn keep(&mut self, rule: FrameRule) -> Known {
+        let (plain, kind) = match rule.rule {
+            Rule::Plain(plain) => (plain, Kind::Plain),
+            Rule::Exotic(exotic) => {
+                if self.exotic.len() >= MAX_EXOTIC {
+                    self.exotic.clear();
+                    self.cache.iter_mut().for_each(|place| place.key = 0);
+                }
+                self.exotic.push(Arc::from(exotic));
+                (Plain { cfa_offset: self.exotic.len() as i32 - 1, ..NOTHING }, Kind::Exotic)
+            }
+            Rule::Root => (NOTHING, Kind::Root),
+            Rule::FramePointer => (NOTHING, Kind::FramePointer),
+            Rule::Bad => (NOTHING, Kind::Bad),
+        };
+        Known { plain, kind, signal: rule.signal }
+    }
+}
+
+/// The caller of a frame with a plain rule.
+#[inline]
+fn step_plain(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>, first: bool) -> Result<(), Stop> {
+    let base = regs.get(usize::from(rule.cfa_register)).ok_or(Stop::RegisterUnknown)?;
+    let cfa = base.wrapping_add_signed(i64::from(rule.cfa_offset));
+    let at = |words: i16| cfa.wrapping_add_signed(i64::from(words) * 8);
+    let place = at(rule.return_address);
+    regs.ip = stack.word(place).ok_or_else(|| stack.why_unreadable(place))?;
+    for (register, &words) in CALLEE_SAVED.into_iter().zip(&rule.saved) {
+        if words != SAME {
+            restore(regs, register, at(words), stack, first);
+        }
+    }
+    regs.set(RSP, Some(cfa));
+    Ok(())
+}
+
+/// Takes a register back from memory. In the innermost frame a saved copy below the stack pointer has just
+/// been popped: the register has its value again, and the copy is not part of the recording.
+#[inline]
+fn restore(regs: &mut UserRegs, register: usize, address: u64, stack: Stack<'_>, first: bool) {
+    let popped = first && address < stack.start && stack.start - address <= 256;
+    if !popped {
+        regs.set(register, stack.word(address));
+    }
+}
+
+/// The caller of a frame with any other rule.
+fn step_exotic(rule: &Exotic, regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
+    let old = *regs;
+    let read = |address| stack.word(address);
+    let evaluate = |expression: &Expression, initial| {
+        expression.evaluate(initial, &old, read).map_err(|error| match error {
+            ExpressionError::Bad => Stop::BadUnwindInfo,
+            ExpressionError::RegisterUnknown => Stop::RegisterUnknown,
+            ExpressionError::Unreadable(address) => stack.why_unreadable(address),
+        })
+    };
+    let cfa = match &rule.cfa {
+        CfaSource::Register(register, offset) => {
+            let base = old.get(usize::from(*register)).ok_or(Stop::RegisterUnknown)?;
+            base.wrapping_add_signed(*offset)
+        }
+        CfaSource::Expression(expression) => evaluate(expression, None)?,
+    };
+    let at = |address| stack.word(address).ok_or_else(|| stack.why_unreadable(address));
+    let value = |source: &Source| match source {
+        Source::AtCfa(offset) => at(cfa.wrapping_add_signed(*offset)),
+        Source::Cfa(offset) => Ok(cfa.wrapping_add_signed(*offset)),
+        Source::Register(register) => old.get(usize::from(*register)).ok_or(Stop::RegisterUnknown),
+        Source::AtExpression(expression) => at(evaluate(expression, Some(cfa))?),
+        Source::Expression(expression) => evaluate(expression, Some(cfa)),
+        Source::Lost => Err(Stop::RegisterUnknown),
+    };
+    regs.ip = value(&rule.return_address)?;
+    for (register, source) in &rule.registers {
+        regs.set(usize::from(*register), value(source).ok());
+    }
+    regs.set(RSP, Some(cfa));
+    Ok(())
+}
+
+/// The caller of a frame that no unwind data covers, if it keeps a frame pointer.
+fn step_frame_pointer(regs: &mut UserRegs, stack: Stack<'_>) -> Result<(), Stop> {
+    let frame = regs.get(RBP).ok_or(Stop::RegisterUnknown)?;
+    if frame == 0 {
+        return Err(Stop::Root);
+    }
+    let distance = frame.wrapping_sub(regs.sp());
+    if distance > MAX_GUESSED_FRAME_BYTES || frame % 8 != 0 {
+        return Err(Stop::NoUnwindInfo);
+    }
+    let word = |address| stack.word(address).ok_or_else(|| stack.why_unreadable(address));
+    let saved = word(frame)?;
+    let ip = word(frame.wrapping_add(8))?;
+    regs.forget_all();
+    regs.ip = ip;
+    regs.set(RBP, Some(saved));
+    regs.set(RSP, Some(frame.wrapping_add(16)));
+    Ok(())
+}
