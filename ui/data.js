@@ -1,0 +1,186 @@
+"use strict";
+// The profile as the page computes with it: packed columns in, typed arrays out.
+//
+// Names are untrusted. They reach the screen only through textContent and canvas text, never as markup.
+
+const NO_NODE = -1;
+
+/** Bytes of a base64 column. */
+function bytesOf(column) {
+  const text = atob(column);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+/** Reads `count` LEB128 numbers into `into`. Numbers above 2^53 lose their last digits. */
+function unpack(column, into) {
+  const bytes = bytesOf(column);
+  let at = 0;
+  for (let i = 0; i < into.length; i++) {
+    let number = 0;
+    let unit = 1;
+    let byte;
+    do {
+      byte = bytes[at++];
+      number += (byte & 127) * unit;
+      unit *= 128;
+    } while (byte & 128);
+    into[i] = number;
+  }
+  return into;
+}
+
+/** The page's data, decoded once. */
+class Profile {
+  constructor(packed) {
+    Object.assign(this, packed);
+    const f = packed.functions;
+    const count = f.name.length;
+    this.functionCount = count + 1;
+    // One more than there are: what a damaged model refers to.
+    this.names = f.name.concat("[unknown]").map((name) => name || "[unknown]");
+    this.kinds = f.kind + "?";
+    this.module = new Int32Array(count + 1);
+    unpack(f.module, this.module.subarray(0, count));
+    this.file = unpack(f.file, new Int32Array(count));
+    this.line = unpack(f.line, new Int32Array(count));
+    this.threadCount = packed.threads.tid.length;
+    this.events = packed.events.map((event) => new Event_(event, this));
+  }
+
+  moduleName(fn) {
+    return this.modules[this.module[fn]] || "";
+  }
+
+  /** "file:line", or nothing. */
+  place(fn) {
+    if (!this.file[fn]) return "";
+    const line = this.line[fn];
+    return this.files[this.file[fn] - 1] + (line ? ":" + line : "");
+  }
+
+  threadLabel(thread) {
+    const t = this.threads;
+    return `${t.comm[thread] || "?"} ${t.tid[thread]}`;
+  }
+}
+
+/** One event: its call tree by column, and its samples over time, ordered by time. */
+class Event_ {
+  constructor(packed, profile) {
+    this.name = packed.name;
+    this.unit = packed.unit;
+    this.samples = packed.samples;
+    this.period = packed.period;
+    this.perSample = packed.per_sample;
+    const n = packed.nodes.count;
+    this.nodeCount = n;
+    this.parent = unpack(packed.nodes.parent, new Int32Array(n));
+    for (let i = 0; i < n; i++) this.parent[i] = this.parent[i] ? i - this.parent[i] : NO_NODE;
+    this.func = unpack(packed.nodes.function, new Int32Array(n));
+    this.selfSamples = unpack(packed.nodes.samples, new Float64Array(n));
+    this.selfPeriod = packed.nodes.period
+      ? unpack(packed.nodes.period, new Float64Array(n))
+      : this.selfSamples.map((s) => s * this.perSample);
+
+    const t = packed.timeline;
+    const m = t.count;
+    this.entryCount = m;
+    this.bucketNs = t.bucketNs;
+    this.bucket = unpack(t.bucket, new Int32Array(m));
+    for (let i = 1; i < m; i++) this.bucket[i] += this.bucket[i - 1];
+    this.thread = unpack(t.thread, new Int32Array(m));
+    this.cpu = unpack(t.cpu, new Int32Array(m));
+    for (let i = 0; i < m; i++) this.cpu[i] -= 1;
+    this.node = unpack(t.node, new Int32Array(m));
+    this.entrySamples = unpack(t.samples, new Float64Array(m));
+    this.entryPeriod = t.period
+      ? unpack(t.period, new Float64Array(m))
+      : this.entrySamples.map((s) => s * this.perSample);
+    this.lastBucket = m ? this.bucket[m - 1] : 0;
+    // The axis ends where the recording does, or where the last sample is.
+    this.spanNs = Math.max(profile.durationNs, (this.lastBucket + 1) * this.bucketNs, 1);
+    this.hasCpus = this.cpu.some((cpu) => cpu >= 0);
+  }
+
+  /** Shares by period and by sample count differ only if samples stand for different periods. */
+  get uniform() {
+    return this.perSample !== null;
+  }
+
+  /** The first entry whose bucket begins at or after `ns`. */
+  entryAt(ns) {
+    let low = 0;
+    let high = this.entryCount;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.bucket[middle] * this.bucketNs < ns) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /**
+   * Weight by node of the samples that pass the filter, and their number.
+   * filter: {range: [fromNs, toNs] or null, threads: Uint8Array or null, bySamples: bool}
+   */
+  weigh(filter) {
+    if (!filter.range && !filter.threads) {
+      return { self: filter.bySamples ? this.selfSamples : this.selfPeriod, samples: this.samples };
+    }
+    const self = new Float64Array(this.nodeCount);
+    const weight = filter.bySamples ? this.entrySamples : this.entryPeriod;
+    const from = filter.range ? this.entryAt(filter.range[0]) : 0;
+    const to = filter.range ? this.entryAt(filter.range[1]) : this.entryCount;
+    let samples = 0;
+    for (let i = from; i < to; i++) {
+      if (filter.threads && !filter.threads[this.thread[i]]) continue;
+      self[this.node[i]] += weight[i];
+      samples += this.entrySamples[i];
+    }
+    return { self, samples };
+  }
+
+  /** A range moved to the borders of buckets, so that what is shown is what is counted. */
+  snap(range) {
+    const unit = this.bucketNs;
+    const from = Math.max(0, Math.floor(range[0] / unit) * unit);
+    const to = Math.max(from + unit, Math.ceil(range[1] / unit) * unit);
+    return [from, to];
+  }
+}
+
+// ---- words for numbers -------------------------------------------------------------------------------------------
+
+const groups = new Intl.NumberFormat("en-US");
+
+function formatCount(n) {
+  return groups.format(Math.round(n));
+}
+
+function formatNs(ns) {
+  for (const [unit, name] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]]) {
+    if (ns >= unit) return trim(ns / unit) + " " + name;
+  }
+  return Math.round(ns) + " ns";
+}
+
+function trim(x) {
+  return x >= 1000 ? groups.format(Math.round(x)) : x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2);
+}
+
+/** A weight in the event's unit. */
+function formatWeight(weight, unit) {
+  if (unit === "ns") return formatNs(weight);
+  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"]]) {
+    if (weight >= size) return `${trim(weight / size)} ${letter} ${unit}`;
+  }
+  return `${formatCount(weight)} ${weight === 1 ? unit.replace(/s$/, "") : unit}`;
+}
+
+function formatShare(part, whole) {
+  if (!whole) return "0 %";
+  const percent = (100 * part) / whole;
+  return percent > 0 && percent < 0.01 ? "< 0.01 %" : `${percent.toFixed(percent < 99.995 ? 2 : 0)} %`;
+}

@@ -1,0 +1,293 @@
+"use strict";
+// Samples over time: an overview of all, a lane for each thread or CPU, marks for losses and pauses, a brush.
+
+const AXIS = 20;
+const OVERVIEW = 46;
+const LANE = 17;
+const FEW_LANES = 8;
+const MANY_LANES = 400;
+
+class Timeline {
+  /** on: {range([fromNs, toNs] or null), thread(index)} */
+  constructor(box, profile, on) {
+    this.box = box;
+    this.canvas = box.querySelector("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.profile = profile;
+    this.on = on;
+    this.range = null;
+    this.byCpu = false;
+    this.expanded = false;
+    this.threads = null;
+    this.under = null;
+    this.drag = null;
+    this.canvas.addEventListener("pointerdown", (event) => this.press(event));
+    this.canvas.addEventListener("pointermove", (event) => this.move(event));
+    this.canvas.addEventListener("pointerup", (event) => this.release(event));
+    this.canvas.addEventListener("pointercancel", () => (this.drag = null));
+    this.canvas.addEventListener("dblclick", () => this.on.range(null));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Chooses the lanes of an event: the busiest ones first. */
+  show(event, byCpu, expanded) {
+    this.event = event;
+    this.byCpu = byCpu && event.hasCpus;
+    this.expanded = expanded;
+    const keys = this.byCpu ? event.cpu : event.thread;
+    const sums = new Map();
+    for (let i = 0; i < event.entryCount; i++) sums.set(keys[i], (sums.get(keys[i]) || 0) + event.entrySamples[i]);
+    const all = [...sums.keys()];
+    if (this.byCpu) all.sort((a, b) => a - b);
+    else all.sort((a, b) => sums.get(b) - sums.get(a) || a - b);
+    this.laneCount = all.length;
+    this.lanes = all.slice(0, expanded ? MANY_LANES : FEW_LANES);
+    this.layout();
+  }
+
+  /** How many lanes are not shown. */
+  get hiddenLanes() {
+    return this.laneCount - this.lanes.length;
+  }
+
+  label(key) {
+    return this.byCpu ? (key < 0 ? "CPU ?" : `CPU ${key}`) : this.profile.threadLabel(key);
+  }
+
+  layout() {
+    if (!this.event) return;
+    this.width = this.box.clientWidth;
+    this.height = AXIS + OVERVIEW + this.lanes.length * LANE + 6;
+    this.gutter = Math.round(Math.min(190, this.width * 0.26));
+    this.plot = this.width - this.gutter - 10;
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.width = this.width + "px";
+    this.canvas.style.height = this.height + "px";
+    this.count();
+    this.paint();
+  }
+
+  /** Counts samples per column. A column is a whole number of buckets, so that none counts double. */
+  count() {
+    const event = this.event;
+    const buckets = Math.ceil(event.spanNs / event.bucketNs);
+    const each = Math.max(1, Math.ceil(buckets / Math.max(this.plot / 2, 1)));
+    const columns = Math.ceil(buckets / each);
+    const keys = this.byCpu ? event.cpu : event.thread;
+    const lane = new Map(this.lanes.map((key, index) => [key, index]));
+    this.columnNs = each * event.bucketNs;
+    this.columns = columns;
+    this.sums = new Float64Array(columns);
+    this.matches = new Float64Array(columns);
+    this.cells = new Float64Array(columns * this.lanes.length);
+    this.matchCells = new Float64Array(columns * this.lanes.length);
+    for (let i = 0; i < event.entryCount; i++) {
+      if (this.threads && this.byCpu && !this.threads[event.thread[i]]) continue;
+      const column = Math.floor(event.bucket[i] / each);
+      const n = event.entrySamples[i];
+      const at = lane.get(keys[i]);
+      if (at !== undefined) this.cells[at * columns + column] += n;
+      const hit = this.under && this.under[event.node[i]];
+      if (hit && at !== undefined) this.matchCells[at * columns + column] += n;
+      if (this.threads && !this.threads[event.thread[i]]) continue;
+      this.sums[column] += n;
+      if (hit) this.matches[column] += n;
+    }
+    this.peak = this.sums.reduce((a, b) => Math.max(a, b), 0);
+    this.lanePeak = this.cells.reduce((a, b) => Math.max(a, b), 0);
+  }
+
+  /** Marks moments whose stack holds a searched function: one flag per node, or null. */
+  mark(under) {
+    this.under = under;
+    if (!this.event) return;
+    this.count();
+    this.paint();
+  }
+
+  x(ns) {
+    return this.gutter + (ns / this.event.spanNs) * this.plot;
+  }
+
+  ns(x) {
+    return Math.min(1, Math.max(0, (x - this.gutter) / this.plot)) * this.event.spanNs;
+  }
+
+  paint() {
+    const g = this.context;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const ratio = window.devicePixelRatio || 1;
+    g.setTransform(ratio, 0, 0, ratio, 0, 0);
+    g.fillStyle = colour("--card");
+    g.fillRect(0, 0, this.width, this.height);
+    g.font = "11.5px system-ui, sans-serif";
+    g.textBaseline = "middle";
+    this.paintAxis(g, colour);
+    const floor = AXIS + OVERVIEW;
+    this.paintBars(g, this.sums, this.matches, 0, floor, OVERVIEW - 6, this.peak, colour);
+    g.fillStyle = colour("--dim");
+    g.fillText(this.threads ? "selected threads" : this.byCpu ? "all CPUs" : "all threads", 12, AXIS + OVERVIEW / 2, this.gutter - 16);
+    for (let lane = 0; lane < this.lanes.length; lane++) {
+      const key = this.lanes[lane];
+      const base = floor + (lane + 1) * LANE;
+      const off = !this.byCpu && this.threads && !this.threads[key];
+      g.globalAlpha = off ? 0.35 : 1;
+      g.fillStyle = colour("--line2");
+      g.fillRect(this.gutter, base, this.plot, 1);
+      this.paintBars(g, this.cells, this.matchCells, lane * this.columns, base, LANE - 3, this.lanePeak, colour);
+      g.fillStyle = colour("--ink");
+      this.fit(g, this.label(key), 12, base - LANE / 2 + 1, this.gutter - 18);
+      g.globalAlpha = 1;
+    }
+    this.paintMarks(g, colour);
+    this.paintRange(g, colour);
+  }
+
+  /** Text cut to the room it has. */
+  fit(g, text, x, y, room) {
+    let cut = text.slice(0, 60);
+    while (cut.length > 1 && g.measureText(cut).width > room) cut = cut.slice(0, -2) + (cut.length > 2 ? "…" : "");
+    g.fillText(cut, x, y);
+  }
+
+  paintBars(g, values, matches, offset, base, height, peak, colour) {
+    if (!peak) return;
+    const w = (this.columnNs / this.event.spanNs) * this.plot;
+    const end = this.gutter + this.plot;
+    for (const [list, name] of [[values, "--plot"], [matches, "--hit"]]) {
+      g.fillStyle = colour(name);
+      for (let i = 0; i < this.columns; i++) {
+        const value = list[offset + i];
+        if (!value) continue;
+        // Whole pixels: no seams between neighbours.
+        const left = Math.round(this.gutter + i * w);
+        const right = Math.min(end, Math.round(this.gutter + (i + 1) * w));
+        const h = Math.max(1, (value / peak) * height);
+        g.fillRect(left, base - h, Math.max(1, right - left), h);
+      }
+    }
+  }
+
+  paintAxis(g, colour) {
+    const span = this.event.spanNs;
+    let step = 1;
+    for (let k = 0; (span / step) * 86 > this.plot && k < 60; k++) step *= k % 3 === 1 ? 2.5 : 2;
+    g.fillStyle = colour("--dim");
+    for (let at = 0; at <= span; at += step) {
+      const x = this.x(at);
+      g.fillRect(x, AXIS - 4, 1, 4);
+      const text = at ? formatNs(at) : "0";
+      if (x + g.measureText(text).width < this.width) g.fillText(text, x + 3, AXIS / 2 - 1);
+    }
+    g.fillStyle = colour("--line");
+    g.fillRect(this.gutter, AXIS, this.plot, 1);
+  }
+
+  /** Losses red, throttled stretches and pauses grey, over everything. */
+  paintMarks(g, colour) {
+    for (const mark of this.profile.intervals) {
+      const from = this.x(Math.max(0, mark.start_ns - this.profile.startNs));
+      const to = this.x(Math.min(this.event.spanNs, mark.end_ns - this.profile.startNs));
+      const w = Math.max(2, to - from);
+      g.fillStyle = mark.kind === "loss" ? colour("--bad") : colour("--dim");
+      g.globalAlpha = 0.22;
+      g.fillRect(from, AXIS, w, this.height - AXIS);
+      g.globalAlpha = 1;
+      g.fillRect(from, AXIS - 3, w, 3);
+    }
+  }
+
+  paintRange(g, colour) {
+    const range = this.drag ? this.drag.range : this.range;
+    if (!range) return;
+    const from = this.x(Math.max(0, range[0]));
+    const to = this.x(Math.min(this.event.spanNs, range[1]));
+    g.fillStyle = colour("--card");
+    g.globalAlpha = 0.68;
+    g.fillRect(this.gutter, AXIS, from - this.gutter, this.height);
+    g.fillRect(to, AXIS, this.gutter + this.plot - to, this.height);
+    g.globalAlpha = 1;
+    g.fillStyle = colour("--accent");
+    g.fillRect(from - 1, AXIS, 2, this.height);
+    g.fillRect(to - 1, AXIS, 2, this.height);
+    g.fillRect(from, AXIS - 2, to - from, 2);
+    for (const x of [from, to]) g.fillRect(x - 3, AXIS + OVERVIEW / 2 - 8, 6, 16);
+  }
+
+  point(event) {
+    const area = this.canvas.getBoundingClientRect();
+    return [event.clientX - area.left, event.clientY - area.top];
+  }
+
+  press(event) {
+    if (event.button !== 0 || !this.event.entryCount) return;
+    const [x, y] = this.point(event);
+    if (x < this.gutter) {
+      const lane = Math.floor((y - AXIS - OVERVIEW) / LANE);
+      if (!this.byCpu && lane >= 0 && lane < this.lanes.length) this.on.thread(this.lanes[lane]);
+      return;
+    }
+    this.canvas.setPointerCapture(event.pointerId);
+    const at = this.ns(x);
+    this.drag = { anchor: at, start: at, x, range: this.range, moved: false, shift: null };
+    if (this.range) {
+      const [from, to] = this.range;
+      if (Math.abs(x - this.x(from)) < 7) this.drag.anchor = to;
+      else if (Math.abs(x - this.x(to)) < 7) this.drag.anchor = from;
+      else if (at > from && at < to) this.drag.shift = this.range;
+    }
+  }
+
+  move(event) {
+    const [x] = this.point(event);
+    if (!this.drag) {
+      this.canvas.style.cursor = this.cursorAt(x);
+      return;
+    }
+    const drag = this.drag;
+    if (Math.abs(x - drag.x) > 2) drag.moved = true;
+    if (!drag.moved) return;
+    const at = this.ns(x);
+    if (drag.shift) {
+      const length = drag.shift[1] - drag.shift[0];
+      const from = Math.min(Math.max(0, drag.shift[0] + at - drag.start), Math.max(0, this.event.spanNs - length));
+      drag.range = [from, from + length];
+    } else {
+      drag.range = [Math.min(drag.anchor, at), Math.max(drag.anchor, at)];
+    }
+    this.on.range(drag.range);
+  }
+
+  cursorAt(x) {
+    if (x < this.gutter) return this.byCpu ? "default" : "pointer";
+    if (!this.range) return "crosshair";
+    const [from, to] = this.range.map((ns) => this.x(ns));
+    if (Math.abs(x - from) < 7 || Math.abs(x - to) < 7) return "ew-resize";
+    return x > from && x < to ? "grab" : "crosshair";
+  }
+
+  release() {
+    const drag = this.drag;
+    this.drag = null;
+    if (!drag) return;
+    // A click beside the selection clears it.
+    if (!drag.moved && this.range && !drag.shift) this.on.range(null);
+    this.paint();
+  }
+
+  key(event) {
+    const sign = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const zoom = { ArrowUp: 0.5, ArrowDown: 2 }[event.key];
+    if (!sign && !zoom) return;
+    event.preventDefault();
+    const span = this.event.spanNs;
+    const [from, to] = this.range || [0, span];
+    const length = Math.max(this.event.bucketNs, Math.min(span, (to - from) * (zoom || 1)));
+    const middle = (from + to) / 2 + (sign ? sign * (this.range ? length / 4 : 0) : 0);
+    const begin = Math.min(Math.max(0, middle - length / 2), span - length);
+    this.on.range(length >= span ? null : [begin, begin + length]);
+  }
+}
