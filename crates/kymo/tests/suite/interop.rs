@@ -1,0 +1,264 @@
+//! perf and kymo on the same file: who recorded it must not matter to who reads it.
+//!
+//! Every scenario is recorded once by perf and once by kymo, and each file is then read by both tools. Per-symbol sample
+//! counts must be equal exactly, as must the shares of callees and callers, and the printed samples line by line.
+
+use crate::scenario::{Recording, Scenario};
+use crate::table::{by_name, differences, sections};
+use crate::tools::{Need, kymo, perf, ready};
+
+/// How many differing rows one failure prints.
+const SHOWN: usize = 12;
+
+/// Compares both tools on one recording in all respects; returns what differs.
+fn disagreements(recording: &Recording) -> Vec<String> {
+    let mut all = Vec::new();
+    all.extend(compare_tables(
+        recording,
+        "counts",
+        &["--no-children", "-g", "none", "-F", "sample,comm,dso,sym"],
+    ));
+    all.extend(compare_heads(recording));
+    let has_chains = has_call_chains(recording);
+    if has_chains {
+        let fields = "overhead_children,overhead,sample,comm,dso,sym";
+        all.extend(compare_tables(recording, "children", &["--children", "-g", "none", "-F", fields]));
+    }
+    all.extend(compare_scripts(recording));
+    all
+}
+
+/// perf says itself whether a file has call chains.
+fn has_call_chains(recording: &Recording) -> bool {
+    let file = recording.path.to_str().expect("a plain name");
+    let said = perf().succeed(["evlist", "-v", "-i", file]);
+    said.stdout.contains("CALLCHAIN")
+}
+
+fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let arguments = [&["report", "-i", file, "--stdio"], flags].concat();
+    let theirs = perf().succeed(&arguments);
+    let ours = kymo().run(&arguments);
+    if ours.code != Some(0) {
+        return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
+    }
+    let expected = by_name(&sections(&theirs.stdout), 3);
+    let got = by_name(&sections(&ours.stdout), 3);
+    if expected.is_empty() {
+        return vec![format!("{what}: perf itself shows no samples: {}\n{}", theirs.command, theirs.stderr)];
+    }
+    let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
+    if !lines.is_empty() {
+        lines.insert(
+            0,
+            format!("{what}: {} of {} rows differ: {}", lines.len(), expected.len(), ours.command),
+        );
+    }
+    lines
+}
+
+/// The comment lines above the tables: number of samples, events, periods.
+fn compare_heads(recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none"];
+    let heads = |text: &str| -> Vec<String> {
+        let kept = |line: &&str| line.starts_with("# Samples:") || line.starts_with("# Event count");
+        text.lines().filter(kept).map(str::to_owned).collect()
+    };
+    let (theirs, ours) = (heads(&perf().succeed(arguments).stdout), heads(&kymo().run(arguments).stdout));
+    if theirs == ours { Vec::new() } else { vec![format!("heads: perf {theirs:?}, kymo {ours:?}")] }
+}
+
+/// `script`, line by line; lines that are there in another order are said to be so.
+fn compare_scripts(recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let theirs = perf().succeed(["script", "-i", file]);
+    let ours = kymo().run(["script", "-i", file]);
+    if ours.code != Some(0) {
+        return vec![format!("script: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
+    }
+    let (mut expected, mut got): (Vec<&str>, Vec<&str>) = (
+        theirs.stdout.lines().map(str::trim_end).collect(),
+        ours.stdout.lines().map(str::trim_end).collect(),
+    );
+    let Some(first) = first_difference(&expected, &got) else { return Vec::new() };
+    let at = |lines: &[&str]| lines.get(first).copied().unwrap_or("(end)").to_owned();
+    let mut said = vec![
+        format!(
+            "script: line {} differs: {} ({} lines, perf {})",
+            first + 1,
+            ours.command,
+            got.len(),
+            expected.len()
+        ),
+        format!("  perf: {}", at(&expected)),
+        format!("  kymo: {}", at(&got)),
+    ];
+    expected.sort_unstable();
+    got.sort_unstable();
+    if expected == got {
+        said.push("  the same lines in another order".to_owned());
+    }
+    said
+}
+
+fn first_difference(left: &[&str], right: &[&str]) -> Option<usize> {
+    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    (common < left.len().max(right.len())).then_some(common)
+}
+
+/// perf must read kymo's file without a word on stderr.
+fn complaints(recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let mut all = Vec::new();
+    for arguments in [
+        &["report", "--stdio", "-i", file][..],
+        &["report", "--stdio", "--no-children", "-g", "none", "-i", file],
+        &["report", "--stats", "-i", file],
+        &["script", "-i", file],
+        &["report", "--header-only", "-i", file],
+    ] {
+        let said = perf().run(arguments);
+        if said.code != Some(0) || !said.stderr.trim().is_empty() {
+            all.push(format!("{} ended with {:?} and said: {}", said.command, said.code, said.stderr.trim()));
+        }
+    }
+    all
+}
+
+fn judge(recording: &Recording, found: &[String]) {
+    assert!(
+        found.is_empty(),
+        "recorded by: {}\nkept in: {}\n{}",
+        recording.command,
+        recording.path.display(),
+        found.join("\n")
+    );
+}
+
+/// Records a scenario with perf; both tools must read the same.
+fn perf_records(scenario: &str) {
+    let scenario = Scenario::named(scenario);
+    if !ready(&format!("interop::by_perf::{}", scenario.name), &[&[Need::Perf], scenario.needs].concat()) {
+        return;
+    }
+    let recording = scenario.record(&perf());
+    judge(&recording, &disagreements(&recording));
+}
+
+/// Records a scenario with kymo; perf must be silent about it, and both tools must read the same.
+fn kymo_records(scenario: &str) {
+    let scenario = Scenario::named(scenario);
+    if !ready(&format!("interop::by_kymo::{}", scenario.name), &[&[Need::Perf], scenario.needs].concat()) {
+        return;
+    }
+    let recording = scenario.record(&kymo());
+    let mut found = complaints(&recording);
+    found.extend(disagreements(&recording));
+    judge(&recording, &found);
+}
+
+macro_rules! scenarios {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Recordings made by perf.
+        mod by_perf {
+            $($(#[$doc])* #[test] fn $name() { super::perf_records(stringify!($name)); })*
+        }
+        /// The same recordings made by kymo.
+        mod by_kymo {
+            $($(#[$doc])* #[test] fn $name() { super::kymo_records(stringify!($name)); })*
+        }
+        /// Checks that no scenario is left without its tests.
+        #[test]
+        fn every_scenario_is_tested() {
+            let tested = [$(stringify!($name)),*];
+            let all: Vec<&str> = crate::scenario::SCENARIOS.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(tested[..], all[..]);
+        }
+    };
+}
+
+scenarios! {
+    /// Checks a program with several threads.
+    threads,
+    /// Checks forks, execs and exits, with comm and mappings changing.
+    fork_exec,
+    /// Checks objects that are mapped while the program runs.
+    dlopen,
+    /// Checks two tracepoints with their raw fields.
+    tracepoint_raw,
+    /// Checks stacks that are unwound at report time.
+    dwarf,
+    /// Checks a group whose leader reads its members.
+    group,
+    /// Checks several events in one file.
+    several_events,
+    /// Checks records that are compressed.
+    compressed,
+    /// Checks stacks of 8 KiB inside compressed records.
+    compressed_dwarf,
+    /// Checks the whole system, tasks that existed before included.
+    system_wide,
+    /// Checks every context switch of the whole system.
+    system_wide_switches,
+    /// Checks an event that counts in user space only.
+    user_only,
+    /// Checks samples without call chains.
+    no_call_chains,
+    /// Checks samples with data addresses.
+    data_addresses,
+    /// Checks one event per thread instead of one per CPU.
+    per_thread,
+    /// Checks events that children do not inherit.
+    not_inherited,
+    /// Checks a file that holds context switches as records.
+    switch_events,
+    /// Checks another clock.
+    monotonic_clock,
+    /// Checks names that a just-in-time compiler left in /tmp/perf-PID.map.
+    perf_map,
+}
+
+/// Checks that a pipe-mode stream by perf is read as perf reads it.
+#[test]
+fn pipe_by_perf() {
+    if ready("interop::pipe_by_perf", &[Need::Perf]) {
+        let recording = Scenario::named("fork_exec").record_pipe(&perf());
+        judge(&recording, &disagreements(&recording));
+    }
+}
+
+/// Checks that perf reads kymo's pipe-mode stream without a word, and as kymo does.
+#[test]
+fn pipe_by_kymo() {
+    if ready("interop::pipe_by_kymo", &[Need::Perf]) {
+        let recording = Scenario::named("fork_exec").record_pipe(&kymo());
+        let mut found = complaints(&recording);
+        found.extend(disagreements(&recording));
+        judge(&recording, &found);
+    }
+}
+
+/// Checks that the folder which `perf record --threads` writes is read as perf reads it.
+#[test]
+fn threads_folder_by_perf() {
+    if ready("interop::threads_folder_by_perf", &[Need::Perf]) {
+        let flags = ["--threads", "-F", "999", "-g", "-e", "cpu-clock"];
+        let target = Scenario::named("fork_exec").target;
+        let recording = crate::scenario::record(&perf(), "threads_folder", &flags, target);
+        assert!(recording.path.is_dir(), "perf writes a folder with --threads");
+        judge(&recording, &disagreements(&recording));
+    }
+}
+
+/// Checks that the folder which `perf record --threads -z` writes is read as perf reads it.
+#[test]
+fn compressed_threads_folder_by_perf() {
+    if ready("interop::compressed_threads_folder_by_perf", &[Need::Perf]) {
+        let flags = ["--threads", "-z", "-F", "999", "-g", "-e", "cpu-clock"];
+        let target = Scenario::named("fork_exec").target;
+        let recording = crate::scenario::record(&perf(), "compressed_threads_folder", &flags, target);
+        judge(&recording, &disagreements(&recording));
+    }
+}

@@ -1,0 +1,17 @@
+//! kymo as its users meet it: the built binary, run on real programs, beside perf where there is one.
+//!
+//! | a new test about | belongs into |
+//! |---|---|
+//! | perf and kymo reading or writing the same file | `interop.rs`, a recording in `scenario.rs` |
+//! | programs that nobody here wrote | `real.rs` |
+//! | options, exit codes, what is printed where | `cli.rs` |
+//! | files that are damaged or no recordings | `damaged.rs` |
+//!
+//! A test that cannot run here says so through `tools::skip`.
+
+mod damaged;
+mod interop;
+mod real;
+mod scenario;
+mod table;
+mod tools;

@@ -1,0 +1,122 @@
+//! Programs that nobody here wrote: the ten hottest functions must be the same ten, in the same order, with the same counts.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use crate::scenario::{Recording, record};
+use crate::table::sections;
+use crate::tools::{Need, Tool, kymo, perf, ready};
+
+const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
+
+/// The ten hottest rows in printed order: samples, object, symbol.
+fn hottest(tool: &Tool, recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none", "-F", "sample,dso,sym"];
+    let said = tool.succeed(arguments);
+    let mut sections = sections(&said.stdout);
+    assert!(!sections.is_empty(), "{} shows no table:\n{}", said.command, said.stderr);
+    sections.swap_remove(0).rows.into_iter().take(10).map(|row| row.join(" | ")).collect()
+}
+
+fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
+    if !ready(&format!("real::{name}"), &[&[Need::Perf], needs].concat()) {
+        return;
+    }
+    for recorder in [perf(), kymo()] {
+        let recording = record(&recorder, &format!("real-{name}"), FLAGS, target);
+        let (theirs, ours) = (hottest(&perf(), &recording), hottest(&kymo(), &recording));
+        assert_eq!(theirs.len(), 10, "the program runs long enough to have ten hot functions");
+        assert_eq!(theirs, ours, "recorded by {}\nkept in {}", recording.command, recording.path.display());
+    }
+}
+
+/// A file of generated input, written once per test run.
+fn input(name: &str, text: impl FnOnce() -> String) -> String {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("inputs");
+    std::fs::create_dir_all(&folder).expect("the tests' folder is writable");
+    let path = folder.join(name);
+    std::fs::write(&path, text()).expect("the tests' folder is writable");
+    path.to_str().expect("a plain name").to_owned()
+}
+
+/// Checks a CPython program.
+#[test]
+fn cpython() {
+    let program = "
+import collections, json, re
+words = collections.Counter()
+for round in range(60):
+    text = json.dumps({str(i): [i * j for j in range(20)] for i in range(800)})
+    words.update(re.findall(r'[0-9]+', text))
+    sorted(words.items(), key=lambda item: (-item[1], item[0]))
+";
+    same_ten("cpython", &["python3", "-c", program], &[Need::Program("python3")]);
+}
+
+/// Checks `xz -T2`, which compresses in two threads.
+#[test]
+fn xz() {
+    let data = input("words.txt", || {
+        let mut text = String::new();
+        let mut state = 88172645463325252_u64;
+        while text.len() < 6 << 20 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            write!(text, "{} ", state % 5003).expect("a String takes everything");
+        }
+        text
+    });
+    let command = ["xz", "-T2", "--block-size=2MiB", "-kc", &data];
+    same_ten("xz", &["sh", "-c", &format!("{} >/dev/null", command.join(" "))], &[Need::Program("xz")]);
+}
+
+/// Checks gcc on a large generated file.
+#[test]
+fn gcc() {
+    let source = input("large.c", || {
+        let mut text = String::from("int printf(const char *, ...);\n");
+        for i in 0..1500 {
+            write!(
+                text,
+                "static int f{i}(int a, int b)\n{{\n\tint c = a * {i} + b;\n\tfor (int k = 0; k < b; k++) {{\n\t\tif (c & k) c ^= \
+                 a + k * {i};\n\t\telse c += b - k;\n\t}}\n\treturn c;\n}}\n"
+            )
+            .expect("a String takes everything");
+        }
+        text.push_str("int main(int n, char **v)\n{\n\tint s = 0;\n");
+        for i in 0..1500 {
+            writeln!(text, "\ts += f{i}(n, s & 15);").expect("a String takes everything");
+        }
+        text.push_str("\tprintf(\"%d\\n\", s);\n\treturn !v;\n}\n");
+        text
+    });
+    same_ten("gcc", &["gcc", "-O2", "-c", "-o", "/dev/null", &source], &[Need::Program("gcc")]);
+}
+
+/// Checks a Rust build.
+#[test]
+fn rustc() {
+    let source = input("large.rs", || {
+        let mut text = String::from("#![crate_type = \"lib\"]\nuse std::collections::BTreeMap;\n");
+        for i in 0..250 {
+            write!(
+                text,
+                "#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]\npub struct S{i} {{ pub a: u64, pub b: String, \
+                 pub c: Vec<Option<u32>> }}\npub fn f{i}(m: &BTreeMap<u64, S{i}>) -> Option<String> {{\n    m.iter().filter(|(k, v)| \
+                 *k % {} == v.a).map(|(_, v)| format!(\"{{v:?}}\")).max()\n}}\n",
+                i + 1
+            )
+            .expect("a String takes everything");
+        }
+        text
+    });
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("inputs");
+    let out = out.to_str().expect("a plain name");
+    same_ten(
+        "rustc",
+        &["rustc", "--edition=2021", "-O", "--out-dir", out, &source],
+        &[Need::Program("rustc")],
+    );
+}

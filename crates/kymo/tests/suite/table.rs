@@ -1,0 +1,153 @@
+//! The text table that `perf report --stdio` prints, read back: the rows under the dotted line, cut where the dots say.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The rows of one event (or of one group of events that share a table).
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    /// As in `# Samples: 40K of event 'cpu-clock'`: the part between the quotes.
+    pub(crate) event: String,
+    /// Cells of each row, trimmed, in printed order.
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// Reads every section of a report.
+///
+/// Columns start where the line of dots starts them, so cells may hold spaces; the last cell goes to the end of its line.
+pub(crate) fn sections(text: &str) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    let mut columns: Vec<Range<usize>> = Vec::new();
+    for line in text.lines() {
+        if let Some(said) = line.strip_prefix("# Samples:") {
+            let event = said.split_once(" of event").map_or("", |(_, event)| event);
+            let event = event.trim_start_matches('s').trim().trim_matches('\'').to_owned();
+            sections.push(Section { event, rows: Vec::new() });
+            columns.clear();
+        } else if let Some(dots) = line.strip_prefix('#') {
+            if dots.contains("..") && dots.chars().all(|c| c == '.' || c == ' ') {
+                columns = columns_of(line);
+            }
+        } else if !line.trim().is_empty()
+            && !columns.is_empty()
+            && !is_tree(line, &columns)
+            && let Some(section) = sections.last_mut()
+        {
+            section.rows.push(columns.iter().map(|column| cell(line, column)).collect());
+        }
+    }
+    sections
+}
+
+/// Where columns begin and end: the first begins at the margin, the last has no end.
+fn columns_of(dots: &str) -> Vec<Range<usize>> {
+    let bytes = dots.as_bytes();
+    let starts: Vec<usize> = (1..bytes.len())
+        .filter(|&i| bytes[i] == b'.' && (bytes[i - 1] == b' ' || bytes[i - 1] == b'#'))
+        .collect();
+    let begin = |i: usize| if i == 0 { 0 } else { starts[i] };
+    (0..starts.len()).map(|i| begin(i)..starts.get(i + 1).copied().unwrap_or(usize::MAX)).collect()
+}
+
+/// Lines of a call graph hang below a row and leave its first column's right edge empty.
+fn is_tree(line: &str, columns: &[Range<usize>]) -> bool {
+    let first = cell(line, &columns[0]);
+    first.is_empty() || first.contains('|') || first.contains("--")
+}
+
+fn cell(line: &str, column: &Range<usize>) -> String {
+    let bytes = line.as_bytes();
+    let end = column.end.min(bytes.len());
+    let start = column.start.min(end);
+    let text = String::from_utf8_lossy(&bytes[start..end]);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Values by name: the last `names` cells of a row are its name, the cells before are its values.
+///
+/// Rows with one name (two functions called `main` in one file) are added up when they are plain counts, and
+/// otherwise kept side by side.
+pub(crate) fn by_name(sections: &[Section], names: usize) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for section in sections {
+        for row in &section.rows {
+            let (values, name) = row.split_at(row.len().saturating_sub(names));
+            let name = format!("{} | {}", section.event, name.join(" | "));
+            all.entry(name).or_default().push(values.join(" "));
+        }
+    }
+    for values in all.values_mut() {
+        if values.len() > 1 {
+            let counts: Option<Vec<u64>> = values.iter().map(|value| value.parse().ok()).collect();
+            match counts {
+                Some(counts) => *values = vec![counts.iter().sum::<u64>().to_string()],
+                None => values.sort(),
+            }
+        }
+    }
+    all
+}
+
+/// Lines that say what two tables do not share, at most `limit` of them; empty when they are equal.
+pub(crate) fn differences(
+    left: (&str, &BTreeMap<String, Vec<String>>),
+    right: (&str, &BTreeMap<String, Vec<String>>),
+    limit: usize,
+) -> Vec<String> {
+    let none = Vec::new();
+    let names: std::collections::BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
+    let mut lines = Vec::new();
+    for name in names {
+        let (a, b) = (left.1.get(name).unwrap_or(&none), right.1.get(name).unwrap_or(&none));
+        if a != b {
+            lines.push(format!("{name}: {} {}, {} {}", left.0, a.join(" and "), right.0, b.join(" and ")));
+        }
+    }
+    let more = lines.len().saturating_sub(limit);
+    lines.truncate(limit);
+    if more > 0 {
+        lines.push(format!("... and {more} more"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = "\
+# Samples: 40K of event 'cpu-clock'
+# Event count (approx.): 40671
+#
+#      Samples  Command     Shared Object      Symbol        
+# ............  ..........  .................  ..............
+#
+         40074  Web Conten  [kernel.kallsyms]  [k] __schedule
+            |
+            ---main
+           156  b           a.out              [.] f(int, char)
+             4  b           a.out              [.] f(int, char)
+";
+
+    /// Checks that cells are cut by the dotted line, that trees are left out, and that equal names add up.
+    #[test]
+    fn a_table_is_read_back() {
+        let sections = sections(REPORT);
+        assert_eq!(sections.len(), 1);
+        assert_eq!(sections[0].event, "cpu-clock");
+        assert_eq!(sections[0].rows[0], ["40074", "Web Conten", "[kernel.kallsyms]", "[k] __schedule"]);
+        let counts = by_name(&sections, 3);
+        assert_eq!(counts["cpu-clock | b | a.out | [.] f(int, char)"], ["160"]);
+        assert_eq!(counts.len(), 2);
+    }
+
+    /// Checks that a difference names the row and both values.
+    #[test]
+    fn a_difference_names_both_sides() {
+        let left = by_name(&sections(REPORT), 3);
+        let right = by_name(&sections(&REPORT.replace("40074", "40073")), 3);
+        assert!(differences(("a", &left), ("b", &left), 9).is_empty());
+        let said = differences(("a", &left), ("b", &right), 9);
+        assert_eq!(said, ["cpu-clock | Web Conten | [kernel.kallsyms] | [k] __schedule: a 40074, b 40073"]);
+    }
+}
