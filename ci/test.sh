@@ -1,7 +1,121 @@
 #!/usr/bin/env bash
-# The whole check, as continuous integration runs it: formatting, lints, every test.
+# The whole check, as continuous integration runs it and as `make test` runs it on a desk: what the tests need, formatting,
+# lints, every test, and the benchmark script once. What a machine cannot offer is skipped, counted and named at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo fmt --all -- --check
-cargo clippy --workspace --all-targets --locked -- -D warnings
-cargo test --workspace --locked
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/kymo-test.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+export KYMO_SKIP_LOG=$scratch/skipped
+: >"$KYMO_SKIP_LOG"
+
+step() { printf '\n== %s\n' "$*"; }
+note() { printf 'note: %s\n' "$*" >&2; }
+
+# What the tests run, and the Debian package that has it.
+tools=(
+    perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils setpriv:util-linux
+    chromium:chromium
+)
+
+missing_packages() {
+    local entry
+    for entry in "${tools[@]}"; do
+        command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
+    done
+    [[ -e /usr/include/stdio.h ]] || echo libc6-dev
+}
+
+# Only root installs, and only what is missing. A package that cannot be had costs skipped tests, not the run.
+install_tools() {
+    local packages
+    mapfile -t packages < <(missing_packages)
+    ((${#packages[@]})) || return 0
+    if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+        note "not installed: ${packages[*]}; tests that need them will skip"
+        return 0
+    fi
+    step "installing ${packages[*]}"
+    local apt=(timeout 600 apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=2)
+    export DEBIAN_FRONTEND=noninteractive
+    "${apt[@]}" update </dev/null || note "apt-get update failed; trying with what is known"
+    "${apt[@]}" install -y --no-install-recommends "${packages[@]}" </dev/null >"$scratch/apt" 2>&1 && return 0
+    # One that cannot be installed must not take the others with it.
+    local package
+    for package in "${packages[@]}"; do
+        "${apt[@]}" install -y --no-install-recommends "$package" </dev/null >"$scratch/apt" 2>&1 ||
+            note "$package cannot be installed ($(tail -n 1 "$scratch/apt")); tests that need it will skip"
+    done
+}
+
+mount_tracefs() {
+    [[ -d /sys/kernel/tracing/events ]] && return 0
+    mount -t tracefs none /sys/kernel/tracing 2>/dev/null ||
+        note "tracefs is not mounted and cannot be; tests of tracepoints will skip"
+}
+
+# Runs a check; a failure is remembered, and the checks after it still run.
+failed=()
+check() {
+    step "$*"
+    "$@" || failed+=("$*")
+}
+
+tests() {
+    cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests"
+}
+
+# The benchmark script on a small recording: it must run, and both tools must give the same answer.
+race_once() {
+    bench/versus.py report --samples 4000 --rounds 1 --no-save --work "$scratch/versus" \
+        --kymo "${CARGO_TARGET_DIR:-target}/debug/kymo" | tee "$scratch/race"
+    ! grep -q 'THE ANSWERS DIFFER' "$scratch/race"
+}
+
+can_race() {
+    local reason=
+    if ! perf --version >/dev/null 2>&1; then
+        reason="no working perf here"
+    elif [[ $(id -u) != 0 || ! -e /sys/kernel/tracing/events/sched/sched_switch/id ]]; then
+        reason="needs root and tracepoints"
+    elif ! command -v python3 >/dev/null; then
+        reason="no python3 here"
+    fi
+    [[ -z $reason ]] || echo "SKIPPED bench::versus: $reason" | tee -a "$KYMO_SKIP_LOG"
+    [[ -z $reason ]]
+}
+
+# Sums one word of cargo's result lines, such as `passed` in `test result: ok. 49 passed; 0 failed; ...`.
+sum() {
+    grep -o "[0-9]* $1;" "$scratch/tests" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }'
+}
+
+command -v cargo >/dev/null || {
+    echo "cargo is not installed; kymo needs a Rust toolchain (rust-version in Cargo.toml)" >&2
+    exit 1
+}
+install_tools
+mount_tracefs
+check cargo fmt --all -- --check
+check cargo clippy --workspace --all-targets --locked -- -D warnings
+if command -v shellcheck >/dev/null; then
+    check shellcheck ci/*.sh .ci/run
+fi
+check tests
+if can_race; then
+    check race_once
+fi
+
+step "result"
+skipped=$(wc -l <"$KYMO_SKIP_LOG")
+if ((skipped)); then
+    echo "skipped, because this machine cannot run them:"
+    sort "$KYMO_SKIP_LOG" | sed 's/^SKIPPED /  /'
+fi
+for one in "${failed[@]}"; do
+    echo "FAILED: $one"
+done
+# A test that skips returns early, so cargo counts it as passed.
+returned_early=$(grep -vc '^SKIPPED bench::' "$KYMO_SKIP_LOG" || true)
+echo "$(($(sum passed) - returned_early)) passed, $(sum failed) failed, $skipped skipped"
+((${#failed[@]} == 0))

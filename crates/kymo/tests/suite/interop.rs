@@ -6,6 +6,7 @@
 use crate::scenario::{Recording, Scenario};
 use crate::table::{by_name, differences, sections};
 use crate::tools::{Need, kymo, perf, ready};
+use crate::tree::branches;
 
 /// How many differing rows one failure prints.
 const SHOWN: usize = 12;
@@ -23,6 +24,8 @@ fn disagreements(recording: &Recording) -> Vec<String> {
     if has_chains {
         let fields = "overhead_children,overhead,sample,comm,dso,sym";
         all.extend(compare_tables(recording, "children", &["--children", "-g", "none", "-F", fields]));
+        all.extend(compare_trees(recording, "callers", &["--no-children", "-g", "graph,0.5,callee"]));
+        all.extend(compare_trees(recording, "callees", &["--children", "-g", "graph,0.5,caller"]));
     }
     all.extend(compare_scripts(recording));
     all
@@ -37,7 +40,7 @@ fn has_call_chains(recording: &Recording) -> bool {
 
 fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = [&["report", "-i", file, "--stdio"], flags].concat();
+    let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
     let theirs = perf().succeed(&arguments);
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -50,10 +53,24 @@ fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<Stri
     }
     let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
     if !lines.is_empty() {
-        lines.insert(
-            0,
-            format!("{what}: {} of {} rows differ: {}", lines.len(), expected.len(), ours.command),
-        );
+        lines.insert(0, format!("{what}: of {} rows: {}", expected.len(), ours.command));
+    }
+    lines
+}
+
+/// Call graphs: every branch with its share.
+fn compare_trees(recording: &Recording, what: &str, flags: &[&str]) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
+    let theirs = perf().succeed(&arguments);
+    let ours = kymo().run(&arguments);
+    if ours.code != Some(0) {
+        return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
+    }
+    let (expected, got) = (branches(&theirs.stdout), branches(&ours.stdout));
+    let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
+    if !lines.is_empty() {
+        lines.insert(0, format!("{what}: of {} branches: {}", expected.len(), ours.command));
     }
     lines
 }
@@ -61,7 +78,7 @@ fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<Stri
 /// The comment lines above the tables: number of samples, events, periods.
 fn compare_heads(recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none"];
+    let arguments = ["report", "-i", file, "--stdio", "--no-group", "--no-children", "-g", "none"];
     let heads = |text: &str| -> Vec<String> {
         let kept = |line: &&str| line.starts_with("# Samples:") || line.starts_with("# Event count");
         text.lines().filter(kept).map(str::to_owned).collect()

@@ -15,3 +15,4 @@ mod real;
 mod scenario;
 mod table;
 mod tools;
+mod tree;

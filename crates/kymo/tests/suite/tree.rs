@@ -1,0 +1,129 @@
+//! The call graphs under the rows of `perf report --stdio`, read back from their drawing.
+//!
+//! ```text
+//!             |
+//!             ---main                       a root: it has all of the row's samples
+//!                work
+//!                |
+//!                |--60.00%--hash            a branch, with its share
+//!                |          mix             a run: the frame after `hash`
+//!                |
+//!                 --40.00%--sort
+//! ```
+//!
+//! A frame's place is the column that its name starts in: the same column without a share continues a run, the same column
+//! with a share is a sibling, a column further left ends the branches in between.
+
+use std::collections::BTreeMap;
+
+/// Shares by place: `row > main;work;hash` is `60.00%`. A root's share is `all`.
+pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut row = String::new();
+    let mut event = String::new();
+    let mut open: Vec<Frame> = Vec::new();
+    for line in text.lines().map(str::trim_end) {
+        if let Some(said) = line.strip_prefix("# Samples:") {
+            event = said.split_once(" of event").map_or("", |(_, event)| event).to_owned();
+        }
+        if line.starts_with('#') || line.is_empty() {
+            continue;
+        }
+        // A row begins with a percentage at the margin; everything in a drawing stands further right.
+        if line.chars().take(10).any(|c| c.is_ascii_digit()) {
+            row = format!("{event} {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
+            open.clear();
+            continue;
+        }
+        let Some((column, share, name)) = frame(line) else { continue };
+        open.retain(|frame| frame.column <= column);
+        let share = match share {
+            Some(share) => {
+                open.retain(|frame| frame.column < column);
+                share
+            }
+            None => open.last().map_or("all", |frame| &frame.share).to_owned(),
+        };
+        open.push(Frame { column, share: share.clone(), name: name.to_owned() });
+        let path: Vec<&str> = open.iter().map(|frame| frame.name.as_str()).collect();
+        all.entry(format!("{row} > {}", path.join(";"))).or_default().push(share);
+    }
+    for shares in all.values_mut() {
+        shares.sort();
+    }
+    all
+}
+
+struct Frame {
+    column: usize,
+    share: String,
+    name: String,
+}
+
+/// The column of the name, the share if this line begins a branch, and the name; nothing for a line of pipes.
+fn frame(line: &str) -> Option<(usize, Option<String>, &str)> {
+    let start = line.find(|c| c != ' ' && c != '|')?;
+    let rest = &line[start..];
+    if let Some(name) = rest.strip_prefix("---") {
+        return Some((start + 3, Some("all".to_owned()), name));
+    }
+    if let Some(branch) = rest.strip_prefix("--")
+        && let Some((share, name)) = branch.split_once("--")
+        && share.ends_with('%')
+    {
+        return Some((start + 2 + share.len() + 2, Some(share.to_owned()), name));
+    }
+    Some((start, None, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = "\
+# Samples: 239  of event 'cpu-clock'
+    28.03%     0.00%  python3   [unknown]             [.] work
+            |
+            ---main
+               work
+               |          
+               |--25.94%--hash
+               |          mix
+               |          |          
+               |          |--17.15%--operator--(int)
+               |          |          
+               |           --1.26%--rotate
+               |          
+                --0.84%--sort
+
+     5.86%     0.42%  bash      [kernel.kallsyms]     [k] do_syscall_64
+            |          
+             --5.44%--do_syscall_64
+                       read
+";
+
+    /// Checks that runs, branches and siblings are told apart.
+    #[test]
+    fn a_drawing_is_read_back() {
+        let found: Vec<String> = branches(REPORT)
+            .iter()
+            .map(|(place, shares)| {
+                format!("{} {}", place.split_once(" > ").expect("a place").1, shares.join(","))
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "main all",
+                "main;work all",
+                "main;work;hash 25.94%",
+                "main;work;hash;mix 25.94%",
+                "main;work;hash;mix;operator--(int) 17.15%",
+                "main;work;hash;mix;rotate 1.26%",
+                "main;work;sort 0.84%",
+                "do_syscall_64 5.44%",
+                "do_syscall_64;read 5.44%",
+            ]
+        );
+    }
+}
