@@ -4,6 +4,7 @@
 //! `events/` holds ready-made term lists, and `cpumask` or `cpus` says on which CPUs it can be opened. All of it is
 //! text written by kernel modules and is treated as untrusted: sizes are bounded and what does not parse is left out.
 
+use crate::cpu_list;
 use std::fs;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -11,8 +12,6 @@ use std::path::Path;
 
 /// At most so much is read of one sysfs file; the largest real ones (CPU lists) stay far below.
 const FILE_LIMIT_BYTES: u64 = 64 << 10;
-/// CPU numbers beyond this are taken as damage, not as CPUs.
-const CPU_LIMIT: u32 = 1 << 16;
 
 /// One PMU of the kernel.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,8 +133,8 @@ pub(crate) fn read_all(sys: &Path) -> Vec<Pmu> {
 
 fn read(dir: &Path, name: &str) -> Option<Pmu> {
     let kind = text(&dir.join("type"))?.trim().parse().ok()?;
-    let mask = text(&dir.join("cpumask")).and_then(|list| cpu_list(&list));
-    let cores = text(&dir.join("cpus")).and_then(|list| cpu_list(&list));
+    let mask = text(&dir.join("cpumask")).map(|list| cpu_list::parse(&list));
+    let cores = text(&dir.join("cpus")).map(|list| cpu_list::parse(&list));
     let formats_dir = dir.join("format");
     let formats = names_in(&formats_dir)
         .iter()
@@ -166,27 +165,6 @@ fn aliases(dir: &Path) -> Vec<Alias> {
             Some(Alias { name: name.clone(), terms, scale, unit })
         })
         .collect()
-}
-
-/// Reads a list of CPUs or other small numbers as the kernel writes them: `0-3,8,10-11`. Ascending, without repeats.
-#[must_use]
-pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (low, high) = part.split_once('-').unwrap_or((part, part));
-        let (low, high): (u32, u32) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
-        if low > high || high >= CPU_LIMIT {
-            return None;
-        }
-        cpus.extend(low..=high);
-        // Hostile text may repeat ranges; the list itself never needs more than one of each.
-        if cpus.len() > 2 * CPU_LIMIT as usize {
-            return None;
-        }
-    }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Some(cpus)
 }
 
 /// A small text file, or `None` if it cannot be read. Longer files are cut, bytes that are not UTF-8 replaced.
@@ -239,16 +217,5 @@ mod tests {
         {
             assert_eq!(Format::parse("x", text), None, "{text:?}");
         }
-    }
-
-    /// Checks the kernel's list form, its empty form, and that absurd numbers do not make absurd lists.
-    #[test]
-    fn cpu_lists() {
-        assert_eq!(cpu_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
-        assert_eq!(cpu_list("3,1-3"), Some(vec![1, 2, 3]));
-        assert_eq!(cpu_list("\n"), Some(vec![]));
-        assert_eq!(cpu_list("0-4294967295"), None);
-        assert_eq!(cpu_list("2-1"), None);
-        assert_eq!(cpu_list("x"), None);
     }
 }

@@ -75,14 +75,15 @@ impl EventAttr {
         (self.kind == bindings::PERF_TYPE_BREAKPOINT).then_some(self.config2)
     }
 
-    /// The kernel's struct with these fields set and all others zero; `size` is the size this build knows.
+    /// The kernel's struct with these fields set and all others zero.
     ///
+    /// `size` is that of Linux 5.13, which every reader of perf.data knows, unless a later field is used.
     /// The caller adds what belongs to the recording: sample type, inherit, enable_on_exec, wakeup and so on.
     #[must_use]
     pub fn to_raw(&self) -> bindings::perf_event_attr {
         let mut raw = bindings::perf_event_attr {
             type_: self.kind,
-            size: size_of::<bindings::perf_event_attr>() as u32,
+            size: self.size(),
             config: self.config,
             bp_type: self.bp_type,
             config3: self.config3,
@@ -111,5 +112,13 @@ impl EventAttr {
         raw.set_pinned(u64::from(self.pinned));
         raw.set_exclusive(u64::from(self.exclusive));
         raw
+    }
+
+    fn size(&self) -> u32 {
+        match (self.config3, self.config4) {
+            (0, 0) => bindings::PERF_ATTR_SIZE_VER7,
+            (_, 0) => bindings::PERF_ATTR_SIZE_VER8,
+            _ => bindings::PERF_ATTR_SIZE_VER9,
+        }
     }
 }
