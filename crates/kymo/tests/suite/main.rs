@@ -5,13 +5,16 @@
 //! | perf and kymo reading or writing the same file | `interop.rs`, a recording in `scenario.rs` |
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
+//! | what a run of `record` leaves behind, whatever happens | `record.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
+mod cli;
 mod damaged;
 mod interop;
 mod real;
+mod record;
 mod scenario;
 mod table;
 mod tools;

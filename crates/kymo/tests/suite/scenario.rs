@@ -219,7 +219,12 @@ pub(crate) fn record(tool: &Tool, name: &str, flags: &[&str], target: &[&str]) -
 
 /// A fresh folder for one recording.
 fn folder(tool: &Tool, name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("interop").join(format!("{}-{name}", tool.name));
+    fresh_folder(&format!("{}-{name}", tool.name))
+}
+
+/// An empty folder among the tests' own, where a failed test leaves its files to be looked at.
+pub(crate) fn fresh_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suite").join(name);
     match std::fs::remove_dir_all(&folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
         _ => {}

@@ -100,6 +100,11 @@ pub(crate) struct Said {
 }
 
 impl Tool {
+    /// Where the executable is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// A command of this tool that neither pages, colours, asks the network, nor waits for a terminal.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.path);

@@ -1,0 +1,279 @@
+//! What a run of `kymo record` promises: the program's status, the file's name and mode, and a file that opens whatever happens.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, kymo, perf, ready, run, skip};
+
+/// A program that computes until it is ended.
+const ENDLESS: &[&str] = &["sh", "-c", "while :; do :; done"];
+
+fn folder(test: &str) -> PathBuf {
+    fresh_folder(&format!("record-{test}"))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain name")
+}
+
+/// How many samples kymo sees in a file that must open.
+fn samples(path: &Path) -> u64 {
+    let said = kymo().succeed([
+        "report",
+        "-i",
+        text(path),
+        "--no-children",
+        "-g",
+        "none",
+        "-F",
+        "sample,comm,dso,sym",
+    ]);
+    let sections = crate::table::sections(&said.stdout);
+    sections.iter().flat_map(|section| &section.rows).map(|row| row[0].parse::<u64>().expect("a count")).sum()
+}
+
+/// perf opens the file as well and sees as many, where there is a perf.
+fn perf_agrees(path: &Path, test: &str) {
+    if ready(test, &[Need::Perf]) {
+        let said = perf().succeed([
+            "report",
+            "-i",
+            text(path),
+            "--stdio",
+            "--no-children",
+            "-g",
+            "none",
+            "-F",
+            "sample,sym",
+        ]);
+        let sections = crate::table::sections(&said.stdout);
+        let seen: u64 = sections
+            .iter()
+            .flat_map(|section| &section.rows)
+            .map(|row| row[0].parse::<u64>().expect("a count"))
+            .sum();
+        assert_eq!(seen, samples(path), "{}", said.command);
+    }
+}
+
+/// Starts a recording of an endless program and waits until the file has samples.
+fn start_endless(path: &Path) -> Child {
+    let arguments = [&["record", "-F", "999", "-o", text(path), "--"], ENDLESS].concat();
+    let mut child = kymo().command(arguments).stderr(Stdio::piped()).spawn().expect("kymo starts");
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs::metadata(path).map_or(0, |file| file.len()) < 16 << 10 {
+        assert!(Instant::now() < end, "no samples were written for a minute");
+        assert!(child.try_wait().expect("a child").is_none(), "the recording ended by itself");
+        std::thread::yield_now();
+    }
+    child
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("the child is there");
+}
+
+/// Checks that the program's exit status is passed on, and that the file is whole nevertheless.
+#[test]
+fn the_exit_status_is_passed_on() {
+    let path = folder("status").join("perf.data");
+    for status in [0, 7, 129] {
+        let said = kymo().run(["record", "-o", text(&path), "--", "sh", "-c", &format!("exit {status}")]);
+        assert_eq!(said.code, Some(status), "{}", said.stderr);
+        kymo().succeed(["report", "-i", text(&path)]);
+    }
+}
+
+/// Checks that a program which dies by a signal makes the recorder's status say so, as a shell shows it.
+#[test]
+fn a_signal_is_passed_on() {
+    let path = folder("signal").join("perf.data");
+    for number in [9, 15] {
+        let mut command =
+            kymo().command(["record", "-o", text(&path), "--", "sh", "-c", &format!("kill -{number} $$")]);
+        let status = command.stderr(Stdio::null()).status().expect("kymo starts");
+        let seen = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        assert_eq!(seen, Some(128 + number));
+    }
+}
+
+/// Checks that a program which does not exist is 255 and named, and that no recording is left behind.
+#[test]
+fn a_command_that_is_not_found() {
+    let path = folder("not-found").join("perf.data");
+    let said = kymo().run(["record", "-o", text(&path), "--", "no-such-program-here"]);
+    assert_eq!(said.code, Some(255), "{}", said.stderr);
+    assert!(said.stderr.contains("no-such-program-here"), "{}", said.stderr);
+}
+
+/// Checks the name, the mode, the older file's new name, and the line that scripts look for.
+#[test]
+fn the_file_and_the_line() {
+    let folder = folder("file");
+    let record = || {
+        run(kymo()
+            .command(["record", "--", "sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"])
+            .current_dir(&folder))
+    };
+    let said = record();
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert_eq!(said.stdout, "", "words go to stderr");
+    let path = folder.join("perf.data");
+    assert_eq!(fs::metadata(&path).expect("written").permissions().mode() & 0o777, 0o600);
+    let line = said.stderr.lines().find(|line| line.contains("Captured and wrote")).expect("perf's line");
+    let (_, count) = line.rsplit_once('(').expect("a count of samples");
+    let count: u64 = count.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
+    assert_eq!(count, samples(&path), "{line}");
+    assert!(said.stderr.contains("lost"), "the loss account is always there: {}", said.stderr);
+    let first = fs::read(&path).expect("written");
+    record();
+    assert_eq!(fs::read(folder.join("perf.data.old")).expect("kept"), first);
+}
+
+/// Checks that SIGINT ends a recording cleanly: the file is complete and the words are those of a normal end.
+#[test]
+fn an_interrupt_ends_the_recording() {
+    let path = folder("interrupt").join("perf.data");
+    let child = start_endless(&path);
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("kymo ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("Captured and wrote"), "{words}");
+    assert!(samples(&path) > 0);
+    perf_agrees(&path, "record::an_interrupt_ends_the_recording");
+}
+
+/// Checks that a recorder killed half-way leaves a file which opens in both tools.
+#[test]
+fn a_killed_recorder_leaves_a_valid_file() {
+    for round in 0..3 {
+        let path = folder(&format!("killed-{round}")).join("perf.data");
+        let child = start_endless(&path);
+        let orphans = children(&child);
+        assert!(!orphans.is_empty(), "the recorded program runs");
+        signal(&child, Signal::KILL);
+        for orphan in orphans {
+            kill_process(orphan, Signal::KILL).expect("the recorded program still runs");
+        }
+        // Its stderr closes with the last of them.
+        child.wait_with_output().expect("kymo ends");
+        assert!(samples(&path) > 0, "the file has samples");
+        perf_agrees(&path, "record::a_killed_recorder_leaves_a_valid_file");
+    }
+}
+
+/// The processes that a process started.
+fn children(child: &Child) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{}/task", child.id())).expect("the child runs");
+    let lists = threads
+        .flatten()
+        .map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let all: Vec<String> = lists.collect();
+    all.iter()
+        .flat_map(|list| list.split_whitespace())
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
+}
+
+/// Checks a full disk: a clear error, a status that is not zero, and everything written so far opens.
+#[test]
+fn a_full_disk() {
+    let test = "record::a_full_disk";
+    if !ready(test, &[Need::Root, Need::Program("mount")]) {
+        return;
+    }
+    let folder = folder("full-disk");
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none", text(&folder)]).output();
+    if !mounted.is_ok_and(|mount| mount.status.success()) {
+        return skip(test, "a tmpfs cannot be mounted here");
+    }
+    let path = folder.join("perf.data");
+    let busy = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
+    let said = kymo().run(["record", "-F", "4000", "-o", text(&path), "--", "sh", "-c", busy]);
+    let opened = kymo().run(["report", "-i", text(&path), "-F", "sample,sym", "--no-children", "-g", "none"]);
+    let theirs = ready(test, &[Need::Perf]).then(|| perf().run(["report", "--stdio", "-i", text(&path)]));
+    Command::new("umount").arg(text(&folder)).status().expect("umount runs");
+    assert!(said.code.is_some_and(|code| code != 0), "{}: {}", said.command, said.stderr);
+    assert!(said.stderr.contains("No space left on device"), "{}", said.stderr);
+    assert_eq!(opened.code, Some(0), "{}", opened.stderr);
+    assert!(!crate::table::sections(&opened.stdout).is_empty(), "samples were written: {}", opened.stderr);
+    if let Some(theirs) = theirs {
+        assert_eq!(theirs.code, Some(0), "{}", theirs.stderr);
+    }
+}
+
+/// Checks that a plan can be seen without recording anything.
+#[test]
+fn a_dry_run_opens_nothing() {
+    let folder = folder("dry-run");
+    let said = run(kymo()
+        .command(["record", "--dry-run", "-e", "cpu-clock", "--", "touch", "it-ran"])
+        .current_dir(&folder));
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert!(format!("{}{}", said.stdout, said.stderr).contains("cpu-clock"));
+    assert_eq!(
+        fs::read_dir(&folder).expect("the folder").count(),
+        0,
+        "neither a recording nor the program's trace"
+    );
+}
+
+/// Checks a process that runs already, by pid, with all its names and mappings from before.
+#[test]
+fn a_running_process() {
+    let path = folder("pid").join("perf.data");
+    let mut target = Command::new(ENDLESS[0]).args(&ENDLESS[1..]).spawn().expect("sh starts");
+    let said =
+        kymo().run(["record", "-o", text(&path), "-p", &target.id().to_string(), "--", "sleep", "0.5"]);
+    target.kill().expect("it runs");
+    target.wait().expect("it ends");
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let said = kymo().succeed([
+        "report",
+        "-i",
+        text(&path),
+        "--no-children",
+        "-g",
+        "none",
+        "-F",
+        "sample,comm,dso,sym",
+    ]);
+    let rows = crate::table::sections(&said.stdout).swap_remove(0).rows;
+    assert!(rows.iter().any(|row| row[1] == "sh" && !row[2].contains("unknown")), "{}", said.stdout);
+    perf_agrees(&path, "record::a_running_process");
+}
+
+/// Checks what an ordinary user is told when the kernel does not permit: what is missing and what to run.
+#[test]
+fn an_ordinary_user_is_told_what_to_run() {
+    let test = "record::an_ordinary_user_is_told_what_to_run";
+    if !ready(test, &[Need::Root, Need::Program("setpriv")]) {
+        return;
+    }
+    let folder = folder("user");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("our folder");
+    // The build folder may lie where an ordinary user cannot look.
+    let binary = folder.join("kymo");
+    fs::copy(kymo().path(), &binary).expect("a copy of kymo");
+    let reachable =
+        folder.ancestors().all(|up| fs::metadata(up).is_ok_and(|m| m.permissions().mode() & 0o001 != 0));
+    if !reachable {
+        return skip(test, "an ordinary user cannot reach the build folder");
+    }
+    let path = folder.join("perf.data");
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
+    let mut command = Command::new("setpriv");
+    command.args(user).arg(&binary).args(["record", "-a", "-o", text(&path), "--", "true"]);
+    let said = run(&mut command);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert!(said.stderr.contains("perf_event_paranoid"), "what is missing: {}", said.stderr);
+    assert!(said.stderr.contains("sysctl") || said.stderr.contains("setcap"), "what to run: {}", said.stderr);
+}
