@@ -5,9 +5,12 @@ pub mod abi;
 mod attr;
 pub mod build;
 mod chunk;
+mod compressor;
 mod event;
 mod features;
 mod header;
+pub mod jitdump;
+pub mod perf_map;
 mod problem;
 mod record;
 mod recording;
@@ -16,9 +19,11 @@ mod source;
 mod stream;
 pub mod tracing_data;
 mod words;
+mod writer;
 
 pub use attr::{ATTR_SIZE_VER0, ATTR_SIZE_WRITTEN, Attr};
 pub use chunk::{Chunk, Records};
+pub use compressor::Compressor;
 pub use event::{Event, Events};
 pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
@@ -33,3 +38,4 @@ pub use recording::{ReadSummary, RecordReader, Recording};
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout};
 pub use source::{ReadAt, WriteAt};
 pub use words::Words;
+pub use writer::{EventSpec, PipeWriter, Reserved, Writer, groups};

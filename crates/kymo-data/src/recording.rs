@@ -480,6 +480,8 @@ impl PipeDescription {
                     return Err(OpenError::AttrSize { offset: record.position + 8, size });
                 }
             },
+            // perf marks the end of the features with an empty one beyond the last that it knows.
+            Ok(Record::Feature { bit, data }) if bit > u64::from(HEADER_PMU_CAPS) && data.is_empty() => {}
             Ok(Record::Feature { bit, data }) => {
                 let understood =
                     u32::try_from(bit).is_ok_and(|bit| bit < 256 && self.features.set_section(bit, data));
