@@ -16,6 +16,9 @@ type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 /// every address in it would cost a walk over all of it.
 const MAX_FDE_BYTES: usize = 1 << 20;
 
+/// mov $15 (rt_sigreturn), %rax; syscall: all of a signal trampoline.
+const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
 /// Where the frame descriptions start, by the first address they cover: for sections without a lookup table.
 type Index = Vec<(u64, usize)>;
 
@@ -70,14 +73,16 @@ impl Frames {
         if self.parts.stubs.iter().any(|range| range.contains(&svma)) {
             return Rule::just_called().into();
         }
-        match module.code_at(file_offset) {
-            // mov $15 (rt_sigreturn), %rax; syscall. A caller frame's address has been put one byte back into
-            // the "call", and a trampoline's is its first instruction.
-            Some(code) if is_sigreturn(&code) || is_sigreturn(&code[1..]) => {
-                FrameRule { rule: Rule::signal_trampoline(), signal: true }
-            }
-            _ => Rule::FramePointer.into(),
+        // A sample in the kernel's work of rt_sigreturn is behind the trampoline's last instruction, a return address
+        // has been put one byte back from its first: from nine bytes before to ten behind, all of it is seen.
+        let start = file_offset.saturating_sub(SIGRETURN.len() as u64);
+        if module
+            .code_at(start)
+            .is_some_and(|code| code.windows(SIGRETURN.len()).any(|window| window == SIGRETURN))
+        {
+            return FrameRule { rule: Rule::signal_trampoline(), signal: true };
         }
+        Rule::FramePointer.into()
     }
 
     fn eh_frame(&self) -> Option<EhFrame<Slice<'_>>> {
@@ -107,9 +112,10 @@ impl Frames {
         let header = self.parts.eh_frame_hdr.as_ref()?;
         let parsed = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&self.bases, 8).ok()?;
         let table = parsed.table()?;
-        let pointer = table.lookup(svma, &self.bases).ok()?;
-        let offset = table.pointer_to_offset(pointer).ok()?;
-        let fde = section.fde_from_offset(&self.bases, offset, EhFrame::cie_from_offset).ok()?;
+        let address = table.lookup(svma, &self.bases).ok()?.direct().ok()?;
+        let offset = address.checked_sub(self.parts.eh_frame.as_ref()?.svma)?;
+        let offset = usize::try_from(offset).ok()?;
+        let fde = section.fde_from_offset(&self.bases, offset.into(), EhFrame::cie_from_offset).ok()?;
         fde.contains(svma).then_some(fde)
     }
 
@@ -134,10 +140,6 @@ impl Frames {
         };
         FrameRule { rule, signal }
     }
-}
-
-fn is_sigreturn(code: &[u8]) -> bool {
-    code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
 }
 
 /// Goes over all entries of a section; stops at the first damaged one and keeps what came before.

@@ -186,10 +186,16 @@ impl Module {
         Ok(Frames::new(parts))
     }
 
-    /// Sixteen bytes of machine code, to recognise a signal trampoline where no unwind data covers it.
-    pub(super) fn code_at(&self, file_offset: u64) -> Option<[u8; 16]> {
+    /// The file, opened anew.
+    #[cfg(test)]
+    pub(super) fn image(&self) -> io::Result<Image> {
+        (self.shared.open)(&self.path, &self.build_id)
+    }
+
+    /// Some bytes of machine code, to recognise a signal trampoline where no unwind data covers it.
+    pub(super) fn code_at(&self, file_offset: u64) -> Option<[u8; 19]> {
         let image = self.code.get_or_init(|| (self.shared.open)(&self.path, &self.build_id).ok()).as_ref()?;
-        image.read(file_offset, 16)?.try_into().ok()
+        image.read(file_offset, 19)?.try_into().ok()
     }
 }
 

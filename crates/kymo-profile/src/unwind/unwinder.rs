@@ -20,11 +20,11 @@ const MAX_GUESSED_FRAME_BYTES: u64 = 0x4000;
 /// What the addresses of caller frames mean. The sampled address itself is always given as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
-    /// As `perf script` and `perf report` have them: every address but the first is lowered by 1. perf 6.1 does so
-    /// for signal trampolines too, and then shows `[unknown]`, as the byte before belongs to no function.
+    /// As `perf script` and `perf report` have them: return addresses are lowered by 1, so that they lie in the call;
+    /// the instruction that a signal interrupted is given as it is.
     Perf,
-    /// To look up symbols and lines: return addresses are lowered by 1, so that they lie in the call; a signal
-    /// trampoline and the instruction that the signal interrupted are given as they are.
+    /// To look up symbols and lines: like [`Convention::Perf`], but a signal trampoline is given as it is too. It was
+    /// not called, so the byte before it is no part of it, and perf shows `[unknown]`.
     Lookup,
     /// As the kernel writes them into a callchain: return addresses as found on the stack.
     Return,
@@ -158,9 +158,8 @@ impl Unwinder {
             }
             let rule = mapping.map(|mapping| self.rule(mapping, lookup));
             let lowered = match self.convention {
-                Convention::Perf => u64::from(!first),
                 Convention::Lookup if rule.is_some_and(|r| r.signal) => 0,
-                Convention::Lookup => back,
+                Convention::Perf | Convention::Lookup => back,
                 Convention::Return => 0,
             };
             out.push(regs.ip.wrapping_sub(lowered));
@@ -204,9 +203,15 @@ impl Unwinder {
         let offset = mapping.file_offset(avma);
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
         let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize;
-        if self.cache[place].key == key {
-            return self.cache[place].rule;
+        // Two neighbours may hold a key, so that two hot addresses that meet do not drive each other out.
+        let (near, far) = (self.cache[place], self.cache[place ^ 1]);
+        if near.key == key {
+            return near.rule;
         }
+        if far.key == key {
+            return far.rule;
+        }
+        let place = if near.key != 0 && far.key == 0 { place ^ 1 } else { place };
         self.stats.rules_parsed += 1;
         let rule = match module.frames() {
             // Files beyond a tebibyte do not occur; their offsets would share keys.

@@ -1,0 +1,51 @@
+//! Unwinds every sample of a recording and compares the frames with what `perf script` says for the same file.
+//!
+//! `cargo run --release --example unwind_against_perf -- perf.data [how many differences to print]`
+
+use std::collections::BTreeMap;
+
+#[path = "../tests/suite/perf_script.rs"]
+mod perf_script;
+#[path = "../tests/suite/recorded.rs"]
+mod recorded;
+
+use kymo_profile::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder};
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let path = std::path::PathBuf::from(args.next().expect("usage: unwind_against_perf FILE [SHOWN]"));
+    let shown: usize = args.next().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let modules = UnwindModules::new();
+    let samples = recorded::samples(&path, &modules);
+    let mut theirs = perf_script::stacks(&path).expect("perf script");
+    let mut unwinder = Unwinder::new(Convention::Perf);
+    let mut classes: BTreeMap<&str, (usize, BTreeMap<String, usize>)> = BTreeMap::new();
+    for sample in &samples {
+        let mut frames = Vec::new();
+        let stop = unwinder.unwind(&sample.space, &sample.regs, &sample.stack, MAX_FRAMES, &mut frames);
+        let ours: Vec<u64> = frames.iter().map(|&ip| perf_script::shown(&sample.space, ip)).collect();
+        let theirs = theirs.get_mut(&(sample.tid, sample.time_ns)).and_then(|s| s.pop()).unwrap_or_default();
+        let class = perf_script::compare(&ours, &theirs);
+        let entry = classes.entry(class).or_default();
+        entry.0 += 1;
+        *entry.1.entry(format!("{stop:?}")).or_default() += 1;
+        if class != "equal" && entry.0 <= shown {
+            println!("--- {class}: tid {} time {} stopped by {stop:?}", sample.tid, sample.time_ns);
+            println!("ours   {ours:x?}\nperf   {theirs:x?}\navma   {frames:x?}");
+            println!(
+                "sp {:x} bp {:x?} stack {} bytes",
+                sample.regs.sp(),
+                sample.regs.get(6),
+                sample.stack.len()
+            );
+        }
+    }
+    println!("{} samples", samples.len());
+    for (class, (count, stops)) in &classes {
+        println!("{count:8} {:6.2} %  {class}  {stops:?}", *count as f64 * 100.0 / samples.len() as f64);
+    }
+    for cause in Stop::ALL {
+        println!("{:8} {}", unwinder.stats().stopped(cause), cause.label());
+    }
+    println!("{:?} {:?}", unwinder.stats(), modules.problems());
+}
