@@ -24,13 +24,13 @@ fn main() {
         let mut frames = Vec::new();
         let stop = unwinder.unwind(&sample.space, &sample.regs, &sample.stack, MAX_FRAMES, &mut frames);
         let ours: Vec<u64> = frames.iter().map(|&ip| perf_script::shown(&sample.space, ip)).collect();
-        let theirs = theirs.get_mut(&(sample.tid, sample.time_ns)).and_then(|s| s.pop()).unwrap_or_default();
+        let theirs = theirs.get_mut(&sample.key).and_then(|s| s.pop()).unwrap_or_default();
         let class = perf_script::compare(&ours, &theirs);
         let entry = classes.entry(class).or_default();
         entry.0 += 1;
         *entry.1.entry(format!("{stop:?}")).or_default() += 1;
         if class != "equal" && entry.0 <= shown {
-            println!("--- {class}: tid {} time {} stopped by {stop:?}", sample.tid, sample.time_ns);
+            println!("--- {class}: {:?} stopped by {stop:?}", sample.key);
             println!("ours   {ours:x?}\nperf   {theirs:x?}\navma   {frames:x?}");
             println!(
                 "sp {:x} bp {:x?} stack {} bytes",

@@ -3,6 +3,7 @@
 //! `cargo run --release --example unwind_speed -- perf.data [seconds]`
 //! where perf.data comes from `perf record --call-graph dwarf`.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 #[path = "../tests/suite/recorded.rs"]
@@ -37,9 +38,11 @@ fn main() {
     let stats = unwinder.stats();
     let (count, depth) = (stats.samples - warm_from.samples, stats.frames - warm_from.frames);
     let stack_bytes: usize = samples.iter().map(|s| s.stack.len()).sum();
+    let threads: HashSet<i32> = samples.iter().map(|s| s.key.0).collect();
     println!(
-        "{} samples, {:.1} frames and {:.0} stack bytes each; first round {:.1} ms ({} rules worked out)",
+        "{} samples of {} threads, {:.1} frames and {:.0} stack bytes each; first round {:.1} ms ({} rules worked out)",
         samples.len(),
+        threads.len(),
         depth as f64 / count as f64,
         stack_bytes as f64 / samples.len() as f64,
         cold.as_secs_f64() * 1e3,

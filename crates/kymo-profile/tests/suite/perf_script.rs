@@ -6,8 +6,11 @@ use std::process::Command;
 
 use kymo_profile::unwind::AddressSpace;
 
+/// User frames by thread and time; samples of one thread at one time are taken from the end in the file's order.
+pub(crate) type Stacks = HashMap<(i32, u64), Vec<Vec<u64>>>;
+
 /// The user frames of all samples by thread and time, as perf shows them. `None` when perf is missing or fails.
-pub(crate) fn stacks(path: &Path) -> Option<HashMap<(i32, u64), Vec<Vec<u64>>>> {
+pub(crate) fn stacks(path: &Path) -> Option<Stacks> {
     let output = Command::new("perf")
         .args(["script", "--no-inline", "--ns", "-F", "tid,time,ip", "-i"])
         .arg(path)
@@ -15,7 +18,7 @@ pub(crate) fn stacks(path: &Path) -> Option<HashMap<(i32, u64), Vec<Vec<u64>>>> 
         .ok()
         .filter(|o| o.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut stacks: HashMap<(i32, u64), Vec<Vec<u64>>> = HashMap::new();
+    let mut stacks = Stacks::new();
     let mut key = (0, 0);
     for line in text.lines().map(str::trim) {
         if let Some((tid, time)) = line.strip_suffix(':').and_then(|l| l.split_once(char::is_whitespace)) {

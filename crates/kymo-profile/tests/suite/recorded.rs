@@ -9,8 +9,8 @@ use kymo_profile::unwind::{AddressSpace, UnwindModules, UserRegs};
 
 /// One sample, ready to be unwound.
 pub(crate) struct RecordedSample {
-    pub(crate) tid: i32,
-    pub(crate) time_ns: u64,
+    /// Thread, and time in nanoseconds: what a sample is known by in other tools' output.
+    pub(crate) key: (i32, u64),
     pub(crate) space: AddressSpace,
     pub(crate) regs: UserRegs,
     pub(crate) stack: Vec<u8>,
@@ -47,7 +47,7 @@ pub(crate) fn samples(path: &Path, modules: &UnwindModules) -> Vec<RecordedSampl
             let Some(regs) = UserRegs::from_perf_x86_64(regs.mask, regs.values.iter()) else { continue };
             let space = spaces.entry(sample.pid.unwrap_or(0)).or_default().clone();
             let stack = stack.to_vec();
-            out.push(RecordedSample { tid: sample.tid.unwrap_or(0), time_ns, space, regs, stack });
+            out.push(RecordedSample { key: (sample.tid.unwrap_or(0), time_ns), space, regs, stack });
             continue;
         }
         match record.parse() {
