@@ -1,2 +1,56 @@
-//! kymo.
-fn main() {}
+//! kymo: a profiler and tracer for Linux programs with thousands of threads.
+//!
+//! The binary is thin: one file per verb in `cmd/`, each with its arguments as typed and a `run` that hands them to
+//! the libraries below. What is decided here and nowhere else: exit codes (`exit.rs`), and that data goes to stdout
+//! and words to stderr.
+#![forbid(unsafe_code)]
+
+mod cmd;
+mod exit;
+mod open;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Record where a Linux program spends its time, and read the result.
+#[derive(Debug, Parser)]
+#[command(name = "kymo", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(
+    after_help = "First steps:\n  kymo record -- ./program     record it into perf.data\n  kymo report                  see where the time went\n  kymo doctor                  what this machine permits, and how to permit more"
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Report(Box<cmd::report::ReportArgs>),
+    Completions(cmd::generate::CompletionsArgs),
+    Man(cmd::generate::ManArgs),
+}
+
+/// The command line as clap knows it, for completions and manual pages.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed pipe under --help is no failure.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(exit::USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    terminal::start_log();
+    let done = match cli.verb {
+        Verb::Report(args) => cmd::report::run(*args),
+        Verb::Completions(args) => cmd::generate::completions(args, command()),
+        Verb::Man(args) => cmd::generate::man(args, command()),
+    };
+    exit::code(done)
+}

@@ -16,12 +16,14 @@
 //!
 //! [`ExportProfile::check`] tells whether a model keeps E1 and E2; writers skip what breaks them, they do not panic.
 
+mod collect;
 mod html;
 mod json;
 pub mod model;
 mod text;
 pub mod totals;
 
+pub use collect::{INSTANTS, collect};
 pub use html::html;
 pub use json::json;
 

@@ -1,0 +1,136 @@
+//! Distinct raw stacks: what most samples of a recording share.
+//!
+//! A busy program takes the same few thousand paths over and over, so the expensive questions (which mapping, which
+//! symbol, which inlined functions) are asked once per distinct stack and not once per sample. Two samples have the
+//! same raw stack when their address space version, mode, ip and call chain bytes are equal; equal bytes then mean
+//! equal frames, because a version never changes (timeline, I3).
+//!
+//! Memory is bounded by what is distinct, never by the number of samples.
+
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+/// Index of a distinct raw stack in a [`Chains`] table.
+pub type ChainId = u32;
+
+/// A distinct raw stack.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain {
+    /// Version of the address space that user addresses are in.
+    pub maps: u32,
+    /// `PERF_RECORD_MISC_CPUMODE` bits of the sample.
+    pub mode: u8,
+    /// Sampled address.
+    pub ip: u64,
+    hash: u64,
+    offset: usize,
+    len: u32,
+}
+
+/// A set of distinct raw stacks with dense ids.
+#[derive(Debug, Default)]
+pub struct Chains {
+    index: HashTable<ChainId>,
+    list: Vec<Chain>,
+    /// Call chains, one after another, as the recording has them: little-endian words with context markers.
+    arena: Vec<u8>,
+}
+
+impl Chains {
+    /// The id of this stack, made on first sight. Allocates only then.
+    pub fn intern(&mut self, maps: u32, mode: u8, ip: u64, bytes: &[u8]) -> ChainId {
+        let mut hasher = FixedState::with_seed(0).build_hasher();
+        hasher.write_u64(ip ^ (u64::from(maps) << 32) ^ u64::from(mode));
+        hasher.write(bytes);
+        self.intern_hashed(hasher.finish(), maps, mode, ip, bytes)
+    }
+
+    fn intern_hashed(&mut self, hash: u64, maps: u32, mode: u8, ip: u64, bytes: &[u8]) -> ChainId {
+        let same = |&id: &ChainId| {
+            let chain = &self.list[id as usize];
+            chain.hash == hash
+                && chain.ip == ip
+                && chain.maps == maps
+                && chain.mode == mode
+                && self.arena[chain.offset..chain.offset + chain.len as usize] == *bytes
+        };
+        if let Some(&id) = self.index.find(hash, same) {
+            return id;
+        }
+        let id = self.list.len() as ChainId;
+        let offset = self.arena.len();
+        self.arena.extend_from_slice(bytes);
+        self.list.push(Chain { maps, mode, ip, hash, offset, len: bytes.len() as u32 });
+        self.index.insert_unique(hash, id, |&id| self.list[id as usize].hash);
+        id
+    }
+
+    /// Takes in all stacks of `other`; the answer maps its ids to ours.
+    pub fn absorb(&mut self, other: &Chains) -> Vec<ChainId> {
+        other.list.iter().map(|c| self.intern_hashed(c.hash, c.maps, c.mode, c.ip, other.bytes(c))).collect()
+    }
+
+    /// The stack of an id given by this table.
+    pub fn get(&self, id: ChainId) -> &Chain {
+        &self.list[id as usize]
+    }
+
+    /// A stack's call chain as recorded: little-endian words.
+    pub fn bytes(&self, chain: &Chain) -> &[u8] {
+        &self.arena[chain.offset..chain.offset + chain.len as usize]
+    }
+
+    /// A stack's call chain, word by word, context markers included.
+    pub fn words<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = u64> + 'a {
+        self.bytes(chain).as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w))
+    }
+
+    /// How many distinct stacks.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// No stack at all.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that equal stacks share an id, and that any difference makes another.
+    #[test]
+    fn equal_stacks_share_an_id() {
+        let mut chains = Chains::default();
+        let a = chains.intern(1, 2, 3, &[1; 16]);
+        assert_eq!(a, chains.intern(1, 2, 3, &[1; 16]));
+        let others = [
+            chains.intern(2, 2, 3, &[1; 16]),
+            chains.intern(1, 1, 3, &[1; 16]),
+            chains.intern(1, 2, 4, &[1; 16]),
+            chains.intern(1, 2, 3, &[1; 8]),
+            chains.intern(1, 2, 3, &[]),
+        ];
+        for (i, id) in others.into_iter().enumerate() {
+            assert_eq!(id as usize, i + 1);
+        }
+        assert_eq!(chains.words(chains.get(a)).collect::<Vec<_>>(), [0x0101_0101_0101_0101; 2]);
+    }
+
+    /// Checks that merging two tables maps every stack to its equal.
+    #[test]
+    fn absorbing_maps_ids() {
+        let (mut a, mut b) = (Chains::default(), Chains::default());
+        a.intern(0, 1, 10, &[]);
+        a.intern(0, 1, 11, &[7; 8]);
+        b.intern(0, 1, 11, &[7; 8]);
+        b.intern(0, 1, 12, &[8; 8]);
+        assert_eq!(a.absorb(&b), [1, 2]);
+        assert_eq!(a.len(), 3);
+        assert_eq!(a.get(2).ip, 12);
+    }
+}

@@ -1,0 +1,204 @@
+//! From a profile to the model that exports are written from.
+
+use kymo_data::{Recording, abi};
+use rustc_hash::FxHashMap;
+
+use super::model::*;
+use crate::functions::{FunctionId, Level};
+use crate::load::{GroupKey, Loaded};
+use crate::profile::Profile;
+use crate::timeline::CommId;
+
+/// So many single samples are asked of [`load`](crate::load::LoadOptions::samples) for a timeline.
+pub const INSTANTS: usize = 300_000;
+/// A timeline shows at least this many buckets, however much it is coarsened.
+const LEAST_BUCKETS: u32 = 200;
+
+/// Puts a profile into the exports' form. `source` is the recording's name as the user gave it.
+///
+/// The timeline is filled when the profile was loaded with [`INSTANTS`] single samples, else it is empty.
+pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> ExportProfile {
+    let loaded = &profile.loaded;
+    let features = &recording.features;
+    let (first, last) = loaded.time_range.unwrap_or((0, 0));
+    let mut export = ExportProfile {
+        title: title(recording),
+        command_line: features.cmdline.clone(),
+        host: features.hostname.clone().unwrap_or_default(),
+        kernel: features.os_release.clone().unwrap_or_default(),
+        arch: features.arch.clone().unwrap_or_default(),
+        cpu: features.cpu_desc.clone().unwrap_or_default(),
+        cpus_online: features.nr_cpus.map_or(0, |n| n.online),
+        recorder: recorder(features.version.as_deref()),
+        source: source.to_string(),
+        start_unix_ns: start_unix_ns(recording, first),
+        start_ns: first,
+        duration_ns: last - first,
+        loss: loss(loaded),
+        notes: profile.notes.clone(),
+        ..ExportProfile::default()
+    };
+    let mut trees = Trees { profile, functions: FxHashMap::default(), export: &mut export };
+    let mut threads = FxHashMap::default();
+    for &(pid, tid, count) in &loaded.threads {
+        threads.insert(tid, trees.export.threads.len() as u32);
+        let comm = loaded.timeline.comm(loaded.timeline.last_comm(tid)).into_owned();
+        trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples });
+    }
+    for (index, event) in recording.events.list.iter().enumerate() {
+        let total = loaded.totals[index].count;
+        if total.samples == 0 {
+            continue;
+        }
+        let (stacks, nodes) = trees.stacks(index as u32);
+        let timeline = timeline(loaded, index as u32, first, &nodes, &threads);
+        let clock = event.attr.kind == abi::PERF_TYPE_SOFTWARE && event.attr.config < 2;
+        trees.export.events.push(ExportEvent {
+            name: event.name.clone(),
+            unit: if clock { "ns" } else { "" }.to_string(),
+            total_samples: total.samples,
+            total_period: total.period,
+            stacks,
+            timeline,
+        });
+    }
+    export
+}
+
+/// Node of the call tree by thread name and raw stack.
+type Nodes = FxHashMap<(CommId, u32), u32>;
+
+struct Trees<'a> {
+    profile: &'a Profile,
+    functions: FxHashMap<Function, u32>,
+    export: &'a mut ExportProfile,
+}
+
+impl Trees<'_> {
+    fn stacks(&mut self, event: u32) -> (StackTree, Nodes) {
+        let mut tree = StackTree::default();
+        let mut index: FxHashMap<(u32, u32), u32> = FxHashMap::default();
+        let mut nodes = Nodes::default();
+        // Functions of a profile become functions of the export once, whatever tree they are in.
+        let mut known: FxHashMap<FunctionId, u32> = FxHashMap::default();
+        let profile = self.profile;
+        for (key, count) in profile.loaded.groups.iter().filter(|(k, _)| k.event == event) {
+            let mut node = step(&mut tree, &mut index, NO_PARENT, self.comm(key));
+            let frames = profile.stacks.frames(key.chain);
+            let leaf = [profile.stacks.leaf(key.chain)];
+            let frames = if frames.is_empty() { &leaf[..] } else { frames };
+            for &frame in frames.iter().rev() {
+                let function = match known.get(&frame) {
+                    Some(&function) => function,
+                    None => {
+                        let function = self.intern(function(profile, frame));
+                        known.insert(frame, function);
+                        function
+                    }
+                };
+                node = step(&mut tree, &mut index, node, function);
+            }
+            nodes.insert((key.comm, key.chain), node);
+            let node = &mut tree.nodes[node as usize];
+            node.self_samples += count.samples;
+            node.self_period = node.self_period.saturating_add(count.period);
+        }
+        (tree, nodes)
+    }
+
+    fn comm(&mut self, key: &GroupKey) -> u32 {
+        let name = self.profile.loaded.timeline.comm(key.comm).into_owned();
+        self.intern(Function { name, kind: FunctionKind::Comm, ..Function::default() })
+    }
+
+    fn intern(&mut self, function: Function) -> u32 {
+        if let Some(&id) = self.functions.get(&function) {
+            return id;
+        }
+        let id = self.export.functions.len() as u32;
+        self.export.functions.push(function.clone());
+        self.functions.insert(function, id);
+        id
+    }
+}
+
+fn step(tree: &mut StackTree, index: &mut FxHashMap<(u32, u32), u32>, parent: u32, function: u32) -> u32 {
+    *index.entry((parent, function)).or_insert_with(|| {
+        tree.nodes.push(Node { parent, function, self_samples: 0, self_period: 0 });
+        (tree.nodes.len() - 1) as u32
+    })
+}
+
+fn function(profile: &Profile, id: FunctionId) -> Function {
+    let function = profile.functions.get(id);
+    let module = profile.module_name(id).to_string();
+    let kernel = matches!(function.level, Level::Kernel | Level::GuestKernel);
+    let (name, kind) = match &function.name {
+        Some(name) if function.inlined => (name.to_string(), FunctionKind::Inline),
+        Some(name) => (name.to_string(), if kernel { FunctionKind::Kernel } else { FunctionKind::User }),
+        // All unnamed code of a module is one function: its addresses mean nothing in a picture.
+        None if module.starts_with('[') => (module.clone(), FunctionKind::Unknown),
+        None => (format!("[{module}]"), FunctionKind::Unknown),
+    };
+    Function { name, module, file: None, line: None, kind }
+}
+
+fn timeline(
+    loaded: &Loaded,
+    event: u32,
+    first: u64,
+    nodes: &Nodes,
+    threads: &FxHashMap<i32, u32>,
+) -> Timeline {
+    // One nanosecond would overflow the bucket number of a recording longer than four seconds.
+    let span = loaded.time_range.map_or(0, |(a, b)| b - a);
+    let bucket_ns = (span / u64::from(u32::MAX) + 1).max(1000);
+    // One sample in `stride` is at hand; each stands for as many.
+    let stride = loaded.instant_stride;
+    let total = loaded.totals[event as usize].count;
+    let period = total.period / total.samples.max(1);
+    let entries = loaded.instants.iter().filter(|i| i.event == event).filter_map(|i| {
+        Some(TimelineEntry {
+            bucket: ((i.time_ns - first) / bucket_ns) as u32,
+            thread: *threads.get(&i.tid)?,
+            cpu: i.cpu,
+            node: *nodes.get(&(i.comm, i.chain))?,
+            samples: stride as u32,
+            period: period * stride,
+        })
+    });
+    let mut timeline = Timeline { bucket_ns, entries: entries.collect() };
+    timeline.coarsen(INSTANTS, LEAST_BUCKETS);
+    timeline
+}
+
+fn title(recording: &Recording) -> String {
+    let line = &recording.features.cmdline;
+    // What was recorded is what follows the recorder's own words.
+    match line.iter().position(|w| w == "--") {
+        Some(at) => line[at + 1..].join(" "),
+        None => line.join(" "),
+    }
+}
+
+fn recorder(version: Option<&str>) -> String {
+    match version {
+        None => String::new(),
+        Some(v) if v.starts_with("kymo") => v.to_string(),
+        Some(v) => format!("perf {v}"),
+    }
+}
+
+/// The wall-clock time of the first sample, where the recording ties its clock to it.
+fn start_unix_ns(recording: &Recording, first: u64) -> Option<u64> {
+    let clock = recording.features.clock_data?;
+    clock.wall_clock_ns.checked_add(first)?.checked_sub(clock.clockid_time_ns)
+}
+
+fn loss(loaded: &Loaded) -> Vec<Loss> {
+    let counts = &loaded.counts;
+    [("ring buffer full", counts.lost_records), ("samples lost in the kernel", counts.lost_samples)]
+        .into_iter()
+        .map(|(cause, count)| Loss { cause: cause.to_string(), count })
+        .collect()
+}

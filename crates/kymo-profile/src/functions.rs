@@ -1,0 +1,157 @@
+//! Functions: the names that frames are counted under.
+
+use rustc_hash::FxHashMap;
+
+use crate::timeline::ModuleId;
+
+/// Index of a function in [`Functions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId(pub u32);
+
+/// Which side of the privilege line code ran on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// The kernel.
+    Kernel,
+    /// A program.
+    User,
+    /// A hypervisor.
+    Hypervisor,
+    /// A guest's kernel.
+    GuestKernel,
+    /// A guest's program.
+    GuestUser,
+}
+
+impl Level {
+    /// The level of a sample's `PERF_RECORD_MISC_CPUMODE` bits.
+    pub fn of_mode(mode: u8) -> Level {
+        match mode {
+            1 => Level::Kernel,
+            3 => Level::Hypervisor,
+            4 => Level::GuestKernel,
+            5 => Level::GuestUser,
+            _ => Level::User,
+        }
+    }
+
+    /// The letter that tables show in brackets before a symbol.
+    pub fn letter(self) -> char {
+        match self {
+            Level::Kernel => 'k',
+            Level::User => '.',
+            Level::Hypervisor => 'H',
+            Level::GuestKernel => 'g',
+            Level::GuestUser => 'u',
+        }
+    }
+}
+
+/// What a frame is counted under: a symbol, an inlined function inside one, or a bare address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Where the code lies, `None` outside every mapping.
+    pub module: Option<ModuleId>,
+    /// Its name; `None` where no symbol covers the address.
+    pub name: Option<Box<str>>,
+    /// First address of the symbol in the module's own terms; the address itself for a bare address.
+    pub start: u64,
+    /// One past the last address; equal to `start` for a bare address.
+    pub end: u64,
+    /// The code was inlined into the symbol at `start`.
+    pub inlined: bool,
+    /// Privilege.
+    pub level: Level,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Symbol(Option<ModuleId>, Level, u64, u64),
+    Inlined(Option<ModuleId>, Level, u64, u64, Box<str>),
+    Address(Option<ModuleId>, Level, u64),
+}
+
+/// All functions of a profile, each once.
+#[derive(Debug, Default)]
+pub struct Functions {
+    list: Vec<Function>,
+    index: FxHashMap<Key, FunctionId>,
+}
+
+impl Functions {
+    /// The function of a symbol.
+    pub fn symbol(&mut self, module: ModuleId, level: Level, start: u64, end: u64, name: &str) -> FunctionId {
+        let key = Key::Symbol(Some(module), level, start, end);
+        self.intern(key, || Function {
+            module: Some(module),
+            name: Some(name.into()),
+            start,
+            end,
+            inlined: false,
+            level,
+        })
+    }
+
+    /// A function that was inlined into the symbol `[start, end)`.
+    pub fn inlined(
+        &mut self,
+        module: ModuleId,
+        level: Level,
+        start: u64,
+        end: u64,
+        name: &str,
+    ) -> FunctionId {
+        let key = Key::Inlined(Some(module), level, start, end, name.into());
+        self.intern(key, || Function {
+            module: Some(module),
+            name: Some(name.into()),
+            start,
+            end,
+            inlined: true,
+            level,
+        })
+    }
+
+    /// Code that no symbol covers.
+    pub fn address(&mut self, module: Option<ModuleId>, level: Level, address: u64) -> FunctionId {
+        let key = Key::Address(module, level, address);
+        self.intern(key, || Function {
+            module,
+            name: None,
+            start: address,
+            end: address,
+            inlined: false,
+            level,
+        })
+    }
+
+    fn intern(&mut self, key: Key, make: impl FnOnce() -> Function) -> FunctionId {
+        if let Some(&id) = self.index.get(&key) {
+            return id;
+        }
+        let id = FunctionId(self.list.len() as u32);
+        self.list.push(make());
+        self.index.insert(key, id);
+        id
+    }
+
+    /// The function of an id given by this table.
+    pub fn get(&self, id: FunctionId) -> &Function {
+        &self.list[id.0 as usize]
+    }
+
+    /// All functions with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (FunctionId, &Function)> {
+        self.list.iter().enumerate().map(|(i, f)| (FunctionId(i as u32), f))
+    }
+
+    /// How many functions.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// No function at all.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}

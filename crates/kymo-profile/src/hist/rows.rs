@@ -1,0 +1,269 @@
+//! Rows of a table: what samples share under the sort keys.
+
+use std::cmp::{Ordering, Reverse};
+use std::str::FromStr;
+
+use rustc_hash::FxHashMap;
+
+use crate::functions::FunctionId;
+use crate::load::{Count, Dims, GroupKey};
+use crate::profile::Profile;
+use crate::timeline::CommId;
+
+/// What rows are told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SortKey {
+    /// Name of the thread.
+    Comm,
+    /// Thread id with its name (perf calls this key `pid`).
+    Thread,
+    /// Process id.
+    Process,
+    /// Module.
+    Dso,
+    /// Function.
+    Symbol,
+    /// CPU.
+    Cpu,
+}
+
+/// At most so many sort keys.
+pub const MAX_KEYS: usize = 6;
+
+/// A word that is no sort key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown sort key '{0}': the keys are comm, pid, tgid, dso, symbol and cpu")]
+pub struct UnknownSortKey(pub String);
+
+impl FromStr for SortKey {
+    type Err = UnknownSortKey;
+
+    fn from_str(word: &str) -> Result<SortKey, UnknownSortKey> {
+        Ok(match word.trim() {
+            "comm" | "command" => SortKey::Comm,
+            "pid" | "tid" | "thread" => SortKey::Thread,
+            "tgid" | "process" => SortKey::Process,
+            "dso" => SortKey::Dso,
+            "symbol" | "sym" => SortKey::Symbol,
+            "cpu" => SortKey::Cpu,
+            other => return Err(UnknownSortKey(other.to_string())),
+        })
+    }
+}
+
+/// How a table is made.
+#[derive(Debug, Clone)]
+pub struct HistOptions {
+    /// What rows are told apart by, at most [`MAX_KEYS`].
+    pub keys: Vec<SortKey>,
+    /// Rows gain what they called.
+    pub children: bool,
+    /// Only rows of these thread names.
+    pub comms: Option<Vec<String>>,
+    /// Only rows of these modules.
+    pub dsos: Option<Vec<String>>,
+    /// Only rows of these functions.
+    pub symbols: Option<Vec<String>>,
+}
+
+impl HistOptions {
+    /// perf's default keys.
+    pub const DEFAULT_KEYS: [SortKey; 3] = [SortKey::Comm, SortKey::Dso, SortKey::Symbol];
+
+    /// What a recording must be loaded by for these keys.
+    pub fn dims(&self) -> Dims {
+        Dims {
+            pid: self.keys.contains(&SortKey::Process),
+            tid: self.keys.contains(&SortKey::Thread),
+            cpu: self.keys.contains(&SortKey::Cpu),
+        }
+    }
+}
+
+type RowKey = [u64; MAX_KEYS];
+
+/// A row of the table.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Samples taken in it.
+    pub own: Count,
+    /// Samples taken in it or in what it called. Equal to `own` without children.
+    pub total: Count,
+    /// One of the groups that the row was made of, for what to show.
+    pub group: GroupKey,
+    /// The row's function.
+    pub function: FunctionId,
+    /// Which stacks it is on: index of the group, and how many frames of the stack from the sampled one up to
+    /// (and with) the row's outermost appearance. `u32::MAX` frames stands for the whole stack.
+    pub places: Vec<(u32, u32)>,
+    /// Hidden by a filter; still part of the whole.
+    pub filtered: bool,
+    max_depth: u32,
+}
+
+/// The table of one event.
+#[derive(Debug)]
+pub struct Hist {
+    /// Rows in the order to show them.
+    pub rows: Vec<Row>,
+    /// Sum over all samples of the event.
+    pub total: Count,
+}
+
+impl Hist {
+    /// Makes the table of an event.
+    pub fn new(profile: &Profile, event: usize, options: &HistOptions) -> Hist {
+        let mut maker = Maker::new(profile, options);
+        let mut total = Count::default();
+        for (index, (key, count)) in profile.loaded.groups.iter().enumerate() {
+            if key.event as usize == event {
+                total += *count;
+                maker.add(index as u32, key, *count);
+            }
+        }
+        let mut rows = maker.rows;
+        for row in &mut rows {
+            row.filtered = !shown(profile, options, row);
+        }
+        rows.sort_by(|a, b| order(profile, options, a, b));
+        Hist { rows, total }
+    }
+}
+
+struct Maker<'a> {
+    profile: &'a Profile,
+    options: &'a HistOptions,
+    index: FxHashMap<RowKey, u32>,
+    rows: Vec<Row>,
+    /// The number that rows know each function by: functions of one name, module name and place are one.
+    symbol_ids: Vec<u64>,
+    dso_ids: Vec<u64>,
+    /// Rows that the current sample was already counted for.
+    seen: Vec<u32>,
+}
+
+impl<'a> Maker<'a> {
+    fn new(profile: &'a Profile, options: &'a HistOptions) -> Maker<'a> {
+        let mut dsos: FxHashMap<&str, u64> = FxHashMap::default();
+        let mut symbols: FxHashMap<_, u64> = FxHashMap::default();
+        let (mut symbol_ids, mut dso_ids) = (Vec::new(), Vec::new());
+        for (id, function) in profile.functions.iter() {
+            let next = dsos.len() as u64;
+            let dso = *dsos.entry(profile.module_name(id)).or_insert(next);
+            dso_ids.push(dso);
+            let name = if function.inlined { function.name.as_deref() } else { None };
+            let bare = function.name.is_none();
+            let next = symbols.len() as u64;
+            let key = (dso, bare, function.start, function.end, name);
+            symbol_ids.push(*symbols.entry(key).or_insert(next));
+        }
+        Maker {
+            profile,
+            options,
+            index: FxHashMap::default(),
+            rows: Vec::new(),
+            symbol_ids,
+            dso_ids,
+            seen: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, index: u32, group: &GroupKey, count: Count) {
+        let profile = self.profile;
+        let leaf = profile.stacks.leaf(group.chain);
+        let frames = profile.stacks.frames(group.chain);
+        let own = self.row(group, leaf);
+        let row = &mut self.rows[own as usize];
+        row.own += count;
+        row.total += count;
+        row.max_depth = row.max_depth.max(frames.len() as u32);
+        row.places.push((index, u32::MAX));
+        if !self.options.children {
+            return;
+        }
+        self.seen.clear();
+        self.seen.push(own);
+        // Outermost first: a function that is on the stack twice counts at its outermost place.
+        for at in (0..frames.len()).rev() {
+            let id = self.row(group, frames[at]);
+            if self.seen.contains(&id) {
+                continue;
+            }
+            self.seen.push(id);
+            let row = &mut self.rows[id as usize];
+            row.total += count;
+            row.max_depth = row.max_depth.max(at as u32 + 1);
+            row.places.push((index, at as u32 + 1));
+        }
+    }
+
+    fn row(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
+        let mut key = [0; MAX_KEYS];
+        for (slot, sort) in key.iter_mut().zip(&self.options.keys) {
+            *slot = match sort {
+                SortKey::Comm => comm_number(group.comm),
+                SortKey::Thread => group.tid as u32 as u64,
+                SortKey::Process => group.pid as u32 as u64,
+                SortKey::Dso => self.dso_ids[function.0 as usize],
+                SortKey::Symbol => self.symbol_ids[function.0 as usize],
+                SortKey::Cpu => u64::from(group.cpu),
+            };
+        }
+        let next = self.rows.len() as u32;
+        let id = *self.index.entry(key).or_insert(next);
+        if id == next {
+            self.rows.push(Row {
+                own: Count::default(),
+                total: Count::default(),
+                group: *group,
+                function,
+                places: Vec::new(),
+                filtered: false,
+                max_depth: 0,
+            });
+        }
+        id
+    }
+}
+
+fn comm_number(comm: CommId) -> u64 {
+    u64::from(comm.number())
+}
+
+fn shown(profile: &Profile, options: &HistOptions, row: &Row) -> bool {
+    let within = |list: &Option<Vec<String>>, value: &str| {
+        list.as_ref().is_none_or(|l| l.iter().any(|wanted| wanted == value))
+    };
+    let function = profile.functions.get(row.function);
+    within(&options.comms, &profile.loaded.timeline.comm(row.group.comm))
+        && within(&options.dsos, profile.module_name(row.function))
+        && within(&options.symbols, function.name.as_deref().unwrap_or(""))
+}
+
+/// Largest first; where two are equal, callers before callees, then by name.
+fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering {
+    let timeline = &profile.loaded.timeline;
+    let mut order = Ordering::Equal;
+    if options.children {
+        order = b.total.period.cmp(&a.total.period);
+        if order.is_eq() && a.group.comm == b.group.comm {
+            order = b.max_depth.cmp(&a.max_depth);
+        }
+    }
+    order = order.then_with(|| b.own.period.cmp(&a.own.period));
+    for key in &options.keys {
+        order = order.then_with(|| match key {
+            SortKey::Comm => timeline.comm(a.group.comm).cmp(&timeline.comm(b.group.comm)),
+            SortKey::Thread => a.group.tid.cmp(&b.group.tid),
+            SortKey::Process => a.group.pid.cmp(&b.group.pid),
+            SortKey::Dso => profile.module_name(a.function).cmp(profile.module_name(b.function)),
+            SortKey::Symbol => {
+                let (f, g) = (profile.functions.get(a.function), profile.functions.get(b.function));
+                let named = |f: &crate::functions::Function| Reverse(f.name.is_some());
+                (named(f), &f.name, f.start).cmp(&(named(g), &g.name, g.start))
+            }
+            SortKey::Cpu => a.group.cpu.cmp(&b.group.cpu),
+        });
+    }
+    order
+}

@@ -1,0 +1,480 @@
+//! Reading a recording into a profile, in two parallel passes.
+//!
+//! 1. **Side-band.** Every record that tells who was what is collected, sorted by its moment and replayed into the
+//!    [`Timeline`]. Samples are skipped over.
+//! 2. **Samples.** Each worker counts samples by what tells them apart: distinct raw stack, event, thread name, and
+//!    whatever else was asked for. Every sample finds its thread's state by its own moment, so chunks are read in any
+//!    order, by any number of workers.
+//!
+//! Distinct stacks are then merged and resolved once each. Memory grows with what is distinct; the exceptions are
+//! stated at [`LoadOptions::samples`] and for groups that read their members' counters, where a period is the
+//! difference to the read before and so needs all reads in order.
+
+use kymo_data::{Event, RawRecord, ReadSummary, Record, Recording, Sample, abi};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::chains::{ChainId, Chains};
+use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineBuilder};
+use crate::unwind_samples::StackUnwinder;
+
+mod reads;
+mod sideband;
+
+use reads::ReadPeriods;
+
+/// What tells samples apart, beyond event, thread name and stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dims {
+    /// Process id.
+    pub pid: bool,
+    /// Thread id (and process id).
+    pub tid: bool,
+    /// CPU.
+    pub cpu: bool,
+}
+
+/// Which samples are read, and how closely they are told apart.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// What tells samples apart.
+    pub dims: Dims,
+    /// Call chains are read; without them only the sampled address counts.
+    pub callchains: bool,
+    /// Only samples of these CPUs.
+    pub cpus: Option<FxHashSet<u32>>,
+    /// Only samples of these processes.
+    pub pids: Option<FxHashSet<i32>>,
+    /// Only samples of these threads.
+    pub tids: Option<FxHashSet<i32>>,
+    /// Only samples of this span of time, ns, both ends included.
+    pub time: Option<(u64, u64)>,
+    /// Keep up to this many single samples with their times, for timelines: 32 bytes each. Beyond it every second
+    /// one is dropped, as often as needed.
+    pub samples: usize,
+    /// Worker threads; 0 means one per CPU.
+    pub workers: usize,
+}
+
+/// Counts of one group of samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Samples.
+    pub samples: u64,
+    /// Sum of their periods, in the event's unit.
+    pub period: u64,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.samples += other.samples;
+        self.period = self.period.saturating_add(other.period);
+    }
+}
+
+/// What the samples of a group share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupKey {
+    /// Index of the event.
+    pub event: u32,
+    /// Name of the thread.
+    pub comm: CommId,
+    /// Process, 0 unless asked for.
+    pub pid: i32,
+    /// Thread, 0 unless asked for.
+    pub tid: i32,
+    /// CPU, 0 unless asked for.
+    pub cpu: u32,
+    /// Raw stack.
+    pub chain: ChainId,
+}
+
+/// A single sample, kept for a timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instant {
+    /// When, ns of the recording's clock.
+    pub time_ns: u64,
+    /// Index of the event.
+    pub event: u32,
+    /// Thread.
+    pub tid: i32,
+    /// Its name at that time.
+    pub comm: CommId,
+    /// CPU it ran on, `u32::MAX` if not recorded.
+    pub cpu: u32,
+    /// Raw stack.
+    pub chain: ChainId,
+}
+
+/// Losses and other facts that the records tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordCounts {
+    /// Records by type, for `--stats`.
+    pub by_type: std::collections::BTreeMap<u32, u64>,
+    /// Records that the kernel dropped because a ring was full (LOST).
+    pub lost_records: u64,
+    /// LOST records.
+    pub lost_chunks: u64,
+    /// Samples lost as the kernel counted them per event (LOST_SAMPLES).
+    pub lost_samples: u64,
+    /// Times the kernel throttled an event.
+    pub throttled: u64,
+    /// Samples whose id no event has.
+    pub unknown_ids: u64,
+}
+
+/// Totals of one event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EventTotals {
+    /// All samples that were read.
+    pub count: Count,
+}
+
+/// A recording as counts.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Who was what, when.
+    pub timeline: Timeline,
+    /// Distinct raw stacks.
+    pub chains: Chains,
+    /// Samples by what they share, in a fixed order.
+    pub groups: Vec<(GroupKey, Count)>,
+    /// Totals by event.
+    pub totals: Vec<EventTotals>,
+    /// Single samples in order of time, if asked for.
+    pub instants: Vec<Instant>,
+    /// One in how many samples is in `instants`.
+    pub instant_stride: u64,
+    /// Samples by thread: process, thread, count.
+    pub threads: Vec<(i32, i32, Count)>,
+    /// First and last time of a sample, ns.
+    pub time_range: Option<(u64, u64)>,
+    /// What the records tell besides.
+    pub counts: RecordCounts,
+    /// What the reader saw (problems of the file).
+    pub summary: ReadSummary,
+    /// How stack unwinding ended, where the recording holds stacks.
+    pub unwind: crate::unwind_samples::UnwindReport,
+}
+
+/// Tells how far a pass is: pass (0 or 1), bytes done, bytes in all.
+pub type Progress<'a> = &'a (dyn Fn(u32, u64, u64) + Sync);
+
+/// Reads a recording.
+///
+/// # Errors
+/// When the file cannot be read at all. Damage inside it is not an error: see [`Loaded::summary`].
+pub fn load(
+    recording: &Recording,
+    options: &LoadOptions,
+    progress: Progress<'_>,
+) -> Result<Loaded, kymo_data::ReadError> {
+    let workers = match options.workers {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    };
+    let (timeline, counts, reads) =
+        sideband::collect(recording, workers, &|done, all| progress(0, done, all))?;
+    let unwinding =
+        recording.events.list.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_STACK_USER != 0);
+    let unwinder = (options.callchains && unwinding).then(|| StackUnwinder::new(&timeline));
+
+    let context =
+        Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
+    let (tallies, summary) = recording.read_parallel(
+        workers,
+        || Tally::new(&context),
+        |tally, chunk| {
+            for record in chunk.records().flatten() {
+                if record.header.kind == abi::PERF_RECORD_SAMPLE {
+                    tally.sample(&context, &record);
+                }
+            }
+        },
+        &|done, all| progress(1, done, all),
+    )?;
+    let mut merged = Merged::new(recording.events.list.len());
+    for tally in tallies {
+        merged.absorb(tally);
+    }
+    Ok(merged.finish(timeline, counts, summary))
+}
+
+/// What all workers of the second pass share.
+struct Context<'a> {
+    recording: &'a Recording,
+    timeline: &'a Timeline,
+    options: &'a LoadOptions,
+    reads: &'a ReadPeriods,
+    unwinder: Option<&'a StackUnwinder<'a>>,
+}
+
+/// One worker's counts.
+struct Tally<'a> {
+    chains: Chains,
+    groups: FxHashMap<GroupKey, Count>,
+    threads: FxHashMap<(i32, i32), Count>,
+    /// Each thread's latest state, with the span that it holds for.
+    views: FxHashMap<i32, (i32, ThreadView)>,
+    instants: Vec<Instant>,
+    /// Only positions that are a multiple of this, counted per worker, are kept.
+    stride: u64,
+    seen: u64,
+    time_range: Option<(u64, u64)>,
+    unknown_ids: u64,
+    unwinder: Option<crate::unwind_samples::ThreadUnwinder<'a>>,
+    /// A call chain put together from the kernel's part and unwound frames.
+    scratch: Vec<u8>,
+}
+
+impl<'a> Tally<'a> {
+    fn new(context: &Context<'a>) -> Tally<'a> {
+        Tally {
+            chains: Chains::default(),
+            groups: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            views: FxHashMap::default(),
+            instants: Vec::new(),
+            stride: 1,
+            seen: 0,
+            time_range: None,
+            unknown_ids: 0,
+            unwinder: context.unwinder.map(StackUnwinder::thread),
+            scratch: Vec::new(),
+        }
+    }
+
+    fn sample(&mut self, context: &Context<'a>, record: &RawRecord<'_>) {
+        let events = &context.recording.events;
+        let Some(event) = events.event_of(record) else {
+            self.unknown_ids += 1;
+            return;
+        };
+        let Ok(sample) = events.list[event].layout.parse(record.header.misc, record.body) else { return };
+        match sample.read {
+            Some(read) if context.reads.applies(&events.list[event]) => {
+                for counter in read.counters() {
+                    let id = counter.id.or(sample.id);
+                    let Some(member) = id.and_then(|id| events.by_id(id)) else {
+                        self.unknown_ids += 1;
+                        continue;
+                    };
+                    let period = context.reads.period(record.position, id.unwrap_or(0));
+                    // A member that did not move since the last read has no sample of its own.
+                    if period != 0 {
+                        self.count(context, record, &sample, member, period);
+                    }
+                }
+            }
+            _ => {
+                let period = sample.period.unwrap_or(events.list[event].attr.sample_period);
+                self.count(context, record, &sample, event, period);
+            }
+        }
+    }
+
+    fn count(
+        &mut self,
+        context: &Context<'a>,
+        record: &RawRecord<'_>,
+        sample: &Sample<'_>,
+        event: usize,
+        period: u64,
+    ) {
+        let options = context.options;
+        let pid = sample.pid.unwrap_or(-1);
+        let tid = sample.tid.unwrap_or(pid);
+        let time_ns = sample.time.unwrap_or(0);
+        let outside = |set: &Option<FxHashSet<i32>>, id: i32| set.as_ref().is_some_and(|s| !s.contains(&id));
+        if options.time.is_some_and(|(from, to)| time_ns < from || time_ns > to)
+            || outside(&options.pids, pid)
+            || outside(&options.tids, tid)
+            || options.cpus.as_ref().is_some_and(|s| sample.cpu.is_none_or(|c| !s.contains(&c)))
+        {
+            return;
+        }
+        let view = self.view(context.timeline, pid, tid, Moment::new(sample.time, record.position));
+        let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
+        let ip = sample.ip.unwrap_or(0);
+        let chain = match (&mut self.unwinder, sample.user_stack) {
+            (Some(unwinder), Some(stack)) if !stack.is_empty() => {
+                self.scratch.clear();
+                unwinder.chain(sample, view.maps, stack, &mut self.scratch);
+                self.chains.intern(view.maps, mode, ip, &self.scratch)
+            }
+            _ => {
+                let words = match sample.callchain {
+                    Some(words) if options.callchains => words.as_bytes(),
+                    _ => &[],
+                };
+                self.chains.intern(view.maps, mode, ip, words)
+            }
+        };
+        let dims = options.dims;
+        let key = GroupKey {
+            event: event as u32,
+            comm: view.comm,
+            pid: if dims.pid || dims.tid { pid } else { 0 },
+            tid: if dims.tid { tid } else { 0 },
+            cpu: if dims.cpu { sample.cpu.unwrap_or(u32::MAX) } else { 0 },
+            chain,
+        };
+        let count = Count { samples: 1, period };
+        *self.groups.entry(key).or_default() += count;
+        if options.samples > 0 {
+            *self.threads.entry((pid, tid)).or_default() += count;
+            self.keep_instant(
+                options.samples,
+                Instant {
+                    time_ns,
+                    event: event as u32,
+                    tid,
+                    comm: view.comm,
+                    cpu: sample.cpu.unwrap_or(u32::MAX),
+                    chain,
+                },
+            );
+        }
+        if let Some(time) = sample.time {
+            let (first, last) = self.time_range.unwrap_or((time, time));
+            self.time_range = Some((first.min(time), last.max(time)));
+        }
+    }
+
+    #[inline]
+    fn view(&mut self, timeline: &Timeline, pid: i32, tid: i32, moment: Moment) -> ThreadView {
+        if let Some((known, view)) = self.views.get(&tid)
+            && *known == pid
+            && view.span.holds(moment)
+        {
+            return *view;
+        }
+        let view = timeline.thread(pid, tid, moment);
+        self.views.insert(tid, (pid, view));
+        view
+    }
+
+    fn keep_instant(&mut self, limit: usize, instant: Instant) {
+        self.seen += 1;
+        if !self.seen.is_multiple_of(self.stride) {
+            return;
+        }
+        self.instants.push(instant);
+        if self.instants.len() > limit {
+            self.thin();
+        }
+    }
+
+    /// Drops every second kept sample.
+    fn thin(&mut self) {
+        let mut keep = false;
+        self.instants.retain(|_| {
+            keep = !keep;
+            keep
+        });
+        self.stride *= 2;
+    }
+}
+
+/// The workers' counts put together.
+struct Merged {
+    chains: Chains,
+    groups: FxHashMap<GroupKey, Count>,
+    threads: FxHashMap<(i32, i32), Count>,
+    instants: Vec<Instant>,
+    stride: u64,
+    time_range: Option<(u64, u64)>,
+    unknown_ids: u64,
+    events: usize,
+    unwind: crate::unwind_samples::UnwindReport,
+}
+
+impl Merged {
+    fn new(events: usize) -> Merged {
+        Merged {
+            chains: Chains::default(),
+            groups: FxHashMap::default(),
+            threads: FxHashMap::default(),
+            instants: Vec::new(),
+            stride: 1,
+            time_range: None,
+            unknown_ids: 0,
+            events,
+            unwind: Default::default(),
+        }
+    }
+
+    fn absorb(&mut self, mut tally: Tally<'_>) {
+        // All workers' single samples stand for equally many.
+        while tally.stride < self.stride {
+            tally.thin();
+        }
+        while self.stride < tally.stride {
+            let mut keep = false;
+            self.instants.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.stride *= 2;
+        }
+        let ids = self.chains.absorb(&tally.chains);
+        for (key, count) in tally.groups {
+            *self.groups.entry(GroupKey { chain: ids[key.chain as usize], ..key }).or_default() += count;
+        }
+        for (thread, count) in tally.threads {
+            *self.threads.entry(thread).or_default() += count;
+        }
+        self.instants
+            .extend(tally.instants.into_iter().map(|i| Instant { chain: ids[i.chain as usize], ..i }));
+        self.time_range = match (self.time_range, tally.time_range) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        self.unknown_ids += tally.unknown_ids;
+        if let Some(unwinder) = tally.unwinder {
+            self.unwind.absorb(unwinder.report());
+        }
+    }
+
+    fn finish(self, timeline: Timeline, mut counts: RecordCounts, summary: ReadSummary) -> Loaded {
+        let mut groups: Vec<(GroupKey, Count)> = self.groups.into_iter().collect();
+        // A hash table's order must not reach the output. Chain ids depend on which worker was first, so the order
+        // here is by what the chains are.
+        groups.sort_unstable_by(|(a, _), (b, _)| {
+            (a.event, a.comm, a.pid, a.tid, a.cpu).cmp(&(b.event, b.comm, b.pid, b.tid, b.cpu)).then_with(
+                || {
+                    let (x, y) = (self.chains.get(a.chain), self.chains.get(b.chain));
+                    (x.maps, x.mode, x.ip)
+                        .cmp(&(y.maps, y.mode, y.ip))
+                        .then_with(|| self.chains.bytes(x).cmp(self.chains.bytes(y)))
+                },
+            )
+        });
+        let mut totals = vec![EventTotals::default(); self.events];
+        for (key, count) in &groups {
+            totals[key.event as usize].count += *count;
+        }
+        let mut instants = self.instants;
+        instants.sort_unstable_by_key(|i| (i.time_ns, i.tid, i.event, i.chain));
+        let mut threads: Vec<_> = self.threads.into_iter().map(|((p, t), c)| (p, t, c)).collect();
+        threads.sort_unstable_by_key(|t| (std::cmp::Reverse(t.2.samples), t.0, t.1));
+        counts.unknown_ids += self.unknown_ids;
+        Loaded {
+            timeline,
+            chains: self.chains,
+            groups,
+            totals,
+            instants,
+            instant_stride: self.stride,
+            threads,
+            time_range: self.time_range,
+            counts,
+            summary,
+            unwind: self.unwind,
+        }
+    }
+}
+
+/// Whether an event's samples carry counter values whose differences are the periods.
+fn reads_counters(event: &Event) -> bool {
+    event.attr.sample_type & abi::PERF_SAMPLE_READ != 0
+}

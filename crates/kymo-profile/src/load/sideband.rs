@@ -1,0 +1,153 @@
+//! The first pass: side-band records into a timeline.
+
+use kymo_data::{Events, MappedFile, ReadError};
+
+use super::*;
+
+struct Side {
+    events: Vec<(Moment, SideEvent)>,
+    counts: RecordCounts,
+    reads: Vec<reads::Read>,
+    /// Records by type below the first user type, which are nearly all.
+    low: [u64; 64],
+}
+
+impl Side {
+    fn new() -> Side {
+        Side { events: Vec::new(), counts: RecordCounts::default(), reads: Vec::new(), low: [0; 64] }
+    }
+}
+
+/// Collects side-band records on all workers and replays them.
+pub(super) fn collect(
+    recording: &Recording,
+    workers: usize,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<(Timeline, RecordCounts, ReadPeriods), ReadError> {
+    let events = &recording.events;
+    let need_reads = events.list.iter().any(reads_counters);
+    // Without trailers there are no times to sort by: the file's order is the order.
+    let timed = events.list.iter().all(|e| {
+        e.attr.sample_type & abi::PERF_SAMPLE_TIME != 0 && e.attr.flags & abi::ATTR_FLAG_SAMPLE_ID_ALL != 0
+    });
+    let (sides, _) = recording.read_parallel(
+        workers,
+        Side::new,
+        |side, chunk| {
+            for record in chunk.records().flatten() {
+                match record.header.kind {
+                    abi::PERF_RECORD_SAMPLE => {
+                        side.low[abi::PERF_RECORD_SAMPLE as usize] += 1;
+                        if need_reads {
+                            side.read_counters(events, &record);
+                        }
+                    }
+                    _ => side.take(events, &record, timed),
+                }
+            }
+        },
+        progress,
+    )?;
+    let mut all = Side::new();
+    for side in sides {
+        all.events.extend(side.events);
+        all.reads.extend(side.reads);
+        for (kind, count) in side.low.into_iter().enumerate().filter(|(_, c)| *c > 0) {
+            *all.counts.by_type.entry(kind as u32).or_default() += count;
+        }
+        for (kind, count) in side.counts.by_type {
+            *all.counts.by_type.entry(kind).or_default() += count;
+        }
+        all.counts.lost_records += side.counts.lost_records;
+        all.counts.lost_chunks += side.counts.lost_chunks;
+        all.counts.lost_samples += side.counts.lost_samples;
+        all.counts.throttled += side.counts.throttled;
+    }
+    let mut timeline = TimelineBuilder::build(all.events, timed);
+    for build_id in &recording.features.build_ids {
+        timeline.modules.set_build_id(&build_id.filename, &build_id.id);
+    }
+    Ok((timeline, all.counts, ReadPeriods::new(all.reads)))
+}
+
+impl Side {
+    fn read_counters(&mut self, events: &Events, record: &RawRecord<'_>) {
+        let Some(event) = events.event_of(record).map(|e| &events.list[e]) else { return };
+        if !reads_counters(event) {
+            return;
+        }
+        let Ok(sample) = event.layout.parse(record.header.misc, record.body) else { return };
+        let Some(read) = sample.read else { return };
+        let moment = Moment::new(sample.time, record.position);
+        for counter in read.counters() {
+            if let Some(id) = counter.id.or(sample.id) {
+                self.reads.push(reads::Read { moment, id, value: counter.value });
+            }
+        }
+    }
+
+    fn take(&mut self, events: &Events, record: &RawRecord<'_>, timed: bool) {
+        match self.low.get_mut(record.header.kind as usize) {
+            Some(count) => *count += 1,
+            None => {
+                *self.counts.by_type.entry(record.header.kind).or_default() += 1;
+                return;
+            }
+        }
+        let Ok(parsed) = record.parse() else { return };
+        let event = match parsed {
+            Record::Mmap(map) => {
+                let mode = map.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK;
+                let (file_id, build_id) = match map.file {
+                    MappedFile::Inode { maj, min, ino, .. } => ((maj, min, ino), Vec::new()),
+                    MappedFile::BuildId(id) => ((0, 0, 0), id.to_vec()),
+                    MappedFile::Unknown => ((0, 0, 0), Vec::new()),
+                };
+                SideEvent::Map {
+                    pid: map.pid,
+                    tid: map.tid,
+                    kernel: matches!(mode, abi::PERF_RECORD_MISC_KERNEL | abi::PERF_RECORD_MISC_GUEST_KERNEL),
+                    start: map.addr,
+                    end: map.addr.saturating_add(map.len),
+                    pgoff: map.pgoff,
+                    prot: map.prot,
+                    path: map.filename.to_vec(),
+                    file_id,
+                    build_id,
+                }
+            }
+            Record::Comm(comm) => {
+                SideEvent::Comm { pid: comm.pid, tid: comm.tid, exec: comm.exec, name: comm.name.to_vec() }
+            }
+            Record::Fork(task) => SideEvent::Fork {
+                pid: task.pid,
+                tid: task.tid,
+                parent_pid: task.ppid,
+                parent_tid: task.ptid,
+                synthesized: task.synthesized,
+            },
+            Record::Ksymbol(symbol) => SideEvent::Ksymbol {
+                start: symbol.addr,
+                len: u64::from(symbol.len),
+                name: symbol.name.to_vec(),
+                unregister: symbol.unregister,
+            },
+            Record::Lost { lost, .. } => {
+                self.counts.lost_records += lost;
+                self.counts.lost_chunks += 1;
+                return;
+            }
+            Record::LostSamples { lost } => {
+                self.counts.lost_samples += lost;
+                return;
+            }
+            Record::Throttle(_) => {
+                self.counts.throttled += 1;
+                return;
+            }
+            _ => return,
+        };
+        let time = if timed { events.sample_id(record).time } else { None };
+        self.events.push((Moment::new(time, record.position), event));
+    }
+}

@@ -1,0 +1,59 @@
+//! A recording with names: the counts of [`load`](crate::load) and the functions of [`resolve`](crate::resolve).
+
+use crate::functions::{FunctionId, Functions};
+use crate::load::{LoadOptions, Loaded, Progress, load};
+use crate::resolve::{ResolveOptions, Resolver, Stacks};
+use crate::symbols::SymbolStore;
+use kymo_data::Recording;
+
+/// Everything that reports and exports are made from.
+#[derive(Debug)]
+pub struct Profile {
+    /// Counts by thread name, stack and event.
+    pub loaded: Loaded,
+    /// Names.
+    pub functions: Functions,
+    /// The functions of every distinct stack.
+    pub stacks: Stacks,
+    /// What the user should know about symbols: sentences.
+    pub notes: Vec<String>,
+}
+
+impl Profile {
+    /// Reads and resolves a recording.
+    ///
+    /// # Errors
+    /// When the file cannot be read at all. Damage inside it is not an error: see [`Loaded::summary`].
+    pub fn open(
+        recording: &Recording,
+        load_options: &LoadOptions,
+        resolve_options: ResolveOptions,
+        store: &SymbolStore,
+        progress: Progress<'_>,
+    ) -> Result<Profile, kymo_data::ReadError> {
+        let loaded = load(recording, load_options, progress)?;
+        let mut functions = Functions::default();
+        let resolver = Resolver::new(&loaded.timeline, store);
+        let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
+        let notes = resolver.notes(&functions);
+        Ok(Profile { loaded, functions, stacks, notes })
+    }
+
+    /// What a table calls a module: its short name, `[unknown]` outside every mapping.
+    pub fn module_name(&self, function: FunctionId) -> &str {
+        match self.functions.get(function).module {
+            Some(module) => &self.loaded.timeline.modules.get(module).short_name,
+            None => "[unknown]",
+        }
+    }
+
+    /// A frame as call graphs show it: the name, `(inlined)` after inlined ones, an address where there is no name.
+    pub fn frame_name(&self, function: FunctionId) -> String {
+        let f = self.functions.get(function);
+        match &f.name {
+            Some(name) if f.inlined => format!("{name} (inlined)"),
+            Some(name) => name.to_string(),
+            None => format!("{:#x}", f.start),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! From distinct raw stacks to functions: mappings, symbols, inlined functions.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::chains::{Chain, ChainId, Chains};
+use crate::functions::{FunctionId, Functions, Level};
+use crate::symbols::{ModuleKey, ModuleSymbols, SymbolStore};
+use crate::timeline::{Mapping, ModuleId, ModuleKind, Timeline};
+
+/// Markers in a call chain: what follows ran in this mode. At and above this value a word is a marker.
+/// Source: `enum perf_callchain_context` in `linux/perf_event.h`.
+const CONTEXT_MAX: u64 = -4095_i64 as u64;
+const CONTEXTS: [(i64, u8); 7] =
+    [(-32, 3), (-128, 1), (-512, 2), (-640, 2), (-2048, 4), (-2176, 4), (-2560, 5)];
+
+const MODE_KERNEL: u8 = 1;
+const MODE_USER: u8 = 2;
+const MODE_GUEST_KERNEL: u8 = 4;
+
+/// How stacks become functions.
+#[derive(Debug, Clone, Copy)]
+pub struct ResolveOptions {
+    /// Frames of functions that the compiler inlined are shown.
+    pub inline: bool,
+    /// Words of a call chain that are looked at; the rest is cut (`--max-stack`).
+    pub max_stack: usize,
+}
+
+impl Default for ResolveOptions {
+    fn default() -> Self {
+        ResolveOptions { inline: true, max_stack: 127 }
+    }
+}
+
+/// The functions of every distinct raw stack.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    leaves: Vec<FunctionId>,
+    frames: Vec<FunctionId>,
+    /// Where each stack's frames end in `frames`.
+    ends: Vec<u32>,
+}
+
+impl Stacks {
+    /// The function that the sampled instruction belongs to, by symbol.
+    pub fn leaf(&self, id: ChainId) -> FunctionId {
+        self.leaves[id as usize]
+    }
+
+    /// The frames of the call chain, innermost first, inlined functions as frames of their own. Empty where the
+    /// sample has no call chain.
+    pub fn frames(&self, id: ChainId) -> &[FunctionId] {
+        let start = (id as usize).checked_sub(1).map_or(0, |i| self.ends[i]) as usize;
+        &self.frames[start..self.ends[id as usize] as usize]
+    }
+}
+
+/// An address to look up: in which address space, in which mode.
+type Place = (u32, u8, u64);
+
+fn place(maps: u32, mode: u8, ip: u64) -> Place {
+    // Kernel addresses mean the same in every address space.
+    (if is_kernel(mode) { 0 } else { maps }, mode, ip)
+}
+
+fn is_kernel(mode: u8) -> bool {
+    matches!(mode, MODE_KERNEL | MODE_GUEST_KERNEL)
+}
+
+/// Calls `each` with the mode and address of every frame of a raw call chain, innermost first.
+pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, mut each: impl FnMut(u8, u64)) {
+    // Words before the first marker are taken for user addresses, as perf does.
+    let mut mode = MODE_USER;
+    let mut words = 0;
+    for word in chains.words(chain) {
+        if word >= CONTEXT_MAX {
+            match CONTEXTS.iter().find(|c| c.0 as u64 == word) {
+                Some(&(_, m)) => mode = m,
+                // An unknown marker says that what follows cannot be trusted.
+                None => return,
+            }
+            continue;
+        }
+        words += 1;
+        if words > max_stack {
+            return;
+        }
+        each(mode, word);
+    }
+}
+
+/// Resolves addresses of one timeline through one symbol store.
+#[derive(Debug)]
+pub struct Resolver<'a> {
+    timeline: &'a Timeline,
+    store: &'a SymbolStore,
+    keys: Vec<ModuleKey>,
+}
+
+/// What one address is: its mapping's module, and the symbol.
+#[derive(Debug, Clone)]
+struct Found {
+    module: Option<ModuleId>,
+    module_address: u64,
+    /// Start, end and name.
+    symbol: Option<(u64, u64, Box<str>)>,
+    /// Names of the functions inlined at the address, innermost first, without the symbol itself.
+    inlined: Vec<Box<str>>,
+}
+
+impl<'a> Resolver<'a> {
+    /// A resolver; nothing is loaded before the first question.
+    pub fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Resolver<'a> {
+        let keys = timeline.modules.iter().map(|(id, _)| module_key(timeline, id)).collect();
+        Resolver { timeline, store, keys }
+    }
+
+    /// The mapping that covers an address.
+    pub fn mapping(&self, maps: u32, mode: u8, ip: u64) -> Option<&'a Mapping> {
+        let timeline = self.timeline;
+        if is_kernel(mode) {
+            timeline.kernel.find(&timeline.mappings, ip)
+        } else {
+            timeline.maps(maps).find(&timeline.mappings, ip)
+        }
+    }
+
+    /// The symbols of a module.
+    pub fn symbols(&self, module: ModuleId) -> Arc<ModuleSymbols> {
+        self.store.get(&self.keys[module.0 as usize])
+    }
+
+    /// Resolves all stacks; modules load and addresses resolve on all threads of the pool.
+    pub fn resolve(&self, chains: &Chains, functions: &mut Functions, options: ResolveOptions) -> Stacks {
+        let mut places = FxHashSet::default();
+        let mut leaves = FxHashSet::default();
+        for id in 0..chains.len() {
+            let chain = chains.get(id as ChainId);
+            leaves.insert(place(chain.maps, chain.mode, chain.ip));
+            walk_chain(chains, chain, options.max_stack, |mode, ip| {
+                places.insert(place(chain.maps, mode, ip));
+            });
+        }
+        // Inlined functions are needed for frames only: a leaf is counted under its symbol.
+        let bare: Vec<(Place, bool)> = leaves
+            .difference(&places)
+            .map(|p| (*p, false))
+            .chain(places.iter().map(|p| (*p, options.inline)))
+            .collect();
+        self.preload(&bare);
+        let mut found: Vec<(Place, Found)> =
+            bare.par_iter().map(|&(place, inline)| (place, self.find(place, inline))).collect();
+        // Ids of functions must not depend on the order of a hash table.
+        found.par_sort_unstable_by_key(|f| f.0);
+
+        let mut leaf_ids = FxHashMap::default();
+        let mut frame_ids: FxHashMap<Place, Vec<FunctionId>> = FxHashMap::default();
+        for (place, found) in found {
+            let (leaf, frames) = name(functions, place, &found);
+            leaf_ids.insert(place, leaf);
+            frame_ids.insert(place, frames);
+        }
+
+        let mut stacks = Stacks::default();
+        for id in 0..chains.len() {
+            let chain = chains.get(id as ChainId);
+            stacks.leaves.push(leaf_ids[&place(chain.maps, chain.mode, chain.ip)]);
+            walk_chain(chains, chain, options.max_stack, |mode, ip| {
+                stacks.frames.extend(&frame_ids[&place(chain.maps, mode, ip)]);
+            });
+            stacks.ends.push(stacks.frames.len() as u32);
+        }
+        stacks
+    }
+
+    /// What the user should know about the symbols of modules that samples hit.
+    pub fn notes(&self, functions: &Functions) -> Vec<String> {
+        let mut modules: Vec<ModuleId> = functions.iter().filter_map(|(_, f)| f.module).collect();
+        modules.sort_unstable();
+        modules.dedup();
+        let mut notes: Vec<String> =
+            modules.iter().flat_map(|&m| self.symbols(m).notes().to_vec()).map(|n| n.0).collect();
+        notes.dedup();
+        notes
+    }
+
+    /// Loads every module that is about to be asked, in parallel.
+    fn preload(&self, places: &[(Place, bool)]) {
+        let mut modules = FxHashSet::default();
+        for &((maps, mode, ip), _) in places {
+            if let Some(mapping) = self.mapping(maps, mode, ip) {
+                modules.insert(mapping.module);
+            }
+        }
+        let keys: Vec<ModuleKey> = modules.iter().map(|m| self.keys[m.0 as usize].clone()).collect();
+        self.store.load_all(&keys);
+    }
+
+    fn find(&self, (maps, mode, ip): Place, inline: bool) -> Found {
+        let Some(mapping) = self.mapping(maps, mode, ip) else {
+            return Found { module: None, module_address: ip, symbol: None, inlined: Vec::new() };
+        };
+        let module_address = mapping.module_address(ip);
+        let mut found =
+            Found { module: Some(mapping.module), module_address, symbol: None, inlined: Vec::new() };
+        let module = self.timeline.modules.get(mapping.module);
+        if module.kind == ModuleKind::Ksymbol {
+            // Code that came at run time has exactly one symbol: itself.
+            let name = String::from_utf8_lossy(&module.path).into_owned();
+            found.symbol = Some((mapping.start, mapping.end, name.into()));
+            return found;
+        }
+        let symbols = self.symbols(mapping.module);
+        if let Some(symbol) = symbols.find(module_address) {
+            found.symbol = Some((symbol.start, symbol.end, symbol.name.into()));
+            if inline {
+                found.inlined = inlined_names(&symbols, module_address, symbol.name);
+            }
+        }
+        found
+    }
+}
+
+/// The functions inlined at an address. The outermost frame of the debug information is the symbol itself and is
+/// left out when it bears the symbol's name.
+fn inlined_names(symbols: &ModuleSymbols, address: u64, symbol: &str) -> Vec<Box<str>> {
+    let mut names: Vec<Box<str>> = symbols
+        .inline_frames(address)
+        .into_iter()
+        .filter_map(|f| f.function.map(String::into_boxed_str))
+        .collect();
+    if names.last().is_some_and(|n| **n == *symbol) || names.len() == 1 {
+        names.pop();
+    }
+    names
+}
+
+fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Found) -> (FunctionId, Vec<FunctionId>) {
+    let level = Level::of_mode(mode);
+    match (&found.symbol, found.module) {
+        (Some((start, end, symbol)), Some(module)) => {
+            let base = functions.symbol(module, level, *start, *end, symbol);
+            let mut frames: Vec<FunctionId> =
+                found.inlined.iter().map(|n| functions.inlined(module, level, *start, *end, n)).collect();
+            frames.push(base);
+            (base, frames)
+        }
+        _ => {
+            // A sample without a symbol is counted by its place in the module; a frame of a chain by its address.
+            let leaf = functions.address(found.module, level, found.module_address);
+            (leaf, vec![functions.address(found.module, level, ip)])
+        }
+    }
+}
+
+fn module_key(timeline: &Timeline, id: ModuleId) -> ModuleKey {
+    let module = timeline.modules.get(id);
+    let build_id = (!module.build_id.is_empty()).then(|| module.build_id.clone());
+    match module.kind {
+        ModuleKind::File => {
+            use std::os::unix::ffi::OsStrExt;
+            ModuleKey::Elf { path: PathBuf::from(std::ffi::OsStr::from_bytes(&module.path)), build_id }
+        }
+        ModuleKind::Kernel => {
+            let kernel = &timeline.kernel;
+            let reference = (kernel.reference_address != 0 && !kernel.reference_symbol.is_empty())
+                .then(|| (kernel.reference_symbol.clone(), kernel.reference_address));
+            ModuleKey::Kernel { build_id, reference }
+        }
+        ModuleKind::KernelModule => ModuleKey::KernelModule {
+            name: module.short_name.trim_start_matches('[').trim_end_matches(']').to_string(),
+        },
+        ModuleKind::Vdso => ModuleKey::Vdso { build_id },
+        ModuleKind::Jit { pid } => ModuleKey::PerfMap { pid },
+        ModuleKind::Memory | ModuleKind::Ksymbol => ModuleKey::Anonymous,
+    }
+}

@@ -1,0 +1,10 @@
+//! Tables as text, in the form that users of `perf report --stdio` know.
+//!
+//! The layout is perf's, column by column and pipe by pipe, because scripts and eyes are trained on it. Piped output
+//! has no colour and no width limit, so it is the same bytes for the same recording everywhere.
+
+mod graph;
+mod table;
+
+pub use graph::GraphOptions;
+pub use table::{Column, Look, TableOptions, count_in_units, write_table};

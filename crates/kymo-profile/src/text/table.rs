@@ -1,0 +1,296 @@
+//! The table: header, column widths, rows.
+
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use super::graph::{self, GraphOptions};
+use crate::hist::{CallTree, Hist, Row, SortKey};
+use crate::profile::Profile;
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column {
+    /// Share of the samples taken in the row, percent.
+    Overhead,
+    /// Share of the samples taken in the row or below, percent.
+    Children,
+    /// Number of samples taken in the row.
+    Samples,
+    /// Sum of their periods.
+    Period,
+    /// A sort key's value.
+    Key(SortKey),
+}
+
+impl FromStr for Column {
+    type Err = crate::hist::UnknownSortKey;
+
+    fn from_str(word: &str) -> Result<Column, Self::Err> {
+        Ok(match word.trim() {
+            "overhead" => Column::Overhead,
+            "overhead_children" => Column::Children,
+            "sample" | "samples" => Column::Samples,
+            "period" => Column::Period,
+            other => Column::Key(other.parse()?),
+        })
+    }
+}
+
+/// Colour, and the width that lines are cut to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Percentages are coloured by weight.
+    pub color: bool,
+    /// Columns of the terminal, `None` for no limit.
+    pub width: Option<usize>,
+}
+
+/// What a table shows.
+#[derive(Debug, Clone)]
+pub struct TableOptions {
+    /// Columns in order.
+    pub columns: Vec<Column>,
+    /// With totals: the overhead column is called `Self`.
+    pub children: bool,
+    /// Rows below this share are left out, percent.
+    pub percent_limit: f64,
+    /// Call graphs under the rows.
+    pub graph: Option<GraphOptions>,
+    /// Fields are separated by this and not padded.
+    pub separator: Option<String>,
+    /// Colour and width.
+    pub look: Look,
+}
+
+/// `882333` is `882K`: perf's short form of a count, without its unit letter where there is none.
+pub fn count_in_units(mut value: u64) -> (u64, char) {
+    let mut unit = ' ';
+    for next in ['K', 'M', 'G'] {
+        if value > 1000 {
+            value /= 1000;
+            unit = next;
+        }
+    }
+    (value, unit)
+}
+
+impl Column {
+    fn title(self, options: &TableOptions) -> &'static str {
+        match self {
+            Column::Overhead if options.children => "Self",
+            Column::Overhead => "Overhead",
+            Column::Children => "Children",
+            Column::Samples => "Samples",
+            Column::Period => "Period",
+            Column::Key(SortKey::Comm) => "Command",
+            Column::Key(SortKey::Thread) => "    Pid:Command",
+            Column::Key(SortKey::Process) => "   Tgid:Command",
+            Column::Key(SortKey::Dso) => "Shared Object",
+            Column::Key(SortKey::Symbol) => "Symbol",
+            Column::Key(SortKey::Cpu) => "CPU",
+        }
+    }
+
+    /// Numbers stand at the right of their column.
+    fn right(self) -> bool {
+        !matches!(self, Column::Key(key) if key != SortKey::Cpu)
+    }
+
+    fn least_width(self) -> usize {
+        match self {
+            Column::Overhead | Column::Children => 8,
+            Column::Samples | Column::Period => 12,
+            Column::Key(SortKey::Cpu) => 3,
+            Column::Key(_) => 0,
+        }
+    }
+
+    fn value(self, profile: &Profile, hist: &Hist, row: &Row) -> String {
+        let timeline = &profile.loaded.timeline;
+        match self {
+            Column::Overhead => percent(row.own.period, hist.total.period),
+            Column::Children => percent(row.total.period, hist.total.period),
+            Column::Samples => row.own.samples.to_string(),
+            Column::Period => row.own.period.to_string(),
+            Column::Key(SortKey::Comm) => timeline.comm(row.group.comm).into_owned(),
+            Column::Key(SortKey::Thread) => format!("{:7}:{}", row.group.tid, timeline.comm(row.group.comm)),
+            Column::Key(SortKey::Process) => format!("{:7}:{}", row.group.pid, timeline.comm(row.group.comm)),
+            Column::Key(SortKey::Dso) => profile.module_name(row.function).to_string(),
+            Column::Key(SortKey::Symbol) => symbol(profile, row),
+            Column::Key(SortKey::Cpu) => format!("{:03}", row.group.cpu),
+        }
+    }
+}
+
+/// `[k] name`; an address in full width where there is no name.
+fn symbol(profile: &Profile, row: &Row) -> String {
+    let function = profile.functions.get(row.function);
+    let level = function.level.letter();
+    match &function.name {
+        Some(name) if function.inlined => format!("[{level}] {name} (inlined)"),
+        Some(name) => format!("[{level}] {name}"),
+        None => format!("[{level}] {:#018x}", function.start),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let share = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
+    format!("{share:.2}%")
+}
+
+/// Writes one event's table with its header.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write_table(
+    out: &mut dyn Write,
+    profile: &Profile,
+    hist: &Hist,
+    event_name: &str,
+    options: &TableOptions,
+) -> io::Result<()> {
+    let (short, unit) = count_in_units(hist.total.samples);
+    writeln!(out, "# Samples: {short}{unit} of event '{event_name}'")?;
+    writeln!(out, "# Event count (approx.): {}", hist.total.period)?;
+    writeln!(out, "#")?;
+    let widths = widths(profile, hist, options);
+    if let Some(separator) = &options.separator {
+        let titles: Vec<_> = options.columns.iter().map(|c| c.title(options)).collect();
+        writeln!(out, "# {}", titles.join(separator))?;
+    } else {
+        let titles = options.columns.iter().zip(&widths).map(|(column, &width)| {
+            let title = column.title(options);
+            if column.right() { format!("{title:>width$}") } else { format!("{title:width$}") }
+        });
+        writeln!(out, "# {}", titles.collect::<Vec<_>>().join("  "))?;
+        let dots: Vec<_> = widths.iter().map(|&w| ".".repeat(w)).collect();
+        writeln!(out, "# {}", dots.join("  "))?;
+        writeln!(out, "#")?;
+    }
+    let mut line = String::new();
+    for row in hist.rows.iter().filter(|r| !r.filtered) {
+        let weight = if options.children { row.total.period } else { row.own.period };
+        if weight == 0 && row.own.samples == 0 && !options.children {
+            continue;
+        }
+        if (weight as f64) * 100.0 < options.percent_limit * hist.total.period as f64 {
+            continue;
+        }
+        line.clear();
+        row_line(&mut line, profile, hist, row, &widths, options);
+        if let Some(width) = options.look.width
+            && let Some((cut, _)) = line.char_indices().nth(width)
+        {
+            line.truncate(cut);
+        }
+        if options.look.color {
+            writeln!(out, "{}", colored(&line, weight as f64 * 100.0 / hist.total.period.max(1) as f64))?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+        if let Some(graph) = &options.graph {
+            let least = (hist.total.period as f64 * graph.least_percent / 100.0).ceil() as u64;
+            let tree = CallTree::new(profile, row, graph.order, least.max(1));
+            graph::write(out, profile, &tree, hist.total.period, weight)?;
+        }
+    }
+    Ok(())
+}
+
+fn row_line(
+    line: &mut String,
+    profile: &Profile,
+    hist: &Hist,
+    row: &Row,
+    widths: &[usize],
+    options: &TableOptions,
+) {
+    use std::fmt::Write;
+    for (at, (column, &width)) in options.columns.iter().zip(widths).enumerate() {
+        let value = column.value(profile, hist, row);
+        match &options.separator {
+            Some(separator) => {
+                if at > 0 {
+                    line.push_str(separator);
+                }
+                // A separator inside a value would shift the fields after it.
+                line.push_str(&value.replace(separator.as_str(), "."));
+            }
+            None => {
+                line.push_str("  ");
+                // SANITY: writing to a String cannot fail.
+                let done = if column.right() {
+                    write!(line, "{value:>width$}")
+                } else {
+                    write!(line, "{value:width$}")
+                };
+                done.expect("writing to a string");
+            }
+        }
+    }
+    line.truncate(line.trim_end().len());
+}
+
+/// Every row counts for the widths, also those that a limit leaves out.
+fn widths(profile: &Profile, hist: &Hist, options: &TableOptions) -> Vec<usize> {
+    options
+        .columns
+        .iter()
+        .map(|column| {
+            let title = column.title(options).chars().count();
+            let least = column.least_width().max(title);
+            if !matches!(column, Column::Key(_)) || options.separator.is_some() {
+                return least;
+            }
+            let values = hist.rows.iter().filter(|r| !r.filtered).map(|row| {
+                let width = column.value(profile, hist, row).chars().count();
+                // A row without a symbol makes room for an address in the module's column, too.
+                match column {
+                    Column::Key(SortKey::Dso) if profile.functions.get(row.function).name.is_none() => {
+                        width.max(16)
+                    }
+                    _ => width,
+                }
+            });
+            values.max().unwrap_or(0).max(least)
+        })
+        .collect()
+}
+
+/// Red from 5 %, green from 0.5 %: perf's colours.
+fn colored(line: &str, percent: f64) -> String {
+    let color = if percent >= 5.0 {
+        "\x1b[31m"
+    } else if percent >= 0.5 {
+        "\x1b[32m"
+    } else {
+        return line.to_string();
+    };
+    match line.find('%') {
+        Some(end) => format!("{color}{}\x1b[m{}", &line[..=end], &line[end + 1..]),
+        None => line.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks perf's short counts at their edges.
+    #[test]
+    fn counts_in_units() {
+        assert_eq!(count_in_units(0), (0, ' '));
+        assert_eq!(count_in_units(1000), (1000, ' '));
+        assert_eq!(count_in_units(1001), (1, 'K'));
+        assert_eq!(count_in_units(882_333), (882, 'K'));
+        assert_eq!(count_in_units(1_200_000), (1, 'M'));
+    }
+
+    /// Checks that columns are read by perf's names.
+    #[test]
+    fn columns_by_name() {
+        assert_eq!("sample".parse::<Column>().unwrap(), Column::Samples);
+        assert_eq!("sym".parse::<Column>().unwrap(), Column::Key(SortKey::Symbol));
+        assert!("nonsense".parse::<Column>().is_err());
+    }
+}

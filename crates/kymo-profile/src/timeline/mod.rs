@@ -1,0 +1,132 @@
+//! Who was what, when: the processes of a recording as functions of time.
+//!
+//! A recording interleaves samples with *side-band* records: names (COMM), births (FORK), mappings (MMAP, MMAP2).
+//! A sample means nothing without the state of its thread at its own moment, so most readers sort every record by
+//! time and replay them one after another, in one thread. Side-band records are few and samples are many, so kymo
+//! replays only the side-band, once, into a structure that answers "thread 7 at 12.3 s" without replaying anything:
+//!
+//! ```text
+//!  side-band, sorted          threads: tid -> epochs              spaces -> versions of the mapping set
+//!  FORK 7 (of 5)  t=10   ──▶   7: [10.. comm "sh"   space 3]       3: [10.. v8] [12.. v9]
+//!  COMM 7 "ls"    t=11         7: [11.. comm "ls"   space 3]
+//!  MMAP2 7 libc   t=12                                              v8, v9 share all chunks but one
+//! ```
+//!
+//! Samples can then be read in any order, by any number of threads.
+//!
+//! # Invariants
+//! - **I1** The timeline depends only on the multiset of side-band records with their moments, not on the order in
+//!   which they were collected.
+//! - **I2** Epochs of one thread and versions of one space are sorted by moment; the one in force at `m` is the last
+//!   whose `from` is not after `m`.
+//! - **I3** A frozen version never changes; versions share unchanged chunks.
+//! - **I4** Mappings of one version never overlap; a later mapping cuts what it covers out of earlier ones.
+//!
+//! The rules (what a fork copies, what an exec keeps, who shares whose mappings) are those of `perf report`, so that
+//! both attribute every sample alike.
+
+mod kernel;
+mod maps;
+mod modules;
+mod threads;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+pub use kernel::KernelMaps;
+pub use maps::{MapSet, Mapping, Mappings};
+pub use modules::{FileId, Module, ModuleId, ModuleKind, Modules};
+pub use threads::{CommId, Span, ThreadView, Timeline, TimelineBuilder};
+
+/// A point in a recording: the time of a record, and its place in the file for records of the same time.
+///
+/// Records without a time (synthesized at the start, or a recording without timestamps) have time 0 and so come
+/// first, in file order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment {
+    /// Nanoseconds of the recording's clock.
+    pub time_ns: u64,
+    /// Place in delivery order (`RawRecord::position`).
+    pub position: u64,
+}
+
+impl Moment {
+    /// Before every record.
+    pub const START: Moment = Moment { time_ns: 0, position: 0 };
+    /// After every record.
+    pub const END: Moment = Moment { time_ns: u64::MAX, position: u64::MAX };
+
+    /// The moment of a record; perf marks synthesized records by time 0 or all ones, and both mean "from the start".
+    pub fn new(time_ns: Option<u64>, position: u64) -> Moment {
+        match time_ns {
+            None | Some(u64::MAX) => Moment { time_ns: 0, position },
+            Some(time_ns) => Moment { time_ns, position },
+        }
+    }
+}
+
+/// One side-band record with what the timeline needs of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SideEvent {
+    /// A thread got a name; `exec` when by executing a new program.
+    Comm {
+        /// Process.
+        pid: i32,
+        /// Thread.
+        tid: i32,
+        /// Set by `execve` rather than by `prctl`.
+        exec: bool,
+        /// The name, at most 15 bytes from the kernel.
+        name: Vec<u8>,
+    },
+    /// A thread or process was born.
+    Fork {
+        /// Process of the child.
+        pid: i32,
+        /// Thread id of the child.
+        tid: i32,
+        /// Process of the parent.
+        parent_pid: i32,
+        /// Thread id of the parent.
+        parent_tid: i32,
+        /// Written by the recorder for a task that existed before: mappings follow as records of their own, so none
+        /// are copied from the parent (`PERF_RECORD_MISC_FORK_EXEC`).
+        synthesized: bool,
+    },
+    /// A file or memory was mapped into a process, or (with `kernel`) a piece of the kernel's own text.
+    Map {
+        /// Process, -1 for the kernel.
+        pid: i32,
+        /// Thread that mapped.
+        tid: i32,
+        /// The mapping lies in kernel space.
+        kernel: bool,
+        /// First address, as in the process (AVMA).
+        start: u64,
+        /// One past the last address.
+        end: u64,
+        /// Offset in the file, bytes.
+        pgoff: u64,
+        /// `PROT_*` bits.
+        prot: u32,
+        /// File name or a name in brackets.
+        path: Vec<u8>,
+        /// Device and inode, telling two files of one name apart.
+        file_id: FileId,
+        /// Build id, where the record carries it.
+        build_id: Vec<u8>,
+    },
+    /// Kernel code appeared or went away at run time (BPF programs, trampolines).
+    Ksymbol {
+        /// First address.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Name of the symbol.
+        name: Vec<u8>,
+        /// It went away.
+        unregister: bool,
+    },
+}

@@ -1,0 +1,126 @@
+//! Modules: the files and other things whose code was mapped.
+
+use rustc_hash::FxHashMap;
+
+/// Index of a module in [`Modules`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModuleId(pub u32);
+
+/// What kind of thing a module is, which decides where its symbols come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ModuleKind {
+    /// A file on disk (executable or library).
+    File,
+    /// The kernel's own text.
+    Kernel,
+    /// A loadable kernel module.
+    KernelModule,
+    /// Kernel text that came at run time (BPF programs), known by one name.
+    Ksymbol,
+    /// The page of code that the kernel gives every process.
+    Vdso,
+    /// Memory without a file that code runs from: generated code of this process.
+    Jit {
+        /// Process whose `/tmp/perf-PID.map` names the code.
+        pid: i32,
+    },
+    /// Stack, heap, shared memory: nothing to look symbols up in.
+    Memory,
+}
+
+/// A module of the recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// Full path, or the name in brackets.
+    pub path: Vec<u8>,
+    /// What tables show: the file's base name, `[kernel.kallsyms]`, `[module]`, `[JIT] tid N`.
+    pub short_name: String,
+    /// What kind of thing it is.
+    pub kind: ModuleKind,
+    /// Build id as recorded, empty if not known.
+    pub build_id: Vec<u8>,
+}
+
+/// Device (major, minor) and inode: two files of one name are two modules.
+pub type FileId = (u32, u32, u64);
+
+type Key = (Vec<u8>, ModuleKind, FileId);
+
+/// All modules of a recording, each once.
+#[derive(Debug, Default)]
+pub struct Modules {
+    list: Vec<Module>,
+    by_key: FxHashMap<Key, ModuleId>,
+}
+
+impl Modules {
+    /// The module of this path, kind and file identity, made on first sight.
+    pub fn intern(&mut self, path: &[u8], kind: ModuleKind, file_id: FileId, build_id: &[u8]) -> ModuleId {
+        let next = ModuleId(self.list.len() as u32);
+        let id = *self.by_key.entry((path.to_vec(), kind, file_id)).or_insert(next);
+        if id == next {
+            let short_name = short_name(path, kind);
+            self.list.push(Module { path: path.to_vec(), short_name, kind, build_id: Vec::new() });
+        }
+        if !build_id.is_empty() {
+            self.list[id.0 as usize].build_id = build_id.to_vec();
+        }
+        id
+    }
+
+    /// The module of an id given by this table.
+    pub fn get(&self, id: ModuleId) -> &Module {
+        &self.list[id.0 as usize]
+    }
+
+    /// All modules with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (ModuleId, &Module)> {
+        self.list.iter().enumerate().map(|(i, m)| (ModuleId(i as u32), m))
+    }
+
+    /// Gives every module of this path the build id from the recording's table, where a mapping brought none.
+    pub fn set_build_id(&mut self, path: &[u8], build_id: &[u8]) {
+        for module in &mut self.list {
+            if module.build_id.is_empty() && module.path == path {
+                module.build_id = build_id.to_vec();
+            }
+        }
+    }
+}
+
+/// Sorts a user-space mapping's name into what it is, by the names that the kernel and perf give.
+pub(super) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
+    let anonymous =
+        path == b"//anon" || path.starts_with(b"/dev/zero") || path.starts_with(b"/anon_hugepage");
+    if path == b"[vdso]" {
+        ModuleKind::Vdso
+    } else if anonymous || path.starts_with(b"/memfd:") || path.is_empty() {
+        if executable { ModuleKind::Jit { pid } } else { ModuleKind::Memory }
+    } else if path.starts_with(b"[") || path.starts_with(b"/SYSV") {
+        ModuleKind::Memory
+    } else {
+        ModuleKind::File
+    }
+}
+
+fn short_name(path: &[u8], kind: ModuleKind) -> String {
+    let text = String::from_utf8_lossy(path);
+    match kind {
+        ModuleKind::Jit { pid } => format!("[JIT] tid {pid}"),
+        ModuleKind::Kernel => "[kernel.kallsyms]".to_string(),
+        ModuleKind::KernelModule => kernel_module_name(&text),
+        _ if text.starts_with('[') || text == "//anon" => text.into_owned(),
+        _ => text.rsplit('/').next().unwrap_or(&text).to_string(),
+    }
+}
+
+/// `/lib/modules/6.1/kernel/fs/xfs/xfs.ko.xz` and `[xfs]` are both `[xfs]`; dashes in file names are underscores in
+/// the kernel's own naming.
+fn kernel_module_name(text: &str) -> String {
+    let base = text.rsplit('/').next().unwrap_or(text);
+    if base.starts_with('[') {
+        return base.to_string();
+    }
+    let stem = base.split(".ko").next().unwrap_or(base);
+    format!("[{}]", stem.replace('-', "_"))
+}

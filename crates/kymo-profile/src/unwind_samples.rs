@@ -1,0 +1,120 @@
+//! Stacks recorded as bytes, turned into call chains while samples are read.
+//!
+//! The result has the form of a chain that the kernel walked (a marker, then addresses), so that everything after
+//! this treats both alike.
+
+use std::sync::OnceLock;
+
+use kymo_data::Sample;
+
+use crate::timeline::{ModuleKind, Timeline};
+use crate::unwind::{
+    AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
+};
+
+/// `PERF_CONTEXT_USER`: user addresses follow.
+const CONTEXT_USER: u64 = -512_i64 as u64;
+
+/// What all threads that unwind share: modules, and the address space of each version once it is needed.
+pub struct StackUnwinder<'a> {
+    timeline: &'a Timeline,
+    modules: UnwindModules,
+    spaces: Vec<OnceLock<AddressSpace>>,
+}
+
+impl std::fmt::Debug for StackUnwinder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StackUnwinder").field("modules", &self.modules).finish_non_exhaustive()
+    }
+}
+
+impl<'a> StackUnwinder<'a> {
+    /// An unwinder for the samples of one timeline; files are read when a stack leads into them.
+    pub fn new(timeline: &'a Timeline) -> StackUnwinder<'a> {
+        let spaces = (0..timeline.version_count()).map(|_| OnceLock::new()).collect();
+        StackUnwinder { timeline, modules: UnwindModules::new(), spaces }
+    }
+
+    /// One thread's part.
+    pub fn thread(&'a self) -> ThreadUnwinder<'a> {
+        ThreadUnwinder { shared: self, unwinder: Unwinder::new(Convention::Perf), frames: Vec::new() }
+    }
+
+    fn space(&self, version: u32) -> &AddressSpace {
+        self.spaces[version as usize].get_or_init(|| {
+            let mut space = AddressSpace::new();
+            let timeline = self.timeline;
+            for mapping in timeline.maps(version).iter(&timeline.mappings).filter(|m| m.executable) {
+                let module = timeline.modules.get(mapping.module);
+                let unwindable = matches!(module.kind, ModuleKind::File | ModuleKind::Vdso);
+                let module =
+                    unwindable.then(|| self.modules.module(&module.path, &module.build_id)).flatten();
+                space.map(mapping.start, mapping.end, mapping.pgoff, module);
+            }
+            space
+        })
+    }
+}
+
+/// One thread's unwinder with its caches.
+#[derive(Debug)]
+pub struct ThreadUnwinder<'a> {
+    shared: &'a StackUnwinder<'a>,
+    unwinder: Unwinder,
+    frames: Vec<u64>,
+}
+
+impl ThreadUnwinder<'_> {
+    /// Appends the call chain of a sample to `out`: what the kernel walked, then the frames of the recorded stack.
+    pub fn chain(&mut self, sample: &Sample<'_>, maps: u32, stack: &[u8], out: &mut Vec<u8>) {
+        if let Some(words) = sample.callchain {
+            out.extend_from_slice(words.as_bytes());
+        }
+        let Some(regs) = sample.user_regs.and_then(|r| UserRegs::from_perf_x86_64(r.mask, r.values.iter()))
+        else {
+            return;
+        };
+        self.frames.clear();
+        self.unwinder.unwind(self.shared.space(maps), &regs, stack, MAX_FRAMES, &mut self.frames);
+        out.extend_from_slice(&CONTEXT_USER.to_le_bytes());
+        for frame in &self.frames {
+            out.extend_from_slice(&frame.to_le_bytes());
+        }
+    }
+
+    /// How this thread's walks ended.
+    pub fn report(&self) -> &UnwindStats {
+        self.unwinder.stats()
+    }
+}
+
+/// How all walks of a recording ended.
+#[derive(Debug, Clone, Default)]
+pub struct UnwindReport {
+    stats: UnwindStats,
+}
+
+impl UnwindReport {
+    /// Takes in one thread's counts.
+    pub fn absorb(&mut self, stats: &UnwindStats) {
+        self.stats.merge(stats);
+    }
+
+    /// One line for people; `None` where nothing was unwound.
+    pub fn line(&self) -> Option<String> {
+        if self.stats.samples == 0 {
+            return None;
+        }
+        let causes: Vec<String> = Stop::ALL
+            .iter()
+            .filter(|&&stop| self.stats.stopped(stop) > 0)
+            .map(|&stop| format!("{} {}", self.stats.stopped(stop), stop.label()))
+            .collect();
+        Some(format!(
+            "unwound {} stacks, {:.1} frames each: {}",
+            self.stats.samples,
+            self.stats.frames as f64 / self.stats.samples as f64,
+            causes.join(", ")
+        ))
+    }
+}

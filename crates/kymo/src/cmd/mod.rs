@@ -1,0 +1,5 @@
+//! One file per verb.
+
+pub(crate) mod generate;
+pub(crate) mod header;
+pub(crate) mod report;

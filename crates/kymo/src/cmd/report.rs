@@ -1,0 +1,479 @@
+//! `kymo report`: where the time went.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kymo_data::Recording;
+use kymo_profile::hist::{Hist, HistOptions, Order, SortKey};
+use kymo_profile::load::LoadOptions;
+use kymo_profile::profile::Profile;
+use kymo_profile::resolve::ResolveOptions;
+use kymo_profile::symbols::{SymbolOptions, SymbolStore};
+use kymo_profile::text::{Column, GraphOptions, TableOptions, write_table};
+
+use crate::open;
+use crate::terminal::{self, ReadProgress};
+use kymo_profile::export;
+
+/// Show where the time went: a table, call graphs, JSON, a flame graph or a page.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
+    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
+    input: PathBuf,
+
+    /// The recording, as a plain argument
+    #[arg(value_name = "FILE", conflicts_with = "input")]
+    file: Option<PathBuf>,
+
+    /// Print text (the default; accepted for scripts written for perf)
+    #[arg(long)]
+    stdio: bool,
+
+    /// Count what a function called, too (the default where the recording has call chains)
+    #[arg(long, overrides_with = "no_children")]
+    children: bool,
+
+    /// Count only what a function did itself
+    #[arg(long, overrides_with = "children")]
+    no_children: bool,
+
+    /// Draw call graphs: `none`, or words of `caller`, `callee` and the least percentage of a branch
+    #[arg(short = 'g', long, value_name = "WORDS", num_args = 0..=1, default_missing_value = "graph")]
+    call_graph: Option<String>,
+
+    /// Draw call graphs from the outermost caller (short for -g caller)
+    #[arg(short = 'G', long)]
+    inverted: bool,
+
+    /// What rows are told apart by: comm, pid, tgid, dso, symbol, cpu
+    #[arg(short, long, value_name = "KEYS", value_delimiter = ',')]
+    sort: Vec<String>,
+
+    /// Columns: overhead, overhead_children, sample, period, and any sort key
+    #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
+    fields: Vec<String>,
+
+    /// Show the number of samples
+    #[arg(short = 'n', long)]
+    show_nr_samples: bool,
+
+    /// Show the sum of the samples' periods
+    #[arg(long)]
+    show_total_period: bool,
+
+    /// Only threads of these names
+    #[arg(short = 'c', long, value_name = "NAMES", value_delimiter = ',')]
+    comms: Vec<String>,
+
+    /// Only these modules
+    #[arg(short = 'd', long, value_name = "NAMES", value_delimiter = ',')]
+    dsos: Vec<String>,
+
+    /// Only these functions
+    #[arg(short = 'S', long, value_name = "NAMES", value_delimiter = ',')]
+    symbols: Vec<String>,
+
+    /// Only samples of these CPUs, for example 0,4-7
+    #[arg(short = 'C', long, value_name = "LIST")]
+    cpu: Option<String>,
+
+    /// Only samples of these processes
+    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
+    pid: Vec<i32>,
+
+    /// Only samples of these threads
+    #[arg(long, value_name = "TIDS", value_delimiter = ',')]
+    tid: Vec<i32>,
+
+    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
+    #[arg(long, value_name = "FROM,TO")]
+    time: Option<String>,
+
+    /// Leave out rows below this percentage
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    percent_limit: f64,
+
+    /// Do not show functions that the compiler inlined
+    #[arg(long)]
+    no_inline: bool,
+
+    /// Show functions that the compiler inlined (the default)
+    #[arg(long, overrides_with = "no_inline")]
+    inline: bool,
+
+    /// Look at no more than this many frames of a call chain
+    #[arg(long, value_name = "N", default_value_t = 127)]
+    max_stack: usize,
+
+    /// Show events of a group one by one (the default; accepted for scripts written for perf)
+    #[arg(long)]
+    no_group: bool,
+
+    /// Separate fields by this and do not pad them
+    #[arg(short = 't', long, value_name = "SEP")]
+    field_separator: Option<String>,
+
+    /// Show the recording's facts before the table
+    #[arg(long)]
+    header: bool,
+
+    /// Show the recording's facts and nothing else
+    #[arg(long)]
+    header_only: bool,
+
+    /// Count the recording's records by type and show nothing else
+    #[arg(long)]
+    stats: bool,
+
+    /// Write the report as JSON (docs/formats/report-json.md)
+    #[arg(long)]
+    json: bool,
+
+    /// Write a flame graph, an SVG picture
+    #[arg(long, value_name = "FILE")]
+    flamegraph: Option<PathBuf>,
+
+    /// Write one page with flame graph, table and timeline that opens without a network
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write folded stacks, one line each, for flame graph tools
+    #[arg(long)]
+    folded: bool,
+
+    #[command(flatten)]
+    symbols_from: SymbolArgs,
+
+    /// Threads that read the recording; 0 is one per CPU
+    #[arg(short = 'j', long, value_name = "N", default_value_t = 0)]
+    jobs: usize,
+
+    /// No notes and no progress
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Say more about what was read and where symbols came from
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Where symbols come from.
+#[derive(Debug, Args, Clone)]
+pub(crate) struct SymbolArgs {
+    /// A directory that stands for / of the recorded machine
+    #[arg(long, value_name = "DIR")]
+    symfs: Option<PathBuf>,
+
+    /// A kernel image with symbols
+    #[arg(short = 'k', long, value_name = "FILE")]
+    vmlinux: Option<PathBuf>,
+
+    /// The kernel's symbol list
+    #[arg(long, value_name = "FILE")]
+    kallsyms: Option<PathBuf>,
+
+    /// Show names as the files store them
+    #[arg(long)]
+    no_demangle: bool,
+
+    /// Read perf maps whoever owns them
+    #[arg(short = 'f', long)]
+    force: bool,
+}
+
+impl SymbolArgs {
+    /// A store by these options; nothing is loaded yet.
+    pub(crate) fn store(&self) -> SymbolStore {
+        SymbolStore::new(SymbolOptions {
+            symfs: self.symfs.clone(),
+            vmlinux: self.vmlinux.clone(),
+            kallsyms: self.kallsyms.clone(),
+            demangle: !self.no_demangle,
+            force: self.force,
+            ..SymbolOptions::default()
+        })
+    }
+}
+
+/// What the arguments mean for one recording.
+struct Plan {
+    load: LoadOptions,
+    hist: HistOptions,
+    table: TableOptions,
+}
+
+/// Reads a recording and prints or writes what was asked for.
+pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
+    let input = args.file.clone().unwrap_or_else(|| args.input.clone());
+    let recording = open::recording(&input)?;
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    if args.header || args.header_only {
+        super::header::write(&mut out, &recording, &input)?;
+        if args.header_only {
+            out.flush()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let plan = plan(&args, &recording)?;
+    let store = args.symbols_from.store();
+    let progress = ReadProgress::new(args.quiet);
+    let resolve = ResolveOptions { inline: !args.no_inline, max_stack: args.max_stack };
+    let profile = Profile::open(&recording, &plan.load, resolve, &store, &|pass, done, all| {
+        progress.at(pass, done, all)
+    })
+    .with_context(|| format!("failed to read {}", input.display()))?;
+    progress.finish();
+    words(&args, &recording, &profile);
+
+    if args.stats {
+        super::header::write_stats(&mut out, &recording, &profile)?;
+    } else if args.json || args.folded || args.flamegraph.is_some() || args.html.is_some() {
+        write_exports(&args, &mut out, &recording, &profile, &input)?;
+    } else {
+        write_tables(&mut out, &recording, &profile, &plan)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_tables(
+    out: &mut dyn Write,
+    recording: &Recording,
+    profile: &Profile,
+    plan: &Plan,
+) -> io::Result<()> {
+    let events = &recording.events.list;
+    let counts = &profile.loaded.counts;
+    writeln!(out, "# To display the recording's facts, use --header or --header-only.")?;
+    writeln!(out, "#\n#\n# Total Lost Samples: {}\n#", counts.lost_samples)?;
+    let mut written = false;
+    for (index, event) in events.iter().enumerate() {
+        // The event that only tracks names and mappings has no samples, and no table.
+        let empty = profile.loaded.totals[index].count.samples == 0;
+        if empty
+            && (is_dummy(event)
+                || events.len() > 1 && event.leader == index && !has_samples(profile) && index > 0)
+        {
+            continue;
+        }
+        let hist = Hist::new(profile, index, &plan.hist);
+        if written {
+            writeln!(out, "\n")?;
+        }
+        write_table(out, profile, &hist, &event.name, &plan.table)?;
+        written = true;
+    }
+    writeln!(out, "\n")
+}
+
+fn is_dummy(event: &kymo_data::Event) -> bool {
+    event.attr.kind == kymo_data::abi::PERF_TYPE_SOFTWARE && event.attr.config == 9
+}
+
+fn has_samples(profile: &Profile) -> bool {
+    profile.loaded.totals.iter().any(|t| t.count.samples > 0)
+}
+
+fn write_exports(
+    args: &ReportArgs,
+    out: &mut dyn Write,
+    recording: &Recording,
+    profile: &Profile,
+    input: &std::path::Path,
+) -> anyhow::Result<()> {
+    let export = export::collect(recording, profile, &input.display().to_string());
+    let create = |path: &PathBuf| -> anyhow::Result<BufWriter<File>> {
+        Ok(BufWriter::new(
+            File::create(path).with_context(|| format!("failed to create {}", path.display()))?,
+        ))
+    };
+    if args.json {
+        export::json(&export, &mut *out)?;
+    }
+    if args.folded {
+        for event in &export.events {
+            export::folded(&export, event, &mut *out)?;
+        }
+    }
+    if let Some(path) = &args.flamegraph {
+        let Some(event) = export.events.iter().max_by_key(|e| e.total_samples) else {
+            bail!("{} has no samples, so there is nothing to draw", input.display());
+        };
+        let mut file = create(path)?;
+        export::flamegraph(&export, event, &mut file)
+            .with_context(|| format!("failed to write {}", path.display()))?;
+        file.flush()?;
+    }
+    if let Some(path) = &args.html {
+        let mut file = create(path)?;
+        export::html(&export, &mut file).with_context(|| format!("failed to write {}", path.display()))?;
+        file.flush()?;
+    }
+    Ok(())
+}
+
+/// What belongs on stderr: damage, losses, missing symbols.
+fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
+    if args.quiet {
+        return;
+    }
+    let counts = &profile.loaded.counts;
+    for problem in recording.problems.iter().chain(&profile.loaded.summary.problems) {
+        eprintln!("kymo: {problem}");
+    }
+    if counts.lost_records > 0 {
+        eprintln!(
+            "kymo: the recording lost {} records in {} places because rings were full: record with a larger -m, or a lower -F",
+            counts.lost_records, counts.lost_chunks
+        );
+    }
+    if counts.unknown_ids > 0 {
+        eprintln!(
+            "kymo: {} samples belong to no event of this recording and are left out",
+            counts.unknown_ids
+        );
+    }
+    for note in &profile.notes {
+        eprintln!("kymo: {note}");
+    }
+    if args.verbose {
+        let loaded = &profile.loaded;
+        eprintln!(
+            "kymo: {} distinct stacks, {} functions, {} address space versions",
+            loaded.chains.len(),
+            profile.functions.len(),
+            loaded.timeline.version_count()
+        );
+        if let Some(line) = loaded.unwind.line() {
+            eprintln!("kymo: {line}");
+        }
+    }
+}
+
+fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
+    let chains = recording.events.list.iter().any(|e| {
+        use kymo_data::abi::{PERF_SAMPLE_CALLCHAIN, PERF_SAMPLE_STACK_USER};
+        e.attr.sample_type & (PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_STACK_USER) != 0
+    });
+    let exports = args.json || args.folded || args.flamegraph.is_some() || args.html.is_some();
+    let drawn = chains && args.call_graph.as_deref() != Some("none");
+    let children = chains && !args.no_children && !exports;
+    let keys = match &args.sort[..] {
+        [] => HistOptions::DEFAULT_KEYS.to_vec(),
+        words => words.iter().map(|w| w.parse()).collect::<Result<Vec<SortKey>, _>>()?,
+    };
+    let (columns, keys) = columns(args, children, keys)?;
+    if keys.len() > kymo_profile::hist::MAX_KEYS {
+        bail!("at most {} sort keys can be combined", kymo_profile::hist::MAX_KEYS);
+    }
+    let graph = if drawn { Some(graph(args, children)?) } else { None };
+    let list = |words: &[String]| (!words.is_empty()).then(|| words.to_vec());
+    let hist = HistOptions {
+        keys,
+        children,
+        comms: list(&args.comms),
+        dsos: list(&args.dsos),
+        symbols: list(&args.symbols),
+    };
+    let load = LoadOptions {
+        dims: hist.dims(),
+        callchains: chains && (children || drawn || exports),
+        cpus: args.cpu.as_deref().map(cpu_list).transpose()?,
+        pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
+        tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
+        time: args.time.as_deref().map(time_span).transpose()?,
+        samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
+        workers: args.jobs,
+    };
+    let table = TableOptions {
+        columns,
+        children,
+        percent_limit: args.percent_limit,
+        graph,
+        separator: args.field_separator.clone(),
+        look: terminal::look(),
+    };
+    Ok(Plan { load, hist, table })
+}
+
+/// The columns, and the sort keys among them when the fields were given.
+fn columns(
+    args: &ReportArgs,
+    children: bool,
+    keys: Vec<SortKey>,
+) -> anyhow::Result<(Vec<Column>, Vec<SortKey>)> {
+    if !args.fields.is_empty() {
+        let columns = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Column>, _>>()?;
+        let keys =
+            columns.iter().filter_map(|c| if let Column::Key(key) = c { Some(*key) } else { None }).collect();
+        return Ok((columns, keys));
+    }
+    let mut columns = Vec::new();
+    if children {
+        columns.push(Column::Children);
+    }
+    columns.push(Column::Overhead);
+    if args.show_nr_samples {
+        columns.push(Column::Samples);
+    }
+    if args.show_total_period {
+        columns.push(Column::Period);
+    }
+    columns.extend(keys.iter().map(|k| Column::Key(*k)));
+    Ok((columns, keys))
+}
+
+/// `graph,0.5,caller`: perf's words in any order; those that kymo always does are accepted.
+fn graph(args: &ReportArgs, children: bool) -> anyhow::Result<GraphOptions> {
+    let mut order = if children || args.inverted { Order::Caller } else { Order::Callee };
+    let mut least_percent = 0.5;
+    for word in args.call_graph.as_deref().unwrap_or("graph").split(',').map(str::trim) {
+        match word {
+            "caller" => order = Order::Caller,
+            "callee" => order = Order::Callee,
+            "graph" | "function" | "percent" | "" => {}
+            number => match number.parse::<f64>() {
+                Ok(percent) if (0.0..=100.0).contains(&percent) => least_percent = percent,
+                _ => bail!(
+                    "-g {word}: expected none, caller, callee, graph or the least percentage of a branch"
+                ),
+            },
+        }
+    }
+    Ok(GraphOptions { order, least_percent })
+}
+
+fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
+    let mut cpus = rustc_hash::FxHashSet::default();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |word: &str| -> anyhow::Result<u32> {
+            let cpu = word.trim().parse().ok().filter(|c| *c < 1 << 16);
+            cpu.with_context(|| format!("-C {text}: '{word}' is no CPU number; write for example 0,4-7"))
+        };
+        cpus.extend(number(first)?..=number(last)?);
+    }
+    Ok(cpus)
+}
+
+fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
+    let (from, to) = text
+        .split_once(',')
+        .with_context(|| format!("--time {text}: write FROM,TO in seconds, for example 12.5,13"))?;
+    let seconds = |word: &str, empty: u64| -> anyhow::Result<u64> {
+        if word.trim().is_empty() {
+            return Ok(empty);
+        }
+        let value: f64 = word
+            .trim()
+            .parse()
+            .with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
+        Ok((value * 1e9) as u64)
+    };
+    Ok((seconds(from, 0)?, seconds(to, u64::MAX)?))
+}

@@ -1,0 +1,33 @@
+//! Exit codes, decided once.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done; also when the reader of our output went away |
+//! | 1 | failed; the sentence on stderr says what, why and what to do |
+//! | 129 | the command line was not understood (as perf) |
+//! | 255 | the program to record could not be started (as perf) |
+//! | other | `record` passes on the recorded program's own status; killed by signal N shows as 128+N |
+
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+/// The command line was not understood.
+pub(crate) const USAGE: u8 = 129;
+
+/// The exit code of a verb's outcome; an error is printed with its causes.
+pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kymo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,67 @@
+//! The terminal: is there one, how wide, with colour, and progress on it.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kymo_profile::text::Look;
+
+/// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
+pub(crate) fn start_log() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("KYMO_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+}
+
+/// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`.
+pub(crate) fn look() -> Look {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return Look::default();
+    }
+    let width =
+        rustix::termios::tcgetwinsize(&stdout).ok().map(|s| usize::from(s.ws_col)).filter(|w| *w > 20);
+    let color = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+    Look { color, width }
+}
+
+/// A progress bar over the passes of reading a recording. It appears on a terminal only, and only when the work is
+/// long enough to wonder about.
+pub(crate) struct ReadProgress {
+    bar: OnceLock<ProgressBar>,
+    started: std::time::Instant,
+    wanted: bool,
+}
+
+impl ReadProgress {
+    /// A bar that is not shown yet.
+    pub(crate) fn new(quiet: bool) -> ReadProgress {
+        let wanted = !quiet && std::io::stderr().is_terminal();
+        ReadProgress { bar: OnceLock::new(), started: std::time::Instant::now(), wanted }
+    }
+
+    /// Pass 0 or 1 has read `done` of `all` bytes.
+    pub(crate) fn at(&self, pass: u32, done: u64, all: u64) {
+        if !self.wanted || self.started.elapsed().as_millis() < 500 {
+            return;
+        }
+        let bar = self.bar.get_or_init(|| {
+            let bar = ProgressBar::new(2 * all);
+            // SANITY: the template is a constant and parses.
+            let style =
+                ProgressStyle::with_template("{spinner} reading {bar:40} {bytes}/{total_bytes} {eta}")
+                    .expect("a valid template");
+            bar.set_style(style);
+            bar
+        });
+        bar.set_position(u64::from(pass) * all + done);
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = self.bar.get() {
+            bar.finish_and_clear();
+        }
+    }
+}
