@@ -4,6 +4,8 @@
 const ROW = 19;
 const MIN_WIDTH = 0.6;
 const FRAME_FONT = '12px ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans Mono", monospace';
+/** Stands for the siblings that are too narrow to draw. */
+const REST = -2;
 /** Hues that user modules get in order of their weight; the oranges are the kernel's. */
 const HUES = [255, 150, 305, 195, 105, 345, 225, 130, 280, 170, 325];
 
@@ -65,8 +67,12 @@ class Palette {
   }
 }
 
+function restText(frame) {
+  return `${formatCount(frame.count)} narrower`;
+}
+
 class FlameGraph {
-  /** on: {zoom(node), choose(node), hover(node, x, y) or hover(null)} */
+  /** on: {zoom(node), choose(node), hover(frame, x, y) or hover(null)} */
   constructor(box, profile, palette, on) {
     this.box = box;
     this.space = box.querySelector(".flame-space");
@@ -134,8 +140,12 @@ class FlameGraph {
       this.placeChildren(NO_NODE, 0, tree.whole > 0 ? width / tree.whole : 0, row, compare, todo);
     }
     while (todo.length) {
-      const [node, x, w, at] = todo.pop();
+      const [node, x, w, at, count] = todo.pop();
       put(node, x, w, at, false);
+      if (node === REST) {
+        frames[frames.length - 1].count = count;
+        continue;
+      }
       this.placeChildren(node, x, w / tree.total[node], at + 1, compare, todo);
     }
     for (const list of rows) list.sort((a, b) => frames[a].x - frames[b].x);
@@ -159,12 +169,18 @@ class FlameGraph {
 
   placeChildren(node, x, scale, row, compare, todo) {
     let at = x;
-    for (const child of this.tree.children(node, compare)) {
-      const w = this.tree.total[child] * scale;
-      if (w >= MIN_WIDTH) todo.push([child, at, w, row]);
+    const children = this.tree.children(node, compare);
+    for (let i = 0; i < children.length; i++) {
+      const w = this.tree.total[children[i]] * scale;
+      if (w < MIN_WIDTH && !this.byName) {
+        // Heaviest first: what follows is narrower still, and one bar stands for all of it.
+        let rest = 0;
+        for (let j = i; j < children.length; j++) rest += this.tree.total[children[j]];
+        if (rest * scale >= 2) todo.push([REST, at, rest * scale, row, children.length - i]);
+        return;
+      }
+      if (w >= MIN_WIDTH) todo.push([children[i], at, w, row]);
       at += w;
-      // Heaviest first: what follows is narrower still.
-      if (!this.byName && w < MIN_WIDTH) break;
     }
   }
 
@@ -201,6 +217,14 @@ class FlameGraph {
       if (top + ROW < 0 || top > this.height) continue;
       for (const index of this.rows[row]) {
         const frame = this.frames[index];
+        if (frame.node === REST) {
+          g.globalAlpha = 1;
+          g.fillStyle = colour("--line2");
+          g.fillRect(frame.x, top, Math.max(frame.w - 1, 1), ROW - 1);
+          g.fillStyle = colour("--dim");
+          if (frame.w > 22) this.write(g, restText(frame), frame.x + 4, top + ROW / 2, frame.w - 8, letter);
+          continue;
+        }
         const fn = frame.node === NO_NODE ? -1 : this.tree.func[frame.node];
         const matches = this.hits && fn >= 0 && this.hits[fn];
         g.globalAlpha = frame.outer ? 0.55 : this.hits && !matches ? 0.38 : 1;
@@ -256,7 +280,7 @@ class FlameGraph {
       this.hovered = index;
       this.paintSoon();
     }
-    this.on.hover(index < 0 ? null : this.frames[index].node, event.clientX, event.clientY);
+    this.on.hover(index < 0 ? null : this.frames[index], event.clientX, event.clientY);
   }
 
   leave() {
@@ -267,7 +291,7 @@ class FlameGraph {
 
   click(event) {
     const index = this.at(event);
-    if (index < 0) return;
+    if (index < 0 || this.frames[index].node === REST) return;
     this.cursor = index;
     this.open(this.frames[index].node);
   }
@@ -297,7 +321,7 @@ class FlameGraph {
       });
     } else return;
     event.preventDefault();
-    if (next === undefined || next === null) return;
+    if (next === undefined || next === null || this.frames[next].node === REST) return;
     this.cursor = next;
     const top = this.rowTop(this.frames[next].row);
     if (top < 0) this.box.scrollTop += top;

@@ -31,7 +31,8 @@ function stateFromHash(hash, profile) {
   if (/^[pt]\d+$/.test(given.get("thread") ?? "")) state.thread = given.get("thread");
   const range = /^(\d+)-(\d+)$/.exec(given.get("range") ?? "");
   if (range && Number(range[2]) > Number(range[1])) state.range = [Number(range[1]), Number(range[2])];
-  if (given.get("zoom")) state.zoom = given.get("zoom").split(".").map(Number).filter(Number.isInteger);
+  const zoom = (given.get("zoom") ?? "").split(".").map(Number);
+  if (given.get("zoom") && zoom.every(Number.isInteger)) state.zoom = zoom;
   if (state.focus < 0 && (state.view === "callers" || state.view === "callees")) state.view = "down";
   return state;
 }
@@ -73,7 +74,7 @@ class Page {
     this.flame = new FlameGraph($("flame"), profile, this.palette, {
       zoom: (node) => this.set({ zoom: node === NO_NODE ? [] : this.tree.path(node) }),
       choose: (node) => this.choose(node === NO_NODE ? -1 : this.tree.func[node], node),
-      hover: (node, x, y) => this.tip(node, x, y),
+      hover: (frame, x, y) => this.tip(frame, x, y),
     });
     this.timeline = new Timeline($("timeline"), profile, {
       range: (range) => this.rangeSoon(range),
@@ -497,15 +498,17 @@ class Page {
   }
 
   /** The numbers of a bar, beside the pointer. */
-  tip(node, x, y) {
+  tip(frame, x, y) {
     const tip = $("tip");
-    if (node === null || node === undefined) {
+    if (!frame) {
       tip.hidden = true;
       return;
     }
     const { profile, tree, weighed } = this;
+    const node = frame.node;
     const parts = [];
-    if (node === NO_NODE) parts.push(element("b", this.flame.allText));
+    if (node === REST) parts.push(element("div", `${restText(frame)} bars: zoom in to see them`));
+    else if (node === NO_NODE) parts.push(element("b", this.flame.allText));
     else {
       const fn = tree.func[node];
       const kind = { k: "kernel", i: "inlined", "?": "no symbol", c: "command", u: "" }[profile.kinds[fn]];

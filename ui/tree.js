@@ -9,6 +9,8 @@ class Tree {
     this.func = new Int32Array(room);
     this.self = new Float64Array(room);
     this.total = new Float64Array(room);
+    // Weight of samples that have no frame to draw, as with commands hidden; it still counts as part of 100 %.
+    this.bare = 0;
     this.first = null;
     this.sorted = new Map();
     this.resizeTable(room * 2);
@@ -64,7 +66,7 @@ class Tree {
     if (sumUp) this.total = addUp(this.parent, this.self, n);
     this.first = new Int32Array(n).fill(NO_NODE);
     this.next = new Int32Array(n).fill(NO_NODE);
-    this.whole = 0;
+    this.whole = this.bare;
     this.firstRoot = NO_NODE;
     for (let i = n - 1; i >= 0; i--) {
       if (!(this.total[i] > 0)) continue;
@@ -146,6 +148,7 @@ function buildTree(profile, event, self, options) {
       tree.total[at] += amount;
     }
     if (at !== NO_NODE) tree.self[at] += amount;
+    else tree.bare += amount;
   };
 
   if (options.view === "up") {
@@ -173,6 +176,8 @@ function buildTree(profile, event, self, options) {
     if (!(weight[node] > 0)) continue;
     if (skip(node)) {
       place[node] = to;
+      if (to === NO_NODE) tree.bare += self[node];
+      else tree.self[to] += self[node];
       continue;
     }
     const merged = options.merge ? ancestorWith(tree, to, func[node]) : NO_NODE;

@@ -1,0 +1,255 @@
+//! The HTML page: what is embedded in it, and what a real browser computes from it.
+
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
+use serde_json::Value;
+
+use crate::sample_profile::{HOSTILE, large, small};
+
+fn page_of(profile: &ExportProfile) -> String {
+    let mut bytes = Vec::new();
+    export::html(profile, &mut bytes).expect("a Vec takes everything");
+    String::from_utf8(bytes).expect("the page is UTF-8")
+}
+
+/// Checks that the page names no address outside itself and forbids all loading.
+#[test]
+fn page_is_self_contained() {
+    let page = page_of(&small());
+    assert!(page.starts_with("<!doctype html>"));
+    assert!(page.contains("default-src 'none'"));
+    // The only address is the name of the SVG namespace, in the icon.
+    for (at, _) in page.match_indices("://") {
+        let begin = at.saturating_sub(4);
+        assert!(page[begin..].starts_with("http://www.w3.org/2000/svg"), "{}", &page[begin..begin + 60]);
+    }
+    for word in [
+        "src=\"",
+        "@import",
+        "url(",
+        "fetch(",
+        "XMLHttpRequest",
+        "WebSocket",
+        "innerHTML",
+        "insertAdjacentHTML",
+    ] {
+        let place = page.find(word).map(|at| &page[at..(at + 40).min(page.len())]);
+        assert!(place.is_none(), "{place:?}");
+    }
+    assert!(
+        !page.contains("<!--TITLE-->") && !page.contains("<!--DATA-->") && !page.contains("<!--SCRIPTS-->")
+    );
+    assert!(page.trim_end().ends_with("</html>"));
+}
+
+/// Checks that hostile names stay inside the data: no element more than the template has, and the data still parses.
+#[test]
+fn hostile_names_stay_data() {
+    let mut profile = small();
+    let plain = page_of(&profile).matches("<script").count();
+    profile.title = HOSTILE.into();
+    profile.host = "<!--<script>".into();
+    let page = page_of(&profile);
+    assert_eq!(page.matches("<script").count(), plain);
+    assert!(!page.contains("<img"));
+    let (_, rest) = page.split_once("id=\"profile\">").expect("the data element");
+    let (data, _) = rest.split_once("</script>").expect("its end");
+    let data: Value = serde_json::from_str(data).expect("the data is JSON");
+    assert_eq!(data["heading"], HOSTILE);
+    assert_eq!(data["functions"]["name"][5], HOSTILE);
+}
+
+/// Checks that the page's own code stays small enough to read.
+#[test]
+fn page_code_stays_small() {
+    let empty = page_of(&ExportProfile::default()).len();
+    assert!(empty < 100_000, "an empty page takes {empty} bytes");
+}
+
+// ---- in a browser ---------------------------------------------------------------------------------------------------
+
+fn skip(test: &str, reason: &str) {
+    let line = format!("SKIPPED {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
+        use std::io::Write as _;
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip log is writable");
+    }
+}
+
+fn browser() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file())
+}
+
+/// A page on disk, and the browser that opens it.
+struct Opened {
+    folder: tempfile::TempDir,
+    browser: PathBuf,
+}
+
+impl Opened {
+    /// Writes the page of `profile`; `None`, with a loud line, where there is no browser.
+    fn new(test: &str, profile: &ExportProfile) -> Option<Opened> {
+        let Some(browser) = browser() else {
+            skip(test, "no chromium on this machine");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = std::fs::File::create(folder.path().join("page.html")).expect("the page can be created");
+        export::html(profile, &mut BufWriter::new(file)).expect("the page can be written");
+        Some(Opened { folder, browser })
+    }
+
+    /// The document after the page has drawn itself, opened with `hash` in its address.
+    fn document(&self, hash: &str) -> String {
+        let user = tempfile::tempdir_in(&self.folder).expect("a temporary folder");
+        let output = Command::new(&self.browser)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--window-size=1280,1000", "--timeout=60000", "--dump-dom"])
+            .arg(format!("--user-data-dir={}", user.path().display()))
+            .arg(address(&self.folder.path().join("page.html"), hash))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the browser starts");
+        let document = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            document.contains("id=\"selfcheck\""),
+            "no document from {}: {}",
+            self.browser.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        document
+    }
+
+    /// What the page says that it computed.
+    fn check(&self, hash: &str) -> Value {
+        let document = self.document(hash);
+        let (_, rest) = document.split_once("id=\"selfcheck\" hidden=\"\">").expect("the self-check element");
+        let (text, _) = rest.split_once("</output>").expect("its end");
+        let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("the self-check is no JSON: {error}: {text:?}"))
+    }
+}
+
+fn address(file: &Path, hash: &str) -> String {
+    format!("file://{}{}{hash}", file.display(), if hash.is_empty() { "" } else { "#" })
+}
+
+/// Sum of the periods of samples whose stack holds a function that `matches`.
+fn matched(profile: &ExportProfile, event: usize, matches: impl Fn(&str) -> bool) -> u64 {
+    let nodes = &profile.events[event].stacks.nodes;
+    let on_path = |mut at: u32| {
+        loop {
+            let node = nodes[at as usize];
+            if matches(&profile.functions[node.function as usize].name) {
+                return true;
+            }
+            if node.parent == NO_PARENT {
+                return false;
+            }
+            at = node.parent;
+        }
+    };
+    (0..nodes.len()).filter(|&n| on_path(n as u32)).map(|n| nodes[n].self_period).sum()
+}
+
+/// Checks that the page opens from a file, shows the whole recording, and counts it as the model does.
+#[test]
+fn browser_counts_the_whole_recording() {
+    let profile = small();
+    let Some(opened) = Opened::new("page::browser_counts_the_whole_recording", &profile) else { return };
+    let document = opened.document("");
+    assert!(document.contains("6 lost"), "the loss badge");
+    assert!(document.contains("ring buffer full: 5; &lt;b&gt;odd&lt;/b&gt; cause: 1"), "the loss by cause");
+    assert!(!document.contains("<img") && !document.contains("<b>odd"), "a name became markup");
+    assert!(document.contains("<title>app --fast - kymo</title>"), "a script from a name ran");
+    let check = opened.check("");
+    assert_eq!(check["error"], Value::Null);
+    assert_eq!(check["whole"], 28_000);
+    assert_eq!(check["treeWhole"], 28_000);
+    assert_eq!(check["samples"], 28);
+    assert_eq!(check["lost"], 6);
+    assert_eq!(check["rows"], 6);
+    assert_eq!(check["lanes"], 3);
+    // Self descending; recursion counted once in the total.
+    assert_eq!(check["top"][0], serde_json::json!(["walk", 8_000, 15_000]));
+    assert_eq!(check["top"][1], serde_json::json!(["visit<Node, alloc::vec::Vec<u8>>", 7_000, 7_000]));
+}
+
+/// Checks zoom, search, time range, thread filter and the views through the address, as a shared link carries them.
+#[test]
+fn browser_follows_the_address() {
+    let profile = small();
+    let Some(opened) = Opened::new("page::browser_follows_the_address", &profile) else { return };
+
+    let check = opened.check("zoom=0.1.2&q=walk");
+    assert_eq!(check["zoom"], serde_json::json!({"name": "walk", "total": 15_000, "self": 3_000}));
+    assert_eq!(check["matched"], matched(&profile, 0, |name| name.contains("walk")));
+    assert_eq!(check["rows"], 1);
+
+    // Buckets 3 to 6: 5 of thread 100, 5 of process 200, 6 of thread 100.
+    let check = opened.check("range=300000-700000");
+    assert_eq!((&check["whole"], &check["samples"]), (&16_000.into(), &16.into()));
+    let check = opened.check("range=300000-700000&thread=t0");
+    assert_eq!(check["whole"], 11_000);
+    let check = opened.check("thread=p100&merge=1");
+    assert_eq!((&check["whole"], &check["treeWhole"]), (&23_000.into(), &23_000.into()));
+
+    let check = opened.check("view=up&commands=0&zoom=2");
+    assert_eq!(check["treeWhole"], 28_000);
+    assert_eq!(check["zoom"]["total"], 8_000);
+    let check = opened.check("view=callers&focus=2");
+    assert_eq!(check["treeWhole"], 15_000);
+    let check = opened.check("view=callees&focus=2&zoom=2.2.3");
+    assert_eq!((&check["treeWhole"], &check["zoom"]["total"]), (&15_000.into(), &7_000.into()));
+
+    let check = opened.check("event=1");
+    assert_eq!(
+        (&check["event"], &check["unit"], &check["whole"]),
+        (&"page-faults:u".into(), &"faults".into(), &41.into())
+    );
+    let check = opened.check("event=1&weight=samples");
+    assert_eq!((&check["unit"], &check["whole"]), (&"samples".into(), &7.into()));
+
+    // Nonsense in an address is ignored.
+    let check = opened.check("event=9&zoom=7.x&range=5-1&thread=zz&view=sideways&focus=-3&q=/(/");
+    assert_eq!(
+        (&check["error"], &check["whole"], &check["zoom"]),
+        (&Value::Null, &28_000.into(), &Value::Null)
+    );
+}
+
+/// Checks a page of 50,000 nodes and 400,000 timeline entries against the model: totals, a search, a zoom.
+#[test]
+fn browser_opens_a_large_profile() {
+    let profile = large(50_000, 400_000, 11);
+    let Some(opened) = Opened::new("page::browser_opens_a_large_profile", &profile) else { return };
+    let event = &profile.events[0];
+    let totals = Totals::new(event, profile.functions.len());
+    let heaviest = event.stacks.nodes.iter().position(|node| node.parent == 0).expect("the root has a child");
+    let function = event.stacks.nodes[heaviest].function;
+    let check = opened.check(&format!("zoom=0.{function}&q=function_77&merge=0"));
+    assert_eq!(check["error"], Value::Null);
+    assert_eq!(check["whole"], event.total_period);
+    assert_eq!(check["samples"], event.total_samples);
+    assert_eq!(check["matched"], matched(&profile, 0, |name| name.contains("function_77")));
+    // Siblings of one function were not merged by the model; the page finds one of them.
+    let siblings: Vec<u64> = (0..event.stacks.nodes.len())
+        .filter(|&n| event.stacks.nodes[n].parent == 0 && event.stacks.nodes[n].function == function)
+        .map(|n| totals.subtree[n].period)
+        .collect();
+    assert!(siblings.contains(&check["zoom"]["total"].as_u64().expect("a zoomed node")), "{check}");
+    assert!(check["frames"].as_u64().expect("a number") > 10, "{check}");
+    let check = opened.check("view=up&merge=1&commands=0&range=2000000000-5000000000");
+    assert_eq!(check["whole"], check["treeWhole"]);
+}
