@@ -23,8 +23,20 @@
 //! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
 //! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
 
+pub mod demangle;
+mod elf;
+mod elf_symbols;
+mod inline;
+mod kallsyms;
+mod kernel;
+mod locate;
+mod perf_map;
 mod store;
 mod table;
+mod tree;
+mod user;
+mod vdso;
 
-pub use store::{InlineFrame, ModuleKey, ModuleSymbols, Note, SymbolOptions, SymbolStore};
+pub use inline::InlineFrame;
+pub use store::{ModuleKey, ModuleSymbols, Note, SymbolOptions, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

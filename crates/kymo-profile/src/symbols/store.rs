@@ -1,11 +1,16 @@
 //! The store: every module's symbols, loaded on first use and shared by all threads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 
+use super::inline::{InlineFrame, Lines};
+use super::kallsyms::Kallsyms;
+use super::kernel;
 use super::table::{SymbolRef, SymbolTable};
+use super::user::{self, Loaded};
+use super::{perf_map, vdso};
 
 /// Which module an address belongs to, as the recording knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,8 @@ pub enum ModuleKey {
     KernelModule {
         /// The name without brackets.
         name: String,
+        /// The build id of the kernel that it was loaded into, if stored.
+        build_id: Option<Vec<u8>>,
     },
     /// The vdso of the machine that reads the recording. Addresses are file offsets.
     Vdso {
@@ -81,26 +88,26 @@ impl Default for SymbolOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note(pub String);
 
-/// One function that was compiled into another, or the outermost function itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct InlineFrame {
-    /// The function's name, demangled unless switched off.
-    pub function: Option<String>,
-    /// The source file, as the debug information names it.
-    pub file: Option<String>,
-    /// The line in that file, counted from 1.
-    pub line: Option<u32>,
-}
-
 /// The symbols of one module, ready for lookups from any thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ModuleSymbols {
     table: SymbolTable,
     notes: Vec<Note>,
     source: Option<PathBuf>,
+    lines: Lines,
 }
 
 impl ModuleSymbols {
+    fn new(loaded: Loaded, demangle: bool) -> ModuleSymbols {
+        let source = loaded.symbols.as_ref().map(|elf| elf.path.clone());
+        ModuleSymbols {
+            table: loaded.table,
+            notes: loaded.notes,
+            source,
+            lines: Lines::new(loaded.symbols, loaded.runtime, loaded.delta, demangle),
+        }
+    }
+
     /// The symbol that covers `address` (in the module's address space, see the module's documentation).
     pub fn find(&self, address: u64) -> Option<SymbolRef<'_>> {
         self.table.find(address)
@@ -117,30 +124,42 @@ impl ModuleSymbols {
     }
 
     /// The file that the symbols come from.
-    pub fn source(&self) -> Option<&std::path::Path> {
+    pub fn source(&self) -> Option<&Path> {
         self.source.as_deref()
     }
 
-    /// The functions that `address` belongs to, innermost first and the function of the symbol table last.
-    /// Empty without debug information.
-    pub fn inline_frames(&self, _address: u64) -> Vec<InlineFrame> {
-        Vec::new()
+    /// The functions that `address` belongs to, innermost first and the function of the symbol table last, with
+    /// the source line in each. Empty without debug information. The first call reads the debug information.
+    ///
+    /// For the caller's frames of a stack give the return address minus one: the call, not what follows it.
+    pub fn inline_frames(&self, address: u64) -> Arc<[InlineFrame]> {
+        self.lines.frames(address)
+    }
+
+    /// The source file and line of `address`, innermost.
+    pub fn source_line(&self, address: u64) -> Option<(Arc<str>, u32)> {
+        let frames = self.inline_frames(address);
+        let first = frames.first()?;
+        Some((first.file.clone()?, first.line?))
     }
 }
 
 type Slot = Arc<OnceLock<Arc<ModuleSymbols>>>;
+type ListSlot = Arc<OnceLock<Result<Kallsyms, Note>>>;
 
 /// Every module's symbols, each loaded once.
 #[derive(Debug, Default)]
 pub struct SymbolStore {
     options: SymbolOptions,
     slots: Mutex<HashMap<ModuleKey, Slot>>,
+    /// The kernel's symbol list, which serves the kernel and all its modules; by build id.
+    kallsyms: Mutex<HashMap<Option<Vec<u8>>, ListSlot>>,
 }
 
 impl SymbolStore {
     /// An empty store; nothing is opened before the first [`get`](SymbolStore::get).
     pub fn new(options: SymbolOptions) -> SymbolStore {
-        SymbolStore { options, slots: Mutex::default() }
+        SymbolStore { options, ..SymbolStore::default() }
     }
 
     /// The options that this store was made with.
@@ -158,7 +177,7 @@ impl SymbolStore {
                 None => Arc::clone(slots.entry(key.clone()).or_default()),
             }
         };
-        Arc::clone(slot.get_or_init(Arc::default))
+        Arc::clone(slot.get_or_init(|| Arc::new(ModuleSymbols::new(self.load(key), self.options.demangle))))
     }
 
     /// Loads several modules on all threads of the pool.
@@ -167,5 +186,45 @@ impl SymbolStore {
         keys.par_iter().for_each(|key| {
             self.get(key);
         });
+    }
+
+    fn load(&self, key: &ModuleKey) -> Loaded {
+        match key {
+            ModuleKey::Elf { path, build_id } => user::load(&self.options, path, build_id.as_deref()),
+            ModuleKey::Kernel { build_id, reference } => {
+                if let Some(loaded) =
+                    kernel::load_vmlinux(&self.options, build_id.as_deref(), reference.as_ref())
+                {
+                    return loaded;
+                }
+                self.of_symbol_list(build_id, |list| kernel::table_of(list, reference.as_ref()))
+            }
+            ModuleKey::KernelModule { name, build_id } => self.of_symbol_list(build_id, |list| {
+                list.modules.get(name.as_str()).cloned().ok_or_else(|| {
+                    Note(format!(
+                        "the kernel module {name} is not loaded any more: its addresses have no names"
+                    ))
+                })
+            }),
+            ModuleKey::Vdso { build_id } => vdso::load(&self.options, build_id.as_deref()),
+            ModuleKey::PerfMap { pid } => perf_map::load(&self.options, *pid),
+            ModuleKey::Anonymous => Loaded::default(),
+        }
+    }
+
+    fn of_symbol_list(
+        &self,
+        build_id: &Option<Vec<u8>>,
+        pick: impl FnOnce(&Kallsyms) -> Result<SymbolTable, Note>,
+    ) -> Loaded {
+        let slot = {
+            let mut lists = self.kallsyms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            Arc::clone(lists.entry(build_id.clone()).or_default())
+        };
+        let list = slot.get_or_init(|| kernel::load_kallsyms(&self.options, build_id.as_deref()));
+        match list.as_ref().map_err(Note::clone).and_then(pick) {
+            Ok(table) => Loaded { table, ..Loaded::default() },
+            Err(note) => Loaded { notes: vec![note], ..Loaded::default() },
+        }
     }
 }

@@ -1,4 +1,11 @@
-//! The sorted table of one module's symbols.
+//! The sorted table of one module's symbols, and the builder that fills it by perf's rules.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use super::demangle;
+use super::tree::{Step, Tree};
 
 /// One symbol: the half-open range that it covers and what it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,27 +23,386 @@ pub struct SymbolRef<'a> {
 }
 
 /// Every symbol of one module, ordered by start.
-#[derive(Debug, Default)]
-pub struct SymbolTable {}
+#[derive(Clone, Debug, Default)]
+pub struct SymbolTable {
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+    names: Vec<u32>,
+    /// All names, each ended by a zero byte; a module's string table is taken over as it is.
+    arena: Arc<String>,
+    /// Readable names, made when first asked for. Empty where no name of the table can be mangled.
+    readable: Box<[OnceLock<Option<Box<str>>>]>,
+    overlap: Option<Box<Overlap>>,
+}
+
+/// What it takes to answer where symbols overlap.
+#[derive(Clone, Debug)]
+struct Overlap {
+    /// For each symbol, the farthest end of all symbols before it.
+    reach: Vec<u64>,
+    /// Start of every symbol that was ever inserted, in order of insertion.
+    inserted: Vec<u64>,
+    /// Number in the table of each insertion; `u32::MAX` for one that was removed.
+    number: Vec<u32>,
+    /// (insertions so far, insertion removed), in order.
+    removed: Vec<(u32, u32)>,
+    tree: OnceLock<Tree>,
+}
 
 impl SymbolTable {
-    /// The symbol that covers `address`, if there is one.
-    pub fn find(&self, _address: u64) -> Option<SymbolRef<'_>> {
-        None
+    /// The symbol that covers `address`, if there is one; where several do, the one that perf finds.
+    pub fn find(&self, address: u64) -> Option<SymbolRef<'_>> {
+        self.find_index(address).and_then(|index| self.get(index))
+    }
+
+    /// The number of the symbol that covers `address`: the cheap half of [`find`](SymbolTable::find).
+    pub fn find_index(&self, address: u64) -> Option<u32> {
+        let after = self.starts.partition_point(|&start| start <= address);
+        let last = after.checked_sub(1)?;
+        if let Some(overlap) = &self.overlap
+            && overlap.reach[last] > address
+        {
+            return overlap.find(self, address);
+        }
+        (self.side(last, address) == Ordering::Equal).then_some(last as u32)
+    }
+
+    /// Where `address` lies relative to symbol `index`: before, inside or behind.
+    fn side(&self, index: usize, address: u64) -> Ordering {
+        let (start, end) = (self.starts[index], self.ends[index]);
+        if address < start {
+            Ordering::Less
+        } else if address > end || (address == end && address != start) {
+            Ordering::Greater
+        } else {
+            Ordering::Equal
+        }
     }
 
     /// The symbol with this number.
-    pub fn get(&self, _index: u32) -> Option<SymbolRef<'_>> {
-        None
+    pub fn get(&self, index: u32) -> Option<SymbolRef<'_>> {
+        let i = index as usize;
+        let raw_name = text_at(&self.arena, *self.names.get(i)?);
+        let readable = self.readable.get(i).and_then(|cell| {
+            cell.get_or_init(|| match demangle::readable(raw_name) {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(name) => Some(name.into_boxed_str()),
+            })
+            .as_deref()
+        });
+        Some(SymbolRef {
+            start: self.starts[i],
+            end: self.ends[i],
+            name: readable.unwrap_or(raw_name),
+            raw_name,
+            index,
+        })
+    }
+
+    /// All symbols by start.
+    pub fn iter(&self) -> impl Iterator<Item = SymbolRef<'_>> {
+        (0..self.names.len() as u32).filter_map(|index| self.get(index))
     }
 
     /// How many symbols there are.
     pub fn len(&self) -> usize {
-        0
+        self.names.len()
     }
 
     /// Whether there is no symbol at all.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.names.is_empty()
     }
+
+    /// Adds `delta` to every address: the kernel of the recording was loaded elsewhere.
+    pub(super) fn shift(&mut self, delta: u64) {
+        let shifted = |list: &mut Vec<u64>| list.iter_mut().for_each(|a| *a = a.wrapping_add(delta));
+        shifted(&mut self.starts);
+        shifted(&mut self.ends);
+        if let Some(overlap) = &mut self.overlap {
+            shifted(&mut overlap.reach);
+            shifted(&mut overlap.inserted);
+        }
+    }
+}
+
+impl Overlap {
+    fn find(&self, table: &SymbolTable, address: u64) -> Option<u32> {
+        let tree = self.tree.get_or_init(|| {
+            let mut removed = self.removed.iter().peekable();
+            let mut inserted = 0u32;
+            let total = self.inserted.len() as u32;
+            let steps = std::iter::from_fn(|| {
+                if let Some(&&(when, which)) = removed.peek()
+                    && when <= inserted
+                {
+                    removed.next();
+                    return Some(Step::Erase(which));
+                }
+                (inserted < total).then(|| {
+                    inserted += 1;
+                    Step::Insert
+                })
+            });
+            Tree::replay(steps, |n| self.inserted[n as usize])
+        });
+        let found = tree.search(|n| table.side(self.number[n as usize] as usize, address))?;
+        Some(self.number[found as usize])
+    }
+}
+
+/// The text at `offset` of an arena of zero-ended names.
+fn text_at(arena: &str, offset: u32) -> &str {
+    let rest = arena.get(offset as usize..).unwrap_or("");
+    &rest[..memchr::memchr(0, rest.as_bytes()).unwrap_or(rest.len())]
+}
+
+/// How strongly a symbol binds, as far as the choice between aliases cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Binding {
+    Global,
+    Weak,
+    Local,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u64,
+    end: u64,
+    name: u32,
+    binding: Binding,
+    /// Whose symbol it is: 0 for the file or the kernel itself, else a kernel module's number.
+    group: u16,
+}
+
+/// Collects symbols in the order in which perf would insert them.
+#[derive(Debug)]
+pub(super) struct TableBuilder {
+    arena: Vec<u8>,
+    entries: Vec<Entry>,
+    /// Entries still in the table, by start; the tail behind `settled` is in order of insertion.
+    live: Vec<u32>,
+    settled: usize,
+    removed: Vec<(u32, u32)>,
+    demangle: bool,
+}
+
+impl TableBuilder {
+    /// A builder whose names live in `arena`, a list of zero-ended strings.
+    pub(super) fn new(arena: Vec<u8>, demangle: bool) -> TableBuilder {
+        TableBuilder {
+            arena,
+            entries: Vec::new(),
+            live: Vec::new(),
+            settled: 0,
+            removed: Vec::new(),
+            demangle,
+        }
+    }
+
+    /// Appends a whole string table; returns the offset of its first byte, or nothing if names would no longer fit.
+    pub(super) fn add_names(&mut self, names: &[u8]) -> Option<u32> {
+        if !matches!(self.arena.last(), None | Some(0)) {
+            self.arena.push(0);
+        }
+        let base = u32::try_from(self.arena.len()).ok()?;
+        u32::try_from(self.arena.len() + names.len() + 1).ok()?;
+        self.arena.extend_from_slice(names);
+        self.arena.push(0);
+        Some(base)
+    }
+
+    /// Inserts a symbol whose name starts at `name` in the arena. A length of 0 is decided by the next start.
+    pub(super) fn insert(&mut self, start: u64, size: u64, name: u32, binding: Binding, group: u16) {
+        let number = self.entries.len() as u32;
+        self.entries.push(Entry { start, end: start.wrapping_add(size), name, binding, group });
+        self.live.push(number);
+    }
+
+    /// The name at this offset of the arena.
+    pub(super) fn name(&self, offset: u32) -> Cow<'_, str> {
+        let rest = self.arena.get(offset as usize..).unwrap_or(&[]);
+        String::from_utf8_lossy(&rest[..memchr::memchr(0, rest).unwrap_or(rest.len())])
+    }
+
+    /// Where the first inserted symbol with this name starts.
+    pub(super) fn address_of(&self, name: &str) -> Option<u64> {
+        self.entries.iter().find(|entry| self.name(entry.name) == name).map(|entry| entry.start)
+    }
+
+    /// How many symbols were inserted.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn sort(&mut self) {
+        if self.settled < self.live.len() {
+            // Stable: among equal starts the order of insertion stays, as in perf's tree.
+            self.live.sort_by_key(|&n| self.entries[n as usize].start);
+            self.settled = self.live.len();
+        }
+    }
+
+    /// Gives symbols without a length their end, then keeps one of those that start at the same address.
+    pub(super) fn fix(&mut self, kallsyms: bool) {
+        self.sort();
+        self.fix_ends(kallsyms);
+        self.fix_duplicates();
+    }
+
+    fn fix_ends(&mut self, kallsyms: bool) {
+        for pair in self.live.windows(2) {
+            let next = self.entries[pair[1] as usize];
+            let this = &mut self.entries[pair[0] as usize];
+            if this.end == this.start {
+                // The gap between the kernel and its modules belongs to neither.
+                this.end = if kallsyms && (this.group == 0) != (next.group == 0) {
+                    round_up_page(this.end.saturating_add(4096))
+                } else {
+                    next.start
+                };
+            }
+        }
+        if let Some(&last) = self.live.last() {
+            let last = &mut self.entries[last as usize];
+            if last.end == last.start {
+                last.end = round_up_page(last.start).saturating_add(4096);
+            }
+        }
+    }
+
+    fn fix_duplicates(&mut self) {
+        let live = std::mem::take(&mut self.live);
+        let inserted = self.entries.len() as u32;
+        let mut kept: Vec<u32> = Vec::with_capacity(live.len());
+        for next in live {
+            match kept.last_mut() {
+                Some(best) if self.entries[*best as usize].start == self.entries[next as usize].start => {
+                    let loser =
+                        if self.first_is_better(*best, next) { next } else { std::mem::replace(best, next) };
+                    self.removed.push((inserted, loser));
+                }
+                _ => kept.push(next),
+            }
+        }
+        self.settled = kept.len();
+        self.live = kept;
+    }
+
+    fn first_is_better(&self, first: u32, second: u32) -> bool {
+        let (a, b) = (&self.entries[first as usize], &self.entries[second as usize]);
+        let empty = |e: &Entry| e.end == e.start;
+        if empty(a) != empty(b) {
+            return empty(b);
+        }
+        let weak = |e: &Entry| e.binding == Binding::Weak;
+        if weak(a) != weak(b) {
+            return weak(b);
+        }
+        let global = |e: &Entry| e.binding == Binding::Global;
+        if global(a) != global(b) {
+            return global(a);
+        }
+        // What is compared is the name that will be shown.
+        let shown = |e: &Entry| {
+            let raw = self.name(e.name);
+            if self.demangle { demangle::readable(&raw).into_owned() } else { raw.into_owned() }
+        };
+        let (a, b) = (shown(a), shown(b));
+        let underscores = |name: &str| name.bytes().take_while(|&c| c == b'_').count();
+        match underscores(&a).cmp(&underscores(&b)).then(b.len().cmp(&a.len())) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Aliases of system calls lose.
+            Ordering::Equal => !(a.starts_with("SyS") || a.starts_with("compat_SyS")),
+        }
+    }
+
+    /// The finished table of each group, group 0 first.
+    pub(super) fn finish_groups(mut self, groups: usize) -> Vec<SymbolTable> {
+        self.sort();
+        let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
+        let mut members = vec![Vec::new(); groups.max(1)];
+        for &n in &self.live {
+            if let Some(list) = members.get_mut(usize::from(self.entries[n as usize].group)) {
+                list.push(n);
+            }
+        }
+        let tables = members.into_iter().map(|live| {
+            self.live = live;
+            self.table(&arena)
+        });
+        tables.collect()
+    }
+
+    /// The finished table.
+    pub(super) fn finish(mut self) -> SymbolTable {
+        self.sort();
+        let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
+        self.table(&arena)
+    }
+
+    fn table(&self, arena: &Arc<String>) -> SymbolTable {
+        let pick = |field: fn(&Entry) -> u64| -> Vec<u64> {
+            self.live.iter().map(|&n| field(&self.entries[n as usize])).collect()
+        };
+        let starts = pick(|e| e.start);
+        let ends = pick(|e| e.end);
+        let names: Vec<u32> = self.live.iter().map(|&n| self.entries[n as usize].name).collect();
+        // A symbol without a length still answers for its own start.
+        let reach_of = |i: usize| ends[i].max(starts[i].saturating_add(1));
+        let overlaps = (1..starts.len()).any(|i| reach_of(i - 1) > starts[i]);
+        let overlap = overlaps.then(|| {
+            let mut farthest = 0u64;
+            let reach = (0..ends.len())
+                .map(|i| {
+                    let farther = farthest.max(reach_of(i));
+                    std::mem::replace(&mut farthest, farther)
+                })
+                .collect();
+            let mut number = vec![u32::MAX; self.entries.len()];
+            for (i, &n) in self.live.iter().enumerate() {
+                number[n as usize] = i as u32;
+            }
+            let inserted = self.entries.iter().map(|e| e.start).collect();
+            let removed = self.removed.clone();
+            Box::new(Overlap { reach, inserted, number, removed, tree: OnceLock::new() })
+        });
+        let mangled = self.demangle
+            && names
+                .iter()
+                .any(|&n| demangle::is_candidate(arena.as_bytes().get(n as usize..).unwrap_or(&[])));
+        let readable = if mangled { names.iter().map(|_| OnceLock::new()).collect() } else { Box::default() };
+        SymbolTable { starts, ends, names, arena: Arc::clone(arena), readable, overlap }
+    }
+}
+
+/// Bytes to text in place: what is no UTF-8 becomes `?`, so that offsets stay true.
+fn into_text(mut bytes: Vec<u8>) -> String {
+    loop {
+        match String::from_utf8(bytes) {
+            Ok(text) => return text,
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                bytes = error.into_bytes();
+                let mut from = at;
+                // One pass: restarting the whole check at each bad byte would be quadratic.
+                while from < bytes.len() {
+                    match std::str::from_utf8(&bytes[from..]) {
+                        Ok(_) => break,
+                        Err(error) => {
+                            let bad = from + error.valid_up_to();
+                            let len = error.error_len().unwrap_or(bytes.len() - bad);
+                            bytes[bad..bad + len].fill(b'?');
+                            from = bad + len;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn round_up_page(address: u64) -> u64 {
+    address.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,341 @@
+//! ELF files, read piece by piece: only the headers and the sections that are asked for.
+//!
+//! Hand-parsed because every size is checked against the file's own length before anything is allocated, and because
+//! a symbol table of a gigabyte file costs its two sections, not the file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Why a file gave no symbols.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(super) enum SymbolError {
+    /// The file could not be opened or read.
+    #[error("failed to read symbols of {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is a directory, a device or something else that holds no code.
+    #[error("{path} is not a regular file: no symbols")]
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is no little-endian ELF file, or its headers point outside of it.
+    #[error("{path} holds no symbols: {why}")]
+    Elf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+pub(super) const SHT_SYMTAB: u32 = 2;
+pub(super) const SHT_RELA: u32 = 4;
+pub(super) const SHT_NOBITS: u32 = 8;
+pub(super) const SHT_REL: u32 = 9;
+pub(super) const SHT_DYNSYM: u32 = 11;
+pub(super) const SHF_ALLOC: u64 = 2;
+pub(super) const SHF_COMPRESSED: u64 = 0x800;
+const PT_LOAD: u32 = 1;
+
+/// Files larger than this many sections or segments are not believed.
+const MOST_HEADERS: u64 = 1 << 20;
+/// No section is read beyond this: a sparse file can claim any length for the price of one page.
+const LARGEST_READ: u64 = 4 << 30;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Section {
+    pub(super) name: u32,
+    pub(super) kind: u32,
+    pub(super) flags: u64,
+    pub(super) addr: u64,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) link: u32,
+    pub(super) entry_size: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) vaddr: u64,
+    pub(super) offset: u64,
+    pub(super) size_in_file: u64,
+    pub(super) size: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File, u64),
+    Bytes(Arc<[u8]>),
+}
+
+/// An opened ELF file with its section and segment headers.
+#[derive(Debug)]
+pub(super) struct ElfFile {
+    pub(super) path: PathBuf,
+    source: Source,
+    pub(super) is_64: bool,
+    pub(super) machine: u16,
+    pub(super) sections: Vec<Section>,
+    pub(super) segments: Vec<Segment>,
+    names: Vec<u8>,
+}
+
+/// Little-endian fields of a header, by offset; missing bytes read as 0 (lengths are checked before).
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl Fields<'_> {
+    fn bytes<const N: usize>(self, at: usize) -> [u8; N] {
+        self.0.get(at..at + N).and_then(|b| b.try_into().ok()).unwrap_or([0; N])
+    }
+
+    pub(super) fn u16(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes(at))
+    }
+
+    pub(super) fn u32(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(at))
+    }
+
+    pub(super) fn u64(self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(at))
+    }
+
+    /// A word of the file's class: at `at64` in 64-bit files, at `at32` in 32-bit ones.
+    pub(super) fn word(self, is_64: bool, at64: usize, at32: usize) -> u64 {
+        if is_64 { self.u64(at64) } else { u64::from(self.u32(at32)) }
+    }
+}
+
+impl ElfFile {
+    /// Opens the file and reads its headers.
+    pub(super) fn open(path: &Path) -> Result<ElfFile, SymbolError> {
+        let io_error = |source| SymbolError::Io { path: path.to_owned(), source };
+        // Asked before opening: to open a pipe or a tape is an action of its own.
+        if !std::fs::metadata(path).map_err(io_error)?.is_file() {
+            return Err(SymbolError::NotAFile { path: path.to_owned() });
+        }
+        let file = File::open(path).map_err(io_error)?;
+        let len = file.metadata().map_err(io_error)?.len();
+        ElfFile::parse(path.to_owned(), Source::File(file, len))
+    }
+
+    /// Reads the headers of an image in memory.
+    pub(super) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
+        ElfFile::parse(name.to_owned(), Source::Bytes(bytes))
+    }
+
+    fn parse(path: PathBuf, source: Source) -> Result<ElfFile, SymbolError> {
+        let mut elf = ElfFile {
+            path,
+            source,
+            is_64: true,
+            machine: 0,
+            sections: Vec::new(),
+            segments: Vec::new(),
+            names: Vec::new(),
+        };
+        let ident = elf.read(0, 64.min(elf.len())).unwrap_or_default();
+        if !ident.starts_with(b"\x7fELF") {
+            return Err(elf.wrong("it is not an ELF file"));
+        }
+        elf.is_64 = match ident.get(4) {
+            Some(2) => true,
+            Some(1) => false,
+            _ => return Err(elf.wrong("its ELF class is neither 32 nor 64 bits")),
+        };
+        if ident.get(5) != Some(&1) {
+            return Err(elf.wrong("it is big-endian; kymo reads little-endian files only"));
+        }
+        let is_64 = elf.is_64;
+        if ident.len() < if is_64 { 64 } else { 52 } {
+            return Err(elf.wrong("its header is cut short"));
+        }
+        let header = Fields(&ident);
+        elf.machine = header.u16(18);
+        elf.read_segments(
+            header.word(is_64, 32, 28),
+            u64::from(header.u16(if is_64 { 54 } else { 42 })),
+            u64::from(header.u16(if is_64 { 56 } else { 44 })),
+        );
+        elf.read_sections(
+            header.word(is_64, 40, 32),
+            u64::from(header.u16(if is_64 { 58 } else { 46 })),
+            u64::from(header.u16(if is_64 { 60 } else { 48 })),
+            u32::from(header.u16(if is_64 { 62 } else { 50 })),
+        )?;
+        Ok(elf)
+    }
+
+    fn read_segments(&mut self, offset: u64, entry_size: u64, count: u64) {
+        let is_64 = self.is_64;
+        if entry_size < if is_64 { 56 } else { 32 } {
+            return;
+        }
+        let Some(table) = self.read(offset, entry_size.saturating_mul(count)) else { return };
+        for header in table.chunks_exact(entry_size as usize).map(Fields) {
+            if header.u32(0) == PT_LOAD {
+                self.segments.push(Segment {
+                    vaddr: header.word(is_64, 16, 8),
+                    offset: header.word(is_64, 8, 4),
+                    size_in_file: header.word(is_64, 32, 16),
+                    size: header.word(is_64, 40, 20),
+                });
+            }
+        }
+    }
+
+    fn read_sections(
+        &mut self,
+        offset: u64,
+        entry_size: u64,
+        mut count: u64,
+        mut names: u32,
+    ) -> Result<(), SymbolError> {
+        let is_64 = self.is_64;
+        if offset == 0 {
+            return Ok(());
+        }
+        if entry_size < if is_64 { 64 } else { 40 } {
+            return Err(self.wrong("its section headers are too small"));
+        }
+        let section = |header: Fields<'_>| Section {
+            name: header.u32(0),
+            kind: header.u32(4),
+            flags: header.word(is_64, 8, 8),
+            addr: header.word(is_64, 16, 12),
+            offset: header.word(is_64, 24, 16),
+            size: header.word(is_64, 32, 20),
+            link: header.u32(if is_64 { 40 } else { 24 }),
+            entry_size: header.word(is_64, 56, 36),
+        };
+        let first =
+            self.read(offset, entry_size).ok_or_else(|| self.wrong("its section headers are cut off"))?;
+        let first = section(Fields(&first));
+        // Counts that do not fit the header are kept in the first section.
+        if count == 0 {
+            count = first.size;
+        }
+        if names == 0xffff {
+            names = first.link;
+        }
+        if count > MOST_HEADERS {
+            return Err(self.wrong("it claims more than a million sections"));
+        }
+        let table = self
+            .read(offset, entry_size * count)
+            .ok_or_else(|| self.wrong("its section headers are cut off"))?;
+        self.sections =
+            table.chunks_exact(entry_size as usize).map(|header| section(Fields(header))).collect();
+        if let Some(section) = self.sections.get(names as usize) {
+            self.names = self.read_section(&section.clone()).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    pub(super) fn wrong(&self, why: &str) -> SymbolError {
+        SymbolError::Elf { path: self.path.clone(), why: why.to_owned() }
+    }
+
+    fn len(&self) -> u64 {
+        match &self.source {
+            Source::File(_, len) => *len,
+            Source::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Bytes of the file; nothing if any of them lies outside.
+    pub(super) fn read(&self, offset: u64, size: u64) -> Option<Vec<u8>> {
+        if offset.checked_add(size)? > self.len() || size > LARGEST_READ {
+            return None;
+        }
+        match &self.source {
+            Source::File(file, _) => {
+                let mut bytes = vec![0; usize::try_from(size).ok()?];
+                file.read_exact_at(&mut bytes, offset).ok()?;
+                Some(bytes)
+            }
+            Source::Bytes(bytes) => Some(bytes.get(offset as usize..(offset + size) as usize)?.to_vec()),
+        }
+    }
+
+    /// A section's bytes as stored; nothing for sections without bytes or outside of the file.
+    pub(super) fn read_section(&self, section: &Section) -> Option<Vec<u8>> {
+        if section.kind == SHT_NOBITS { None } else { self.read(section.offset, section.size) }
+    }
+
+    /// A section's name.
+    pub(super) fn section_name(&self, section: &Section) -> &[u8] {
+        let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
+        &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+    }
+
+    /// The first section with this name, and its number.
+    pub(super) fn section(&self, name: &[u8]) -> Option<(usize, &Section)> {
+        self.sections.iter().enumerate().skip(1).find(|(_, section)| self.section_name(section) == name)
+    }
+
+    /// The loaded segment that holds this linked address.
+    pub(super) fn segment_of(&self, vaddr: u64) -> Option<&Segment> {
+        self.segments.iter().find(|segment| {
+            let size = segment.size.max(segment.size_in_file);
+            vaddr >= segment.vaddr && vaddr - segment.vaddr < size
+        })
+    }
+
+    /// The linked address (SVMA) of a file offset.
+    pub(super) fn linked_address(&self, offset: u64) -> Option<u64> {
+        let inside = |s: &&Segment| offset >= s.offset && offset - s.offset < s.size_in_file;
+        let segment = self.segments.iter().find(inside)?;
+        Some((offset - segment.offset).wrapping_add(segment.vaddr))
+    }
+
+    /// The build id note, looked for in the sections where perf looks.
+    pub(super) fn build_id(&self) -> Option<Vec<u8>> {
+        let names: [&[u8]; 3] = [b".note.gnu.build-id", b".notes", b".note"];
+        let (_, section) = names.iter().find_map(|name| self.section(name))?;
+        build_id_of_notes(&self.read_section(section)?)
+    }
+
+    /// The name and checksum of the file that holds the debug information.
+    pub(super) fn debuglink(&self) -> Option<(Vec<u8>, u32)> {
+        let (_, section) = self.section(b".gnu_debuglink")?;
+        let bytes = self.read_section(section)?;
+        let end = memchr::memchr(0, &bytes)?;
+        let sum = Fields(&bytes).u32((end + 4) & !3);
+        Some((bytes[..end].to_vec(), sum))
+    }
+}
+
+/// The GNU build id among ELF notes.
+pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    while notes.len() >= 12 {
+        let header = Fields(notes);
+        let (name, desc, kind) = (header.u32(0) as usize, header.u32(4) as usize, header.u32(8));
+        let desc_at = 12usize.checked_add(name.checked_next_multiple_of(4)?)?;
+        let end = desc_at.checked_add(desc.checked_next_multiple_of(4)?)?;
+        if kind == NT_GNU_BUILD_ID && notes.get(12..12 + name) == Some(b"GNU\0") {
+            return notes.get(desc_at..desc_at + desc).map(<[u8]>::to_vec);
+        }
+        notes = notes.get(end..)?;
+    }
+    None
+}
+
+/// Whether two build ids name the same file; a short one may have been stored with zeros behind it.
+pub(super) fn same_build_id(a: &[u8], b: &[u8]) -> bool {
+    let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
+    long.starts_with(short) && long[short.len()..].iter().all(|&byte| byte == 0)
+}

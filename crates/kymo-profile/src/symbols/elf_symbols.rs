@@ -1,0 +1,251 @@
+//! Symbols of ELF files: which entries count as symbols, at which file offset, and the synthesized PLT entries.
+
+use super::elf::{self, ElfFile, Fields, Section};
+use super::table::{Binding, TableBuilder};
+
+const STT_NOTYPE: u8 = 0;
+const STT_OBJECT: u8 = 1;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+const STV_INTERNAL: u8 = 1;
+const STV_HIDDEN: u8 = 2;
+const SHN_UNDEF: u16 = 0;
+const SHN_ABS: u16 = 0xfff1;
+const EM_ARM: u16 = 40;
+const EM_AARCH64: u16 = 183;
+const EM_RISCV: u16 = 243;
+
+/// Where a symbol's address is counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AddressSpace {
+    /// File offsets: user modules.
+    FileOffset,
+    /// As linked: a kernel image.
+    Linked,
+}
+
+/// The symbol table proper of a file, if it has one.
+pub(super) fn symtab(elf: &ElfFile) -> Option<&Section> {
+    elf.section(b".symtab").map(|(_, s)| s).filter(|s| s.kind == elf::SHT_SYMTAB)
+}
+
+/// The dynamic linker's symbol table, if the file has one with bytes in it.
+pub(super) fn dynsym(elf: &ElfFile) -> Option<(usize, &Section)> {
+    elf.section(b".dynsym").filter(|(_, s)| s.kind == elf::SHT_DYNSYM)
+}
+
+/// One entry of an ELF symbol table.
+#[derive(Clone, Copy)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+impl Symbol {
+    fn parse(is_64: bool, bytes: &[u8]) -> Symbol {
+        let f = Fields(bytes);
+        let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
+        if is_64 {
+            Symbol {
+                name: f.u32(0),
+                info: byte(4),
+                other: byte(5),
+                section: f.u16(6),
+                value: f.u64(8),
+                size: f.u64(16),
+            }
+        } else {
+            Symbol {
+                name: f.u32(0),
+                value: u64::from(f.u32(4)),
+                size: u64::from(f.u32(8)),
+                info: byte(12),
+                other: byte(13),
+                section: f.u16(14),
+            }
+        }
+    }
+
+    fn kind(self) -> u8 {
+        self.info & 15
+    }
+
+    fn binding(self) -> Binding {
+        match self.info >> 4 {
+            1 => Binding::Global,
+            2 => Binding::Weak,
+            _ => Binding::Local,
+        }
+    }
+
+    fn is_named_and_defined(self) -> bool {
+        self.name != 0 && self.section != SHN_UNDEF
+    }
+
+    fn is_function_or_object(self) -> bool {
+        self.is_named_and_defined() && matches!(self.kind(), STT_FUNC | STT_GNU_IFUNC | STT_OBJECT)
+    }
+
+    fn is_label(self) -> bool {
+        self.is_named_and_defined()
+            && self.kind() == STT_NOTYPE
+            && self.section != SHN_ABS
+            && !matches!(self.other & 3, STV_HIDDEN | STV_INTERNAL)
+    }
+}
+
+/// Adds the symbols of `elf`: of `.symtab` and then of `.dynsym`, each followed by the fixing of ends and aliases.
+/// `runtime` is the file that was loaded, where `elf` may be one that only holds debug information.
+/// Returns whether perf would go on to the PLT.
+pub(super) fn add_symbols(
+    builder: &mut TableBuilder,
+    elf: &ElfFile,
+    runtime: &ElfFile,
+    space: AddressSpace,
+) -> bool {
+    let tables = [symtab(elf), dynsym(elf).map(|(_, s)| s)];
+    for table in tables.into_iter().flatten() {
+        if add_table(builder, elf, runtime, table, space).is_none() {
+            return false;
+        }
+    }
+    builder.len() > 0
+}
+
+/// Nothing means that the table could not be read to its end; what came before stays, as in perf.
+fn add_table(
+    builder: &mut TableBuilder,
+    elf: &ElfFile,
+    runtime: &ElfFile,
+    table: &Section,
+    space: AddressSpace,
+) -> Option<()> {
+    let strings = elf.sections.get(table.link as usize).and_then(|s| elf.read_section(s))?;
+    let symbols = elf.read_section(table)?;
+    let base = builder.add_names(&strings)?;
+    let entry_size = if elf.is_64 { 24 } else { 16 };
+    let count = table.size.checked_div(table.entry_size)?;
+    let mut added = 0;
+    for bytes in symbols.chunks_exact(entry_size).take(count.try_into().unwrap_or(usize::MAX)) {
+        let symbol = Symbol::parse(elf.is_64, bytes);
+        let is_label = symbol.is_label();
+        if !is_label && !symbol.is_function_or_object() {
+            continue;
+        }
+        if symbol.name as usize >= strings.len()
+            || is_mapping_mark(elf.machine, &strings[symbol.name as usize..])
+        {
+            continue;
+        }
+        if symbol.section == SHN_ABS {
+            continue;
+        }
+        let mut owner = elf;
+        let mut section = elf.sections.get(usize::from(symbol.section))?;
+        // What occupies no memory (linker warnings) has no address either.
+        if section.flags & elf::SHF_ALLOC == 0 {
+            continue;
+        }
+        if section.kind == elf::SHT_NOBITS {
+            // A debug file's sections are hollow: their offsets are those of the loaded file.
+            owner = runtime;
+            section = runtime.sections.get(usize::from(symbol.section))?;
+        }
+        if is_label && !holds_text_or_data(owner.section_name(section)) {
+            continue;
+        }
+        let mut value = symbol.value;
+        if elf.machine == EM_ARM && symbol.kind() == STT_FUNC {
+            value &= !1;
+        }
+        if space == AddressSpace::FileOffset {
+            value = match runtime.segment_of(value) {
+                Some(segment) => value.wrapping_sub(segment.vaddr).wrapping_add(segment.offset),
+                None => value.wrapping_sub(section.addr).wrapping_add(section.offset),
+            };
+        }
+        builder.insert(value, symbol.size, base + symbol.name, symbol.binding(), 0);
+        added += 1;
+    }
+    if added > 0 {
+        builder.fix(false);
+    }
+    Some(())
+}
+
+/// ARM and RISC-V mark code and data with names that are no functions.
+fn is_mapping_mark(machine: u16, name: &[u8]) -> bool {
+    let kinds: &[u8] = match machine {
+        EM_ARM | EM_AARCH64 => b"adtx",
+        EM_RISCV => b"dx",
+        _ => return false,
+    };
+    name.len() >= 3 && name[0] == b'$' && kinds.contains(&name[1]) && matches!(name[2], 0 | b'.')
+}
+
+fn holds_text_or_data(section: &[u8]) -> bool {
+    memchr::memmem::find(section, b"text").is_some() || memchr::memmem::find(section, b"data").is_some()
+}
+
+/// Adds `function@plt` for each entry of `.plt`, as perf 6.1 does: a header and entries of one size, in order of
+/// the relocations. (`.plt.sec` and `.plt.got` came to perf later.)
+pub(super) fn add_plt(builder: &mut TableBuilder, runtime: &ElfFile) -> Option<()> {
+    let (dynsym_number, dynsym) = dynsym(runtime)?;
+    let names: [&[u8]; 2] = [b".rela.plt", b".rel.plt"];
+    let (_, relocations) = names.iter().find_map(|name| runtime.section(name))?;
+    if relocations.link as usize != dynsym_number {
+        return None;
+    }
+    let (_, plt) = runtime.section(b".plt")?;
+    let entries = runtime.read_section(relocations)?;
+    let symbols = runtime.read_section(dynsym)?;
+    let strings = runtime.sections.get(dynsym.link as usize).and_then(|s| runtime.read_section(s))?;
+    if strings.is_empty() {
+        return None;
+    }
+    let (header_size, plt_entry_size) = match runtime.machine {
+        EM_ARM => (20, 12),
+        EM_AARCH64 => (32, 16),
+        _ => (plt.entry_size, plt.entry_size),
+    };
+    let is_64 = runtime.is_64;
+    let entry_size = match (relocations.kind, is_64) {
+        (elf::SHT_RELA, true) => 24,
+        (elf::SHT_RELA, false) => 12,
+        (elf::SHT_REL, true) => 16,
+        (elf::SHT_REL, false) => 8,
+        _ => return None,
+    };
+    let count = relocations.size.checked_div(relocations.entry_size)?;
+    let symbol_size = if is_64 { 24 } else { 16 };
+    let mut names = Vec::new();
+    let mut offsets = Vec::new();
+    for relocation in entries.chunks_exact(entry_size).take(count.try_into().unwrap_or(usize::MAX)) {
+        let info = Fields(relocation).word(is_64, 8, 4);
+        let number = (if is_64 { info >> 32 } else { info >> 8 }) as usize;
+        let at = number.saturating_mul(symbol_size);
+        let bytes = symbols.get(at..at.saturating_add(symbol_size)).unwrap_or(&[]);
+        let symbol = Symbol::parse(is_64, bytes);
+        let name = strings.get(symbol.name as usize..).unwrap_or(&[]);
+        // A hostile table can name one endless string a million times.
+        let name = &name[..name.len().min(64 << 10)];
+        let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
+        if names.len() > strings.len().saturating_mul(4) + (64 << 20) {
+            return None;
+        }
+        offsets.push(names.len() as u32);
+        names.extend_from_slice(name);
+        names.extend_from_slice(b"@plt\0");
+    }
+    let base = builder.add_names(&names)?;
+    let mut address = plt.offset.wrapping_add(header_size);
+    for offset in offsets {
+        builder.insert(address, plt_entry_size, base + offset, Binding::Global, 0);
+        address = address.wrapping_add(plt_entry_size);
+    }
+    Some(())
+}

@@ -1,0 +1,185 @@
+//! The kernel's own symbol list, `/proc/kallsyms`, and saved copies of it.
+//!
+//! The text is kept as the arena of names: line ends become the zero bytes that end them, so that reading
+//! 200,000 symbols allocates no names at all.
+
+use hashbrown::HashMap;
+
+use super::table::{Binding, SymbolTable, TableBuilder};
+
+/// A parsed symbol list: the kernel's table and one per module.
+#[derive(Debug, Default)]
+pub(super) struct Kallsyms {
+    pub(super) kernel: SymbolTable,
+    pub(super) modules: HashMap<String, SymbolTable>,
+    /// Addresses of the symbols that a recording may name as its reference.
+    pub(super) references: HashMap<String, u64>,
+    /// Whether there were symbols, all of them at address 0: the kernel hides them.
+    pub(super) hidden: bool,
+}
+
+/// One line: `address type name[\tmodule]`.
+struct Line<'a> {
+    address: u64,
+    kind: u8,
+    name: &'a [u8],
+    /// Offset of the name in the text.
+    name_at: usize,
+    module: Option<&'a [u8]>,
+}
+
+fn parse_line(text: &[u8], start: usize, end: usize) -> Option<Line<'_>> {
+    let line = &text[start..end];
+    let digits = line.iter().take(17).position(|&c| c == b' ')?;
+    let mut address = 0u64;
+    for &c in &line[..digits] {
+        address = address << 4 | u64::from((c as char).to_digit(16)?);
+    }
+    let kind = *line.get(digits + 1)?;
+    if line.get(digits + 2) != Some(&b' ') {
+        return None;
+    }
+    let rest = &line[digits + 3..];
+    let tab = memchr::memchr(b'\t', rest);
+    let module = tab.and_then(|tab| {
+        let bracketed = rest[tab + 1..].trim_ascii();
+        bracketed.strip_prefix(b"[")?.strip_suffix(b"]")
+    });
+    Some(Line {
+        address,
+        kind,
+        name: &rest[..tab.unwrap_or(rest.len())],
+        name_at: start + digits + 3,
+        module,
+    })
+}
+
+/// Parses the list. Lines that make no sense are passed over.
+pub(super) fn parse(mut text: Vec<u8>, demangle: bool) -> Kallsyms {
+    // Offsets into the text are 32 bits; the real list has about 10 MB.
+    text.truncate(u32::MAX as usize - 1);
+    let mut groups: HashMap<Vec<u8>, u16> = HashMap::new();
+    let mut module_names: Vec<String> = Vec::new();
+    let mut references = HashMap::new();
+    let mut found = Vec::with_capacity(text.len() / 48);
+    let mut ends = Vec::with_capacity(text.len() / 48);
+    let mut last_module: (Vec<u8>, u16) = (Vec::new(), 0);
+    let mut start = 0;
+    let mut seen = false;
+    let mut hidden = true;
+    while start < text.len() {
+        let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |n| start + n);
+        if let Some(line) = parse_line(&text, start, end) {
+            seen = true;
+            hidden &= line.address == 0;
+            // What perf keeps: text, weak symbols, data and bss, local or global.
+            if matches!(line.kind.to_ascii_uppercase(), b'T' | b'W' | b'D' | b'B') {
+                let group = match line.module {
+                    None => 0,
+                    Some(module) if module == last_module.0 => last_module.1,
+                    Some(module) => {
+                        let next = module_names.len() as u16 + 1;
+                        let group = *groups.entry_ref(module).or_insert(next);
+                        if group == next {
+                            module_names.push(String::from_utf8_lossy(module).into_owned());
+                        }
+                        last_module = (module.to_vec(), group);
+                        group
+                    }
+                };
+                let binding = match line.kind {
+                    b'W' => Binding::Weak,
+                    kind if kind.is_ascii_uppercase() => Binding::Global,
+                    _ => Binding::Local,
+                };
+                if matches!(line.name, b"_text" | b"_stext") {
+                    references.insert(String::from_utf8_lossy(line.name).into_owned(), line.address);
+                }
+                found.push((line.address, line.name_at as u32, binding, group));
+                ends.push((line.name_at + line.name.len()) as u32);
+            }
+        }
+        start = end + 1;
+        if module_names.len() >= usize::from(u16::MAX) - 1 {
+            break;
+        }
+    }
+    if seen && hidden {
+        return Kallsyms { hidden: true, ..Kallsyms::default() };
+    }
+    text.push(0);
+    for end in ends {
+        text[end as usize] = 0;
+    }
+    let mut builder = TableBuilder::new(text, demangle);
+    for (address, name, binding, group) in found {
+        builder.insert(address, 0, name, binding, group);
+    }
+    builder.fix(true);
+    let mut tables = builder.finish_groups(module_names.len() + 1).into_iter();
+    let kernel = tables.next().unwrap_or_default();
+    Kallsyms { kernel, modules: module_names.into_iter().zip(tables).collect(), references, hidden: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIST: &str = "ffffffff81000000 T srso_alias_untrain_ret\n\
+        ffffffff81000000 T _stext\n\
+        ffffffff81000000 T _text\n\
+        ffffffff81000010 r some_constant\n\
+        ffffffff81000040 t do_it.isra.0\n\
+        ffffffff81000080 W maybe\n\
+        ffffffffc0001000 t probe\t[driver]\n\
+        ffffffffc0001040 T init\t[driver]\n\
+        ffffffffc0003000 T other\t[second]\n";
+
+    fn names(table: &SymbolTable) -> Vec<(u64, u64, String)> {
+        table.iter().map(|s| (s.start, s.end, s.name.to_owned())).collect()
+    }
+
+    /// Checks which lines become symbols, that the last of several aliases is kept (as perf 6.1 does), and that a
+    /// module's last symbol ends on a page beyond, not at the next module.
+    #[test]
+    fn reads_the_list_as_perf_does() {
+        let list = parse(LIST.into(), false);
+        assert_eq!(
+            names(&list.kernel),
+            [
+                (0xffffffff81000000, 0xffffffff81000040, "_text".into()),
+                (0xffffffff81000040, 0xffffffff81000080, "do_it.isra.0".into()),
+                (0xffffffff81000080, 0xffffffff81002000, "maybe".into()),
+            ]
+        );
+        assert_eq!(
+            names(&list.modules["driver"]),
+            [
+                (0xffffffffc0001000, 0xffffffffc0001040, "probe".into()),
+                (0xffffffffc0001040, 0xffffffffc0003000, "init".into()),
+            ]
+        );
+        assert_eq!(list.kernel.find(0xffffffff81000041).map(|s| s.name), Some("do_it.isra.0"));
+        assert_eq!(list.kernel.find(0xffffffff90000000), None);
+        assert_eq!(list.references["_text"], 0xffffffff81000000);
+    }
+
+    /// Checks that a list whose addresses are all zero is told apart from an empty one.
+    #[test]
+    fn hidden_addresses_are_noticed() {
+        assert!(parse(b"0000000000000000 T _text\n0000000000000000 t a\n".to_vec(), false).hidden);
+        assert!(!parse(Vec::new(), false).hidden);
+    }
+
+    proptest! {
+        /// Checks that no text makes the parser panic.
+        #[test]
+        fn survives_any_text(text in "([0-9a-f]{0,18} [a-zA-Z]? ?[a-z_\t\\[\\]]{0,9}\n?){0,20}") {
+            let list = parse(text.into_bytes(), true);
+            for symbol in list.kernel.iter() {
+                list.kernel.find(symbol.start);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The kernel: an image with symbols if there is one that fits, else its symbol list.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::elf::{ElfFile, build_id_of_notes, same_build_id};
+use super::elf_symbols::{self, AddressSpace};
+use super::kallsyms::{self, Kallsyms};
+use super::locate;
+use super::store::{Note, SymbolOptions};
+use super::table::{SymbolTable, TableBuilder};
+use super::user::Loaded;
+
+/// No kernel's list is longer; a file given by mistake may be.
+const LARGEST_LIST: u64 = 1 << 30;
+
+/// Reads the symbol list that belongs to the kernel with this build id.
+pub(super) fn load_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) -> Result<Kallsyms, Note> {
+    let path = match &options.kallsyms {
+        Some(path) => path.clone(),
+        None => find_kallsyms(options, build_id)?,
+    };
+    let failed = |error: std::io::Error| {
+        Note(format!("failed to read the kernel's symbols {}: {error}", path.display()))
+    };
+    let file = std::fs::File::open(&path).map_err(failed)?;
+    let mut text = Vec::with_capacity(12 << 20);
+    file.take(LARGEST_LIST).read_to_end(&mut text).map_err(failed)?;
+    let list = kallsyms::parse(text, options.demangle && options.demangle_kernel);
+    if list.hidden {
+        return Err(Note(format!(
+            "{} shows only zeros: the kernel hides its addresses from this user; run as root or set \
+             /proc/sys/kernel/kptr_restrict to 0",
+            path.display()
+        )));
+    }
+    Ok(list)
+}
+
+fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) -> Result<PathBuf, Note> {
+    let running = std::fs::read("/sys/kernel/notes").ok().and_then(|notes| build_id_of_notes(&notes));
+    let fits = match (build_id, &running) {
+        (Some(recorded), Some(running)) => same_build_id(recorded, running),
+        _ => true,
+    };
+    if fits {
+        return Ok("/proc/kallsyms".into());
+    }
+    let id = build_id.unwrap_or_default();
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let cached = [
+        locate::in_build_id_cache(options, id, "kallsyms"),
+        locate::build_id_cache(options).map(|dir| dir.join("[kernel.kallsyms]").join(&hex).join("kallsyms")),
+    ];
+    cached.into_iter().flatten().find(|path| path.is_file()).ok_or_else(|| {
+        Note(format!(
+            "the recorded kernel ({hex}) is not the running one, and the build-id cache has no copy of its symbols; \
+             give them with --kallsyms or --vmlinux"
+        ))
+    })
+}
+
+/// The kernel's own table, moved to where the recorded kernel lay.
+pub(super) fn table_of(list: &Kallsyms, reference: Option<&(String, u64)>) -> Result<SymbolTable, Note> {
+    let mut table = list.kernel.clone();
+    if let Some((name, recorded)) = reference
+        && let Some(now) = list.references.get(name.as_str())
+    {
+        let delta = recorded.wrapping_sub(*now);
+        if delta != 0 {
+            table.shift(delta);
+        }
+    }
+    Ok(table)
+}
+
+/// The table of a kernel image: the one that was asked for, or one of the usual ones whose build id is the
+/// recorded kernel's. Nothing if the symbol list has to serve.
+pub(super) fn load_vmlinux(
+    options: &SymbolOptions,
+    build_id: Option<&[u8]>,
+    reference: Option<&(String, u64)>,
+) -> Option<Loaded> {
+    // perf prefers a list that the user named.
+    if options.kallsyms.is_some() {
+        return None;
+    }
+    if let Some(path) = &options.vmlinux {
+        return Some(match ElfFile::open(path) {
+            Ok(elf) => load_image(options, elf, reference),
+            Err(error) => Loaded::nothing(error.to_string()),
+        });
+    }
+    let wanted = build_id?;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    paths.extend(locate::in_build_id_cache(options, wanted, "elf"));
+    paths.extend(locate::in_build_id_cache(options, wanted, "vmlinux"));
+    for path in [
+        "/boot/vmlinux".to_owned(),
+        format!("/boot/vmlinux-{release}"),
+        format!("/usr/lib/debug/boot/vmlinux-{release}"),
+        format!("/lib/modules/{release}/build/vmlinux"),
+        format!("/usr/lib/debug/lib/modules/{release}/vmlinux"),
+        format!("/usr/lib/debug/boot/vmlinux-{release}.debug"),
+    ] {
+        paths.push(locate::below_root(options, Path::new(&path)));
+    }
+    if let Some((first, rest)) = locate::split_build_id(wanted) {
+        paths.push(format!("/usr/lib/debug/.build-id/{first}/{rest}.debug").into());
+    }
+    let fits = |elf: &ElfFile| {
+        elf_symbols::symtab(elf).is_some() && elf.build_id().is_some_and(|own| same_build_id(wanted, &own))
+    };
+    let elf = paths.iter().find_map(|path| ElfFile::open(path).ok().filter(fits))?;
+    Some(load_image(options, elf, reference))
+}
+
+fn load_image(options: &SymbolOptions, elf: ElfFile, reference: Option<&(String, u64)>) -> Loaded {
+    let mut builder = TableBuilder::new(Vec::new(), options.demangle && options.demangle_kernel);
+    elf_symbols::add_symbols(&mut builder, &elf, &elf, AddressSpace::Linked);
+    let linked = reference.and_then(|(name, recorded)| Some((builder.address_of(name)?, *recorded)));
+    let mut table = builder.finish();
+    let delta = linked.map_or(0, |(linked, recorded)| recorded.wrapping_sub(linked));
+    table.shift(delta);
+    Loaded { table, symbols: Some(Arc::new(elf)), delta, ..Loaded::default() }
+}

@@ -1,0 +1,103 @@
+//! Where the symbols of a module may lie, in the order in which perf looks.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::elf::ElfFile;
+use super::store::SymbolOptions;
+
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// A file that may hold a module's symbols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) path: PathBuf,
+    /// The checksum that a `.gnu_debuglink` asks for.
+    pub(super) checksum: Option<u32>,
+}
+
+/// `path` below the directory that stands for the recorded machine's root.
+pub(super) fn below_root(options: &SymbolOptions, path: &Path) -> PathBuf {
+    match &options.symfs {
+        Some(root) => {
+            let parts =
+                path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+            root.join(parts.collect::<PathBuf>())
+        }
+        None => path.to_owned(),
+    }
+}
+
+/// The directory of the build-id cache.
+pub(super) fn build_id_cache(options: &SymbolOptions) -> Option<PathBuf> {
+    if let Some(dir) = &options.buildid_dir {
+        return Some(dir.clone());
+    }
+    if let Some(dir) = std::env::var_os("PERF_BUILDID_DIR") {
+        return Some(dir.into());
+    }
+    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".debug"))
+}
+
+/// `ab/cdef...` of a build id.
+pub(super) fn split_build_id(build_id: &[u8]) -> Option<(String, String)> {
+    let hex: String = build_id.iter().map(|b| format!("{b:02x}")).collect();
+    (hex.len() > 2).then(|| (hex[..2].to_owned(), hex[2..].to_owned()))
+}
+
+/// A file of the build-id cache: `elf`, `debug`, `vdso`, `kallsyms`.
+pub(super) fn in_build_id_cache(options: &SymbolOptions, build_id: &[u8], name: &str) -> Option<PathBuf> {
+    let (first, rest) = split_build_id(build_id)?;
+    let link = build_id_cache(options)?.join(".build-id").join(first).join(rest);
+    // Old caches link to the file itself.
+    if name == "elf" && link.is_file() { Some(link) } else { Some(link.join(name)) }
+}
+
+/// Every file to try for a user module, first one first.
+pub(super) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<&[u8]>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    let plain = |path: PathBuf| Candidate { path, checksum: None };
+    let own = below_root(options, path);
+    found.extend(debuglink(options, &own));
+    if let Some(id) = build_id {
+        found.extend(in_build_id_cache(options, id, "elf").map(plain));
+        found.extend(in_build_id_cache(options, id, "debug").map(plain));
+    }
+    let debug_root = below_root(options, Path::new(DEBUG_ROOT));
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let mut with_suffix = debug_root.join(relative).into_os_string();
+    with_suffix.push(".debug");
+    found.push(plain(with_suffix.into()));
+    found.push(plain(debug_root.join(relative)));
+    if let Some((first, rest)) = build_id.and_then(split_build_id) {
+        found.push(plain(debug_root.join(".build-id").join(first).join(format!("{rest}.debug"))));
+    }
+    found.push(plain(own.clone()));
+    if let (Some(dir), Some(name)) = (own.parent(), own.file_name()) {
+        found.push(plain(dir.join(".debug").join(name)));
+    }
+    // Ubuntu keeps the debug files of /usr/lib below lib.
+    if let Ok(rest) = path.strip_prefix("/usr/lib") {
+        found.push(plain(debug_root.join("lib").join(rest)));
+    }
+    found
+}
+
+/// The file that a module's `.gnu_debuglink` names.
+fn debuglink(options: &SymbolOptions, own: &Path) -> Option<Candidate> {
+    use std::os::unix::ffi::OsStrExt;
+    let (name, checksum) = ElfFile::open(own).ok()?.debuglink()?;
+    let name = Path::new(std::ffi::OsStr::from_bytes(&name));
+    let candidate = |path: PathBuf| Candidate { path, checksum: Some(checksum) };
+    if name.is_absolute() {
+        return Some(candidate(name.to_owned()));
+    }
+    let dir = own.parent()?;
+    let recorded_dir = options.symfs.as_ref().and_then(|root| dir.strip_prefix(root).ok()).unwrap_or(dir);
+    let recorded_dir = recorded_dir.strip_prefix("/").unwrap_or(recorded_dir);
+    let tries = [
+        dir.join(name),
+        dir.join(".debug").join(name),
+        below_root(options, Path::new(DEBUG_ROOT)).join(recorded_dir).join(name),
+    ];
+    tries.into_iter().find(|path| path.is_file() && path != own).map(candidate)
+}

@@ -1,0 +1,140 @@
+//! `/tmp/perf-PID.map`: names that a just-in-time compiler writes for its code.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::locate;
+use super::store::{Note, SymbolOptions};
+use super::table::{Binding, SymbolTable, TableBuilder};
+use super::user::Loaded;
+
+/// Larger maps are read up to here.
+const LARGEST: u64 = 512 << 20;
+
+/// Loads the map of a process, from `/tmp` or, if the process still runs in a container, from its `/tmp`.
+pub(super) fn load(options: &SymbolOptions, pid: i32) -> Loaded {
+    let own = locate::below_root(options, Path::new(&format!("/tmp/perf-{pid}.map")));
+    let path = if own.exists() { own.clone() } else { inside_container(pid).unwrap_or_else(|| own.clone()) };
+    match read(options, &path) {
+        Ok(text) => Loaded { table: parse(text), ..Loaded::default() },
+        Err(why) => Loaded { notes: vec![Note(why)], ..Loaded::default() },
+    }
+}
+
+/// The map as the process sees it: below its root, by its innermost pid.
+fn inside_container(pid: i32) -> Option<PathBuf> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?;
+    let inner: i32 = inner.parse().ok()?;
+    Some(PathBuf::from(format!("/proc/{pid}/root/tmp/perf-{inner}.map")))
+}
+
+fn read(options: &SymbolOptions, path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let metadata = std::fs::symlink_metadata(path).map_err(|error| {
+        format!(
+            "no names for generated code: {shown}: {error}; start the program so that it writes a perf map"
+        )
+    })?;
+    if !metadata.is_file() {
+        return Err(format!("{shown} is not a regular file and was not read"));
+    }
+    // Anyone may write to /tmp: only names that root or this user wrote are believed.
+    let me = std::fs::metadata("/proc/self").map(|m| m.uid()).unwrap_or(u32::MAX);
+    if !options.force && metadata.uid() != 0 && metadata.uid() != me {
+        return Err(format!("{shown} belongs to another user and was not read; -f reads it all the same"));
+    }
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| format!("failed to read {shown}: {error}"))?;
+    file.take(LARGEST).read_to_end(&mut text).map_err(|error| format!("failed to read {shown}: {error}"))?;
+    Ok(text)
+}
+
+/// Parses the map: `start size name` per line, numbers in hexadecimal. As in perf, names of one or two
+/// characters do not count, and where code was replaced at the same address the order of lines decides.
+pub(super) fn parse(mut text: Vec<u8>) -> SymbolTable {
+    let mut found = Vec::new();
+    let mut start = 0;
+    while start < text.len() {
+        let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |n| start + n);
+        if let Some((address, size, name)) = parse_line(&text[start..end]) {
+            found.push((address, size, (start + name) as u32));
+        }
+        if let Some(byte) = text.get_mut(end) {
+            *byte = 0;
+        }
+        start = end + 1;
+    }
+    let mut builder = TableBuilder::new(text, false);
+    for (address, size, name) in found {
+        builder.insert(address, size, name, Binding::Global, 0);
+    }
+    builder.finish()
+}
+
+fn parse_line(line: &[u8]) -> Option<(u64, u64, usize)> {
+    let (address, used) = hex(line)?;
+    let size_at = used + 1;
+    if size_at + 2 >= line.len() {
+        return None;
+    }
+    let (size, used) = hex(&line[size_at..])?;
+    let name_at = size_at + used + 1;
+    (name_at + 2 < line.len()).then_some((address, size, name_at))
+}
+
+/// A hexadecimal number and how many bytes it took.
+fn hex(text: &[u8]) -> Option<(u64, usize)> {
+    let prefix = if text.starts_with(b"0x") { 2 } else { 0 };
+    let digits = text[prefix..].iter().take_while(|c| c.is_ascii_hexdigit()).count();
+    if digits == 0 {
+        return None;
+    }
+    let mut value = 0u64;
+    for &c in &text[prefix..prefix + digits] {
+        value = value.checked_mul(16)? | u64::from((c as char).to_digit(16)?);
+    }
+    Some((value, prefix + digits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Checks the accepted forms, the ignored ones, and a lookup in each.
+    #[test]
+    fn reads_lines() {
+        let table = parse(
+            b"1000 20 first function\n0x2000 0x10 py::f:/a.py\nnonsense\n3000 10 ab\n4000 8 last".to_vec(),
+        );
+        assert_eq!(table.find(0x101f).map(|s| s.name), Some("first function"));
+        assert_eq!(table.find(0x1020), None);
+        assert_eq!(table.find(0x2000).map(|s| s.name), Some("py::f:/a.py"));
+        assert_eq!(table.find(0x3000), None);
+        assert_eq!(table.find(0x4007).map(|s| s.name), Some("last"));
+    }
+
+    /// Checks that replaced code is answered from perf's tree: the first entry stays at the root.
+    #[test]
+    fn replaced_code_keeps_the_entry_nearest_to_the_root() {
+        let table = parse(b"1000 100 first\n1000 100 second\n".to_vec());
+        assert_eq!(table.find(0x1050).map(|s| s.name), Some("first"));
+    }
+
+    proptest! {
+        /// Checks that no text makes the parser or the lookups panic, and that a found symbol covers the address.
+        #[test]
+        fn survives_any_text(lines in proptest::collection::vec((0u64..64, 0u64..32), 0..40)) {
+            let text: String = lines.iter().map(|(a, s)| format!("{a:x} {s:x} name\n")).collect();
+            let table = parse(text.into_bytes());
+            for address in 0..128 {
+                if let Some(symbol) = table.find(address) {
+                    let empty = symbol.start == symbol.end && symbol.start == address;
+                    prop_assert!(empty || (symbol.start..symbol.end).contains(&address));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Loading a user module: which of the candidate files serve, and the table made of them.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::elf::{ElfFile, SymbolError, same_build_id};
+use super::elf_symbols::{self, AddressSpace};
+use super::locate::{self, Candidate};
+use super::store::{Note, SymbolOptions};
+use super::table::{SymbolTable, TableBuilder};
+
+/// What loading a module gave.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) table: SymbolTable,
+    pub(super) notes: Vec<Note>,
+    /// The file with the symbol table.
+    pub(super) symbols: Option<Arc<ElfFile>>,
+    /// The file that was mapped, or the nearest thing to it.
+    pub(super) runtime: Option<Arc<ElfFile>>,
+    /// A kernel image: where it was loaded, relative to where it was linked.
+    pub(super) delta: u64,
+}
+
+impl Loaded {
+    pub(super) fn nothing(note: String) -> Loaded {
+        Loaded { notes: vec![Note(note)], ..Loaded::default() }
+    }
+}
+
+/// Loads the symbols of a mapped file.
+pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>) -> Loaded {
+    let own = locate::below_root(options, path);
+    let mut notes = Vec::new();
+    // Without a recorded build id the file as it lies there now decides which debug files fit it.
+    let build_id = match recorded {
+        Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
+        _ => ElfFile::open(&own).ok().and_then(|elf| elf.build_id()),
+    };
+    let mut symbols: Option<Arc<ElfFile>> = None;
+    let mut runtime: Option<Arc<ElfFile>> = None;
+    for candidate in locate::candidates(options, path, build_id.as_deref()) {
+        let elf = match open_if_it_fits(&candidate, build_id.as_deref()) {
+            Ok(elf) => Arc::new(elf),
+            Err(refusal) => {
+                if candidate.path == own || refusal.is_mismatch {
+                    notes.push(Note(refusal.why));
+                }
+                continue;
+            }
+        };
+        if symbols.is_none() && elf_symbols::symtab(&elf).is_some() {
+            symbols = Some(Arc::clone(&elf));
+        }
+        if runtime.is_none() && elf_symbols::dynsym(&elf).is_some() {
+            runtime = Some(elf);
+        }
+        if symbols.is_some() && runtime.is_some() {
+            break;
+        }
+    }
+    let (symbols, runtime) = match (symbols, runtime) {
+        (Some(symbols), Some(runtime)) => (symbols, runtime),
+        (Some(only), None) | (None, Some(only)) => (Arc::clone(&only), only),
+        (None, None) => {
+            if notes.is_empty() {
+                notes.push(Note(format!(
+                    "{} has no symbol table; install its debug symbols to see function names",
+                    own.display()
+                )));
+            }
+            return Loaded { notes, ..Loaded::default() };
+        }
+    };
+    notes.retain(|_| symbols.path != own && runtime.path != own);
+    let mut builder = TableBuilder::new(Vec::new(), options.demangle);
+    if elf_symbols::add_symbols(&mut builder, &symbols, &runtime, AddressSpace::FileOffset) {
+        // A module without a PLT is complete without it.
+        let _ = elf_symbols::add_plt(&mut builder, &runtime);
+    }
+    Loaded { table: builder.finish(), notes, symbols: Some(symbols), runtime: Some(runtime), delta: 0 }
+}
+
+/// Loads the symbols of an image in memory (the vdso).
+pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
+    let elf = Arc::new(elf);
+    let mut builder = TableBuilder::new(Vec::new(), options.demangle);
+    if elf_symbols::add_symbols(&mut builder, &elf, &elf, AddressSpace::FileOffset) {
+        let _ = elf_symbols::add_plt(&mut builder, &elf);
+    }
+    Loaded {
+        table: builder.finish(),
+        notes: Vec::new(),
+        symbols: Some(Arc::clone(&elf)),
+        runtime: Some(elf),
+        delta: 0,
+    }
+}
+
+struct Refusal {
+    why: String,
+    is_mismatch: bool,
+}
+
+fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
+    let refuse = |error: SymbolError| Refusal { why: error.to_string(), is_mismatch: false };
+    let elf = ElfFile::open(&candidate.path).map_err(refuse)?;
+    let own_id = elf.build_id();
+    let mismatch = |why: &str| Refusal {
+        why: format!("{}: {why}; its symbols are not used", candidate.path.display()),
+        is_mismatch: true,
+    };
+    match (build_id, &own_id) {
+        (Some(wanted), Some(own)) if same_build_id(wanted, own) => {}
+        (Some(_), Some(_)) => {
+            return Err(mismatch(
+                "the file is not the one that was recorded (its build id differs; was it rebuilt or updated?)",
+            ));
+        }
+        (Some(_), None) => {
+            return Err(mismatch("the recording has a build id for it, but the file has none"));
+        }
+        (None, _) => {
+            // A build id would have vouched for the pair; the checksum is all there is.
+            if let Some(wanted) = candidate.checksum
+                && checksum(&candidate.path) != Some(wanted)
+            {
+                return Err(mismatch("the checksum in .gnu_debuglink is that of another file"));
+            }
+        }
+    }
+    Ok(elf)
+}
+
+/// The CRC-32 of a file, as `.gnu_debuglink` counts it.
+fn checksum(path: &Path) -> Option<u32> {
+    let table: [u32; 256] = std::array::from_fn(|i| {
+        (0..8).fold(i as u32, |c, _| if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
+    });
+    let mut file = std::fs::File::open(path).ok()?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut crc = !0u32;
+    loop {
+        match file.read(&mut buffer).ok()? {
+            0 => return Some(!crc),
+            n => {
+                for &byte in &buffer[..n] {
+                    crc = table[usize::from(crc as u8 ^ byte)] ^ (crc >> 8);
+                }
+            }
+        }
+    }
+}
