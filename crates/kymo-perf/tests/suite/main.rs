@@ -1,0 +1,5 @@
+//! Tests of kymo-perf against the machine they run on.
+
+mod against_perf;
+mod support;
+mod unprivileged;
