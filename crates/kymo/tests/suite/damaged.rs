@@ -15,7 +15,7 @@ mod bytes {
     /// Bytes of one sample: header, ip, pid and tid, time.
     pub(super) const SAMPLE: usize = 8 + 24;
 
-    /// One event `cpu-clock`, one COMM record, [`SAMPLES`] samples of pid 7 in the kernel half of the address space.
+    /// One event `cpu-clock`, one COMM record, [`SAMPLES`] samples of pid 7 in no mapping.
     pub(super) fn recording() -> Vec<u8> {
         let records = records();
         let mut file = Vec::new();
@@ -39,7 +39,7 @@ mod bytes {
         let mut records =
             record(3, &[&7_u32.to_le_bytes()[..], &7_u32.to_le_bytes(), b"made-up\0", &[0; 16]].concat());
         for i in 0..SAMPLES {
-            let mut body = (0xffff_ffff_8100_0000 + i * 4096).to_le_bytes().to_vec();
+            let mut body = (0x40_0000 + i * 4096).to_le_bytes().to_vec();
             body.extend([7, 0, 0, 0, 7, 0, 0, 0]);
             body.extend((1_000_000 * (i + 1)).to_le_bytes());
             records.extend(record(9, &body));
@@ -47,10 +47,10 @@ mod bytes {
         records
     }
 
-    /// One record with its header; `misc` says "kernel".
+    /// One record with its header; `misc` says "user".
     pub(super) fn record(kind: u32, body: &[u8]) -> Vec<u8> {
         let mut record = kind.to_le_bytes().to_vec();
-        record.extend(1_u16.to_le_bytes());
+        record.extend(2_u16.to_le_bytes());
         record.extend(u16::try_from(8 + body.len()).expect("a small record").to_le_bytes());
         record.extend(body);
         record
