@@ -94,7 +94,9 @@ def compare_answers(bench, recording):
     """Lines of the flat report that only one tool has, at most ten; empty when both agree on every count."""
     answers = []
     for tool in (bench.perf, bench.kymo):
-        text = output([tool, "report", "-i", recording, *RACES["flat"], "-F", "sample,comm,dso,sym"])
+        # perf cuts names of threads to a column that it sizes by their last names; 16 bytes hold every name.
+        widths = ["-w", "0,16"] if tool == bench.perf else []
+        text = output([tool, "report", "-i", recording, *RACES["flat"], "-F", "sample,comm,dso,sym", *widths])
         answers.append({" ".join(line.split()) for line in text.splitlines() if line.strip() and not line.startswith("#")})
     perf, kymo = answers
     differences = [f"only perf: {line}" for line in sorted(perf - kymo)] + [f"only kymo: {line}" for line in sorted(kymo - perf)]

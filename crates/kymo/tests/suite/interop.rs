@@ -18,14 +18,20 @@ fn disagreements(recording: &Recording) -> Vec<String> {
         recording,
         "counts",
         &["--no-children", "-g", "none", "-F", "sample,comm,dso,sym"],
+        "0,16",
     ));
     all.extend(compare_heads(recording));
     let has_chains = has_call_chains(recording);
     if has_chains {
         let fields = "overhead_children,overhead,sample,comm,dso,sym";
-        all.extend(compare_tables(recording, "children", &["--children", "-g", "none", "-F", fields]));
-        all.extend(compare_trees(recording, "callers", &["--no-children", "-g", "graph,0.5,callee"]));
-        all.extend(compare_trees(recording, "callees", &["--children", "-g", "graph,0.5,caller"]));
+        all.extend(compare_tables(
+            recording,
+            "children",
+            &["--children", "-g", "none", "-F", fields],
+            "0,0,0,16",
+        ));
+        all.extend(compare_trees(recording, "callers", &["--no-children", "-g", "graph,0.5,callee"], "0,16"));
+        all.extend(compare_trees(recording, "callees", &["--children", "-g", "graph,0.5,caller"], "0,0,16"));
     }
     all.extend(compare_scripts(recording));
     all
@@ -38,10 +44,14 @@ fn has_call_chains(recording: &Recording) -> bool {
     said.stdout.contains("CALLCHAIN")
 }
 
-fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<String> {
+/// Values per row of the table.
+///
+/// perf sizes the column of thread names by the names that threads had last and cuts the earlier ones; `widths` (its `-w`)
+/// gives that column the 16 bytes that a name can have.
+fn compare_tables(recording: &Recording, what: &str, flags: &[&str], widths: &str) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
-    let theirs = perf().succeed(&arguments);
+    let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
         return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
@@ -59,10 +69,10 @@ fn compare_tables(recording: &Recording, what: &str, flags: &[&str]) -> Vec<Stri
 }
 
 /// Call graphs: every branch with its share.
-fn compare_trees(recording: &Recording, what: &str, flags: &[&str]) -> Vec<String> {
+fn compare_trees(recording: &Recording, what: &str, flags: &[&str], widths: &str) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
-    let theirs = perf().succeed(&arguments);
+    let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
         return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
@@ -81,7 +91,8 @@ fn compare_heads(recording: &Recording) -> Vec<String> {
     let arguments = ["report", "-i", file, "--stdio", "--no-group", "--no-children", "-g", "none"];
     let heads = |text: &str| -> Vec<String> {
         let kept = |line: &&str| line.starts_with("# Samples:") || line.starts_with("# Event count");
-        text.lines().filter(kept).map(str::to_owned).collect()
+        // With --no-group, perf says "events" even where it shows one.
+        text.lines().filter(kept).map(|line| line.replace(" of events '", " of event '")).collect()
     };
     let (theirs, ours) = (heads(&perf().succeed(arguments).stdout), heads(&kymo().run(arguments).stdout));
     if theirs == ours { Vec::new() } else { vec![format!("heads: perf {theirs:?}, kymo {ours:?}")] }
