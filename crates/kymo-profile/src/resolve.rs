@@ -228,11 +228,8 @@ impl<'a> Resolver<'a> {
 /// The functions inlined at an address. The outermost frame of the debug information is the symbol itself and is
 /// left out when it bears the symbol's name.
 fn inlined_names(symbols: &ModuleSymbols, address: u64, symbol: &str) -> Vec<Box<str>> {
-    let mut names: Vec<Box<str>> = symbols
-        .inline_frames(address)
-        .into_iter()
-        .filter_map(|f| f.function.map(String::into_boxed_str))
-        .collect();
+    let mut names: Vec<Box<str>> =
+        symbols.inline_frames(address).iter().filter_map(|f| f.function.as_deref().map(Box::from)).collect();
     if names.last().is_some_and(|n| **n == *symbol) || names.len() == 1 {
         names.pop();
     }
@@ -273,6 +270,7 @@ fn module_key(timeline: &Timeline, id: ModuleId) -> ModuleKey {
         }
         ModuleKind::KernelModule => ModuleKey::KernelModule {
             name: module.short_name.trim_start_matches('[').trim_end_matches(']').to_string(),
+            build_id: None,
         },
         ModuleKind::Vdso => ModuleKey::Vdso { build_id },
         ModuleKind::Jit { pid } => ModuleKey::PerfMap { pid },
