@@ -1,5 +1,3 @@
-//! kymo-profile as the crates above it use it: exports here, recordings of real programs beside them.
+//! The tests of kymo-profile against other tools.
 
-mod export;
-mod page;
-mod sample_profile;
+mod symbols;
