@@ -27,6 +27,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Record(Box<cmd::record::RecordArgs>),
     Report(Box<cmd::report::ReportArgs>),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     };
     terminal::start_log();
     let done = match cli.verb {
+        Verb::Record(args) => cmd::record::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),

@@ -5,12 +5,14 @@
 mod attr;
 pub mod fake;
 mod real;
+mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
 pub use fake::Fake;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size};
+pub use thread::{pin_to, run_first};
 
 use crate::ring::Ring;
 use std::fmt;

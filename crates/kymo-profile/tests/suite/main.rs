@@ -1,3 +1,5 @@
-//! The tests of kymo-profile against other tools.
+//! kymo-profile as the crates above it use it: exports here, recordings of real programs beside them.
 
-mod symbols;
+mod export;
+mod page;
+mod sample_profile;

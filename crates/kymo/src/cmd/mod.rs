@@ -2,4 +2,5 @@
 
 pub(crate) mod generate;
 pub(crate) mod header;
+pub(crate) mod record;
 pub(crate) mod report;

@@ -1,0 +1,31 @@
+//! Where and how urgently the calling thread runs.
+//!
+//! # Safety
+//! One raw system call that reads a local struct.
+#![allow(unsafe_code)]
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+
+/// Binds the calling thread to one CPU.
+///
+/// # Errors
+/// EINVAL if the CPU is offline, not permitted, or beyond the 1024th.
+pub fn pin_to(cpu: u32) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    if cpu as usize >= CpuSet::MAX_CPU {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    set.set(cpu as usize);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Makes the calling thread run before all ordinary ones (SCHED_FIFO, lowest priority of that class).
+///
+/// # Errors
+/// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
+pub fn run_first() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: reads one initialised struct; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &param) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

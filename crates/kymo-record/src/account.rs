@@ -1,0 +1,78 @@
+//! What was lost, by cause.
+use std::fmt;
+
+/// Records that did not make it into the recording, by cause. All zero is the normal case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossAccount {
+    /// Samples that are in the recording.
+    pub samples: u64,
+    /// Records that the kernel dropped because a ring was full although its drain was at work: the ring is too small or the drain
+    /// came too late.
+    pub ring_full: u64,
+    /// Records that the kernel dropped while the drain had no free buffer: the writer or the disk is too slow.
+    pub queue_full: u64,
+    /// Records that the kernel dropped at the very end, which no record in a ring tells of.
+    pub at_the_end: u64,
+    /// Bytes that were skipped because a ring's counters made no sense.
+    pub corrupt_bytes: u64,
+    /// Bytes that were drained but could not be written.
+    pub unwritten_bytes: u64,
+    /// How often the kernel throttled an event because samples came too fast. The samples in between do not exist.
+    pub throttled: u64,
+}
+
+impl LossAccount {
+    /// Records lost, whatever the cause.
+    pub fn lost(&self) -> u64 {
+        self.ring_full + self.queue_full + self.at_the_end
+    }
+
+    /// Whether nothing was lost in any way.
+    pub fn is_clean(&self) -> bool {
+        LossAccount { samples: 0, ..*self } == LossAccount::default()
+    }
+}
+
+impl fmt::Display for LossAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.lost() + self.samples;
+        write!(f, "lost {} samples", self.lost())?;
+        if self.lost() > 0 {
+            write!(f, " of {total} ({:.2} %)", self.lost() as f64 * 100.0 / total as f64)?;
+        }
+        let causes = [
+            (self.ring_full, "ring full"),
+            (self.queue_full, "writer too slow"),
+            (self.at_the_end, "at the end"),
+            (self.corrupt_bytes, "bytes in damaged rings"),
+            (self.unwritten_bytes, "bytes not written"),
+            (self.throttled, "times throttled"),
+        ];
+        let mut separator = ": ";
+        for (count, cause) in causes.into_iter().filter(|&(count, _)| count > 0) {
+            write!(f, "{separator}{count} {cause}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LossAccount;
+
+    /// Checks the one line that ends every run, with and without losses.
+    #[test]
+    fn line() {
+        let clean = LossAccount { samples: 10, ..LossAccount::default() };
+        assert_eq!(clean.to_string(), "lost 0 samples");
+        assert!(clean.is_clean());
+        let lossy =
+            LossAccount { samples: 90, ring_full: 7, queue_full: 3, throttled: 2, ..LossAccount::default() };
+        assert_eq!(
+            lossy.to_string(),
+            "lost 10 samples of 100 (10.00 %): 7 ring full, 3 writer too slow, 2 times throttled"
+        );
+        assert!(!lossy.is_clean());
+    }
+}

@@ -1,0 +1,186 @@
+//! From an event as selected to an attr for recording it: what a sample carries, who is followed, what is tracked.
+use crate::plan::{CallGraph, Options, Rate};
+use kymo_perf::evlist::Request;
+use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
+use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
+
+/// The registers that a user stack is unwound from.
+#[cfg(target_arch = "x86_64")]
+const USER_REGS: u64 = 0xff_0fff;
+#[cfg(target_arch = "aarch64")]
+const USER_REGS: u64 = (1 << 33) - 1;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const USER_REGS: u64 = 0;
+
+/// What all events of a list have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// More than one event: samples say which one they belong to.
+    pub(crate) several: bool,
+    /// The events start when the command is executed.
+    pub(crate) on_exec: bool,
+    /// Observes CPUs, not tasks.
+    pub(crate) system: bool,
+    /// Follows children.
+    pub(crate) inherit: bool,
+    /// Samples per second unless the event says otherwise.
+    pub(crate) rate: Rate,
+    /// Wake the drain when so many bytes are in the ring.
+    pub(crate) watermark_bytes: u32,
+}
+
+/// The request to open for a selected event. `tracking` makes it carry mappings, names, forks and exits.
+pub(crate) fn request(
+    selected: &Selected,
+    index: usize,
+    options: &Options,
+    common: &Common,
+    tracking: bool,
+) -> Request {
+    let mut attr = selected.attr.to_raw();
+    if attr.config3 == 0 {
+        attr.size = attr_zeroed().size;
+    }
+    let member = selected.leader != index;
+    let tracepoint = selected.tracepoint.is_some();
+    attr.sample_type = Perf::SAMPLE_IP | Perf::SAMPLE_TID | Perf::SAMPLE_TIME;
+    attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_LOST;
+    set_rate(&mut attr, selected.attr.sampling, common.rate);
+    if attr.freq() == 1 || tracepoint || options.period {
+        attr.sample_type |= Perf::SAMPLE_PERIOD;
+    }
+    if common.several {
+        attr.sample_type |= Perf::SAMPLE_IDENTIFIER;
+    }
+    if common.system || options.sample_cpu || tracepoint {
+        attr.sample_type |= Perf::SAMPLE_CPU;
+    }
+    if tracepoint || options.raw {
+        attr.sample_type |= Perf::SAMPLE_RAW;
+    }
+    if options.data || attr.type_ == Perf::BREAKPOINT {
+        attr.sample_type |= Perf::SAMPLE_ADDR;
+    }
+    set_call_graph(&mut attr, selected, options);
+    if let Some(branches) = selected.overrides.branch_type {
+        attr.sample_type |= Perf::SAMPLE_BRANCH_STACK;
+        attr.branch_sample_type = branches;
+    }
+    if options.no_samples {
+        attr.set_freq(0);
+        attr.sample_period = 0;
+    }
+    let inherit = selected.overrides.inherit.unwrap_or(common.inherit);
+    if selected.group_read {
+        attr.sample_type |= Perf::SAMPLE_READ;
+        attr.read_format |= Perf::FORMAT_GROUP;
+        if member {
+            attr.set_freq(0);
+            attr.sample_period = 0;
+        }
+    }
+    // The kernel refuses group reads of inherited events (before 6.13).
+    attr.set_inherit(u64::from(inherit && !selected.group_read));
+    if options.counts {
+        attr.read_format |= Perf::FORMAT_TOTAL_TIME_ENABLED | Perf::FORMAT_TOTAL_TIME_RUNNING;
+        attr.set_inherit_stat(attr.inherit());
+    }
+    if !member {
+        attr.set_disabled(1);
+        attr.set_enable_on_exec(u64::from(common.on_exec));
+    }
+    finish(&mut attr, options, common);
+    if tracking {
+        track(&mut attr, options, common);
+    }
+    Request {
+        name: selected.name.clone(),
+        attr,
+        leader: member.then_some(selected.leader),
+        weak: selected.weak,
+        cpus: selected.cpus.clone(),
+        precise_max: selected.precise_max,
+        filter: None,
+        immediate: false,
+    }
+}
+
+/// An event that samples nothing and only tracks mappings, names, forks and exits, from the moment it is opened.
+pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
+    let mut attr = attr_zeroed();
+    attr.type_ = Perf::SOFTWARE;
+    attr.config = Perf::SW_DUMMY;
+    attr.sample_type = Perf::SAMPLE_IP | Perf::SAMPLE_TID | Perf::SAMPLE_TIME | Perf::SAMPLE_IDENTIFIER;
+    if common.system || options.sample_cpu {
+        attr.sample_type |= Perf::SAMPLE_CPU;
+    }
+    attr.sample_period = 1;
+    attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_LOST;
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.set_inherit(u64::from(common.inherit));
+    attr.set_disabled(u64::from(common.on_exec));
+    attr.set_enable_on_exec(u64::from(common.on_exec));
+    finish(&mut attr, options, common);
+    track(&mut attr, options, common);
+    Request { immediate: true, ..Request::new("dummy:u", attr) }
+}
+
+fn finish(attr: &mut perf_event_attr, options: &Options, common: &Common) {
+    attr.set_sample_id_all(1);
+    attr.set_watermark(1);
+    attr.wakeup_watermark = common.watermark_bytes;
+    if let Some(clock) = options.clock {
+        attr.set_use_clockid(1);
+        attr.clockid = clock.id();
+    }
+}
+
+fn track(attr: &mut perf_event_attr, options: &Options, common: &Common) {
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
+    attr.set_mmap_data(u64::from(options.data || matches!(options.call_graph, CallGraph::Dwarf { .. })));
+    attr.set_context_switch(u64::from(options.switch_events));
+    attr.set_ksymbol(u64::from(common.system));
+    attr.set_bpf_event(u64::from(common.system));
+}
+
+fn set_rate(attr: &mut perf_event_attr, own: Sampling, asked: Rate) {
+    let (freq, value) = match (own, asked) {
+        (Sampling::Period(period), _) => (false, period),
+        (Sampling::Frequency(freq), _) => (true, freq),
+        (_, Rate::Period(period)) => (false, period),
+        (_, Rate::Frequency(freq)) => (true, freq),
+        (Sampling::Natural(period), Rate::Default(_)) => (false, period),
+        (Sampling::Unset, Rate::Default(freq)) => (true, freq),
+    };
+    attr.set_freq(u64::from(freq));
+    attr.sample_period = value;
+}
+
+fn set_call_graph(attr: &mut perf_event_attr, selected: &Selected, options: &Options) {
+    let call_graph = match selected.overrides.call_graph {
+        Some(EventCallGraph::None) => CallGraph::None,
+        Some(EventCallGraph::FramePointers | EventCallGraph::Lbr) => CallGraph::FramePointers,
+        Some(EventCallGraph::Dwarf(bytes)) => {
+            CallGraph::Dwarf { stack_bytes: bytes.unwrap_or(CallGraph::DEFAULT_STACK_BYTES) }
+        }
+        None => options.call_graph,
+    };
+    match call_graph {
+        CallGraph::None => {}
+        CallGraph::FramePointers => attr.sample_type |= Perf::SAMPLE_CALLCHAIN,
+        CallGraph::Dwarf { stack_bytes } => {
+            attr.sample_type |= Perf::SAMPLE_CALLCHAIN | Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER;
+            attr.set_exclude_callchain_user(1);
+            attr.sample_regs_user = USER_REGS;
+            attr.sample_stack_user = stack_bytes;
+        }
+    }
+    if let Some(frames) = selected.overrides.max_stack {
+        attr.sample_max_stack = frames;
+    }
+}

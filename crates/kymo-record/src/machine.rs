@@ -1,0 +1,102 @@
+//! What the recording's header says about the machine.
+use kymo_data::{ClockData, CpuPlace, CpuTopology, Features, NrCpus};
+use kymo_perf::machine::Machine;
+use kymo_perf::{cpu_list, sys};
+use std::fs;
+
+fn line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim_end();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Everything that is known without the recording itself.
+pub(crate) fn features(version: &str, cmdline: &[String]) -> Features {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |key: &str| {
+        let found = cpuinfo.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':'));
+        found.map(|value| value.trim().to_owned())
+    };
+    let cpuid = || {
+        Some(format!(
+            "{},{},{},{}",
+            field("vendor_id")?,
+            field("cpu family")?,
+            field("model\t")?,
+            field("stepping")?
+        ))
+    };
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let online = sys::online_cpus().len() as u32;
+    let present =
+        line("/sys/devices/system/cpu/present").map_or(online, |text| cpu_list::parse(&text).len() as u32);
+    Features {
+        hostname: line("/proc/sys/kernel/hostname"),
+        os_release: line("/proc/sys/kernel/osrelease"),
+        version: Some(version.to_owned()),
+        arch: rustix::system::uname().machine().to_str().ok().map(str::to_owned),
+        nr_cpus: Some(NrCpus { available: present.max(online), online }),
+        cpu_desc: field("model name"),
+        cpuid: cpuid(),
+        total_mem_kb: total.and_then(|text| text.trim().trim_end_matches("kB").trim_end().parse().ok()),
+        cmdline: cmdline.to_vec(),
+        cpu_topology: topology(present.max(online)),
+        pmu_mappings: Machine::here().pmus().iter().map(|pmu| (pmu.kind, pmu.name.clone())).collect(),
+        ..Features::default()
+    }
+}
+
+/// Packages, cores and dies; `None` if sysfs does not tell of every CPU.
+fn topology(cpus: u32) -> Option<CpuTopology> {
+    let mut topology = CpuTopology::default();
+    let add = |list: &mut Vec<String>, text: Option<String>| {
+        if let Some(text) = text
+            && !list.contains(&text)
+        {
+            list.push(text);
+        }
+    };
+    for cpu in 0..cpus {
+        let file = |name: &str| line(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}"));
+        add(&mut topology.core_siblings, file("core_siblings_list"));
+        add(&mut topology.thread_siblings, file("thread_siblings_list"));
+        add(&mut topology.die_siblings, file("die_cpus_list"));
+        let number = |name: &str| file(name).and_then(|text| text.parse().ok());
+        topology.cpus.push(CpuPlace {
+            core: number("core_id").unwrap_or(u32::MAX),
+            socket: number("physical_package_id").unwrap_or(u32::MAX),
+            die: number("die_id"),
+        });
+    }
+    (!topology.core_siblings.is_empty() && !topology.thread_siblings.is_empty()).then_some(topology)
+}
+
+/// The clock's resolution in ns, and one moment on it and on the wall clock.
+pub(crate) fn clock(clock: crate::Clock) -> (u64, ClockData) {
+    use rustix::time::{
+        ClockId, DynamicClockId, Timespec, clock_getres, clock_gettime, clock_gettime_dynamic,
+    };
+    let ns =
+        |time: Timespec| (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64);
+    let id = match clock {
+        crate::Clock::Realtime => Some(ClockId::Realtime),
+        crate::Clock::Monotonic => Some(ClockId::Monotonic),
+        crate::Clock::MonotonicRaw => Some(ClockId::MonotonicRaw),
+        crate::Clock::Boottime => Some(ClockId::Boottime),
+        crate::Clock::Tai => None,
+    };
+    let wall = clock_gettime(ClockId::Realtime);
+    let own = match id {
+        Some(id) => clock_gettime(id),
+        None => clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or(wall),
+    };
+    let data = ClockData {
+        version: 1,
+        clockid: clock.id().unsigned_abs(),
+        wall_clock_ns: ns(wall),
+        clockid_time_ns: ns(own),
+    };
+    // TAI ticks as the wall clock does.
+    (ns(clock_getres(id.unwrap_or(ClockId::Realtime))), data)
+}

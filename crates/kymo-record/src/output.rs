@@ -1,0 +1,136 @@
+//! Where the recording goes: a fresh file that only its owner may read, the old one kept beside it, or a pipe.
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where a recording goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A file; an existing one becomes `PATH.old`.
+    File(PathBuf),
+    /// Standard output, in the pipe form.
+    Stdout,
+}
+
+impl Output {
+    /// `-` is standard output.
+    pub fn parse(path: &Path) -> Output {
+        if path.as_os_str() == "-" { Output::Stdout } else { Output::File(path.to_owned()) }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Output::File(path) => write!(f, "{}", path.display()),
+            Output::Stdout => f.write_str("standard output"),
+        }
+    }
+}
+
+/// The output could not be made ready.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {action} {path}: {source}")]
+pub struct OutputError {
+    /// What was tried.
+    pub action: &'static str,
+    /// On which path.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+/// An output that is ready to be written.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// A file with a header that can be brought up to date.
+    File(File),
+    /// A stream.
+    Pipe(File),
+}
+
+/// Makes the output ready.
+pub(crate) fn open(output: &Output) -> Result<Opened, OutputError> {
+    match output {
+        Output::File(path) => open_file(path),
+        Output::Stdout => {
+            let fail = |source| OutputError { action: "write to", path: "standard output".into(), source };
+            let copy = io::stdout().as_fd().try_clone_to_owned().map_err(fail)?;
+            Ok(Opened::Pipe(File::from(copy)))
+        }
+    }
+}
+
+fn open_file(path: &Path) -> Result<Opened, OutputError> {
+    let fail = |action, path: &Path, source| OutputError { action, path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    options.write(true).read(true).mode(0o600);
+    if let Ok(meta) = fs::symlink_metadata(path) {
+        let kind = fs::metadata(path).map_or(meta.file_type(), |meta| meta.file_type());
+        if kind.is_fifo() || kind.is_socket() {
+            let pipe = OpenOptions::new().write(true).open(path);
+            return pipe.map(Opened::Pipe).map_err(|source| fail("open", path, source));
+        }
+        if kind.is_char_device() || kind.is_block_device() {
+            return options.open(path).map(Opened::File).map_err(|source| fail("open", path, source));
+        }
+        if meta.is_dir() || meta.len() > 0 {
+            let mut old = path.as_os_str().to_owned();
+            old.push(".old");
+            let old = PathBuf::from(old);
+            // A directory stands in the way of a rename; a file does not.
+            if old.is_dir() && !old.is_symlink() {
+                fs::remove_dir_all(&old).map_err(|source| fail("remove", &old, source))?;
+            }
+            if meta.is_dir() && old.exists() {
+                fs::remove_file(&old).map_err(|source| fail("remove", &old, source))?;
+            }
+            fs::rename(path, &old).map_err(|source| fail("rename to .old the recording", path, source))?;
+        } else {
+            // An empty file may have another owner or mode.
+            fs::remove_file(path).map_err(|source| fail("replace", path, source))?;
+        }
+    }
+    let file = options.create_new(true).open(path).map_err(|source| fail("create", path, source))?;
+    Ok(Opened::File(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Opened, open_file};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Checks mode 0600 and that an old recording, a file or a directory, is kept as .old, whatever stood there before.
+    #[test]
+    fn old_recording_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, old) = (directory.path().join("perf.data"), directory.path().join("perf.data.old"));
+        assert!(matches!(open_file(&path).unwrap(), Opened::File(_)));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "first").unwrap();
+        open_file(&path).unwrap();
+        assert_eq!(fs::read(&old).unwrap(), b"first");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("data"), "dir").unwrap();
+        open_file(&path).unwrap();
+        assert_eq!(fs::read(old.join("data")).unwrap(), b"dir");
+        fs::write(&path, "second").unwrap();
+        open_file(&path).unwrap();
+        assert_eq!(fs::read(&old).unwrap(), b"second");
+    }
+
+    /// Checks that an error names the action and the path.
+    #[test]
+    fn errors() {
+        let error = open_file("/no/such/directory/perf.data".as_ref()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "failed to create /no/such/directory/perf.data: No such file or directory (os error 2)"
+        );
+    }
+}

@@ -1,0 +1,540 @@
+//! A recording from start to end: open, list what is there, run, finish.
+use crate::account::LossAccount;
+use crate::drain::{self, Shared, Source};
+use crate::output::{self, OutputError};
+use crate::plan::{Delay, Plan};
+use crate::pool::Pool;
+use crate::round::RoundNumber;
+use crate::sink::Sink;
+use crate::walk::Walk;
+use crate::writer::{WriterThread, Written};
+use crate::{build_ids, machine, synth};
+use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
+use kymo_data::{Attr, BuildId, Compressor, EventSpec, Features, SampleId, build};
+use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError, serial};
+use kymo_perf::proc::{self, Module};
+use kymo_perf::sys::{self, Kernel};
+use kymo_perf::workload::{Exit, Workload};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Bytes of records that may be on their way to the disk, at least.
+const QUEUE_BYTES: usize = 128 << 20;
+
+/// Why there is no recording.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An event could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A ring could not be mapped.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The output could not be made ready.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The command could not be executed.
+    #[error("failed to execute {command}: {source}")]
+    Command {
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something that usually works did not.
+    #[error("failed to {action}: {source}")]
+    System {
+        /// What.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn system(action: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::System { action, source }
+}
+
+/// What a recording came to.
+#[derive(Debug)]
+pub struct Summary {
+    /// Size of the recording in bytes.
+    pub bytes: u64,
+    /// How often drains woke up and found records.
+    pub wakeups: u64,
+    /// Samples and losses.
+    pub account: LossAccount,
+    /// How the command ended, if there was one and it ended by itself.
+    pub exit: Option<Exit>,
+    /// Why writing ended early: the recording holds what came before.
+    pub write_error: Option<io::Error>,
+}
+
+/// Everything is open and the output holds what was there before; nothing samples yet.
+pub struct Session {
+    plan: Plan,
+    kernel: Box<dyn Kernel>,
+    // Rings before events: an event's ring is unmapped before it is closed.
+    rings: Vec<MappedRing>,
+    events: Evlist,
+    specs: Vec<EventSpec>,
+    sink: Sink,
+    walk: Walk,
+    compressor: Option<Compressor>,
+    features: Features,
+    modules: Vec<Module>,
+    workload: Option<Workload>,
+}
+
+impl Session {
+    /// Opens what the plan says, on the kernel that runs.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing was written then, unless it is the output that failed.
+    pub fn start(plan: Plan) -> Result<Session, Error> {
+        Session::start_on(Box::new(sys::Real), plan)
+    }
+
+    /// As [`Session::start`], on the given kernel.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_on(kernel: Box<dyn Kernel>, mut plan: Plan) -> Result<Session, Error> {
+        let workload = prepare(&plan.command)?;
+        if plan.observe_command
+            && let Some(workload) = &workload
+        {
+            plan.open.targets.tasks = vec![workload.pid()];
+        }
+        // Reading a hundred thousand kernel symbols takes as long as everything else here.
+        let modules = std::thread::spawn(|| (proc::kernel_text(), proc::modules()));
+        let (events, rings) = open(kernel.as_ref(), &mut plan)?;
+        let ids = events.ids(kernel.as_ref()).map_err(system("read the ids of events"))?;
+        let specs: Vec<EventSpec> =
+            events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
+        let compressor = (plan.options.compress)
+            .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
+            .transpose()?;
+        let early = Features {
+            tracing_data: tracing_data(&plan)?,
+            compressed: compressor.as_ref().map(Compressor::info),
+            ..Features::default()
+        };
+        let features = features(&plan, &events, &specs, &early);
+        let first = specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
+        let mut walk = Walk::new(first.sample_type, plan.options.build_ids);
+        let opened = output::open(&plan.options.output)?;
+        let sink = Sink::create(opened, &specs, &early, &features)
+            .map_err(system("write the recording's header"))?;
+        let (text, modules) = modules.join().unwrap_or_default();
+        let mut session = Session {
+            plan,
+            kernel,
+            rings,
+            events,
+            specs,
+            sink,
+            walk: Walk::default(),
+            compressor,
+            features,
+            modules,
+            workload,
+        };
+        let records = session.synthesize(&first, text, &mut walk);
+        session.walk = walk;
+        session
+            .sink
+            .append(&records)
+            .and_then(|()| session.sink.publish())
+            .map_err(system("write the recording"))?;
+        Ok(session)
+    }
+
+    /// What was changed so that this machine would accept the plan.
+    pub fn notes(&self) -> &[Note] {
+        &self.events.notes
+    }
+
+    /// The plan, as far as opening changed it.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn synthesize(&self, first: &Attr, text: Option<proc::KernelText>, walk: &mut Walk) -> Vec<u8> {
+        let mut records = synth::kernel(first, text, &self.modules);
+        let options = &self.plan.options;
+        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
+        let pids = if self.plan.system() {
+            proc::processes().unwrap_or_default()
+        } else if self.plan.observe_command {
+            self.events.tasks.iter().for_each(|&pid| records.extend(synth::name_only(first, pid)));
+            Vec::new()
+        } else {
+            let mut pids: Vec<i32> =
+                self.events.tasks.iter().filter_map(|&tid| proc::process_of(tid)).collect();
+            pids.sort_unstable();
+            pids.dedup();
+            pids
+        };
+        let tasks = synth::tasks(first, &pids, data);
+        records.extend(tasks.records);
+        walk.files.extend(tasks.files);
+        records.extend(build::finished_init());
+        records
+    }
+
+    /// Records until the command or all observed processes end, or `until` becomes readable; then completes the recording.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the command cannot be executed. A write error is no error of this function: see
+    /// [`Summary::write_error`].
+    pub fn run(self, until: Option<BorrowedFd<'_>>) -> Result<Summary, Error> {
+        let event =
+            || eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()));
+        let failed_fd = event()?;
+        let ring_bytes = self.plan.ring_pages * sys::page_size();
+        let buffers = (QUEUE_BYTES / ring_bytes.max(1)).max(4 * self.rings.len());
+        let shared = Shared {
+            pool: Pool::new(buffers, ring_bytes),
+            round: RoundNumber::default(),
+            stop: AtomicBool::new(false),
+            stop_fd: event()?,
+            corrupt_bytes: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+        };
+        let groups = sources(&self.events, &self.rings);
+        let (send, receive) = crossbeam_channel::bounded(buffers + 2 * self.rings.len());
+        let ready = Barrier::new(groups.len() + 1);
+        let writer = WriterThread {
+            sink: self.sink,
+            walk: self.walk,
+            compressor: self.compressor,
+            rings: self.rings.len(),
+            shared: &shared,
+            failed_fd: &failed_fd,
+        };
+        let mut workload = self.workload;
+        let (plan, kernel, events) = (&self.plan, self.kernel.as_ref(), &self.events);
+        let (written, result) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| writer.run(&receive));
+            for (cpu, sources) in groups {
+                let (send, shared, ready) = (send.clone(), &shared, &ready);
+                scope.spawn(move || drain::run(cpu, sources, shared, &send, || drop(ready.wait())));
+            }
+            drop(send);
+            ready.wait();
+            let mut control = Control { plan, kernel, events, workload: workload.as_mut() };
+            let result = control.run(until, failed_fd.as_fd());
+            if let Err(error) = events.disable(kernel) {
+                tracing::warn!(%error, "failed to disable events");
+            }
+            // Release: pairs with the drains' Acquire.
+            shared.stop.store(true, Ordering::Release);
+            let _ = rustix::io::write(&shared.stop_fd, &1u64.to_ne_bytes());
+            (writer.join(), result)
+        });
+        let written =
+            written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
+        let ended = result?;
+        let finish = Finish {
+            events,
+            kernel,
+            specs: &self.specs,
+            features: self.features,
+            modules: &self.modules,
+            build_ids: plan.options.build_ids,
+        };
+        let summary = finish.run(written, &shared);
+        let exit = workload.as_mut().and_then(|workload| end(workload, ended));
+        Ok(Summary { exit, ..summary })
+    }
+}
+
+/// The rings by the thread that drains them: one per CPU, or one for all per-thread rings.
+fn sources<'a>(events: &'a Evlist, rings: &'a [MappedRing]) -> Vec<(Option<u32>, Vec<Source<'a>>)> {
+    let mut groups: Vec<(Option<u32>, Vec<Source<'_>>)> = Vec::new();
+    for (index, mapped) in rings.iter().enumerate() {
+        let cpu = u32::try_from(mapped.cpu).ok();
+        let fds = if cpu.is_none() { vec![events.owner_fd(mapped)] } else { fds_on(events, mapped.cpu) };
+        let source = Source { index, ring: &mapped.ring, fds };
+        match groups.last_mut() {
+            Some(group) if group.0 == cpu => group.1.push(source),
+            _ => groups.push((cpu, vec![source])),
+        }
+    }
+    groups
+}
+
+fn fds_on(events: &Evlist, cpu: i32) -> Vec<BorrowedFd<'_>> {
+    let rows = events.events.iter().filter_map(|event| {
+        let row = event.cpus.binary_search(&cpu).ok()?;
+        Some(event.fds[row].iter().map(AsFd::as_fd))
+    });
+    rows.flatten().collect()
+}
+
+/// Forks the command, after a look whether it can be found at all: a typing error should not touch any file.
+fn prepare(command: &[OsString]) -> Result<Option<Workload>, Error> {
+    let Some(name) = command.first() else { return Ok(None) };
+    let fail = |source| Error::Command { command: name.to_string_lossy().into_owned(), source };
+    if !can_be_found(name) {
+        return Err(fail(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error())));
+    }
+    Workload::prepare(command).map(Some).map_err(fail)
+}
+
+fn can_be_found(name: &OsStr) -> bool {
+    if name.as_bytes().contains(&b'/') {
+        return Path::new(name).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).any(|directory| {
+        directory
+            .join(name)
+            .metadata()
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    })
+}
+
+/// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
+fn open(kernel: &dyn Kernel, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+    let mut shrunk = None;
+    loop {
+        let mut events = serial::open(kernel, plan.open.clone())?;
+        let rings = events.map_rings(kernel, plan.ring_pages, plan.ring_may_shrink)?;
+        let pages = rings.first().map_or(plan.ring_pages, |ring| ring.ring.size_bytes() / sys::page_size());
+        if pages >= plan.ring_pages {
+            events.notes.extend(shrunk);
+            return Ok((events, rings));
+        }
+        shrunk = events.notes.pop();
+        plan.set_ring_pages(pages);
+    }
+}
+
+fn spec(event: &kymo_perf::evlist::Event, ids: Vec<u64>) -> EventSpec {
+    // Always long enough: the kernel's struct is.
+    let attr = Attr::parse(&sys::attr_bytes(&event.request.attr)).unwrap_or_default();
+    EventSpec { attr, ids, name: event.request.name.clone() }
+}
+
+fn features(plan: &Plan, events: &Evlist, specs: &[EventSpec], early: &Features) -> Features {
+    let mut features = machine::features(&plan.options.version, &plan.options.cmdline);
+    features.event_desc = specs.iter().map(EventSpec::desc).collect();
+    let leaders =
+        events.events.iter().enumerate().map(|(index, event)| event.request.leader.unwrap_or(index));
+    features.groups = kymo_data::groups(&leaders.collect::<Vec<_>>());
+    features.tracing_data.clone_from(&early.tracing_data);
+    features.compressed = early.compressed;
+    if let Some(clock) = plan.options.clock {
+        let (resolution_ns, data) = machine::clock(clock);
+        features.clockid_resolution_ns = Some(resolution_ns);
+        features.clock_data = Some(data);
+    }
+    features
+}
+
+/// The formats of the tracepoints, without which no reader can print their fields.
+fn tracing_data(plan: &Plan) -> Result<Option<Vec<u8>>, Error> {
+    if plan.tracepoints.is_empty() {
+        return Ok(None);
+    }
+    crate::formats::data(&plan.tracepoints).map(Some).map_err(system("read the formats of tracepoints"))
+}
+
+/// What ended the recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// The command, or what was observed.
+    ByItself,
+    /// We were told to stop, or writing failed.
+    ByUs,
+}
+
+/// Turns the events on and waits for the end.
+struct Control<'a> {
+    plan: &'a Plan,
+    kernel: &'a dyn Kernel,
+    events: &'a Evlist,
+    workload: Option<&'a mut Workload>,
+}
+
+impl Control<'_> {
+    fn run(&mut self, until: Option<BorrowedFd<'_>>, failed: BorrowedFd<'_>) -> Result<Ended, Error> {
+        let delay = self.plan.options.delay;
+        let on_exec = self.plan.observe_command && delay.is_none();
+        if !on_exec && delay.is_none() {
+            self.events.enable(self.kernel, false).map_err(system("enable events"))?;
+        }
+        if let Some(workload) = &mut self.workload {
+            workload.start().map_err(|source| Error::Command {
+                command: self
+                    .plan
+                    .command
+                    .first()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default(),
+                source,
+            })?;
+        }
+        let mut enable_at = match delay {
+            Some(Delay::After(delay)) => Some(Instant::now() + delay),
+            Some(Delay::Disabled) | None => None,
+        };
+        let mut observed: Vec<OwnedFd> = self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect();
+        let waits_for_observed = !self.plan.until.is_empty();
+        loop {
+            let mut fds = vec![PollFd::from_borrowed_fd(failed, PollFlags::IN)];
+            fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let told = fds.len();
+            let command = self.workload.as_ref().map(|workload| workload.ended_fd());
+            fds.extend(command.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let others = fds.len();
+            fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = left
+                .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            match poll(&mut fds, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(system("wait")(errno.into())),
+                Ok(_) => {}
+            }
+            let fired: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if fired[..told].contains(&true) {
+                return Ok(Ended::ByUs);
+            }
+            if fired[told..others].contains(&true) {
+                return Ok(Ended::ByItself);
+            }
+            let mut index = others;
+            observed.retain(|_| {
+                index += 1;
+                !fired[index - 1]
+            });
+            if waits_for_observed && observed.is_empty() {
+                return Ok(Ended::ByItself);
+            }
+            if enable_at.is_some_and(|at| at <= Instant::now()) {
+                enable_at = None;
+                self.events.enable(self.kernel, false).map_err(system("enable events"))?;
+            }
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the task ends; `None` if it is gone already.
+fn ended_fd(task: i32) -> Option<OwnedFd> {
+    // PIDFD_THREAD (Linux 6.9), which lets any thread be waited for.
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
+    let pid = Pid::from_raw(task)?;
+    let leader = proc::process_of(task)? == task;
+    let own = pidfd_open(pid, if leader { PidfdFlags::empty() } else { THREAD });
+    own.ok().or_else(|| pidfd_open(Pid::from_raw(proc::process_of(task)?)?, PidfdFlags::empty()).ok())
+}
+
+/// How the command ended; one that we outlive is told to end.
+fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
+    if let Ok(Some(exit)) = workload.try_wait() {
+        return Some(exit);
+    }
+    if ended == Ended::ByUs {
+        const SIGTERM: i32 = 15;
+        workload.signal(SIGTERM);
+        let _ = workload.wait();
+        return None;
+    }
+    workload.wait().ok()
+}
+
+/// What remains to be done when no more records come.
+struct Finish<'a> {
+    events: &'a Evlist,
+    kernel: &'a dyn Kernel,
+    specs: &'a [EventSpec],
+    features: Features,
+    modules: &'a [Module],
+    build_ids: bool,
+}
+
+impl Finish<'_> {
+    fn run(mut self, mut written: Written, shared: &Shared) -> Summary {
+        let (lost, records) = self.lost();
+        let mut error = written.error.take();
+        if error.is_none() {
+            error = written.sink.append(&records).err();
+        }
+        if self.build_ids {
+            self.features.build_ids = self.build_ids(&written.walk);
+        }
+        self.features.sample_time = written.walk.times;
+        if let Some(compressor) = &written.compressor {
+            self.features.compressed = Some(compressor.info());
+        }
+        let bytes = written.sink.bytes();
+        let mut unwritten_bytes = written.unwritten_bytes;
+        match written.sink.finish(&self.features) {
+            Ok(cut) => unwritten_bytes += cut,
+            // After a first error this one is no news.
+            Err(late) if error.is_none() => error = Some(late),
+            Err(_) => {}
+        }
+        let told = written.ring_full + written.queue_full;
+        let account = LossAccount {
+            samples: written.walk.samples,
+            ring_full: written.ring_full,
+            queue_full: written.queue_full,
+            at_the_end: lost.saturating_sub(told),
+            corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),
+            unwritten_bytes,
+            throttled: written.walk.throttled,
+        };
+        let wakeups = shared.wakeups.load(Ordering::Relaxed);
+        Summary { bytes, wakeups, account, exit: None, write_error: error }
+    }
+
+    /// How many samples the kernel says were lost in all, and the records that tell so.
+    fn lost(&self) -> (u64, Vec<u8>) {
+        let (mut total, mut records) = (0, Vec::new());
+        for lost in self.events.lost(self.kernel) {
+            total += lost.lost;
+            let Some(spec) = self.specs.get(lost.event) else { continue };
+            let id = SampleId {
+                id: Some(lost.id),
+                cpu: u32::try_from(lost.cpu).ok(),
+                pid: Some(lost.task),
+                tid: Some(lost.task),
+                ..SampleId::default()
+            };
+            records.extend(build::lost_samples(&spec.attr, &id, lost.lost));
+        }
+        (total, records)
+    }
+
+    fn build_ids(&self, walk: &Walk) -> Vec<BuildId> {
+        let entry = |misc, id: Vec<u8>, filename: Vec<u8>| BuildId { misc, pid: -1, id, filename };
+        let kernel = proc::kernel_build_id()
+            .map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()));
+        let modules = self.modules.iter().filter_map(|module| {
+            let id = proc::module_build_id(&module.name)?;
+            Some(entry(PERF_RECORD_MISC_KERNEL, id, synth::module_file(module).into_bytes()))
+        });
+        let mut files: Vec<&Vec<u8>> = walk.files.iter().collect();
+        files.sort_unstable();
+        let files = files.into_iter().filter_map(|name| {
+            let id = build_ids::of_file(&PathBuf::from(OsStr::from_bytes(name)))?;
+            Some(entry(PERF_RECORD_MISC_USER, id, name.clone()))
+        });
+        kernel.into_iter().chain(modules).chain(files).collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! Records for what was there before the recording began: the kernel, its modules, tasks, their names and mappings.
+use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
+use kymo_data::build::{self, MapSpec};
+use kymo_data::{Attr, SampleId};
+use kymo_perf::proc::{self, KernelText, Mappings, Module};
+use std::collections::HashSet;
+
+/// The kernel's process id in records.
+const KERNEL_PID: i32 = -1;
+/// Up to so many processes one thread reads faster than several.
+const SERIAL_LIMIT: usize = 64;
+
+/// The kernel's text and its modules.
+pub(crate) fn kernel(attr: &Attr, text: Option<KernelText>, modules: &[Module]) -> Vec<u8> {
+    let none = SampleId::default();
+    let mut out = Vec::new();
+    let common = MapSpec { pid: KERNEL_PID, misc: PERF_RECORD_MISC_KERNEL, ..MapSpec::default() };
+    if let Some(text) = text {
+        let name = format!("[kernel.kallsyms]{}", text.reference_name);
+        let (addr, len, pgoff) = (text.start, text.end - text.start, text.reference);
+        out.extend(build::mmap(
+            attr,
+            &none,
+            &MapSpec { addr, len, pgoff, filename: name.as_bytes(), ..common },
+        ));
+    }
+    for module in modules {
+        let name = module_file(module);
+        let (addr, len) = (module.start, module.size_bytes);
+        out.extend(build::mmap(attr, &none, &MapSpec { addr, len, filename: name.as_bytes(), ..common }));
+    }
+    out
+}
+
+/// What a module is called in records and build IDs.
+pub(crate) fn module_file(module: &Module) -> String {
+    module.path.clone().unwrap_or_else(|| format!("[{}]", module.name))
+}
+
+/// The name of a task whose mappings do not matter, such as a command before its exec.
+pub(crate) fn name_only(attr: &Attr, pid: i32) -> Vec<u8> {
+    let name = proc::comm(pid, pid).unwrap_or_default();
+    build::comm(attr, &SampleId::default(), pid, pid, &name, false)
+}
+
+/// What was made up for processes.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    /// The records.
+    pub(crate) records: Vec<u8>,
+    /// Files that are mapped as code.
+    pub(crate) files: HashSet<Vec<u8>>,
+}
+
+impl Tasks {
+    fn append(&mut self, other: Tasks) {
+        self.records.extend(other.records);
+        self.files.extend(other.files);
+    }
+}
+
+/// Names, forks and mappings of these processes and all their threads, read in parallel if there are many. `data`: mappings of data
+/// too, not only of code.
+pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
+    let mut all = Tasks::default();
+    let threads =
+        std::thread::available_parallelism().map_or(1, usize::from).min(pids.len() / SERIAL_LIMIT + 1);
+    let parts: Vec<Tasks> = std::thread::scope(|scope| {
+        let share = pids.len().div_ceil(threads).max(1);
+        let part = |pids: &[i32]| {
+            let mut part = Tasks::default();
+            pids.iter().for_each(|&pid| process(attr, pid, data, &mut part));
+            part
+        };
+        let mut chunks = pids.chunks(share);
+        let first = chunks.next();
+        let others: Vec<_> = chunks.map(|pids| scope.spawn(move || part(pids))).collect();
+        let first = first.map(part);
+        first.into_iter().chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
+    });
+    parts.into_iter().for_each(|part| all.append(part));
+    all
+}
+
+fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
+    let none = SampleId::default();
+    // It may end at any moment: then whatever was read so far stays.
+    let Ok(threads) = proc::tasks(pid) else { return };
+    for tid in threads {
+        let Some(name) = proc::comm(pid, tid) else { continue };
+        let parent = if tid == pid { proc::parent(pid).unwrap_or(0) } else { pid };
+        out.records.extend(build::fork(attr, &none, pid, parent, tid, parent));
+        out.records.extend(build::comm(attr, &none, pid, tid, &name, false));
+        if tid == pid {
+            mappings(attr, pid, data, out);
+        }
+    }
+}
+
+fn mappings(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
+    const EXEC: u32 = 4;
+    const READ: u32 = 1;
+    for map in Mappings::new(&proc::maps(pid)) {
+        let code = map.prot & EXEC != 0;
+        if !code && !(data && map.prot & READ != 0) {
+            continue;
+        }
+        let misc = if code { PERF_RECORD_MISC_USER } else { PERF_RECORD_MISC_USER | MISC_MMAP_DATA };
+        let spec = MapSpec {
+            pid,
+            tid: pid,
+            addr: map.start,
+            len: map.end - map.start,
+            pgoff: map.offset,
+            maj: map.major,
+            min: map.minor,
+            ino: map.inode,
+            prot: map.prot,
+            flags: map.flags,
+            misc,
+            filename: map.path,
+            ..MapSpec::default()
+        };
+        out.records.extend(build::mmap2(attr, &SampleId::default(), &spec));
+        if code && map.path.starts_with(b"/") && !out.files.contains(map.path) {
+            out.files.insert(map.path.to_vec());
+        }
+    }
+}
+
+/// A mapping of data, not of code.
+const MISC_MMAP_DATA: u16 = 1 << 13;
+
+#[cfg(test)]
+mod tests {
+    use super::tasks;
+    use kymo_data::Attr;
+
+    /// Checks that this process's program is among its mappings and that a process that does not exist gives nothing.
+    #[test]
+    fn this_process() {
+        let attr = Attr { sample_type: 0, ..Attr::default() };
+        let found = tasks(&attr, &[std::process::id() as i32], false);
+        let exe = std::env::current_exe().unwrap();
+        assert!(found.files.contains(exe.as_os_str().as_encoded_bytes()));
+        assert!(found.records.len() > 100);
+        assert!(tasks(&attr, &[i32::MAX], true).records.is_empty());
+    }
+
+    /// Checks that many processes read in parallel come in the same order with the same records as one by one.
+    #[test]
+    fn parallel_is_serial() {
+        let attr = Attr::default();
+        let pid = std::process::id() as i32;
+        let one = tasks(&attr, &[pid], false).records.len();
+        // The test's own threads come and go, so only whole lists of nothing else can be compared.
+        let none = vec![i32::MAX; 500];
+        assert!(tasks(&attr, &none, false).records.is_empty());
+        assert!(one > 0);
+    }
+}

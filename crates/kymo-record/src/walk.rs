@@ -1,0 +1,115 @@
+//! One pass over records on their way to the file: counts, times, and the files that were mapped.
+use kymo_data::abi;
+use std::collections::HashSet;
+
+/// What a pass over the records found out.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    /// Where a sample holds its time, in bytes from the record's start; `None` if samples have none.
+    time_at: Option<usize>,
+    /// Samples seen.
+    pub(crate) samples: u64,
+    /// Records that LOST records told of.
+    pub(crate) lost: u64,
+    /// THROTTLE records.
+    pub(crate) throttled: u64,
+    /// Time of the earliest and latest sample, in ns.
+    pub(crate) times: Option<(u64, u64)>,
+    /// Files that were mapped as code.
+    pub(crate) files: HashSet<Vec<u8>>,
+    /// Whether to collect files.
+    collect_files: bool,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl Walk {
+    /// For samples of this type.
+    pub(crate) fn new(sample_type: u64, collect_files: bool) -> Walk {
+        let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];
+        let words = before.iter().filter(|&&bit| sample_type & bit != 0).count();
+        let time_at = (sample_type & abi::PERF_SAMPLE_TIME != 0).then_some(8 + 8 * words);
+        Walk { time_at, collect_files, ..Walk::default() }
+    }
+
+    /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is impossible).
+    pub(crate) fn records(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(header) = u64_at(bytes, at) {
+            let (kind, size) = (header as u32, (header >> 48) as usize);
+            let Some(record) = bytes.get(at..at + size).filter(|_| size >= 8) else { break };
+            match kind {
+                abi::PERF_RECORD_SAMPLE => {
+                    self.samples += 1;
+                    if let Some(time) = self.time_at.and_then(|at| u64_at(record, at)) {
+                        let (first, last) = self.times.unwrap_or((time, time));
+                        self.times = Some((first.min(time), last.max(time)));
+                    }
+                }
+                abi::PERF_RECORD_LOST => self.lost += u64_at(record, 16).unwrap_or(0),
+                abi::PERF_RECORD_THROTTLE => self.throttled += 1,
+                abi::PERF_RECORD_MMAP2 if self.collect_files => self.mapped(record),
+                _ => {}
+            }
+            at += size;
+        }
+        at
+    }
+
+    /// Remembers the file of an MMAP2 record that maps code.
+    fn mapped(&mut self, record: &[u8]) {
+        const PROT_AT: usize = 64;
+        const NAME_AT: usize = 72;
+        let executable = record.get(PROT_AT).is_some_and(|prot| prot & 4 != 0);
+        let Some(name) = record.get(NAME_AT..).filter(|_| executable) else { return };
+        let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+        let name = &name[..end];
+        if name.starts_with(b"/") && !name.starts_with(b"//") && !self.files.contains(name) {
+            self.files.insert(name.to_vec());
+        }
+    }
+}
+
+/// How many of the first `limit_bytes` belong to whole records.
+pub(crate) fn whole_records_bytes(bytes: &[u8], limit_bytes: usize) -> usize {
+    let mut at = 0;
+    while let Some(header) = u64_at(bytes, at) {
+        let size = (header >> 48) as usize;
+        if size < 8 || at + size > limit_bytes {
+            break;
+        }
+        at += size;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Walk, whole_records_bytes};
+    use kymo_data::abi;
+
+    fn record(kind: u32, body: &[u64]) -> Vec<u8> {
+        let size = (8 + 8 * body.len()) as u64;
+        let mut out = (u64::from(kind) | size << 48).to_le_bytes().to_vec();
+        out.extend(body.iter().flat_map(|word| word.to_le_bytes()));
+        out
+    }
+
+    /// Checks counts and times, and that a damaged size ends the pass.
+    #[test]
+    fn counts() {
+        let mut walk = Walk::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, true);
+        let mut bytes = record(abi::PERF_RECORD_SAMPLE, &[1, 2, 50]);
+        bytes.extend(record(abi::PERF_RECORD_SAMPLE, &[1, 2, 40]));
+        bytes.extend(record(abi::PERF_RECORD_LOST, &[7, 3]));
+        bytes.extend(record(abi::PERF_RECORD_THROTTLE, &[0, 0, 0]));
+        let whole = bytes.len();
+        bytes.extend([0; 16]);
+        assert_eq!(walk.records(&bytes), whole);
+        assert_eq!((walk.samples, walk.lost, walk.throttled, walk.times), (2, 3, 1, Some((40, 50))));
+        assert_eq!(whole_records_bytes(&bytes, 40), 32);
+        assert_eq!(walk.records(&[1, 2, 3]), 0);
+    }
+}

@@ -1,0 +1,398 @@
+//! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kymo_perf::caps;
+use kymo_perf::explain::{self, Attempt};
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::{self, Selected};
+use kymo_perf::workload::{Exit, die_by};
+use kymo_perf::{cpu_list, sys};
+use kymo_record::{
+    CallGraph, Clock, Delay, Error, Options, Output, Plan, Rate, Session, Summary, TargetSpec,
+};
+
+use crate::exit;
+
+/// The command to record could not be started, as perf tells it.
+const NOT_STARTED: u8 = 255;
+
+/// Samples per second when nothing is said: not a round number, so that it does not march in step with timers.
+const DEFAULT_FREQUENCY: u64 = 999;
+
+/// Record a command, or what runs already, into a perf.data file.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a -- sleep 10         the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
+)]
+pub(crate) struct RecordArgs {
+    /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
+    #[arg(short, long = "event", value_name = "EVENT")]
+    events: Vec<String>,
+    /// Sample so many times per second, or `max` [default: 999]
+    #[arg(short = 'F', long = "freq", value_name = "HZ", value_parser = parse_frequency, conflicts_with = "period_count")]
+    frequency: Option<u64>,
+    /// Sample every so many events instead
+    #[arg(short = 'c', long = "count", value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    period_count: Option<u64>,
+    /// Record call chains along frame pointers (this is the default)
+    #[arg(short = 'g')]
+    chains: bool,
+    /// How to record call chains: fp, or dwarf[,BYTES] for a copy of the stack that the report unwinds
+    #[arg(long, value_name = "MODE", value_parser = parse_call_graph)]
+    call_graph: Option<CallGraph>,
+    /// Record no call chains
+    #[arg(long, conflicts_with_all = ["chains", "call_graph"])]
+    no_call_graph: bool,
+    /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G; rounded up to a power of two
+    #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
+    ring_pages: Option<usize>,
+    /// Where to write; an existing file becomes FILE.old; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
+    output: PathBuf,
+    /// Record these processes
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    pids: Vec<i32>,
+    /// Record these threads (and not what they start)
+    #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
+    tids: Vec<i32>,
+    /// Record everything on this machine
+    #[arg(short, long = "all-cpus")]
+    all: bool,
+    /// Record everything on these CPUs: 0-2,5
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = parse_cpus)]
+    cpus: Option<Cpus>,
+    /// Record all processes of this user (name or number)
+    #[arg(short, long = "uid", value_name = "USER", value_parser = parse_user)]
+    user: Option<u32>,
+    /// Record data addresses too, and mappings of data
+    #[arg(short, long)]
+    data: bool,
+    /// Record context switches too
+    #[arg(long)]
+    switch_events: bool,
+    /// Begin to sample so many milliseconds after the start; -1: not at all
+    #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
+    delay: Option<i64>,
+    /// One ring buffer per thread instead of one per CPU; children are not followed
+    #[arg(long)]
+    per_thread: bool,
+    /// Do not follow children
+    #[arg(short = 'i', long)]
+    no_inherit: bool,
+    /// The clock of times: mono, raw, boot, real, tai
+    #[arg(short = 'k', long, value_name = "CLOCK", value_parser = parse_clock)]
+    clockid: Option<Clock>,
+    /// Compress the recording with zstd [level 1 to 22, default 1]
+    #[arg(short = 'z', long = "compression-level", value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(i32).range(1..=22))]
+    compress: Option<i32>,
+    /// Record the raw bytes of all events (tracepoints always have them)
+    #[arg(short = 'R', long)]
+    raw_samples: bool,
+    /// Accepted as in perf; kymo keeps no cache of build IDs
+    #[arg(short = 'N', long)]
+    no_buildid_cache: bool,
+    /// Do not store the build IDs of programs and libraries
+    #[arg(short = 'B', long)]
+    no_buildid: bool,
+    /// Accepted as in perf; samples always have a time
+    #[arg(short = 'T', long)]
+    timestamp: bool,
+    /// Count per thread
+    #[arg(short, long)]
+    stat: bool,
+    /// Record the period of each sample, also where it is fixed
+    #[arg(short = 'P', long)]
+    period: bool,
+    /// Record the CPU of each sample, also where it is not needed
+    #[arg(long)]
+    sample_cpu: bool,
+    /// Take no samples, only count
+    #[arg(short, long)]
+    no_samples: bool,
+    /// End with an error if anything was lost
+    #[arg(long)]
+    fail_on_loss: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print what was decided
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print what would be recorded, and end
+    #[arg(long)]
+    dry_run: bool,
+    /// The command to record, with its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// A list of CPUs, as one value of the command line.
+#[derive(Clone, Debug)]
+struct Cpus(Vec<u32>);
+
+fn parse_frequency(text: &str) -> Result<u64, String> {
+    match text {
+        "max" => Ok(u64::MAX),
+        _ => {
+            text.parse().ok().filter(|&hz| hz > 0).ok_or_else(|| "expected samples per second, or max".into())
+        }
+    }
+}
+
+fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
+    const LIMIT: u32 = 65_528;
+    match text.split_once(',').map_or((text, None), |(mode, bytes)| (mode, Some(bytes))) {
+        ("fp", None) => Ok(CallGraph::FramePointers),
+        ("no" | "none", None) => Ok(CallGraph::None),
+        ("dwarf", bytes) => {
+            let bytes = bytes.map_or(Some(CallGraph::DEFAULT_STACK_BYTES), |bytes| bytes.parse().ok());
+            let bytes = bytes
+                .map(|bytes: u32| bytes.saturating_add(7) & !7)
+                .filter(|bytes| (8..=LIMIT).contains(bytes));
+            bytes
+                .map(|stack_bytes| CallGraph::Dwarf { stack_bytes })
+                .ok_or_else(|| format!("a stack copy has 8 to {LIMIT} bytes"))
+        }
+        _ => Err("expected fp, or dwarf[,BYTES]".into()),
+    }
+}
+
+fn parse_ring(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: usize =
+        digits.parse().map_err(|_| "expected a number of pages, or bytes with B, K, M or G")?;
+    let page = sys::page_size();
+    let pages = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => Some(number),
+        "B" => Some(number.div_ceil(page)),
+        "K" => number.checked_mul(1 << 10).map(|bytes| bytes.div_ceil(page)),
+        "M" => number.checked_mul(1 << 20).map(|bytes| bytes.div_ceil(page)),
+        "G" => number.checked_mul(1 << 30).map(|bytes| bytes.div_ceil(page)),
+        _ => return Err("expected a number of pages, or bytes with B, K, M or G".into()),
+    };
+    // 4 GiB per ring is beyond every use.
+    let pages = pages.filter(|&pages| pages > 0 && pages <= (4 << 30) / page);
+    pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
+}
+
+fn parse_cpus(text: &str) -> Result<Cpus, String> {
+    let valid = text.split(',').all(|part| part.split('-').all(|number| number.parse::<u32>().is_ok()));
+    let cpus = cpu_list::parse(text);
+    if valid && !cpus.is_empty() {
+        Ok(Cpus(cpus))
+    } else {
+        Err("expected a list of CPUs such as 0-2,5".into())
+    }
+}
+
+fn parse_user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found.ok_or_else(|| "no such user in /etc/passwd".into())
+}
+
+fn parse_clock(text: &str) -> Result<Clock, String> {
+    Clock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
+    if args.command.is_empty()
+        && args.pids.is_empty()
+        && args.tids.is_empty()
+        && args.user.is_none()
+        && args.cpus.is_none()
+        && !args.all
+    {
+        eprintln!(
+            "kymo record: nothing to record: name a command, or use -p, -t, -u, -C or -a; see `kymo record --help`"
+        );
+        return Ok(ExitCode::from(exit::USAGE));
+    }
+    let words = Words { quiet: args.quiet, verbose: args.verbose };
+    let events = match select(&args.events, &words) {
+        Ok(events) => events,
+        Err(error) => {
+            eprintln!("kymo record: {error}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
+    let plan = Plan::resolve(options(args, events))?;
+    plan.notes.iter().for_each(|note| words.say(note));
+    if dry_run {
+        print!("{plan}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if words.verbose {
+        eprint!("{plan}");
+    }
+    // Before the command starts: a signal from now on ends the recording, not the recorder.
+    let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, told.try_clone()?)
+            .context("failed to catch signals")?;
+    }
+    let requests = plan.open.events.clone();
+    let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
+    let descriptors = (requests.len() * rings * plan.open.targets.tasks.len()) as u64;
+    let started = Session::start(plan).and_then(|session| {
+        let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
+        notes.for_each(|note| words.say(&note.to_string()));
+        session.run(Some(until.as_fd()))
+    });
+    let summary = match started {
+        Ok(summary) => summary,
+        Err(error @ Error::Command { .. }) => {
+            eprintln!("kymo record: {error}");
+            return Ok(ExitCode::from(NOT_STARTED));
+        }
+        Err(Error::Open(error)) => {
+            let errno = error.source.raw_os_error().unwrap_or(0);
+            match Attempt::of(&error, &requests, Some(descriptors)) {
+                Some(attempt) => bail!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
+                None => bail!(error),
+            }
+        }
+        Err(Error::Ring(error)) if !error.redirect => {
+            let errno = error.source.raw_os_error().unwrap_or(0);
+            let bytes = (error.pages * sys::page_size()) as u64;
+            bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
+        }
+        Err(error) => bail!(error),
+    };
+    finish(summary, &output, &words, fail_on_loss)
+}
+
+/// What goes to stderr, and what does not.
+struct Words {
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Words {
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("kymo record: {text}");
+        }
+    }
+}
+
+/// The events that were asked for, or the default one.
+fn select(texts: &[String], words: &Words) -> Result<Vec<Selected>, String> {
+    let machine = Machine::here();
+    if texts.is_empty() {
+        let (event, note) = selector::default_event(&machine);
+        if let Some(note) = note {
+            words.say(&note);
+        }
+        return Ok(vec![event]);
+    }
+    let mut events: Vec<Selected> = Vec::new();
+    for text in texts {
+        let groups = selector::parse(text).map_err(|error| error.to_string())?;
+        let found = selector::resolve(&groups, &machine).map_err(|error| error.to_string())?;
+        let before = events.len();
+        events.extend(found.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
+    }
+    Ok(events)
+}
+
+fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
+    let rate = match (args.frequency, args.period_count) {
+        (Some(hz), _) => Rate::Frequency(hz),
+        (_, Some(events)) => Rate::Period(events),
+        _ => Rate::Default(DEFAULT_FREQUENCY),
+    };
+    let call_graph = if args.no_call_graph {
+        CallGraph::None
+    } else {
+        args.call_graph.unwrap_or(CallGraph::FramePointers)
+    };
+    let delay = args
+        .delay
+        .filter(|&ms| ms != 0)
+        .map(|ms| u64::try_from(ms).map_or(Delay::Disabled, |ms| Delay::After(Duration::from_millis(ms))));
+    Options {
+        events,
+        rate,
+        call_graph,
+        targets: TargetSpec {
+            command: args.command,
+            pids: args.pids,
+            tids: args.tids,
+            uid: args.user,
+            all: args.all,
+            cpus: args.cpus.map_or_else(Vec::new, |cpus| cpus.0),
+            per_thread: args.per_thread,
+        },
+        inherit: args.no_inherit.then_some(false),
+        ring_pages: args.ring_pages,
+        data: args.data,
+        switch_events: args.switch_events,
+        raw: args.raw_samples,
+        sample_cpu: args.sample_cpu,
+        period: args.period,
+        counts: args.stat,
+        no_samples: args.no_samples,
+        delay,
+        clock: args.clockid,
+        compress: args.compress,
+        build_ids: !args.no_buildid,
+        output: Output::parse(&args.output),
+        cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        version: format!("kymo {}", env!("CARGO_PKG_VERSION")),
+    }
+}
+
+/// The last words, and the status to end with.
+fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) -> anyhow::Result<ExitCode> {
+    let Summary { bytes, wakeups, account, exit, write_error } = summary;
+    let name = match output {
+        Output::File(path) => path.display().to_string(),
+        Output::Stdout => "-".to_owned(),
+    };
+    if !words.quiet {
+        // Scripts look for these lines of perf's.
+        eprintln!("[ kymo record: Woken up {wakeups} times to write data ]");
+        let megabytes = bytes as f64 / (1024.0 * 1024.0);
+        eprintln!(
+            "[ kymo record: Captured and wrote {megabytes:.3} MB {name} ({} samples) ]",
+            account.samples
+        );
+        eprintln!("[ kymo record: {account} ]");
+    } else if account.lost() > 0 {
+        eprintln!("kymo record: {account}");
+    }
+    if let Some(error) = write_error {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Ok(ExitCode::SUCCESS);
+        }
+        bail!("failed to write {name}: {error}; the recording ended there and holds what came before");
+    }
+    if fail_on_loss && !account.is_clean() {
+        bail!("{account}, and --fail-on-loss was given");
+    }
+    Ok(match exit {
+        None => ExitCode::SUCCESS,
+        Some(Exit::Code(code)) => ExitCode::from(code as u8),
+        Some(Exit::Signal(signal)) => {
+            die_by(signal);
+            ExitCode::from(128u8.wrapping_add(signal as u8))
+        }
+    })
+}
