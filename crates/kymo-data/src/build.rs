@@ -1,6 +1,6 @@
 //! Records made up by a recorder: what already ran before, rounds, losses, build IDs.
 //!
-//! Every builder returns one whole record, padded to 8 bytes. Kernel record types end with the [`SampleId`] trailer
+//! Every builder returns one whole record, padded to 8 bytes (but for build IDs, as in perf). Kernel record types end with the [`SampleId`] trailer
 //! that the event's attr asks for, so give them the attr of the event that the reader will take them for: the first.
 
 use crate::abi::*;
@@ -234,12 +234,12 @@ pub fn event_name(id: u64, name: &str) -> Vec<u8> {
 /// HEADER_TRACING_DATA of a pipe recording with the tracing data behind it.
 pub fn tracing_data(blob: &[u8]) -> Vec<u8> {
     let size = (blob.len() as u32).next_multiple_of(8);
-    // The record proper has 12 bytes; the blob behind it is not part of its size.
+    // The record proper has 16 bytes; the blob behind it is not part of its size.
     let mut out = vec![0; 8];
-    out.extend_from_slice(&size.to_le_bytes());
+    out.extend_from_slice(&u64::from(size).to_le_bytes());
     set_header(&mut out, PERF_RECORD_HEADER_TRACING_DATA, 0);
     out.extend_from_slice(blob);
-    out.resize(12 + size as usize, 0);
+    out.resize(16 + size as usize, 0);
     out
 }
 
@@ -250,8 +250,10 @@ pub fn build_id_entry(kind: u32, id: &BuildId) -> Vec<u8> {
     field.resize(20, 0);
     field.extend_from_slice(&[bytes.len() as u8, 0, 0, 0]);
     let misc = id.misc | PERF_RECORD_MISC_BUILD_ID_SIZE;
-    // perf pads the name of these entries to 64 bytes.
+    // perf pads the name of these entries to 64 bytes, and nothing else: their size is no multiple of 8.
     let mut name = id.filename.get(..NAME_MAX).unwrap_or(&id.filename).to_vec();
     name.resize((name.len() + 1).next_multiple_of(64), 0);
-    record(kind, misc, &Body(Vec::new()).i32s(&[id.pid]).bytes(&field).bytes(&name).0)
+    let mut out = Body(vec![0; 8]).i32s(&[id.pid]).bytes(&field).bytes(&name).0;
+    set_header(&mut out, kind, misc);
+    out
 }

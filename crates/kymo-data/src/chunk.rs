@@ -36,12 +36,12 @@ impl Chunk {
         Records { rest: self.bytes(), position: self.position }
     }
 
-    /// Makes room for a full read. The room is kept between chunks.
-    pub(crate) fn make_room(&mut self) -> &mut [u8] {
-        if self.buffer.len() < CHUNK_BYTES {
-            self.buffer.resize(CHUNK_BYTES, 0);
+    /// Makes room for `bytes`. The room is kept between chunks.
+    pub(crate) fn make_room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.buffer.len() < bytes {
+            self.buffer.resize(bytes, 0);
         }
-        &mut self.buffer
+        self.buffer.get_mut(..bytes).unwrap_or_default()
     }
 }
 

@@ -323,7 +323,7 @@ impl<'a> Pass<'a> {
 
     fn read_known(&self, chunk: &mut Chunk, stream: usize, place: Place) -> io::Result<()> {
         let Some(source) = self.recording.streams.get(stream) else { return Ok(()) };
-        let room = chunk.make_room().get_mut(..place.len).unwrap_or_default();
+        let room = chunk.make_room(place.len);
         let got = read_full(&*source.source, room, place.offset)?;
         chunk.used = got;
         chunk.stream = stream;

@@ -183,7 +183,7 @@ impl StreamReader {
     fn next_plain(&mut self, chunk: &mut Chunk) -> io::Result<()> {
         let left = self.stream.range.end.saturating_sub(self.offset);
         let want = usize::try_from(left).unwrap_or(usize::MAX).min(CHUNK_BYTES);
-        let room = chunk.make_room().get_mut(..want).unwrap_or_default();
+        let room = chunk.make_room(want);
         let got = read_full(&*self.stream.source, room, self.offset)?;
         let bytes = chunk.buffer.get(..got).unwrap_or(&[]);
         let before = self.records;
@@ -331,7 +331,7 @@ impl StreamReader {
 
     /// `whole..filled` of the chunk's buffer always is the start of a record that is not complete yet.
     fn unpack_into(&mut self, packed: &mut Packed, chunk: &mut Chunk) -> io::Result<()> {
-        let buffer = chunk.make_room();
+        let buffer = chunk.make_room(CHUNK_BYTES);
         let room = buffer.len();
         let mut whole = 0;
         let mut filled = packed.carry.len();

@@ -1,0 +1,255 @@
+//! Reading real recordings: the same records in every way of reading, and what they say.
+
+use crate::fixtures::{FILES, bytes, open, open_bytes, read};
+use kymo_data::abi::*;
+use kymo_data::{Record, tracing_data};
+
+/// Checks that one thread, several threads, a second reading and record by record deliver the same, with positions
+/// that are unique and without problems.
+#[test]
+fn all_ways_of_reading_agree() {
+    for name in FILES.into_iter().chain(["threads.dir"]) {
+        let recording = open(name);
+        assert!(recording.problems.is_empty(), "{name}: {:?}", recording.problems);
+        let mut one_by_one = Vec::new();
+        let mut reader = recording.records();
+        while let Some(record) = reader.next_record().expect("memory can be read") {
+            let header = record.header;
+            one_by_one.push((record.position, (header.kind, header.misc, record.body.to_vec())));
+        }
+        assert!(reader.problems().is_empty());
+        assert!(one_by_one.len() > 5, "{name} has records");
+        assert!(one_by_one.is_sorted_by(|a, b| a.0 < b.0), "{name}: positions increase");
+        for threads in [3, 1, 2] {
+            let (records, summary) = read(&recording, threads);
+            assert_eq!(records, one_by_one, "{name} with {threads} threads");
+            assert_eq!(summary.records as usize, records.len(), "{name}");
+            assert_eq!(summary.bytes as usize, records.iter().map(|r| r.1.2.len() + 8).sum::<usize>());
+            assert_eq!(summary.problems, [], "{name}");
+        }
+    }
+}
+
+/// Checks that every record of the recordings parses, every sample too, and that samples find their events.
+#[test]
+fn everything_parses() {
+    for name in FILES.into_iter().chain(["threads.dir"]) {
+        let recording = open(name);
+        let mut samples = 0;
+        let mut reader = recording.records();
+        while let Some(record) = reader.next_record().expect("memory can be read") {
+            let parsed = record.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
+            if parsed == Record::Sample {
+                let event = recording.events.event_of(&record).expect("an event has the id");
+                let sample = recording.events.list[event].layout.parse_record(&record).expect("parses");
+                assert!(
+                    sample.time.is_some() && sample.tid.is_some_and(|tid| tid >= 0),
+                    "{name}: {sample:?}"
+                );
+                samples += 1;
+            } else if !record.is_user_type() {
+                let id = recording.events.sample_id(&record);
+                assert!(id.time.is_some(), "{name}: {parsed:?} has a trailer");
+            }
+        }
+        assert!(samples > 1 || name == "threads.dir/data", "{name} has samples");
+    }
+}
+
+/// Checks what the recordings tell about themselves: names, groups, fields of features.
+#[test]
+fn features_and_names() {
+    let group = open("group.data");
+    let names: Vec<_> = group.events.list.iter().map(|e| e.name.as_str()).collect();
+    assert_eq!(names[..2], ["cpu-clock", "page-faults"]);
+    assert_eq!((group.events.list[0].leader, group.events.list[1].leader), (0, 0));
+    let features = &open("plain.data").features;
+    assert_eq!(features.arch.as_deref(), Some("x86_64"));
+    assert!(features.version.as_deref().is_some_and(|v| v.starts_with("6.1")));
+    assert!(features.cmdline.contains(&"record".to_owned()));
+    assert!(features.nr_cpus.is_some() && features.total_mem_kb.is_some());
+    assert_eq!(
+        features.cpu_topology.as_ref().map(|t| t.cpus.len()),
+        features.nr_cpus.map(|n| n.available as usize)
+    );
+    assert!(features.sample_time.is_some_and(|(first, last)| first < last));
+    assert!(open("compressed.data").features.compressed.is_some_and(|c| c.kind == 1 && c.mmap_len > 0));
+    assert!(open("dwarf.data").features.build_ids.iter().any(|id| id.filename.ends_with(b"/spin")));
+    let pipe = open("pipe-tracepoint.data");
+    assert!(pipe.is_pipe);
+    assert_eq!(pipe.events.list[0].name, "sched:sched_process_exec");
+    assert_eq!(pipe.features.arch.as_deref(), Some("x86_64"));
+}
+
+/// Checks that all sections of features are written as perf wrote them, byte for byte.
+#[test]
+fn features_round_trip() {
+    for name in FILES.into_iter().filter(|name| !name.starts_with("pipe")) {
+        let file = bytes(name);
+        let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+        let features = open(name).features;
+        let mut table = (word(40) + word(48)) as usize;
+        let mut compared = 0;
+        for bit in (0..256u32).filter(|bit| word(72 + *bit as usize / 64 * 8) >> (bit % 64) & 1 == 1) {
+            let (at, len) = (word(table) as usize, word(table + 8) as usize);
+            table += 16;
+            let section = features.section(bit);
+            if len == 0 && section.is_none() {
+                continue; // A list without entries.
+            }
+            assert_eq!(section.as_deref(), Some(&file[at..at + len]), "{name}, feature {bit}");
+            compared += 1;
+        }
+        assert!(compared > 10, "{name}");
+    }
+}
+
+/// Checks that tracepoints name their fields and values, in a file and in a pipe.
+#[test]
+fn tracepoints_have_fields() {
+    for name in ["tracepoint.data", "pipe-tracepoint.data"] {
+        let recording = open(name);
+        let blob = recording.features.tracing_data.as_deref().expect("tracing data");
+        let formats = tracing_data::parse(blob).expect("parses");
+        let mut lines = Vec::new();
+        let mut reader = recording.records();
+        while let Some(record) = reader.next_record().expect("memory can be read") {
+            if record.header.kind != PERF_RECORD_SAMPLE {
+                continue;
+            }
+            let event = &recording.events.list[recording.events.event_of(&record).expect("known id")];
+            let sample = event.layout.parse_record(&record).expect("parses");
+            if let (Some(raw), Some(format)) = (sample.raw, formats.format(event.attr.config)) {
+                assert_eq!(event.name, format!("{}:{}", format.system, format.name));
+                lines.push(format!("{} {}", format.name, format.print(raw)));
+            }
+        }
+        let exec = lines.iter().find(|line| line.starts_with("sched_process_exec")).expect("an exec");
+        assert!(exec.contains("filename=") && exec.contains(" pid="), "{exec}");
+        assert!(exec.contains("/spin") || exec.contains("/true"), "{exec}");
+    }
+}
+
+/// Checks that user stacks and registers are there in a dwarf recording, with as many bytes as really were copied.
+#[test]
+fn stacks_and_registers() {
+    let recording = open("dwarf.data");
+    let mut reader = recording.records();
+    let mut seen = 0;
+    while let Some(record) = reader.next_record().expect("memory can be read") {
+        let sample = match record.header.kind {
+            PERF_RECORD_SAMPLE => recording.events.list[0].layout.parse_record(&record).expect("parses"),
+            _ => continue,
+        };
+        let (Some(regs), Some(stack)) = (sample.user_regs, sample.user_stack) else { continue };
+        let (sp, ip) = (7, 8);
+        assert!(regs.get(sp).is_some_and(|sp| sp > 0x7000_0000_0000), "the stack pointer on x86-64");
+        assert!(regs.get(ip).is_some() && regs.get(63).is_none());
+        assert!(!stack.is_empty() && stack.len() <= 1024);
+        seen += 1;
+    }
+    assert!(seen > 2);
+}
+
+/// Checks that a recording whose recorder was killed (data size 0) is read to the end of the file, with a problem.
+#[test]
+fn unfinished_recording() {
+    let mut file = bytes("plain.data");
+    let (whole, _) = read(&open("plain.data"), 1);
+    let word =
+        |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize;
+    let end = word(&file, 40) + word(&file, 48);
+    file.truncate(end);
+    file[48..56].fill(0);
+    let recording = open_bytes(file.clone()).expect("opens");
+    assert!(recording.problems[0].to_string().contains("did not finish"), "{:?}", recording.problems);
+    let (records, summary) = read(&recording, 2);
+    assert_eq!((records, summary.problems), (whole.clone(), vec![]));
+    // And cut within its last record, which has to be longer than a header for that.
+    let last = whole.iter().rposition(|(_, (_, _, body))| !body.is_empty()).expect("a long record");
+    let (position, (_, _, body)) = &whole[last];
+    file.truncate(*position as usize + 8 + body.len() - 3);
+    let (records, summary) = read(&open_bytes(file).expect("opens"), 2);
+    assert_eq!(records[..], whole[..last]);
+    let said = summary.problems[0].to_string();
+    assert!(said.contains("3 of its") && said.contains(&format!("at byte {position:#x}")), "{said}");
+}
+
+/// Checks that an empty data section of a finished recording is no damage.
+#[test]
+fn finished_without_records() {
+    let file = bytes("plain.data");
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("8 bytes")) as usize;
+    let (data, size) = (word(40), word(48));
+    let mut empty = file[..data].to_vec();
+    let mut tail = file[data + size..].to_vec();
+    let bits: u32 = (72..104).step_by(8).map(|at| (word(at) as u64).count_ones()).sum();
+    for entry in tail[..16 * bits as usize].chunks_exact_mut(16) {
+        let at = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes")) - size as u64;
+        entry[..8].copy_from_slice(&at.to_le_bytes());
+    }
+    empty.extend_from_slice(&tail);
+    empty[48..56].fill(0);
+    let recording = open_bytes(empty).expect("opens");
+    assert_eq!(recording.problems, []);
+    assert_eq!(recording.features.arch.as_deref(), Some("x86_64"));
+    assert_eq!(read(&recording, 1).0, []);
+}
+
+/// Checks that record types from a newer perf are delivered, and reported once per type.
+#[test]
+fn unknown_types_pass() {
+    let mut file = bytes("pipe.data");
+    let known = read(&open("pipe.data"), 1).0.len();
+    for kind in [200u32, 40, 200] {
+        file.extend_from_slice(&kind.to_le_bytes());
+        file.extend_from_slice(&[0, 0, 16, 0]);
+        file.extend_from_slice(&[0xff; 8]);
+    }
+    let recording = open_bytes(file).expect("opens");
+    for _ in 0..2 {
+        let (records, summary) = read(&recording, 1);
+        assert_eq!(records.len(), known + 3);
+        let said: Vec<_> = summary.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("type 200") && said[0].contains("2 records"), "{said:?}");
+        assert!(said[1].contains("type 40") && said[1].contains("1 record "), "{said:?}");
+    }
+}
+
+/// Checks that AUX data behind its record is passed over, however much it is.
+#[test]
+fn aux_data_is_passed_over() {
+    let mut file = bytes("pipe.data");
+    let known = read(&open("pipe.data"), 1).0.len();
+    for size in [40u64, 3 << 20] {
+        file.extend_from_slice(&PERF_RECORD_AUXTRACE.to_le_bytes());
+        file.extend_from_slice(&[0, 0, 48, 0]);
+        file.extend_from_slice(&size.to_le_bytes());
+        file.extend_from_slice(&[0; 32]);
+        file.resize(file.len() + size as usize, 0xff);
+    }
+    file.extend_from_slice(&[68, 0, 0, 0, 0, 0, 8, 0]);
+    let (records, summary) = read(&open_bytes(file.clone()).expect("opens"), 2);
+    assert_eq!((records.len(), summary.problems), (known + 3, vec![]));
+    file.truncate(file.len() - 20);
+    let (records, summary) = read(&open_bytes(file).expect("opens"), 2);
+    assert_eq!(records.len(), known + 2);
+    assert!(summary.problems[0].what.contains("12 bytes of payload are missing"), "{:?}", summary.problems);
+}
+
+/// Checks that progress reaches the total, which it names from the start.
+#[test]
+fn progress_reaches_the_total() {
+    for name in ["plain.data", "compressed.data"] {
+        let recording = open(name);
+        let seen = std::sync::Mutex::new(Vec::new());
+        recording
+            .read_parallel(1, || (), |(), _| {}, &|done, total| {
+                seen.lock().expect("fine").push((done, total))
+            })
+            .expect("memory can be read");
+        let seen = seen.into_inner().expect("fine");
+        assert_eq!(seen.last(), Some(&(recording.data_bytes(), recording.data_bytes())), "{name}");
+    }
+}
