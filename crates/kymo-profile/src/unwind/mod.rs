@@ -28,11 +28,20 @@
 //!
 //! # Compared with perf 6.1
 //!
-//! perf walks with libunwind where its build has it (Debian's does), else with libdw. The rules followed here are
-//! those of the ABI; where libunwind gives up although the data is there, this goes on:
-//! the last word of the recorded stack is used; a register whose saved copy lies below the stack pointer (an epilogue
-//! has just restored it) keeps its value; modules without `.eh_frame_hdr` are indexed; memory without unwind data is
-//! followed by frame pointers with the caller's stack pointer set right.
+//! perf walks with libunwind where its build has it (Debian's does), else with libdw. On programs with unwind tables
+//! the frames are the same; `tests/suite/unwind.rs` records programs and compares. Where they differ:
+//!
+//! - perf stops or guesses where a module has no `.eh_frame_hdr` (static programs) or only `.debug_frame`; the
+//!   sections are indexed here, and walks reach the root.
+//! - After an `exec`, perf 6.1 can take an old mapping of a file for its base and then finds no unwind data for the file.
+//! - perf's unwinder keeps rules by address alone. A return address behind a call that never returns can be the first
+//!   address of the next function, and then takes that function's rule.
+//! - perf stops where a register's saved copy lies below the stack pointer (an epilogue has just restored it), and
+//!   before the last recorded word.
+//! - A sample in the kernel's `rt_sigreturn` is behind the trampoline's last instruction, which no unwind data covers:
+//!   it is recognised here.
+//! - Without unwind data both follow the frame pointer; perf then takes the caller's stack pointer from where it was, not
+//!   from the frame, and loses the frames above if those have unwind data.
 //!
 //! x86_64 only. For other machines a module is refused when it is read, see [`UnwindModules::problems`]; an aarch64
 //! register file and rule set would stand beside [`UserRegs`] and the rules.

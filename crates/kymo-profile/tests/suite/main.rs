@@ -2,4 +2,9 @@
 
 mod export;
 mod page;
+mod perf_script;
+#[path = "../../../kymo/tests/suite/programs.rs"]
+mod programs;
+mod recorded;
 mod sample_profile;
+mod unwind;

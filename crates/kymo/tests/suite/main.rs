@@ -7,12 +7,15 @@
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
+//! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
 mod cli;
 mod damaged;
+mod fixtures;
 mod interop;
+mod programs;
 mod real;
 mod record;
 mod scenario;
