@@ -53,6 +53,10 @@ class Profile {
     return this.modules[this.module[fn]] || "";
   }
 
+  isKernel(fn) {
+    return this.kinds[fn] === "k" || (this.kinds[fn] === "?" && this.moduleName(fn).startsWith("[kernel"));
+  }
+
   /** "file:line", or nothing. */
   place(fn) {
     if (!this.file[fn]) return "";
@@ -88,7 +92,7 @@ class Event_ {
     const m = t.count;
     this.entryCount = m;
     this.bucketNs = t.bucketNs;
-    this.bucket = unpack(t.bucket, new Int32Array(m));
+    this.bucket = unpack(t.bucket, new Float64Array(m));
     for (let i = 1; i < m; i++) this.bucket[i] += this.bucket[i - 1];
     this.thread = unpack(t.thread, new Int32Array(m));
     this.cpu = unpack(t.cpu, new Int32Array(m));
@@ -101,6 +105,8 @@ class Event_ {
     this.lastBucket = m ? this.bucket[m - 1] : 0;
     // The axis ends where the recording does, or where the last sample is.
     this.spanNs = Math.max(profile.durationNs, (this.lastBucket + 1) * this.bucketNs, 1);
+    // A long recording's timeline holds a part of the samples, each standing for several.
+    this.estimated = m > 0 && this.entrySamples.reduce((a, b) => a + b, 0) !== this.samples;
     this.hasCpus = this.cpu.some((cpu) => cpu >= 0);
   }
 
@@ -168,6 +174,11 @@ function formatNs(ns) {
 
 function trim(x) {
   return x >= 1000 ? groups.format(Math.round(x)) : x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2);
+}
+
+/** A weight as short as it can be: the unit is said elsewhere, except that of time. */
+function formatBare(weight, unit) {
+  return unit === "ns" ? formatNs(weight) : weight < 1e9 ? formatCount(weight) : formatWeight(weight, "");
 }
 
 /** A weight in the event's unit. */

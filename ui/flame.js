@@ -49,16 +49,16 @@ class Palette {
     // Neighbours of one module differ a little, always the same way.
     const shift = ((Math.imul(fn + 1, 0x9e3779b1) >>> 24) / 255 - 0.5) * 0.05;
     let light = (this.dark ? 0.45 : 0.84) + shift;
-    let chroma = this.dark ? 0.085 : 0.085;
+    let chroma = 0.085;
     let hue = this.hue.get(module) ?? 255;
-    if (kind === "k") {
+    if (this.profile.isKernel(fn)) {
       hue = 55 + (module % 3) * 8;
-      chroma = this.dark ? 0.105 : 0.12;
+      chroma = kind === "?" ? 0.06 : this.dark ? 0.105 : 0.12;
     } else if (kind === "c") {
       chroma = 0.012;
       hue = 255;
     } else if (kind === "?") {
-      chroma = 0.02;
+      chroma = 0.03;
     } else if (kind === "i") {
       light += this.dark ? -0.07 : 0.06;
       chroma *= 0.7;

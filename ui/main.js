@@ -332,7 +332,7 @@ class Page {
     this.renderLegend(weighed);
     this.table.chosen = state.focus;
     this.table.show(weighed.sums, weighed.whole, hits, { key: state.sort, up: state.up }, this.unit);
-    $("table-text").textContent = `${formatCount(this.table.rows.length)}${hits ? " matching" : ""}`;
+    $("table-text").textContent = `${formatCount(this.table.rows.length)}${hits ? " matching" : ""}, in ${this.unit === "ns" ? "time" : this.unit}`;
     const matched = hits ? matchedWeight(event, weighed.self, hits) : 0;
     $("matched").textContent = !search ? "" : search.bad ? "not a pattern" : formatShare(matched, weighed.whole);
     this.renderDetail();
@@ -350,7 +350,7 @@ class Page {
     const { own } = sumByFunction(this.profile, event, event.selfSamples);
     own.forEach((weight, fn) => {
       const kind = this.profile.kinds[fn];
-      if (weight && kind !== "k" && kind !== "c") sums.set(this.profile.module[fn], (sums.get(this.profile.module[fn]) || 0) + weight);
+      if (weight && !this.profile.isKernel(fn) && kind !== "c") sums.set(this.profile.module[fn], (sums.get(this.profile.module[fn]) || 0) + weight);
     });
     this.palette.rank([...sums].sort((a, b) => b[1] - a[1]).map(([module]) => module));
     this.palette.cache.clear();
@@ -403,7 +403,7 @@ class Page {
     $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lanes`;
     $("range-clear").hidden = !state.range;
     $("range-text").textContent = state.range
-      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${formatCount(this.weighed.samples)} samples`
+      ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated ? "about " : ""}${formatCount(this.weighed.samples)} samples`
       : "drag to select a range";
   }
 
@@ -441,7 +441,7 @@ class Page {
       let kernel = { weight: 0, fn: 0, best: 0 };
       weighed.sums.own.forEach((weight, fn) => {
         if (!weight || profile.kinds[fn] === "c") return;
-        if (profile.kinds[fn] === "k") {
+        if (profile.isKernel(fn)) {
           kernel.weight += weight;
           if (weight > kernel.best) Object.assign(kernel, { fn, best: weight });
           return;

@@ -131,7 +131,7 @@ class FunctionTable {
     for (const column of this.columns) {
       const td = document.createElement("td");
       td.className = column.css;
-      if (column.number) td.textContent = values[column.key] ? formatWeight(values[column.key], this.unit) : "";
+      if (column.number) td.textContent = values[column.key] ? formatBare(values[column.key], this.unit) : "";
       else if (column.share) {
         td.classList.add("share");
         const part = this.whole ? (100 * values[column.key]) / this.whole : 0;

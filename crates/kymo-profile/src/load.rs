@@ -17,8 +17,12 @@ use crate::chains::{ChainId, Chains};
 use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineBuilder};
 use crate::unwind_samples::StackUnwinder;
 
+mod instants;
 mod reads;
 mod sideband;
+
+pub use instants::Instant;
+use instants::Instants;
 
 use reads::ReadPeriods;
 
@@ -83,23 +87,6 @@ pub struct GroupKey {
     /// Thread, 0 unless asked for.
     pub tid: i32,
     /// CPU, 0 unless asked for.
-    pub cpu: u32,
-    /// Raw stack.
-    pub chain: ChainId,
-}
-
-/// A single sample, kept for a timeline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Instant {
-    /// When, ns of the recording's clock.
-    pub time_ns: u64,
-    /// Index of the event.
-    pub event: u32,
-    /// Thread.
-    pub tid: i32,
-    /// Its name at that time.
-    pub comm: CommId,
-    /// CPU it ran on, `u32::MAX` if not recorded.
     pub cpu: u32,
     /// Raw stack.
     pub chain: ChainId,
@@ -192,7 +179,7 @@ pub fn load(
         },
         &|done, all| progress(1, done, all),
     )?;
-    let mut merged = Merged::new(recording.events.list.len());
+    let mut merged = Merged::new(recording.events.list.len(), options.samples);
     for tally in tallies {
         merged.absorb(tally);
     }
@@ -215,10 +202,7 @@ struct Tally<'a> {
     threads: FxHashMap<(i32, i32), Count>,
     /// Each thread's latest state, with the span that it holds for.
     views: FxHashMap<i32, (i32, ThreadView)>,
-    instants: Vec<Instant>,
-    /// Only positions that are a multiple of this, counted per worker, are kept.
-    stride: u64,
-    seen: u64,
+    instants: Instants,
     time_range: Option<(u64, u64)>,
     unknown_ids: u64,
     unwinder: Option<crate::unwind_samples::ThreadUnwinder<'a>>,
@@ -233,9 +217,7 @@ impl<'a> Tally<'a> {
             groups: FxHashMap::default(),
             threads: FxHashMap::default(),
             views: FxHashMap::default(),
-            instants: Vec::new(),
-            stride: 1,
-            seen: 0,
+            instants: Instants::new(context.options.samples),
             time_range: None,
             unknown_ids: 0,
             unwinder: context.unwinder.map(StackUnwinder::thread),
@@ -322,17 +304,15 @@ impl<'a> Tally<'a> {
         *self.groups.entry(key).or_default() += count;
         if options.samples > 0 {
             *self.threads.entry((pid, tid)).or_default() += count;
-            self.keep_instant(
-                options.samples,
-                Instant {
-                    time_ns,
-                    event: event as u32,
-                    tid,
-                    comm: view.comm,
-                    cpu: sample.cpu.unwrap_or(u32::MAX),
-                    chain,
-                },
-            );
+            self.instants.add(Instant {
+                time_ns,
+                event: event as u32,
+                tid,
+                comm: view.comm,
+                cpu: sample.cpu.unwrap_or(u32::MAX),
+                chain,
+                period,
+            });
         }
         if let Some(time) = sample.time {
             let (first, last) = self.time_range.unwrap_or((time, time));
@@ -352,27 +332,6 @@ impl<'a> Tally<'a> {
         self.views.insert(tid, (pid, view));
         view
     }
-
-    fn keep_instant(&mut self, limit: usize, instant: Instant) {
-        self.seen += 1;
-        if !self.seen.is_multiple_of(self.stride) {
-            return;
-        }
-        self.instants.push(instant);
-        if self.instants.len() > limit {
-            self.thin();
-        }
-    }
-
-    /// Drops every second kept sample.
-    fn thin(&mut self) {
-        let mut keep = false;
-        self.instants.retain(|_| {
-            keep = !keep;
-            keep
-        });
-        self.stride *= 2;
-    }
 }
 
 /// The workers' counts put together.
@@ -380,8 +339,7 @@ struct Merged {
     chains: Chains,
     groups: FxHashMap<GroupKey, Count>,
     threads: FxHashMap<(i32, i32), Count>,
-    instants: Vec<Instant>,
-    stride: u64,
+    instants: Instants,
     time_range: Option<(u64, u64)>,
     unknown_ids: u64,
     events: usize,
@@ -389,13 +347,12 @@ struct Merged {
 }
 
 impl Merged {
-    fn new(events: usize) -> Merged {
+    fn new(events: usize, samples: usize) -> Merged {
         Merged {
             chains: Chains::default(),
             groups: FxHashMap::default(),
             threads: FxHashMap::default(),
-            instants: Vec::new(),
-            stride: 1,
+            instants: Instants::new(samples),
             time_range: None,
             unknown_ids: 0,
             events,
@@ -403,19 +360,7 @@ impl Merged {
         }
     }
 
-    fn absorb(&mut self, mut tally: Tally<'_>) {
-        // All workers' single samples stand for equally many.
-        while tally.stride < self.stride {
-            tally.thin();
-        }
-        while self.stride < tally.stride {
-            let mut keep = false;
-            self.instants.retain(|_| {
-                keep = !keep;
-                keep
-            });
-            self.stride *= 2;
-        }
+    fn absorb(&mut self, tally: Tally<'_>) {
         let ids = self.chains.absorb(&tally.chains);
         for (key, count) in tally.groups {
             *self.groups.entry(GroupKey { chain: ids[key.chain as usize], ..key }).or_default() += count;
@@ -423,8 +368,7 @@ impl Merged {
         for (thread, count) in tally.threads {
             *self.threads.entry(thread).or_default() += count;
         }
-        self.instants
-            .extend(tally.instants.into_iter().map(|i| Instant { chain: ids[i.chain as usize], ..i }));
+        self.instants.absorb(tally.instants, |chain| ids[chain as usize]);
         self.time_range = match (self.time_range, tally.time_range) {
             (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
             (a, b) => a.or(b),
@@ -453,7 +397,8 @@ impl Merged {
         for (key, count) in &groups {
             totals[key.event as usize].count += *count;
         }
-        let mut instants = self.instants;
+        let instant_stride = self.instants.stride;
+        let mut instants = self.instants.kept;
         instants.sort_unstable_by_key(|i| (i.time_ns, i.tid, i.event, i.chain));
         let mut threads: Vec<_> = self.threads.into_iter().map(|((p, t), c)| (p, t, c)).collect();
         threads.sort_unstable_by_key(|t| (std::cmp::Reverse(t.2.samples), t.0, t.1));
@@ -464,7 +409,7 @@ impl Merged {
             groups,
             totals,
             instants,
-            instant_stride: self.stride,
+            instant_stride,
             threads,
             time_range: self.time_range,
             counts,

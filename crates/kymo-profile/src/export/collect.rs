@@ -155,8 +155,6 @@ fn timeline(
     let bucket_ns = (span / u64::from(u32::MAX) + 1).max(1000);
     // One sample in `stride` is at hand; each stands for as many.
     let stride = loaded.instant_stride;
-    let total = loaded.totals[event as usize].count;
-    let period = total.period / total.samples.max(1);
     let entries = loaded.instants.iter().filter(|i| i.event == event).filter_map(|i| {
         Some(TimelineEntry {
             bucket: ((i.time_ns - first) / bucket_ns) as u32,
@@ -164,7 +162,7 @@ fn timeline(
             cpu: i.cpu,
             node: *nodes.get(&(i.comm, i.chain))?,
             samples: stride as u32,
-            period: period * stride,
+            period: i.period.saturating_mul(stride),
         })
     });
     let mut timeline = Timeline { bucket_ns, entries: entries.collect() };

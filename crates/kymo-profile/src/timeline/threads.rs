@@ -14,7 +14,7 @@ const UNNAMED: u32 = 1 << 31;
 
 impl CommId {
     /// The stand-in name of a thread that never got one, shown as `:tid`.
-    fn unnamed(tid: i32) -> CommId {
+    pub(crate) fn unnamed(tid: i32) -> CommId {
         CommId(UNNAMED | tid as u32)
     }
 
