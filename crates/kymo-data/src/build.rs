@@ -1,6 +1,6 @@
 //! Records made up by a recorder: what already ran before, rounds, losses, build IDs.
 //!
-//! Every builder returns one whole record, padded to 8 bytes (but for build IDs, as in perf). Kernel record types end with the [`SampleId`] trailer
+//! Every builder returns one whole record, padded to 8 bytes (but for build IDs and features, as in perf). Kernel record types end with the [`SampleId`] trailer
 //! that the event's attr asks for, so give them the attr of the event that the reader will take them for: the first.
 
 use crate::abi::*;
@@ -222,7 +222,10 @@ pub fn header_feature(bit: u32, section: &[u8]) -> Option<Vec<u8>> {
     if section.len() > 65_000 {
         return None;
     }
-    Some(record(PERF_RECORD_HEADER_FEATURE, 0, &Body(Vec::new()).u64s(&[bit.into()]).bytes(section).0))
+    // Without padding, as in perf: the section's length follows from the record's.
+    let mut out = Body(vec![0; 8]).u64s(&[bit.into()]).bytes(section).0;
+    set_header(&mut out, PERF_RECORD_HEADER_FEATURE, 0);
+    Some(out)
 }
 
 /// EVENT_UPDATE with the name of the event that has `id`.

@@ -21,9 +21,9 @@ pub struct Event {
     pub leader: usize,
     /// The group's name, on the leader, if it was given one.
     pub group_name: Option<String>,
-    /// Unit of the counts, if the recording tells.
+    /// Unit of the counts, if a pipe recording tells.
     pub unit: Option<String>,
-    /// Factor that turns counts into units, if the recording tells.
+    /// Factor that turns counts into units, if a pipe recording tells.
     pub scale: Option<f64>,
 }
 
