@@ -229,7 +229,10 @@ impl Session {
             let writer = scope.spawn(|| writer.run(&receive));
             for (cpu, sources) in groups {
                 let (send, shared, ready) = (send.clone(), &shared, &ready);
-                scope.spawn(move || drain::run(cpu, sources, shared, &send, || drop(ready.wait())));
+                let ready = || {
+                    ready.wait();
+                };
+                scope.spawn(move || drain::run(cpu, sources, shared, &send, ready));
             }
             drop(send);
             ready.wait();

@@ -102,7 +102,8 @@ fn mappings(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
     const READ: u32 = 1;
     for map in Mappings::new(&proc::maps(pid)) {
         let code = map.prot & EXEC != 0;
-        if !code && !(data && map.prot & READ != 0) {
+        let wanted = code || data && map.prot & READ != 0;
+        if !wanted {
             continue;
         }
         let misc = if code { PERF_RECORD_MISC_USER } else { PERF_RECORD_MISC_USER | MISC_MMAP_DATA };
