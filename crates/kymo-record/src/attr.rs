@@ -105,7 +105,7 @@ pub(crate) fn request(
     }
 }
 
-/// An event that samples nothing and only tracks mappings, names, forks and exits, from the moment it is opened.
+/// An event that samples nothing and only tracks mappings, names, forks and exits; it is enabled before all others.
 pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;
@@ -119,7 +119,7 @@ pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
     attr.set_inherit(u64::from(common.inherit));
-    attr.set_disabled(u64::from(common.on_exec));
+    attr.set_disabled(1);
     attr.set_enable_on_exec(u64::from(common.on_exec));
     finish(&mut attr, options, common);
     track(&mut attr, options, common);

@@ -38,6 +38,8 @@ pub(crate) enum Message {
         /// Whether the drain had to wait for a buffer since the last message.
         starved: bool,
     },
+    /// Records that were made up; markers may follow from now on.
+    Synthesized(Vec<u8>),
     /// A ring was found empty.
     Empty {
         /// The ring's index.

@@ -1,6 +1,6 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::LossAccount;
-use crate::drain::{self, Shared, Source};
+use crate::drain::{self, Message, Shared, Source};
 use crate::output::{self, OutputError};
 use crate::plan::{Delay, Plan};
 use crate::pool::Pool;
@@ -12,7 +12,7 @@ use crate::{build_ids, machine, synth};
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::{Attr, BuildId, Compressor, EventSpec, Features, SampleId, build};
 use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError, serial};
-use kymo_perf::proc::{self, Module};
+use kymo_perf::proc::{self, KernelText, Module};
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -92,6 +92,7 @@ pub struct Session {
     walk: Walk,
     compressor: Option<Compressor>,
     features: Features,
+    text: Option<KernelText>,
     modules: Vec<Module>,
     workload: Option<Workload>,
 }
@@ -131,33 +132,25 @@ impl Session {
             ..Features::default()
         };
         let features = features(&plan, &events, &specs, &early);
-        let first = specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
-        let mut walk = Walk::new(first.sample_type, plan.options.build_ids);
+        let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
         let opened = output::open(&plan.options.output)?;
         let sink = Sink::create(opened, &specs, &early, &features)
             .map_err(system("write the recording's header"))?;
         let (text, modules) = modules.join().unwrap_or_default();
-        let mut session = Session {
+        Ok(Session {
             plan,
             kernel,
             rings,
             events,
             specs,
             sink,
-            walk: Walk::default(),
+            walk,
             compressor,
             features,
+            text,
             modules,
             workload,
-        };
-        let records = session.synthesize(&first, text, &mut walk);
-        session.walk = walk;
-        session
-            .sink
-            .append(&records)
-            .and_then(|()| session.sink.publish())
-            .map_err(system("write the recording"))?;
-        Ok(session)
+        })
     }
 
     /// What was changed so that this machine would accept the plan.
@@ -168,29 +161,6 @@ impl Session {
     /// The plan, as far as opening changed it.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    fn synthesize(&self, first: &Attr, text: Option<proc::KernelText>, walk: &mut Walk) -> Vec<u8> {
-        let mut records = synth::kernel(first, text, &self.modules);
-        let options = &self.plan.options;
-        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
-        let pids = if self.plan.system() {
-            proc::processes().unwrap_or_default()
-        } else if self.plan.observe_command {
-            self.events.tasks.iter().for_each(|&pid| records.extend(synth::name_only(first, pid)));
-            Vec::new()
-        } else {
-            let mut pids: Vec<i32> =
-                self.events.tasks.iter().filter_map(|&tid| proc::process_of(tid)).collect();
-            pids.sort_unstable();
-            pids.dedup();
-            pids
-        };
-        let tasks = synth::tasks(first, &pids, data);
-        records.extend(tasks.records);
-        walk.files.extend(tasks.files);
-        records.extend(build::finished_init());
-        records
     }
 
     /// Records until the command or all observed processes end, or `until` becomes readable; then completes the recording.
@@ -225,7 +195,7 @@ impl Session {
         };
         let mut workload = self.workload;
         let (plan, kernel, events) = (&self.plan, self.kernel.as_ref(), &self.events);
-        let (written, result) = std::thread::scope(|scope| {
+        let (written, result, files) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| writer.run(&receive));
             for (cpu, sources) in groups {
                 let (send, shared, ready) = (send.clone(), &shared, &ready);
@@ -234,21 +204,35 @@ impl Session {
                 };
                 scope.spawn(move || drain::run(cpu, sources, shared, &send, ready));
             }
-            drop(send);
             ready.wait();
+            // From here on nothing new is missed, so what is there already can be listed.
+            let tracking = if plan.observe_command { Ok(()) } else { events.enable(kernel, true) };
+            let existing = Existing {
+                plan,
+                events,
+                attr: self.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default(),
+                text: self.text,
+                modules: &self.modules,
+            }
+            .run();
+            let _ = send.send(Message::Synthesized(existing.records));
+            drop(send);
             let mut control = Control { plan, kernel, events, workload: workload.as_mut() };
-            let result = control.run(until, failed_fd.as_fd());
+            let result = tracking
+                .map_err(system("enable the tracking event"))
+                .and_then(|()| control.run(until, failed_fd.as_fd()));
             if let Err(error) = events.disable(kernel) {
                 tracing::warn!(%error, "failed to disable events");
             }
             // Release: pairs with the drains' Acquire.
             shared.stop.store(true, Ordering::Release);
             let _ = rustix::io::write(&shared.stop_fd, &1u64.to_ne_bytes());
-            (writer.join(), result)
+            (writer.join(), result, existing.files)
         });
-        let written =
+        let mut written =
             written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
         let ended = result?;
+        written.walk.files.extend(files);
         let finish = Finish {
             events,
             kernel,
@@ -353,6 +337,39 @@ fn tracing_data(plan: &Plan) -> Result<Option<Vec<u8>>, Error> {
         return Ok(None);
     }
     crate::formats::data(&plan.tracepoints).map(Some).map_err(system("read the formats of tracepoints"))
+}
+
+/// Makes up records for what is there already.
+struct Existing<'a> {
+    plan: &'a Plan,
+    events: &'a Evlist,
+    attr: Attr,
+    text: Option<KernelText>,
+    modules: &'a [Module],
+}
+
+impl Existing<'_> {
+    fn run(self) -> synth::Tasks {
+        let mut records = synth::kernel(&self.attr, self.text, self.modules);
+        let options = &self.plan.options;
+        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
+        let pids = if self.plan.system() {
+            proc::processes().unwrap_or_default()
+        } else if self.plan.observe_command {
+            self.events.tasks.iter().for_each(|&pid| records.extend(synth::name_only(&self.attr, pid)));
+            Vec::new()
+        } else {
+            let mut pids: Vec<i32> =
+                self.events.tasks.iter().filter_map(|&tid| proc::process_of(tid)).collect();
+            pids.sort_unstable();
+            pids.dedup();
+            pids
+        };
+        let tasks = synth::tasks(&self.attr, &pids, data);
+        records.extend(tasks.records);
+        records.extend(build::finished_init());
+        synth::Tasks { records, files: tasks.files }
+    }
 }
 
 /// What ended the recording.

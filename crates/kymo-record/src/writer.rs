@@ -53,28 +53,35 @@ impl WriterThread<'_> {
             corrupt_bytes: 0,
         };
         let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
+        // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
+        // that is made up must be there.
+        let mut complete = false;
         while let Ok(message) = messages.recv() {
-            let (ring, round, emptied) = match message {
-                Message::Empty { ring, round } => (ring, round, true),
+            let (written, drained) = match message {
+                Message::Synthesized(records) => {
+                    complete = true;
+                    (state.append(&records, &mut packed), None)
+                }
+                Message::Empty { ring, round } => (Ok(0), Some((ring, round))),
                 Message::Full { ring, buffer, len, round, emptied, starved } => {
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);
-                    match written {
-                        Ok(bytes) => {
-                            unpublished += bytes;
-                            since_marker += bytes;
-                        }
-                        Err(error) => state.fail(error, self.failed_fd),
-                    }
-                    (ring, round, emptied)
+                    (written, emptied.then_some((ring, round)))
                 }
             };
+            match written {
+                Ok(bytes) => {
+                    unpublished += bytes;
+                    since_marker += bytes;
+                }
+                Err(error) => state.fail(error, self.failed_fd),
+            }
             if state.error.is_some() {
                 continue;
             }
-            let due = emptied && rounds.drained(ring, round);
+            let due = drained.is_some_and(|(ring, round)| rounds.drained(ring, round));
             let mut result = Ok(());
-            if due && since_marker > 0 {
+            if due && complete && since_marker > 0 {
                 result = state.sink.append(&build::finished_round());
                 rounds.next(&self.shared.round);
                 since_marker = 0;
@@ -107,13 +114,21 @@ impl Written {
         } else {
             self.ring_full += lost;
         }
+        self.append(&records[..whole], packed)
+    }
+
+    /// Compresses and appends whole records; returns how many bytes that made.
+    fn append(&mut self, records: &[u8], packed: &mut Vec<u8>) -> io::Result<u64> {
+        if self.error.is_some() {
+            return Ok(0);
+        }
         let bytes = match &mut self.compressor {
             Some(compressor) => {
                 packed.clear();
-                compressor.compress(&records[..whole], packed)?;
+                compressor.compress(records, packed)?;
                 &packed[..]
             }
-            None => &records[..whole],
+            None => records,
         };
         self.sink.append(bytes)?;
         Ok(bytes.len() as u64)
