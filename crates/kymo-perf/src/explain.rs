@@ -137,10 +137,24 @@ impl fmt::Display for Explanation {
 /// The command that gives this program the right to use events, whoever runs it.
 #[must_use]
 pub fn setcap_command(caps: &Caps) -> String {
+    setcap(caps, "cap_perfmon,cap_sys_ptrace,cap_syslog")
+}
+
+/// The command that gives this program every right it has a use for. `setcap` replaces, so nothing may be left out.
+#[must_use]
+pub fn setcap_all_command(caps: &Caps) -> String {
+    setcap(caps, "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock")
+}
+
+fn setcap(caps: &Caps, rights: &str) -> String {
     let program =
         caps.program.as_ref().map_or_else(|| "$(command -v kymo)".into(), |path| path.display().to_string());
-    let quoted = if program.contains(char::is_whitespace) { format!("'{program}'") } else { program };
-    format!("sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog=ep {quoted}")
+    let plain = program.chars().all(|c| c.is_alphanumeric() || "/._-+$() ".contains(c));
+    let spaced = program.contains(' ') && !program.starts_with('$');
+    match (plain, spaced) {
+        (true, false) => format!("sudo setcap {rights}=ep {program}"),
+        _ => format!("sudo setcap {rights}=ep '{}'", program.replace('\'', "'\\''")),
+    }
 }
 
 /// Lets the sysctl be changed to `level`, and names the other ways.

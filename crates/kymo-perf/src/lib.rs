@@ -6,10 +6,13 @@
 //! - [`proc`]: tasks, mappings and kernel modules as /proc tells them.
 //! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`].
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
+//! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
 //! - [`workload`]: the command that is started to be observed.
 #![deny(unsafe_code)]
 
 pub mod caps;
+pub mod catalog;
+pub mod checklist;
 pub mod cpu_list;
 pub mod evlist;
 pub mod explain;

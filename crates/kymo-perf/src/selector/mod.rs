@@ -36,6 +36,7 @@ pub use cache::cache_events;
 pub use error::{ResolveError, ResolveErrorKind, Span, SyntaxError};
 pub use names::{Known, KnownKind, known_events};
 pub use parse::parse;
+pub(crate) use resolve::resolve_on;
 pub use resolve::{default_event, resolve};
 pub use suggest::nearest;
 pub use syntax::{Access, EventSelector, Group, Head, Modifiers, Term, TermValue};

@@ -60,6 +60,14 @@ pub fn default_event(machine: &Machine) -> (Selected, Option<String>) {
     (plain(name.to_owned(), attr, 0..0), note)
 }
 
+/// The attr of `pmu/terms/` on that PMU, if the terms fit; for listings, which know the PMU already.
+pub(crate) fn resolve_on(groups: &[Group], pmu: &Pmu) -> Option<EventAttr> {
+    let group = groups.first()?;
+    let terms = group.events.first()?.terms.as_deref()?;
+    let attr = EventAttr { kind: pmu.kind, exclude_guest: true, ..EventAttr::default() };
+    terms::apply(group, terms, attr, Some(pmu)).ok().map(|applied| applied.attr)
+}
+
 /// One resolved event, and which PMU's instance it is if the name stood for several.
 struct Found {
     selected: Selected,

@@ -1,0 +1,274 @@
+//! What works here and what does not, each with the one command that permits more.
+//!
+//! The facts are [`Caps`]; this module turns them into a list that people read from top to bottom, most needed first.
+
+use crate::caps::{Capability, Caps, TracefsState, Trial};
+use crate::explain::{Attempt, Explanation, explain_open, setcap_all_command};
+use crate::selector::EventAttr;
+use crate::sys::ANY;
+use perf_event_open_sys::bindings;
+
+/// Ring memory per CPU that recording should have: 512 KiB and the head page, perf's and kymo's default.
+const RING_WANTED_BYTES: u64 = 516 << 10;
+/// Descriptors that suffice for a few events on a large machine.
+const DESCRIPTORS_WANTED: u64 = 4096;
+
+/// One line of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// A stable word for programs.
+    pub id: &'static str,
+    /// What works or does not, in the reader's words.
+    pub name: &'static str,
+    /// Whether it works.
+    pub ok: bool,
+    /// How well it works, or why it does not; may be empty.
+    pub detail: String,
+    /// What to do if it does not work.
+    pub hint: Option<String>,
+    /// The one command that permits it.
+    pub command: Option<String>,
+}
+
+impl Check {
+    fn yes(id: &'static str, name: &'static str, detail: impl Into<String>) -> Self {
+        Self { id, name, ok: true, detail: detail.into(), hint: None, command: None }
+    }
+
+    fn no(id: &'static str, name: &'static str, detail: impl Into<String>) -> Self {
+        Self { ok: false, ..Self::yes(id, name, detail) }
+    }
+
+    fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    fn command(self, command: impl Into<String>) -> Self {
+        Self { command: Some(command.into()), ..self }
+    }
+
+    /// A file capability would help, if this process can be given one.
+    fn privilege(self, caps: &Caps) -> Self {
+        match (&caps.container, caps.user_namespace || caps.no_new_privileges) {
+            (Some(_), _) if caps.euid == 0 => self.hint("start the container with that capability"),
+            (_, true) => self.hint("it needs a privilege of the host, outside this namespace or sandbox"),
+            _ => self.command(setcap_all_command(caps)),
+        }
+    }
+
+    /// A refused open, in the words of [`explain_open`].
+    fn refused(id: &'static str, name: &'static str, explanation: &Explanation) -> Self {
+        let reason = explanation.sentence.split_once(": ").map_or("", |(_, reason)| reason);
+        let hint = explanation.hint.clone().filter(|_| explanation.command.is_none());
+        Self { command: explanation.command.clone(), hint, ..Self::no(id, name, reason) }
+    }
+}
+
+/// The list for these facts, most needed first.
+#[must_use]
+pub fn checklist(caps: &Caps) -> Vec<Check> {
+    let clock = EventAttr { kind: bindings::PERF_TYPE_SOFTWARE, ..EventAttr::default() };
+    let user = EventAttr { exclude_kernel: true, ..clock };
+    let trials = &caps.trials;
+    vec![
+        tried(caps, "own", "sample your own programs", trials.own_user, "cpu-clock:u", user, 0, ANY),
+        tried(caps, "kernel", "see the kernel in samples", trials.own_kernel, "cpu-clock", clock, 0, ANY),
+        other_users(caps),
+        tried(caps, "all-cpus", "record all CPUs (-a)", trials.all_cpus, "cpu-clock", clock, ANY, 0),
+        hardware(caps),
+        tracepoints(caps),
+        watchpoints(caps),
+        kernel_symbols(caps),
+        ring_memory(caps),
+        descriptors(caps),
+        cgroup(caps),
+        bpf(caps),
+        real_time(caps),
+    ]
+}
+
+fn tried(
+    caps: &Caps,
+    id: &'static str,
+    name: &'static str,
+    trial: Trial,
+    event: &str,
+    attr: EventAttr,
+    task: i32,
+    cpu: i32,
+) -> Check {
+    match trial {
+        Ok(()) => Check::yes(id, name, ""),
+        Err(errno) => Check::refused(
+            id,
+            name,
+            &explain_open(errno, &Attempt::new(event, &attr.to_raw(), task, cpu), caps),
+        ),
+    }
+}
+
+fn other_users(caps: &Caps) -> Check {
+    let (id, name) = ("other-users", "attach to other users' programs");
+    if caps.perfmon() || caps.has(Capability::SysPtrace) {
+        return Check::yes(id, name, "");
+    }
+    Check::no(id, name, "it needs CAP_PERFMON or CAP_SYS_PTRACE").privilege(caps)
+}
+
+fn hardware(caps: &Caps) -> Check {
+    let (id, name) = ("hardware", "hardware counters");
+    match caps.trials.hardware {
+        Ok(()) => Check::yes(
+            id,
+            name,
+            format!(
+                "PMU {}",
+                if caps.core_pmus.is_empty() { "present".into() } else { caps.core_pmus.join(", ") }
+            ),
+        ),
+        Err(libc::ENOENT) if caps.core_pmus.is_empty() => Check::no(
+            id,
+            name,
+            "none on this machine, as is common in virtual machines; cpu-clock takes the place of cycles",
+        )
+        .hint("only the host can give a virtual machine counters (with QEMU: `-cpu host,pmu=on`)"),
+        Err(errno) => {
+            let attr = EventAttr {
+                kind: bindings::PERF_TYPE_HARDWARE,
+                exclude_kernel: true,
+                ..EventAttr::default()
+            };
+            Check::refused(
+                id,
+                name,
+                &explain_open(errno, &Attempt::new("cycles:u", &attr.to_raw(), 0, ANY), caps),
+            )
+        }
+    }
+}
+
+fn tracepoints(caps: &Caps) -> Check {
+    let (id, name) = ("tracepoints", "tracepoints");
+    if let TracefsState::Refused(error) = &caps.tracefs {
+        let check = Check::no(id, name, error.to_string());
+        let hint = error.hint().unwrap_or_default();
+        // The hint's last command is the one that is not "run as root".
+        return match hint.rsplit('`').nth(1) {
+            Some(command) => check.command(command),
+            None => check,
+        };
+    }
+    match caps.trials.tracepoint {
+        None | Some(Ok(())) => Check::yes(id, name, ""),
+        Some(Err(errno)) => {
+            let attr = EventAttr { kind: bindings::PERF_TYPE_TRACEPOINT, ..EventAttr::default() };
+            let mut raw = attr.to_raw();
+            raw.sample_type = u64::from(bindings::PERF_SAMPLE_RAW);
+            Check::refused(
+                id,
+                name,
+                &explain_open(errno, &Attempt::new("sched:sched_switch", &raw, 0, ANY), caps),
+            )
+        }
+    }
+}
+
+fn watchpoints(caps: &Caps) -> Check {
+    let attr = EventAttr {
+        kind: bindings::PERF_TYPE_BREAKPOINT,
+        config1: 0x1000,
+        config2: 4,
+        bp_type: bindings::HW_BREAKPOINT_W,
+        exclude_kernel: true,
+        ..EventAttr::default()
+    };
+    tried(caps, "watchpoints", "watchpoints on memory", caps.trials.breakpoint, "mem:0x1000", attr, 0, ANY)
+}
+
+fn kernel_symbols(caps: &Caps) -> Check {
+    let (id, name) = ("kernel-symbols", "names of kernel functions");
+    if caps.kallsyms {
+        return Check::yes(id, name, "");
+    }
+    let why = match caps.kptr_restrict {
+        Some(level) => format!("/proc/kallsyms shows no addresses (kernel.kptr_restrict is {level})"),
+        None => "/proc/kallsyms shows no addresses".to_owned(),
+    };
+    let check = Check::no(id, name, why);
+    match caps.kptr_restrict {
+        _ if caps.user_namespace => check.hint("it needs a privilege of the host"),
+        // At 1, CAP_SYSLOG sees them; at 2 nobody does.
+        Some(1..) => check.command("sudo sysctl kernel.kptr_restrict=0"),
+        _ if caps.paranoid.is_some_and(|level| level > 1) => {
+            check.command("sudo sysctl kernel.perf_event_paranoid=1")
+        }
+        _ => check.privilege(caps),
+    }
+}
+
+fn ring_memory(caps: &Caps) -> Check {
+    let (id, name) = ("ring-memory", "memory for rings");
+    let Some(all) = caps.ring_bytes() else { return Check::yes(id, name, "not limited") };
+    let per_cpu = all / caps.cpus.max(1) as u64;
+    let detail = format!("{} KiB for each of {} CPUs", per_cpu >> 10, caps.cpus);
+    if per_cpu >= RING_WANTED_BYTES {
+        return Check::yes(id, name, detail);
+    }
+    Check::no(id, name, format!("only {detail}; 516 KiB are wanted"))
+        .command(format!("sudo sysctl kernel.perf_event_mlock_kb={}", RING_WANTED_BYTES >> 10))
+}
+
+fn descriptors(caps: &Caps) -> Check {
+    let (id, name) = ("descriptors", "open files");
+    match caps.nofile_hard {
+        None => Check::yes(id, name, "not limited"),
+        // kymo raises the soft limit itself, so the hard one counts.
+        Some(hard) if hard >= DESCRIPTORS_WANTED => Check::yes(id, name, format!("up to {hard}")),
+        Some(hard) if caps.has(Capability::SysResource) => {
+            Check::yes(id, name, format!("{hard}, and may be raised"))
+        }
+        Some(hard) => Check::no(
+            id,
+            name,
+            format!("at most {hard}; each event takes one for every CPU, or for every task and CPU"),
+        )
+        .command("sudo prlimit --pid $$ --nofile=65536"),
+    }
+}
+
+fn cgroup(caps: &Caps) -> Check {
+    let (id, name) = ("cgroup", "a cgroup for the recorded program");
+    match &caps.cgroup2 {
+        Some((path, true)) => Check::yes(id, name, path.display().to_string()),
+        Some((path, false)) => Check::no(
+            id,
+            name,
+            format!("this user may not make groups in {}", path.display()),
+        )
+        .hint(
+            "without it, events are inherited by new threads, which costs more per thread; run kymo as root, \
+                 or inside `systemd-run --user --scope -p Delegate=yes`",
+        ),
+        None => Check::no(id, name, "cgroup v2 is not mounted")
+            .command("sudo mount -t cgroup2 none /sys/fs/cgroup"),
+    }
+}
+
+fn bpf(caps: &Caps) -> Check {
+    let (id, name) = ("bpf-filter", "filtering samples in the kernel (BPF)");
+    if caps.bpf() {
+        return Check::yes(id, name, "");
+    }
+    Check::no(id, name, "it needs CAP_BPF and CAP_PERFMON").privilege(caps)
+}
+
+fn real_time(caps: &Caps) -> Check {
+    let (id, name) = ("real-time", "draining rings at real-time priority");
+    if caps.real_time() {
+        return Check::yes(id, name, "");
+    }
+    Check::no(id, name, "it needs CAP_SYS_NICE").privilege(caps)
+}
+
+#[cfg(test)]
+mod tests;

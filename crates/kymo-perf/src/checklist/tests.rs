@@ -1,0 +1,112 @@
+use super::*;
+use crate::caps::probe_at;
+use crate::machine::Machine;
+use crate::sys::Fake;
+use std::fs;
+
+const USER: &str = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
+const ROOT: &str = "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n";
+
+/// The facts of a machine with these files and this kernel.
+fn caps(kernel: &Fake, files: &[(&str, &str)]) -> Caps {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    probe_at(&Machine::at(dir.path()), kernel)
+}
+
+fn user(kernel: &Fake, level: &str) -> Caps {
+    caps(
+        kernel,
+        &[
+            ("proc/self/status", USER),
+            ("proc/sys/kernel/perf_event_paranoid", level),
+            ("proc/sys/kernel/kptr_restrict", "1"),
+            ("proc/sys/kernel/perf_event_mlock_kb", "16"),
+            (
+                "proc/self/limits",
+                "Max open files            1024                 1024                 files\n",
+            ),
+            ("sys/kernel/tracing/events/sched/sched_switch/id", "1"),
+        ],
+    )
+}
+
+fn find<'a>(checks: &'a [Check], id: &str) -> &'a Check {
+    checks.iter().find(|check| check.id == id).unwrap()
+}
+
+/// Checks that root on a machine with everything sees no refusal but what the machine itself lacks.
+#[test]
+fn root_may_everything() {
+    let files = [
+        ("proc/self/status", ROOT),
+        ("proc/kallsyms", "ffffffff81000000 T _text\n"),
+        ("proc/self/mounts", "none /tmp cgroup2 rw 0 0\n"),
+        ("sys/bus/event_source/devices/cpu/type", "4"),
+        ("sys/kernel/tracing/events/sched/sched_switch/id", "1"),
+    ];
+    let checks = checklist(&caps(&Fake::new(), &files));
+    let refused: Vec<&Check> = checks.iter().filter(|check| !check.ok).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    assert!(checks.iter().all(|check| check.command.is_none() && check.hint.is_none()));
+}
+
+/// Checks an ordinary user's list at level 2: what works, and the one command for each that does not.
+#[test]
+fn ordinary_user() {
+    let checks = checklist(&user(&Fake::new().unprivileged(), "2"));
+    let command = |id| find(&checks, id).command.as_deref();
+    assert!(find(&checks, "own").ok && find(&checks, "watchpoints").ok);
+    assert_eq!(command("kernel"), Some("sudo sysctl kernel.perf_event_paranoid=1"));
+    assert_eq!(command("all-cpus"), Some("sudo sysctl kernel.perf_event_paranoid=0"));
+    assert_eq!(command("tracepoints"), Some("sudo sysctl kernel.perf_event_paranoid=-1"));
+    assert_eq!(command("kernel-symbols"), Some("sudo sysctl kernel.kptr_restrict=0"));
+    assert_eq!(command("ring-memory"), Some("sudo sysctl kernel.perf_event_mlock_kb=516"));
+    assert_eq!(command("descriptors"), Some("sudo prlimit --pid $$ --nofile=65536"));
+    for id in ["other-users", "bpf-filter", "real-time"] {
+        assert!(command(id).unwrap().starts_with("sudo setcap cap_perfmon,cap_bpf"), "{id}");
+    }
+}
+
+/// Checks that at level 3, where nothing opens, the first line already carries the command.
+#[test]
+fn ordinary_user_at_level_3() {
+    let checks = checklist(&user(&Fake::new().rule(|_| Some(libc::EACCES)), "3"));
+    assert!(checks[..2].iter().all(|check| !check.ok));
+    assert!(checks[0].detail.contains("kernel.perf_event_paranoid is 3"));
+    assert_eq!(checks[0].command.as_deref(), Some("sudo sysctl kernel.perf_event_paranoid=2"));
+}
+
+/// Checks a machine that lacks things: no PMU, no tracefs, no cgroup v2.
+#[test]
+fn poor_machine() {
+    let checks = checklist(&caps(&Fake::new().without_pmu(), &[("proc/self/status", ROOT)]));
+    let hardware = find(&checks, "hardware");
+    assert!(
+        !hardware.ok && hardware.detail.contains("cpu-clock takes the place") && hardware.command.is_none()
+    );
+    assert!(
+        find(&checks, "tracepoints").command.as_deref().unwrap().starts_with("sudo mount -t tracefs none ")
+    );
+    assert!(find(&checks, "cgroup").command.is_some());
+}
+
+/// Checks that each line has a name and an id of its own, and that a refusal says why.
+#[test]
+fn lines_are_whole() {
+    for kernel in [Fake::new(), Fake::new().unprivileged(), Fake::new().rule(|_| Some(libc::ENOSYS))] {
+        let checks = checklist(&user(&kernel, "2"));
+        let mut ids: Vec<&str> = checks.iter().map(|check| check.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), checks.len());
+        for check in checks.iter().filter(|check| !check.ok) {
+            assert!(!check.detail.is_empty(), "{check:?}");
+            assert!(check.command.is_some() || check.hint.is_some(), "{check:?}");
+        }
+    }
+}
