@@ -190,9 +190,14 @@ fn kernel_symbols(caps: &Caps) -> Check {
     if caps.kallsyms {
         return Check::yes(id, name, "");
     }
-    let why = match caps.kptr_restrict {
-        Some(level) => format!("/proc/kallsyms shows no addresses (kernel.kptr_restrict is {level})"),
-        None => "/proc/kallsyms shows no addresses".to_owned(),
+    let why = match (caps.kptr_restrict, caps.paranoid) {
+        (Some(0), Some(level @ 2..)) => {
+            format!(
+                "/proc/kallsyms shows no addresses to ordinary users (kernel.perf_event_paranoid is {level})"
+            )
+        }
+        (Some(level), _) => format!("/proc/kallsyms shows no addresses (kernel.kptr_restrict is {level})"),
+        (None, _) => "/proc/kallsyms shows no addresses".to_owned(),
     };
     let check = Check::no(id, name, why);
     match caps.kptr_restrict {

@@ -79,8 +79,9 @@ impl TracefsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotMounted { path } => Some(format!("run `sudo mount -t tracefs none {}`", path.display())),
+            // Opening the folders with mode=755 alone does not help: the files in them stay 0440.
             Self::Unreadable { path } => Some(format!(
-                "run kymo as root, or open it to everyone with `sudo mount -o remount,mode=755 {}`",
+                "run kymo as root, or open it to your group with `sudo mount -o remount,mode=750,gid=$(id -g) {}`",
                 mount_point(path).display()
             )),
             Self::Unknown { near: Some(near), .. } => Some(format!("did you mean `{near}`?")),

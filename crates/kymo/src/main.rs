@@ -29,6 +29,8 @@ struct Cli {
 enum Verb {
     Record(Box<cmd::record::RecordArgs>),
     Report(Box<cmd::report::ReportArgs>),
+    List(cmd::list::ListArgs),
+    Doctor(cmd::doctor::DoctorArgs),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
 }
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
+        Verb::List(args) => cmd::list::run(args),
+        Verb::Doctor(args) => cmd::doctor::run(args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };

@@ -123,5 +123,8 @@ fn tracefs_of_root() {
     let error = resolve(&parse("sched:sched_switch").unwrap(), &Machine::here()).unwrap_err();
     assert_eq!(error.kind, ResolveErrorKind::TracefsUnreadable);
     assert!(error.to_string().contains("this user may not read /sys/kernel/tracing"), "{error}");
-    assert!(error.to_string().contains("sudo mount -o remount,mode=755 /sys/kernel/tracing"), "{error}");
+    assert!(
+        error.to_string().contains("sudo mount -o remount,mode=750,gid=$(id -g) /sys/kernel/tracing"),
+        "{error}"
+    );
 }

@@ -92,8 +92,11 @@ fn settings(caps: &Caps) -> Vec<String> {
 }
 
 fn as_json(caps: &Caps, checks: &[Check]) -> serde_json::Value {
-    let capabilities: Vec<&str> =
-        Capability::ALL.into_iter().filter(|capability| caps.has(*capability)).map(Capability::name).collect();
+    let capabilities: Vec<&str> = Capability::ALL
+        .into_iter()
+        .filter(|capability| caps.has(*capability))
+        .map(Capability::name)
+        .collect();
     let checks: Vec<serde_json::Value> = checks
         .iter()
         .map(|check| {

@@ -15,7 +15,7 @@ use crate::terminal;
 /// The shape of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;
 /// Names longer than this do not push the descriptions of all others to the right.
-const NAME_COLUMNS: usize = 40;
+const NAME_COLUMNS: usize = 48;
 
 /// List the events that can be recorded here
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,8 @@ fn write_text(out: &mut dyn Write, found: &Catalog) -> io::Result<()> {
         let entries: Vec<&Entry> = found.entries.iter().filter(|entry| entry.section == section).collect();
         let Some(first) = entries.first() else { continue };
         // Where a whole section has the same fault, saying it once is enough.
-        let common = entries.iter().all(|entry| entry.available == first.available).then_some(first.available);
+        let common =
+            entries.iter().all(|entry| entry.available == first.available).then_some(first.available);
         let heading = common.map_or(String::new(), note);
         writeln!(out, "{bold}{}{plain}{heading}", section.name())?;
         let names: Vec<String> = entries.iter().map(|entry| shown(entry)).collect();

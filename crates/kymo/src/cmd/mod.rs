@@ -1,6 +1,8 @@
 //! One file per verb.
 
+pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod header;
+pub(crate) mod list;
 pub(crate) mod record;
 pub(crate) mod report;

@@ -6,6 +6,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
+//! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -15,6 +16,7 @@ mod cli;
 mod damaged;
 mod fixtures;
 mod interop;
+mod machine;
 mod programs;
 mod real;
 mod record;
