@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gimli::UnwindContext;
 
 use super::expression::{Expression, ExpressionError};
+use super::module::Module;
 use super::regs::{RBP, RSP, UserRegs};
 use super::rule::{CALLEE_SAVED, CfaSource, Exotic, FrameRule, Plain, Rule, SAME, Source};
 use super::space::{AddressSpace, Mapping};
@@ -69,6 +70,8 @@ enum Kind {
 
 const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; 6] };
 
+const EMPTY: Cached = Cached { key: 0, rule: Known { plain: NOTHING, kind: Kind::Bad, signal: false } };
+
 /// Exotic rules kept before the whole cache starts afresh.
 const MAX_EXOTIC: usize = 1 << 14;
 
@@ -99,10 +102,9 @@ impl Stack<'_> {
 impl Unwinder {
     /// An unwinder with an empty cache.
     pub fn new(convention: Convention) -> Unwinder {
-        let empty = Cached { key: 0, rule: Known { plain: NOTHING, kind: Kind::Bad, signal: false } };
         Unwinder {
             convention,
-            cache: vec![empty; PLACES].into(),
+            cache: vec![EMPTY; PLACES].into(),
             exotic: Vec::new(),
             context: Box::default(),
             stats: UnwindStats::default(),
@@ -204,23 +206,28 @@ impl Unwinder {
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
         let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize;
         // Two neighbours may hold a key, so that two hot addresses that meet do not drive each other out.
-        let (near, far) = (self.cache[place], self.cache[place ^ 1]);
-        if near.key == key {
-            return near.rule;
+        if self.cache[place].key == key {
+            return self.cache[place].rule;
         }
-        if far.key == key {
-            return far.rule;
+        if self.cache[place ^ 1].key == key {
+            return self.cache[place ^ 1].rule;
         }
-        let place = if near.key != 0 && far.key == 0 { place ^ 1 } else { place };
+        self.work_out(module, offset, key, place)
+    }
+
+    /// Works a rule out from the module's data and puts it where `rule` looks.
+    #[cold]
+    fn work_out(&mut self, module: &Module, offset: u64, key: u64, place: usize) -> Known {
         self.stats.rules_parsed += 1;
         let rule = match module.frames() {
             // Files beyond a tebibyte do not occur; their offsets would share keys.
             Some(frames) if offset < 1 << 40 => frames.rule_at(module, offset, &mut self.context),
             _ => Rule::FramePointer.into(),
         };
-        let known = self.keep(rule);
-        self.cache[place] = Cached { key, rule: known };
-        known
+        let rule = self.keep(rule);
+        let other_is_free = self.cache[place].key != 0 && self.cache[place ^ 1].key == 0;
+        self.cache[place ^ usize::from(other_is_free)] = Cached { key, rule };
+        rule
     }
 
     fn keep(&mut self, rule: FrameRule) -> Known {
@@ -251,22 +258,20 @@ fn step_plain(rule: &Plain, regs: &mut UserRegs, stack: Stack<'_>, first: bool) 
     let place = at(rule.return_address);
     regs.ip = stack.word(place).ok_or_else(|| stack.why_unreadable(place))?;
     for (register, &words) in CALLEE_SAVED.into_iter().zip(&rule.saved) {
-        if words != SAME {
-            restore(regs, register, at(words), stack, first);
+        if words != SAME && !(first && just_popped(at(words), stack)) {
+            regs.set(register, stack.word(at(words)));
         }
     }
     regs.set(RSP, Some(cfa));
     Ok(())
 }
 
-/// Takes a register back from memory. In the innermost frame a saved copy below the stack pointer has just
-/// been popped: the register has its value again, and the copy is not part of the recording.
-#[inline]
-fn restore(regs: &mut UserRegs, register: usize, address: u64, stack: Stack<'_>, first: bool) {
-    let popped = first && address < stack.start && stack.start - address <= 256;
-    if !popped {
-        regs.set(register, stack.word(address));
-    }
+/// In the innermost frame a saved copy below the stack pointer has just been popped: the register has its value again,
+/// and the copy is not part of the recording.
+fn just_popped(address: u64, stack: Stack<'_>) -> bool {
+    /// The most that an epilogue pops, and some.
+    const POPPED_BYTES: u64 = 256;
+    address < stack.start && stack.start - address <= POPPED_BYTES
 }
 
 /// The caller of a frame with any other rule.
