@@ -91,7 +91,26 @@ fn cplusplus(raw: &str) -> Option<String> {
             return Some(format!("{words}{}", itanium(&format!("_Z{inner}"), true)?));
         }
     }
+    if let Some(rest) = body.strip_prefix('T') {
+        let (words, target) = match rest.as_bytes().first()? {
+            b'h' => ("non-virtual thunk to ", past_offset(rest)?),
+            b'v' => ("virtual thunk to ", past_offset(rest)?),
+            b'c' => ("covariant return thunk to ", past_offset(past_offset(&rest[1..])?)?),
+            _ => return itanium(raw, false),
+        };
+        return Some(format!("{words}{}", itanium(&format!("_Z{target}"), true)?));
+    }
     itanium(raw, false)
+}
+
+/// What follows a thunk's offset: `h <number> _` or `v <number> _ <number> _`.
+fn past_offset(text: &str) -> Option<&str> {
+    let numbers = match text.as_bytes().first()? {
+        b'h' => 1,
+        b'v' => 2,
+        _ => return None,
+    };
+    text[1..].splitn(numbers + 1, '_').nth(numbers)
 }
 
 /// `_GLOBAL__I_name`, the constructors and destructors that old compilers made per file.
@@ -162,6 +181,10 @@ fn respell(mut name: String, mangled: &str, params: bool) -> String {
         let full = "std::basic_string<char, std::char_traits<char>, std::allocator<char> >";
         name = name.replace("std::string::string", &format!("{full}::basic_string"));
         name = name.replace("std::string::~string", &format!("{full}::~basic_string"));
+    }
+    while let Some(at) = name.find(", >") {
+        // An empty pack at the end of a list leaves no comma.
+        name.replace_range(at..at + 2, if name[..at].ends_with('>') { " " } else { "" });
     }
     if mangled.contains("adL_Z") {
         name = function_addresses(&name);
@@ -275,11 +298,6 @@ fn ocaml(raw: &str) -> Option<String> {
             rest = tail;
         }
     }
-    // The compiler numbers its functions; the number is not part of the name.
-    let digits = out.iter().rev().take_while(|c| c.is_ascii_digit()).count();
-    if digits > 0 && out[..out.len() - digits].ends_with(b"_") {
-        out.truncate(out.len() - digits - 1);
-    }
     Some(String::from_utf8_lossy(&out).into_owned())
 }
 
@@ -310,7 +328,7 @@ mod tests {
             ("_ZNSi3getEv", "std::istream::get"),
             ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
             ("_ZN4core3fmt5write17h0123456789abcdefE.llvm.42", "core::fmt::write"),
-            ("camlStdlib__Array__map_154", "Stdlib.Array.map"),
+            ("camlStdlib__Array__map_154", "Stdlib.Array.map_154"),
             ("camlFoo__Bar$21baz", "Foo.Bar!baz"),
             ("_Zzz", "_Zzz"),
         ] {

@@ -15,16 +15,12 @@ use super::user::Loaded;
 /// No kernel's list is longer; a file given by mistake may be.
 const LARGEST_LIST: u64 = 1 << 30;
 
-/// Reads the symbol list that belongs to the kernel with this build id.
-pub(super) fn load_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) -> Result<Kallsyms, Note> {
-    let path = match &options.kallsyms {
-        Some(path) => path.clone(),
-        None => find_kallsyms(options, build_id)?,
-    };
+/// Reads a symbol list.
+pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kallsyms, Note> {
     let failed = |error: std::io::Error| {
         Note(format!("failed to read the kernel's symbols {}: {error}", path.display()))
     };
-    let file = std::fs::File::open(&path).map_err(failed)?;
+    let file = std::fs::File::open(path).map_err(failed)?;
     let mut text = Vec::with_capacity(12 << 20);
     file.take(LARGEST_LIST).read_to_end(&mut text).map_err(failed)?;
     let list = kallsyms::parse(text, options.demangle && options.demangle_kernel);
@@ -38,7 +34,11 @@ pub(super) fn load_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) ->
     Ok(list)
 }
 
-fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) -> Result<PathBuf, Note> {
+/// The symbol list that belongs to the kernel with this build id.
+pub(super) fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) -> Result<PathBuf, Note> {
+    if let Some(path) = &options.kallsyms {
+        return Ok(path.clone());
+    }
     let running = std::fs::read("/sys/kernel/notes").ok().and_then(|notes| build_id_of_notes(&notes));
     let fits = match (build_id, &running) {
         (Some(recorded), Some(running)) => same_build_id(recorded, running),

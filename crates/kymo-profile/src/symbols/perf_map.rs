@@ -57,7 +57,8 @@ pub(super) fn parse(mut text: Vec<u8>) -> SymbolTable {
     let mut found = Vec::new();
     let mut start = 0;
     while start < text.len() {
-        let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |n| start + n);
+        // perf drops the last character of a line, be it the line's end or not.
+        let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len() - 1, |n| start + n);
         if let Some((address, size, name)) = parse_line(&text[start..end]) {
             found.push((address, size, (start + name) as u32));
         }
@@ -73,29 +74,43 @@ pub(super) fn parse(mut text: Vec<u8>) -> SymbolTable {
     builder.finish()
 }
 
+/// Start, size and where the name begins. As perf reads it, what is no number counts as 0: damaged lines become
+/// symbols at low addresses, where nothing runs, but they take part in the shape of the search tree.
 fn parse_line(line: &[u8]) -> Option<(u64, u64, usize)> {
-    let (address, used) = hex(line)?;
+    let (address, used) = hex(line);
     let size_at = used + 1;
     if size_at + 2 >= line.len() {
         return None;
     }
-    let (size, used) = hex(&line[size_at..])?;
+    let (size, used) = hex(&line[size_at..]);
     let name_at = size_at + used + 1;
     (name_at + 2 < line.len()).then_some((address, size, name_at))
 }
 
-/// A hexadecimal number and how many bytes it took.
-fn hex(text: &[u8]) -> Option<(u64, usize)> {
-    let prefix = if text.starts_with(b"0x") { 2 } else { 0 };
-    let digits = text[prefix..].iter().take_while(|c| c.is_ascii_hexdigit()).count();
-    if digits == 0 {
-        return None;
+/// A hexadecimal number as C's `strtoull` takes it, and how many bytes it took.
+fn hex(text: &[u8]) -> (u64, usize) {
+    let blank = |c: &&u8| matches!(c, b' ' | b'\t' | 0x0b..=0x0d);
+    let mut at = text.iter().take_while(blank).count();
+    let negative = text.get(at) == Some(&b'-');
+    if negative || text.get(at) == Some(&b'+') {
+        at += 1;
+    }
+    let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_hexdigit);
+    if text.get(at) == Some(&b'0') && matches!(text.get(at + 1), Some(b'x' | b'X')) && is_digit(at + 2) {
+        at += 2;
+    }
+    if !is_digit(at) {
+        return (0, 0);
     }
     let mut value = 0u64;
-    for &c in &text[prefix..prefix + digits] {
-        value = value.checked_mul(16)? | u64::from((c as char).to_digit(16)?);
+    let mut overflow = false;
+    while is_digit(at) {
+        overflow |= value >> 60 != 0;
+        value = value << 4 | u64::from((text[at] as char).to_digit(16).unwrap_or(0));
+        at += 1;
     }
-    Some((value, prefix + digits))
+    let value = if overflow { u64::MAX } else { value };
+    (if negative { value.wrapping_neg() } else { value }, at)
 }
 
 #[cfg(test)]
@@ -107,7 +122,7 @@ mod tests {
     #[test]
     fn reads_lines() {
         let table = parse(
-            b"1000 20 first function\n0x2000 0x10 py::f:/a.py\nnonsense\n3000 10 ab\n4000 8 last".to_vec(),
+            b"1000 20 first function\n0x2000 0x10 py::f:/a.py\nnonsense\n3000 10 ab\n4000 8 last\n".to_vec(),
         );
         assert_eq!(table.find(0x101f).map(|s| s.name), Some("first function"));
         assert_eq!(table.find(0x1020), None);

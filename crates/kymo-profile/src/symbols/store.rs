@@ -152,8 +152,8 @@ type ListSlot = Arc<OnceLock<Result<Kallsyms, Note>>>;
 pub struct SymbolStore {
     options: SymbolOptions,
     slots: Mutex<HashMap<ModuleKey, Slot>>,
-    /// The kernel's symbol list, which serves the kernel and all its modules; by build id.
-    kallsyms: Mutex<HashMap<Option<Vec<u8>>, ListSlot>>,
+    /// The kernel's symbol list, which serves the kernel and all its modules; by the file that it was read from.
+    kallsyms: Mutex<HashMap<PathBuf, ListSlot>>,
 }
 
 impl SymbolStore {
@@ -217,11 +217,15 @@ impl SymbolStore {
         build_id: &Option<Vec<u8>>,
         pick: impl FnOnce(&Kallsyms) -> Result<SymbolTable, Note>,
     ) -> Loaded {
+        let path = match kernel::find_kallsyms(&self.options, build_id.as_deref()) {
+            Ok(path) => path,
+            Err(note) => return Loaded { notes: vec![note], ..Loaded::default() },
+        };
         let slot = {
             let mut lists = self.kallsyms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            Arc::clone(lists.entry(build_id.clone()).or_default())
+            Arc::clone(lists.entry(path.clone()).or_default())
         };
-        let list = slot.get_or_init(|| kernel::load_kallsyms(&self.options, build_id.as_deref()));
+        let list = slot.get_or_init(|| kernel::load_kallsyms(&self.options, &path));
         match list.as_ref().map_err(Note::clone).and_then(pick) {
             Ok(table) => Loaded { table, ..Loaded::default() },
             Err(note) => Loaded { notes: vec![note], ..Loaded::default() },

@@ -250,7 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Checks order, parent links, red rule and black height below `node`; returns the black height.
-    fn check(tree: &Tree, node: u32, keys: &[u64], out: &mut Vec<u32>) -> usize {
+    fn check(tree: &Tree, node: u32, out: &mut Vec<u32>) -> usize {
         if node == NIL {
             return 1;
         }
@@ -261,9 +261,9 @@ mod tests {
                 assert!(!(tree.is_red(node) && tree.is_red(child)), "red below red");
             }
         }
-        let left = check(tree, l, keys, out);
+        let left = check(tree, l, out);
         out.push(node - 1);
-        let right = check(tree, r, keys, out);
+        let right = check(tree, r, out);
         assert_eq!(left, right, "black heights differ");
         left + usize::from(!tree.is_red(node))
     }
@@ -280,7 +280,7 @@ mod tests {
             let steps = keys.iter().map(|_| Step::Insert).chain(erased.iter().map(|&n| Step::Erase(n)));
             let tree = Tree::replay(steps, |n| keys[n as usize]);
             let mut order = Vec::new();
-            check(&tree, tree.root, &keys, &mut order);
+            check(&tree, tree.root, &mut order);
             let mut expected: Vec<u32> =
                 (0..keys.len() as u32).filter(|&n| !erase[n as usize]).collect();
             expected.sort_by_key(|&n| keys[n as usize]);

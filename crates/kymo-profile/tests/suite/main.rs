@@ -7,4 +7,5 @@ mod perf_script;
 mod programs;
 mod recorded;
 mod sample_profile;
+mod symbols;
 mod unwind;

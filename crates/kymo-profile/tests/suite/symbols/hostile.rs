@@ -1,0 +1,86 @@
+//! Damaged files: nothing may panic, hang or take more memory than the file is worth.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
+use proptest::prelude::*;
+
+use super::oracle::{have, skip};
+
+/// A small program with debug information, compiled once.
+fn program() -> Option<&'static [u8]> {
+    static PROGRAM: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    PROGRAM
+        .get_or_init(|| {
+            if !have("gcc") {
+                return None;
+            }
+            let dir = tempfile::tempdir().expect("a directory");
+            std::fs::write(dir.path().join("a.c"), super::C).expect("the source");
+            super::run(
+                "gcc",
+                &["a.c", "-g", "-O2", "-rdynamic", "-lm", "-Wl,-z,lazy", "-o", "a"],
+                dir.path(),
+            );
+            std::fs::read(dir.path().join("a")).ok()
+        })
+        .as_deref()
+}
+
+/// Loads a file and asks it everything.
+fn exercise(bytes: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path: PathBuf = dir.path().join("damaged");
+    std::fs::write(&path, bytes).expect("the file");
+    let store = SymbolStore::new(SymbolOptions::default());
+    let module = store.get(&ModuleKey::Elf { path, build_id: None });
+    for symbol in module.table().iter().take(200) {
+        module.find(symbol.start);
+        module.find(symbol.end);
+        module.inline_frames(symbol.start);
+    }
+    for address in (0..bytes.len() as u64).step_by(257) {
+        if let Some(symbol) = module.find(address) {
+            assert!(symbol.start <= address);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// Checks that a real program with flipped bytes is read without a panic; half of the flips hit the headers.
+    #[test]
+    fn flipped_bytes_do_no_harm(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..24),
+    ) {
+        let Some(program) = program() else {
+            skip("flipped_bytes_do_no_harm", "gcc is not installed");
+            return Ok(());
+        };
+        let mut bytes = program.to_vec();
+        let sections = u64::from_le_bytes(bytes[40..48].try_into().expect("8 bytes")) as usize;
+        for (at, value, in_headers) in flips {
+            let at = if in_headers {
+                let headers = bytes.len() - sections;
+                let at = at.index(headers + 64);
+                if at < 64 { at } else { sections + at - 64 }
+            } else {
+                at.index(bytes.len())
+            };
+            bytes[at] = value;
+        }
+        exercise(&bytes);
+    }
+
+    /// Checks that a program cut short at any point is read without a panic.
+    #[test]
+    fn truncation_does_no_harm(at in any::<prop::sample::Index>()) {
+        let Some(program) = program() else {
+            skip("truncation_does_no_harm", "gcc is not installed");
+            return Ok(());
+        };
+        exercise(&program[..at.index(program.len())]);
+    }
+}
