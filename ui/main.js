@@ -54,7 +54,7 @@ function hashOfState(state) {
 
 /** Control characters and direction marks could make a name look like another one. */
 function clean(text) {
-  return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
+  return text.replace(/[\t\n\r]+/g, " ").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
 }
 
 function element(tag, text, css) {
@@ -125,7 +125,8 @@ class Page {
         `${formatCount(p.lost)} of ${formatCount(p.lost + taken)} records were lost (${formatShare(p.lost, p.lost + taken)}). ` +
         `${causes}. Shares below are of what was kept.`;
     }
-    for (const note of p.notes) $("notes").append(element("li", note));
+    for (const note of p.notes.slice(0, 4)) $("notes").append(element("li", note));
+    if (p.notes.length > 4) $("notes").append(element("li", `and ${formatCount(p.notes.length - 4)} more`));
     $("notes").hidden = !p.notes.length;
     $("foot").textContent = [p.source && `From ${p.source}`, p.recorder && `recorded by ${p.recorder}`, "this file works offline and loads nothing"]
       .filter(Boolean).join(", ") + ".";
@@ -556,6 +557,8 @@ function start() {
   packed.functions.name = names(packed.functions.name);
   packed.modules = names(packed.modules);
   packed.files = names(packed.files);
+  packed.notes = names(packed.notes);
+  packed.commandLine = names(packed.commandLine);
   packed.threads.comm = names(packed.threads.comm);
   for (const event of packed.events) event.name = clean(event.name);
   return new Page(new Profile(packed));

@@ -73,7 +73,9 @@ class Timeline {
   count() {
     const event = this.event;
     const buckets = Math.ceil(event.spanNs / event.bucketNs);
-    const each = Math.max(1, Math.ceil(buckets / Math.max(this.plot / 2, 1)));
+    // Columns of a handful of samples: narrower ones would show the grid of sampling, not the program.
+    const most = Math.max(60, Math.min(this.plot / 2, event.samples / 6));
+    const each = Math.max(1, Math.ceil(buckets / most));
     const columns = Math.ceil(buckets / each);
     const keys = this.byCpu ? event.cpu : event.thread;
     const lane = new Map(this.lanes.map((key, index) => [key, index]));
