@@ -1,29 +1,8 @@
 //! Truncated and bit-flipped copies of real recordings: never a panic, always an end.
 
-use crate::fixtures::{FILES, bytes, open, open_bytes, read};
-use kymo_data::{Recording, jitdump, perf_map, tracing_data};
-
-/// Reads everything there is, and parses everything.
-pub(crate) fn exhaust(recording: &Recording) {
-    let mut reader = recording.records();
-    while let Ok(Some(record)) = reader.next_record() {
-        let _ = record.parse();
-        let _ = recording.events.sample_id(&record);
-        if let Some(event) = recording.events.event_of(&record).and_then(|at| recording.events.list.get(at))
-            && let Ok(sample) = event.layout.parse_record(&record)
-        {
-            let _ =
-                sample.read.map(|read| (read.counters().count(), read.time_enabled(), read.time_running()));
-            let _ = sample.user_regs.map(|regs| (0..64).filter_map(|n| regs.get(n)).count());
-        }
-    }
-    for problem in reader.problems() {
-        let _ = problem.to_string();
-    }
-    if let Some(blob) = &recording.features.tracing_data {
-        let _ = tracing_data::parse(blob);
-    }
-}
+use crate::exhaust::{all_formats, exhaust};
+use crate::fixtures::{FILES, bytes, folder, open, open_bytes, read};
+use kymo_data::{jitdump, perf_map, tracing_data};
 
 /// A small generator, so that every run damages the same places.
 struct Dice(u64);
@@ -42,7 +21,7 @@ fn truncated_copies() {
         let whole = bytes(name);
         let records = read(&open(name), 1).0;
         let mut dice = Dice(1);
-        let cuts = (0..200).chain((0..150).map(|_| dice.below(whole.len())));
+        let cuts = (0..120).chain((0..100).map(|_| dice.below(whole.len())));
         for cut in cuts.filter(|cut| *cut < whole.len()) {
             let Ok(recording) = open_bytes(whole[..cut].to_vec()) else { continue };
             exhaust(&recording);
@@ -64,7 +43,7 @@ fn bit_flipped_copies() {
     for name in FILES {
         let whole = bytes(name);
         let mut dice = Dice(2);
-        for round in 0..400 {
+        for round in 0..150 {
             let mut copy = whole.clone();
             for _ in 0..=dice.below(3) {
                 // Half of the flips go to where the header and the attrs are.
@@ -85,7 +64,7 @@ fn lying_words() {
     for name in FILES {
         let whole = bytes(name);
         let mut dice = Dice(3);
-        for _ in 0..400 {
+        for _ in 0..150 {
             let mut copy = whole.clone();
             let at = dice.below(copy.len() - 8) & !3;
             let lie = [u64::MAX, 0, 1 << 63, 0x7fff_ffff, 0xffff_ffff, whole.len() as u64][dice.below(6)];
@@ -134,4 +113,19 @@ fn errors_name_the_place() {
     let said = summary.problems[0].to_string();
     assert!(said.starts_with(&format!("at byte {position:#x}, record type {kind} (")), "{said}");
     assert!(said.contains("size is 4, less than its own header of 8"), "{said}");
+}
+
+/// Checks that the corpus of the fuzz target is read without a panic, by the same function.
+#[test]
+fn corpus_of_the_fuzz_target() {
+    let corpus = folder().join("../../fuzz/corpus/reader");
+    let mut files: Vec<_> = std::fs::read_dir(&corpus)
+        .expect("the corpus is there")
+        .map(|entry| entry.expect("a file").path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 25, "{} files", files.len());
+    for file in files {
+        all_formats(&std::fs::read(&file).expect("reads"));
+    }
 }

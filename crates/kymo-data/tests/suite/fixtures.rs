@@ -79,8 +79,15 @@ pub(crate) fn perf(test: &str) -> Option<Command> {
     Some(Command::new("perf"))
 }
 
+/// Says loudly that a test did not run; the whole run counts these lines.
 pub(crate) fn skipped(test: &str, reason: &str) {
-    eprintln!("SKIPPED {test}: {reason}");
+    let line = format!("SKIPPED {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
+            .expect("the skip log is writable");
+    }
 }
 
 /// Runs perf and returns what it says on stdout and on stderr.

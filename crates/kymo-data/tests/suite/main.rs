@@ -2,6 +2,7 @@
 
 mod damage;
 mod differential;
+mod exhaust;
 mod external;
 mod fixtures;
 mod open_errors;

@@ -1,6 +1,6 @@
 //! Properties: what is built parses back, and no bytes whatever make a reader panic.
 
-use crate::damage::exhaust;
+use crate::exhaust::exhaust;
 use crate::fixtures::{open_bytes, read};
 use kymo_data::abi::*;
 use kymo_data::*;
