@@ -270,6 +270,11 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
             );
             return lower_paranoid(because(why), level_for(attempt), caps);
         }
+        // The kernel refuses the kernel side first, but without it the task would be refused all the same.
+        let foreign = attempt.task_owner.is_some_and(|owner| owner != caps.euid);
+        if attempt.task > 0 && foreign && !caps.has(Capability::SysPtrace) {
+            return other_task(attempt, caps);
+        }
         if attempt.task == ANY && paranoid > 0 {
             let why = format!(
                 "observing all tasks of a CPU is not permitted to ordinary users (kernel.perf_event_paranoid is {paranoid}; 0 would permit it)"
@@ -288,11 +293,13 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
                 "observing the kernel is not permitted to ordinary users (kernel.perf_event_paranoid is {paranoid}; 1 would permit it)"
             );
             let explanation = lower_paranoid(because(why), 1, caps);
+            // An event of the kernel alone has nothing left in user space.
+            if attempt.attr.exclude_user() != 0 {
+                return explanation;
+            }
             let hint = explanation.hint.clone().unwrap_or_default();
-            return explanation.hint_kept(format!(
-                "append `u` to observe user space only (`{}`); or {hint}",
-                user_only(attempt.event)
-            ));
+            let name = user_only(attempt.event);
+            return explanation.hint_kept(format!("observe user space only, as `{name}`, or {hint}"));
         }
     }
     if attempt.task > 0 {
@@ -355,11 +362,12 @@ fn other_task(attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
     if caps.has(Capability::SysPtrace) {
         return explanation.hint("a security module may refuse it; `journalctl -k` may name the rule");
     }
-    let task = attempt.task;
-    explanation.run(
-        format!("sudo kymo record -t {task}"),
-        &format!(", or permit this program alone: `{}`", setcap_command(caps)),
-    )
+    if caps.no_new_privileges || caps.user_namespace {
+        return explanation.hint("run kymo as that user, or as root of the host");
+    }
+    let command = setcap_command(caps);
+    let hint = format!("run kymo as that user or as root, or permit this program alone: `{command}`");
+    Explanation { hint: Some(hint), command: Some(command), ..explanation }
 }
 
 /// EINVAL: the kernel does not like what was asked; which part, is inferred.

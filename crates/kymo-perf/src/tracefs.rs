@@ -116,24 +116,18 @@ impl Tracefs {
     /// # Errors
     /// [`TracefsError::NotMounted`], or [`TracefsError::Unreadable`] where it exists and is refused.
     pub fn events(&self) -> Result<PathBuf, TracefsError> {
-        let mut refused = None;
-        for candidate in &self.candidates {
+        for (index, candidate) in self.candidates.iter().enumerate() {
             let events = candidate.join("events");
             match fs::read_dir(&events) {
                 Ok(_) => return Ok(events),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    refused.get_or_insert(events);
+                // A refusal further down says nothing: ordinary users may not look into debugfs, mounted tracefs or not.
+                Err(error) if index == 0 && error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(TracefsError::Unreadable { path: events });
                 }
                 Err(_) => {}
             }
         }
-        // A refused debugfs says nothing about whether tracefs is mounted in it, so the first refusal wins only then.
-        match refused {
-            Some(path) => Err(TracefsError::Unreadable { path }),
-            None => {
-                Err(TracefsError::NotMounted { path: self.candidates.first().cloned().unwrap_or_default() })
-            }
-        }
+        Err(TracefsError::NotMounted { path: self.candidates.first().cloned().unwrap_or_default() })
     }
 
     /// The tracepoint of that name.

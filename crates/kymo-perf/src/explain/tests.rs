@@ -136,10 +136,25 @@ fn foreign_task() {
     says(
         &told,
         "cannot open `cycles:u` for task 77 on CPU 1: task 77 belongs to user 0, and kymo runs as user 1000",
-        "sudo kymo",
+        "run kymo as that user or as root",
     );
     let own = Attempt { task_owner: Some(1000), ..attempt };
     says(&explain_open(libc::EACCES, &own, &user(2)), "setuid program", "");
+}
+
+/// Checks that another user's task is the reason that is told, also where the kernel side is refused as well.
+#[test]
+fn foreign_task_with_its_kernel_side() {
+    let raw = cycles().to_raw();
+    let attempt = Attempt { task_owner: Some(0), ..Attempt::new("cycles", &raw, 77, 1) };
+    says(&explain_open(libc::EACCES, &attempt, &user(2)), "belongs to user 0", "setcap");
+}
+
+/// Checks that an event of the kernel alone is not offered for user space.
+#[test]
+fn kernel_only_events() {
+    let told = own(libc::EACCES, "cycles:k", EventAttr { exclude_user: true, ..cycles() }, &user(2));
+    assert!(told.hint.unwrap().starts_with("run `sudo sysctl kernel.perf_event_paranoid=1`"));
 }
 
 /// Checks that a container's filter is told apart from the paranoid level, by EPERM and by ENOSYS.

@@ -197,29 +197,34 @@ impl<'a> Parser<'a> {
             self.bump();
             return Ok((self.breakpoint()?, false));
         }
-        if word.starts_with(|c: char| c.is_ascii_digit()) && self.peek() == Some(':') {
-            let kind = number(word)
-                .and_then(|kind| u32::try_from(kind).ok())
-                .ok_or_else(|| self.error(start..self.at, format!("`{word}` is not a PMU type number")))?;
-            self.bump();
-            let from = self.at;
-            let config = self.take(name_char);
+        let behind = self.text[self.at..].strip_prefix(':');
+        let second = behind.map(|behind| &behind[..behind.find(|c| !name_char(c)).unwrap_or(behind.len())]);
+        if let (Some(kind), Some(config)) = (number(word), second) {
+            let span = self.at + 1..self.at + 1 + config.len();
+            let kind = u32::try_from(kind)
+                .map_err(|_| self.error(start..self.at, format!("`{word}` is not a PMU type number")))?;
             let config = number(config)
-                .ok_or_else(|| self.error(from..self.at, format!("`{config}` is not an event number")))?;
+                .ok_or_else(|| self.error(span.clone(), format!("`{config}` is not an event number")))?;
+            self.at = span.end;
             return Ok((Head::Numeric { kind, config }, false));
         }
-        if let Some(config) = raw(word) {
-            return Ok((Head::Raw(config), false));
-        }
-        let behind = self.text[self.at..].strip_prefix(':');
-        let Some(behind) = behind else { return Ok((Head::Name(word.to_owned()), false)) };
-        let second = &behind[..behind.find(|c| !name_char(c)).unwrap_or(behind.len())];
+        // `cycles:u` is an event with a modifier, `sched:sched_switch` a tracepoint, `9p:9p_client_req` too.
+        let is_modifiers = second.is_some_and(|second| second.is_empty() || second.chars().all(is_modifier));
         let is_known = names::find(word).is_some() || cache::parse(word).is_some();
-        if is_known || second.is_empty() || second.chars().all(is_modifier) {
-            return Ok((Head::Name(word.to_owned()), true));
+        if let Some(config) = raw(word) {
+            // `rad:some_event` is no event number with wrong modifiers.
+            let is_word = word.bytes().all(|b| b.is_ascii_alphabetic());
+            if second.is_none() || is_modifiers || !is_word {
+                return Ok((Head::Raw(config), second.is_some()));
+            }
         }
-        self.at += 1 + second.len();
-        Ok((Head::Tracepoint { system: word.to_owned(), event: second.to_owned() }, false))
+        match second {
+            Some(second) if !is_known && !is_modifiers => {
+                self.at += 1 + second.len();
+                Ok((Head::Tracepoint { system: word.to_owned(), event: second.to_owned() }, false))
+            }
+            _ => Ok((Head::Name(word.to_owned()), second.is_some())),
+        }
     }
 
     /// Reads behind `mem:`.
