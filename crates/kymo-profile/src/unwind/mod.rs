@@ -40,6 +40,8 @@
 //!   before the last recorded word.
 //! - A sample in the kernel's `rt_sigreturn` is behind the trampoline's last instruction, which no unwind data covers:
 //!   it is recognised here.
+//! - perf shows no user frame at all when a sample has registers but not one byte of stack (a process that is just starting or
+//!   ending); here it has the sampled address.
 //! - Without unwind data both follow the frame pointer; perf then takes the caller's stack pointer from where it was, not
 //!   from the frame, and loses the frames above if those have unwind data.
 //!

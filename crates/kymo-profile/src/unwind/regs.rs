@@ -40,7 +40,7 @@ impl UserRegs {
     }
 
     /// Registers as a sample carries them: `mask` is the event's `sample_regs_user`, `values` one word per bit
-    /// of the mask, lowest bit first. `None` when the instruction or the stack pointer was not recorded.
+    /// of the mask, lowest bit first. `None` when the instruction or the stack pointer was not recorded. Only for samples of 64-bit tasks (register abi 2): a 32-bit task's stack has another shape.
     #[doc(alias = "PERF_SAMPLE_REGS_USER")]
     pub fn from_perf_x86_64(mask: u64, values: impl IntoIterator<Item = u64>) -> Option<UserRegs> {
         let mut by_perf = [0_u64; 64];
