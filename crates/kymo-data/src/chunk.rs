@@ -9,6 +9,8 @@ pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub(crate) buffer: Vec<u8>,
+    /// The records are `used` bytes from `from` on.
+    pub(crate) from: usize,
     pub(crate) used: usize,
     pub(crate) position: u64,
     pub(crate) stream: usize,
@@ -17,7 +19,7 @@ pub struct Chunk {
 impl Chunk {
     /// The bytes of the records.
     pub fn bytes(&self) -> &[u8] {
-        self.buffer.get(..self.used).unwrap_or(&[])
+        self.buffer.get(self.from..self.from + self.used).unwrap_or(&[])
     }
 
     /// Position of the first record, as in [`RawRecord::position`].

@@ -71,6 +71,19 @@ struct Packed {
     carry: Vec<u8>,
 }
 
+/// What [`StreamReader::walk_window`] leaves to do.
+#[derive(Default)]
+pub(crate) struct Walked {
+    /// Something follows that has to be read in order.
+    pub(crate) special: bool,
+    /// The last record has so many bytes beyond the window,
+    pub(crate) tail_bytes: Option<usize>,
+    /// from this file offset on,
+    pub(crate) tail_offset: u64,
+    /// and so many bytes of the chunk are without it.
+    pub(crate) whole_bytes: usize,
+}
+
 /// What a walk over record headers ran into.
 enum Stop {
     /// The rest is no whole record.
@@ -164,6 +177,7 @@ impl StreamReader {
 
     /// Fills `chunk` with the next whole records. `false`: there are no more.
     pub(crate) fn next_chunk(&mut self, chunk: &mut Chunk) -> io::Result<bool> {
+        chunk.from = 0;
         chunk.used = 0;
         chunk.stream = self.stream.number;
         while !self.finished {
@@ -238,6 +252,62 @@ impl StreamReader {
             self.finished = true;
         }
         Ok(())
+    }
+
+    /// Walks over the records that start in the window of which `got` bytes from file offset `start` are in `chunk`,
+    /// and makes them the chunk. The window has one header more than `CHUNK_BYTES`, unless the stream ends before.
+    pub(crate) fn walk_window(&mut self, chunk: &mut Chunk, start: u64, got: usize) -> Walked {
+        let mut walked = Walked::default();
+        chunk.stream = self.stream.number;
+        chunk.position = self.tag(self.position);
+        chunk.used = 0;
+        // The record before may reach far into this window, or over it.
+        let from = usize::try_from(self.offset - start).unwrap_or(usize::MAX);
+        chunk.from = from.min(got);
+        if from > got || (from == got && self.offset < self.stream.range.end) {
+            if (got as u64) < (CHUNK_BYTES as u64).min(self.stream.range.end - start) {
+                self.end(&[], self.position);
+            }
+            return walked;
+        }
+        let bytes = chunk.buffer.get(from..got).unwrap_or(&[]);
+        let before = self.records;
+        let (mut len, stop) = self.walk(bytes, self.position);
+        let rest = bytes.get(len..).unwrap_or(&[]);
+        let at = self.offset + len as u64;
+        match stop {
+            Stop::Special(_) => walked.special = true,
+            Stop::Damaged(header) => self.damaged(header, at),
+            // All of the window was walked over, up to the header that belongs to the next.
+            Stop::Incomplete if at >= start + CHUNK_BYTES as u64 => {}
+            Stop::Incomplete => match RecordHeader::parse(rest) {
+                Some(header) if at + u64::from(header.size) <= self.stream.range.end => {
+                    if is_special(header.kind) {
+                        walked.special = true;
+                    } else {
+                        if is_unknown(header.kind) {
+                            self.count_unknown(header.kind, at);
+                        }
+                        walked.whole_bytes = len;
+                        walked.tail_offset = at + rest.len() as u64;
+                        walked.tail_bytes = Some(usize::from(header.size) - rest.len());
+                        self.records += 1;
+                        len += usize::from(header.size);
+                    }
+                }
+                _ => self.end(rest, at),
+            },
+        }
+        chunk.used = len;
+        if len > 0 {
+            self.places.push(Place { offset: self.offset, len, records: self.records - before });
+        }
+        self.offset += len as u64;
+        self.position += len as u64;
+        if self.offset == self.stream.range.end && !self.finished {
+            self.close();
+        }
+        walked
     }
 
     /// Walks over whole records from the start of `bytes`; returns how many bytes they have and why it stopped.

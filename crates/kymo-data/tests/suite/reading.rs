@@ -253,3 +253,87 @@ fn progress_reaches_the_total() {
         assert_eq!(seen.last(), Some(&(recording.data_bytes(), recording.data_bytes())), "{name}");
     }
 }
+
+/// Checks that a stream of many windows, with records across their borders, is read by several threads as it is by
+/// one after the other, whatever is in the middle: nothing special, AUX data, compressed records, damage, a cut.
+#[test]
+fn many_windows() {
+    use kymo_data::{Attr, Compressor, build};
+    let attr = build::header_attr(&Attr { sample_type: PERF_SAMPLE_IP, ..Attr::default() }, &[]);
+    let main = [b"PERFILE2".as_slice(), &16u64.to_le_bytes(), &attr].concat();
+    let mut noise = 7u64;
+    let mut below = |end: u64| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (noise >> 33) % end
+    };
+    let mut records = |bytes: usize, odd: bool| {
+        let mut out = Vec::new();
+        while out.len() < bytes {
+            // Mostly small ones, some as large as can be, some of nothing but a header.
+            let size = match below(40) {
+                0 => 65_535 - below(100),
+                1..6 => 8,
+                _ => 8 + below(400),
+            };
+            let size = if odd { size } else { size & !7 };
+            out.extend_from_slice(&[9, 0, 0, 0, 2, 0]);
+            out.extend_from_slice(&(size as u16).to_le_bytes());
+            out.resize(out.len() + size as usize - 8, below(256) as u8);
+        }
+        out
+    };
+    for case in ["plain", "odd sizes", "AUX data", "compressed", "damage", "cut", "exactly one window"] {
+        let mut part = records(5 << 20, case == "odd sizes");
+        let mut middle = Vec::new();
+        match case {
+            "AUX data" => {
+                middle = [&PERF_RECORD_AUXTRACE.to_le_bytes()[..], &[0, 0, 48, 0]].concat();
+                middle.extend_from_slice(&(3u64 << 20).to_le_bytes());
+                middle.resize(48 + (3 << 20), 0xff);
+            }
+            "compressed" => {
+                let mut compressor = Compressor::new(1).expect("zstd works");
+                compressor.compress(&records(3 << 20, false), &mut middle).expect("compresses");
+            }
+            "damage" => middle = vec![9, 0, 0, 0, 0, 0, 5, 0],
+            "exactly one window" => {
+                part.clear();
+                part.resize(1 << 20, 0);
+                part.chunks_exact_mut(64)
+                    .for_each(|record| record[..8].copy_from_slice(&[9, 0, 0, 0, 0, 0, 64, 0]));
+            }
+            _ => {}
+        }
+        part.extend_from_slice(&middle);
+        if case != "exactly one window" {
+            part.extend_from_slice(&records(3 << 20, false));
+        }
+        if case == "cut" {
+            part.extend_from_slice(&[9, 0, 0, 0, 0, 0, 80, 0, 1, 2, 3]);
+        }
+        let open = || {
+            let parts: Vec<(String, std::sync::Arc<dyn kymo_data::ReadAt>)> =
+                vec![("part".to_owned(), std::sync::Arc::new(part.clone()))];
+            kymo_data::Recording::open(std::sync::Arc::new(main.clone()), parts).expect("opens")
+        };
+        let recording = open();
+        let mut want = Vec::new();
+        let mut reader = recording.records();
+        while let Some(record) = reader.next_record().expect("memory can be read") {
+            let header = record.header;
+            want.push((record.position, (header.kind, header.misc, record.body.to_vec())));
+        }
+        assert!(want.len() > 2_000, "{case}");
+        let problems = reader.problems().to_vec();
+        assert_eq!(problems.is_empty(), !["damage", "cut"].contains(&case), "{case}: {problems:?}");
+        for threads in [1, 2, 5] {
+            let recording = open();
+            for pass in ["first", "second"] {
+                let (records, summary) = read(&recording, threads);
+                assert!(records == want, "{case}, {threads} threads, {pass} reading");
+                assert_eq!(summary.problems, problems, "{case}, {threads} threads, {pass} reading");
+                assert_eq!(summary.records, want.len() as u64, "{case}, {threads} threads, {pass} reading");
+            }
+        }
+    }
+}
