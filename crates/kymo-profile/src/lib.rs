@@ -28,6 +28,7 @@ pub mod hist;
 pub mod load;
 pub mod profile;
 pub mod resolve;
+pub mod script;
 pub mod symbols;
 pub mod text;
 pub mod timeline;

@@ -23,8 +23,8 @@ mod sideband;
 
 pub use instants::Instant;
 use instants::Instants;
-
-use reads::ReadPeriods;
+pub(crate) use reads::ReadPeriods;
+pub(crate) use sideband::collect as collect_sideband;
 
 /// What tells samples apart, beyond event, thread name and stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -420,6 +420,6 @@ impl Merged {
 }
 
 /// Whether an event's samples carry counter values whose differences are the periods.
-fn reads_counters(event: &Event) -> bool {
+pub(crate) fn counts_by_reading(event: &Event) -> bool {
     event.attr.sample_type & abi::PERF_SAMPLE_READ != 0
 }

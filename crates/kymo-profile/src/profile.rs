@@ -4,7 +4,9 @@ use crate::functions::{FunctionId, Functions};
 use crate::load::{LoadOptions, Loaded, Progress, load};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::symbols::SymbolStore;
+use crate::timeline::ModuleId;
 use kymo_data::Recording;
+use rustc_hash::FxHashMap;
 
 /// Everything that reports and exports are made from.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl Profile {
         let mut functions = Functions::default();
         let resolver = Resolver::new(&loaded.timeline, store);
         let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
-        let notes = resolver.notes(&functions);
+        let notes = resolver.notes(&heavy_modules(&loaded, &functions, &stacks));
         Ok(Profile { loaded, functions, stacks, notes })
     }
 
@@ -56,4 +58,20 @@ impl Profile {
             None => format!("{:#x}", f.start),
         }
     }
+}
+
+/// Modules with at least one sample in a hundred: missing names elsewhere are not worth a sentence.
+fn heavy_modules(loaded: &Loaded, functions: &Functions, stacks: &Stacks) -> Vec<ModuleId> {
+    let mut samples: FxHashMap<ModuleId, u64> = FxHashMap::default();
+    let mut all = 0;
+    for (key, count) in &loaded.groups {
+        all += count.samples;
+        if let Some(module) = functions.get(stacks.leaf(key.chain)).module {
+            *samples.entry(module).or_default() += count.samples;
+        }
+    }
+    let mut heavy: Vec<ModuleId> =
+        samples.into_iter().filter(|(_, n)| n * 100 >= all).map(|(m, _)| m).collect();
+    heavy.sort_unstable();
+    heavy
 }

@@ -72,11 +72,16 @@ fn is_kernel(mode: u8) -> bool {
 }
 
 /// Calls `each` with the mode and address of every frame of a raw call chain, innermost first.
-pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, mut each: impl FnMut(u8, u64)) {
+pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl FnMut(u8, u64)) {
+    walk_words(chains.words(chain), max_stack, each);
+}
+
+/// The same for the words of a chain.
+pub fn walk_words(words: impl Iterator<Item = u64>, max_stack: usize, mut each: impl FnMut(u8, u64)) {
     // Words before the first marker are taken for user addresses, as perf does.
     let mut mode = MODE_USER;
-    let mut words = 0;
-    for word in chains.words(chain) {
+    let mut seen = 0;
+    for word in words {
         if word >= CONTEXT_MAX {
             match CONTEXTS.iter().find(|c| c.0 as u64 == word) {
                 Some(&(_, m)) => mode = m,
@@ -85,8 +90,8 @@ pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, mut each: im
             }
             continue;
         }
-        words += 1;
-        if words > max_stack {
+        seen += 1;
+        if seen > max_stack {
             return;
         }
         each(mode, word);
@@ -103,13 +108,15 @@ pub struct Resolver<'a> {
 
 /// What one address is: its mapping's module, and the symbol.
 #[derive(Debug, Clone)]
-struct Found {
-    module: Option<ModuleId>,
-    module_address: u64,
+pub struct Named {
+    /// The module, `None` outside every mapping.
+    pub module: Option<ModuleId>,
+    /// The address in the module's own terms.
+    pub module_address: u64,
     /// Start, end and name.
-    symbol: Option<(u64, u64, Box<str>)>,
+    pub symbol: Option<(u64, u64, Box<str>)>,
     /// Names of the functions inlined at the address, innermost first, without the symbol itself.
-    inlined: Vec<Box<str>>,
+    pub inlined: Vec<Box<str>>,
 }
 
 impl<'a> Resolver<'a> {
@@ -152,7 +159,7 @@ impl<'a> Resolver<'a> {
             .chain(places.iter().map(|p| (*p, options.inline)))
             .collect();
         self.preload(&bare);
-        let mut found: Vec<(Place, Found)> =
+        let mut found: Vec<(Place, Named)> =
             bare.par_iter().map(|&(place, inline)| (place, self.find(place, inline))).collect();
         // Ids of functions must not depend on the order of a hash table.
         found.par_sort_unstable_by_key(|f| f.0);
@@ -177,11 +184,8 @@ impl<'a> Resolver<'a> {
         stacks
     }
 
-    /// What the user should know about the symbols of modules that samples hit.
-    pub fn notes(&self, functions: &Functions) -> Vec<String> {
-        let mut modules: Vec<ModuleId> = functions.iter().filter_map(|(_, f)| f.module).collect();
-        modules.sort_unstable();
-        modules.dedup();
+    /// What the user should know about the symbols of these modules: sentences.
+    pub fn notes(&self, modules: &[ModuleId]) -> Vec<String> {
         let mut notes: Vec<String> =
             modules.iter().flat_map(|&m| self.symbols(m).notes().to_vec()).map(|n| n.0).collect();
         notes.dedup();
@@ -200,13 +204,18 @@ impl<'a> Resolver<'a> {
         self.store.load_all(&keys);
     }
 
-    fn find(&self, (maps, mode, ip): Place, inline: bool) -> Found {
+    /// What an address is called; `inline` asks for inlined functions, which takes debug information.
+    pub fn named(&self, maps: u32, mode: u8, ip: u64, inline: bool) -> Named {
+        self.find(place(maps, mode, ip), inline)
+    }
+
+    fn find(&self, (maps, mode, ip): Place, inline: bool) -> Named {
         let Some(mapping) = self.mapping(maps, mode, ip) else {
-            return Found { module: None, module_address: ip, symbol: None, inlined: Vec::new() };
+            return Named { module: None, module_address: ip, symbol: None, inlined: Vec::new() };
         };
         let module_address = mapping.module_address(ip);
         let mut found =
-            Found { module: Some(mapping.module), module_address, symbol: None, inlined: Vec::new() };
+            Named { module: Some(mapping.module), module_address, symbol: None, inlined: Vec::new() };
         let module = self.timeline.modules.get(mapping.module);
         if module.kind == ModuleKind::Ksymbol {
             // Code that came at run time has exactly one symbol: itself.
@@ -218,25 +227,27 @@ impl<'a> Resolver<'a> {
         if let Some(symbol) = symbols.find(module_address) {
             found.symbol = Some((symbol.start, symbol.end, symbol.name.into()));
             if inline {
-                found.inlined = inlined_names(&symbols, module_address, symbol.name);
+                found.inlined = inlined_names(&symbols, module_address);
             }
         }
         found
     }
 }
 
-/// The functions inlined at an address. The outermost frame of the debug information is the symbol itself and is
-/// left out when it bears the symbol's name.
-fn inlined_names(symbols: &ModuleSymbols, address: u64, symbol: &str) -> Vec<Box<str>> {
+/// The functions inlined at an address, innermost first.
+///
+/// The outermost frame of the debug information is the symbol itself, under whichever of its names, and is left out.
+/// So is whatever bears that name further in: a function that was split is told as inlined into itself.
+fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Box<str>> {
     let mut names: Vec<Box<str>> =
         symbols.inline_frames(address).iter().filter_map(|f| f.function.as_deref().map(Box::from)).collect();
-    if names.last().is_some_and(|n| **n == *symbol) || names.len() == 1 {
-        names.pop();
+    if let Some(outermost) = names.pop() {
+        names.retain(|n| *n != outermost);
     }
     names
 }
 
-fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Found) -> (FunctionId, Vec<FunctionId>) {
+fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (FunctionId, Vec<FunctionId>) {
     let level = Level::of_mode(mode);
     match (&found.symbol, found.module) {
         (Some((start, end, symbol)), Some(module)) => {

@@ -18,7 +18,7 @@ pub(super) struct Read {
 
 /// What each counter moved since its sample before.
 #[derive(Debug, Default)]
-pub(super) struct ReadPeriods {
+pub(crate) struct ReadPeriods {
     by_place: FxHashMap<(u64, u64), u64>,
 }
 
@@ -37,11 +37,11 @@ impl ReadPeriods {
 
     /// Whether an event's periods come from here.
     pub(super) fn applies(&self, event: &Event) -> bool {
-        super::reads_counters(event)
+        super::counts_by_reading(event)
     }
 
     /// What counter `id` moved up to the sample at `position`.
-    pub(super) fn period(&self, position: u64, id: u64) -> u64 {
+    pub(crate) fn period(&self, position: u64, id: u64) -> u64 {
         self.by_place.get(&(position, id)).copied().unwrap_or(0)
     }
 }

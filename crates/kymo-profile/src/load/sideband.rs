@@ -19,13 +19,13 @@ impl Side {
 }
 
 /// Collects side-band records on all workers and replays them.
-pub(super) fn collect(
+pub(crate) fn collect(
     recording: &Recording,
     workers: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(Timeline, RecordCounts, ReadPeriods), ReadError> {
     let events = &recording.events;
-    let need_reads = events.list.iter().any(reads_counters);
+    let need_reads = events.list.iter().any(counts_by_reading);
     // Without trailers there are no times to sort by: the file's order is the order.
     let timed = events.list.iter().all(|e| {
         e.attr.sample_type & abi::PERF_SAMPLE_TIME != 0 && e.attr.flags & abi::ATTR_FLAG_SAMPLE_ID_ALL != 0
@@ -73,7 +73,7 @@ pub(super) fn collect(
 impl Side {
     fn read_counters(&mut self, events: &Events, record: &RawRecord<'_>) {
         let Some(event) = events.event_of(record).map(|e| &events.list[e]) else { return };
-        if !reads_counters(event) {
+        if !counts_by_reading(event) {
             return;
         }
         let Ok(sample) = event.layout.parse(record.header.misc, record.body) else { return };

@@ -129,6 +129,8 @@ fn symbol(profile: &Profile, row: &Row) -> String {
     match &function.name {
         Some(name) if function.inlined => format!("[{level}] {name} (inlined)"),
         Some(name) => format!("[{level}] {name}"),
+        // As C prints it: zero has no prefix.
+        None if function.start == 0 => format!("[{level}] {:016x}", 0),
         None => format!("[{level}] {:#018x}", function.start),
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
         path == b"//anon" || path.starts_with(b"/dev/zero") || path.starts_with(b"/anon_hugepage");
     if path == b"[vdso]" {
         ModuleKind::Vdso
-    } else if anonymous || path.starts_with(b"/memfd:") || path.is_empty() {
+    } else if anonymous || path.is_empty() {
         if executable { ModuleKind::Jit { pid } } else { ModuleKind::Memory }
     } else if path.starts_with(b"[") || path.starts_with(b"/SYSV") {
         ModuleKind::Memory

@@ -146,6 +146,15 @@ fn short_names() {
     assert_eq!(name("[kernel.kallsyms]", ModuleKind::Kernel), "[kernel.kallsyms]");
 }
 
+/// Checks that a task on its way out, whose ids the kernel no longer knows, is shown as perf shows it.
+#[test]
+fn a_task_without_ids() {
+    let timeline = TimelineBuilder::build(Vec::new(), true);
+    assert_eq!(look(&timeline, -1, -1, at(1)).0, ":-1");
+    assert_eq!(look(&timeline, 12, 34, at(1)).0, ":34");
+    assert_eq!(look(&timeline, 0, 0, at(1)).0, "swapper");
+}
+
 /// Threads 10..13 are of process 10, 20..23 of process 20, and so on.
 fn event() -> impl Strategy<Value = SideEvent> {
     let tid = || (1..4i32, 0..4i32).prop_map(|(p, t)| (p * 10, p * 10 + t));

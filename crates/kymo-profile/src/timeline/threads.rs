@@ -156,7 +156,9 @@ impl Timeline {
     /// The text of a name.
     pub fn comm(&self, id: CommId) -> std::borrow::Cow<'_, str> {
         if id.0 & UNNAMED != 0 {
-            format!(":{}", (id.0 & !UNNAMED) as i32).into()
+            // The top bit is taken; no thread id needs it but -1, that of a task that is just going away.
+            let tid = (id.0 & !UNNAMED) as i32;
+            format!(":{}", if tid == i32::MAX { -1 } else { tid }).into()
         } else {
             self.comms[id.0 as usize].as_str().into()
         }

@@ -1,8 +1,10 @@
 //! One file per verb.
 
 pub(crate) mod doctor;
+pub(crate) mod filter;
 pub(crate) mod generate;
 pub(crate) mod header;
 pub(crate) mod list;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod script;

@@ -15,6 +15,7 @@ use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::symbols::{SymbolOptions, SymbolStore};
 use kymo_profile::text::{Column, GraphOptions, TableOptions, write_table};
 
+use super::filter;
 use crate::open;
 use crate::terminal::{self, ReadProgress};
 use kymo_profile::export;
@@ -383,10 +384,10 @@ fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
     let load = LoadOptions {
         dims: hist.dims(),
         callchains: chains && (children || drawn || exports),
-        cpus: args.cpu.as_deref().map(cpu_list).transpose()?,
+        cpus: args.cpu.as_deref().map(filter::cpu_list).transpose()?,
         pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
         tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
-        time: args.time.as_deref().map(time_span).transpose()?,
+        time: args.time.as_deref().map(filter::time_span).transpose()?,
         samples: if args.json || args.html.is_some() { export::INSTANTS } else { 0 },
         workers: args.jobs,
     };
@@ -446,34 +447,4 @@ fn graph(args: &ReportArgs, children: bool) -> anyhow::Result<GraphOptions> {
         }
     }
     Ok(GraphOptions { order, least_percent })
-}
-
-fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
-    let mut cpus = rustc_hash::FxHashSet::default();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |word: &str| -> anyhow::Result<u32> {
-            let cpu = word.trim().parse().ok().filter(|c| *c < 1 << 16);
-            cpu.with_context(|| format!("-C {text}: '{word}' is no CPU number; write for example 0,4-7"))
-        };
-        cpus.extend(number(first)?..=number(last)?);
-    }
-    Ok(cpus)
-}
-
-fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
-    let (from, to) = text
-        .split_once(',')
-        .with_context(|| format!("--time {text}: write FROM,TO in seconds, for example 12.5,13"))?;
-    let seconds = |word: &str, empty: u64| -> anyhow::Result<u64> {
-        if word.trim().is_empty() {
-            return Ok(empty);
-        }
-        let value: f64 = word
-            .trim()
-            .parse()
-            .with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
-        Ok((value * 1e9) as u64)
-    };
-    Ok((seconds(from, 0)?, seconds(to, u64::MAX)?))
 }

@@ -1,0 +1,59 @@
+//! Filters that several verbs take: lists of CPUs, spans of time.
+
+use anyhow::Context;
+
+/// `0,4-7` as a set of CPUs.
+pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
+    let mut cpus = rustc_hash::FxHashSet::default();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |word: &str| -> anyhow::Result<u32> {
+            let cpu = word.trim().parse().ok().filter(|c| *c < 1 << 16);
+            cpu.with_context(|| format!("-C {text}: '{word}' is no CPU number; write for example 0,4-7"))
+        };
+        cpus.extend(number(first)?..=number(last)?);
+    }
+    Ok(cpus)
+}
+
+/// `12.5,13` in seconds as a span in nanoseconds; either end may be empty.
+pub(crate) fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
+    let (from, to) = text
+        .split_once(',')
+        .with_context(|| format!("--time {text}: write FROM,TO in seconds, for example 12.5,13"))?;
+    let seconds = |word: &str, empty: u64| -> anyhow::Result<u64> {
+        if word.trim().is_empty() {
+            return Ok(empty);
+        }
+        let value: f64 = word
+            .trim()
+            .parse()
+            .with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
+        Ok((value * 1e9) as u64)
+    };
+    Ok((seconds(from, 0)?, seconds(to, u64::MAX)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks lists and ranges of CPUs, and that a wrong one is named.
+    #[test]
+    fn cpu_lists() {
+        let mut cpus: Vec<u32> = cpu_list("0,4-6").unwrap().into_iter().collect();
+        cpus.sort_unstable();
+        assert_eq!(cpus, [0, 4, 5, 6]);
+        assert!(cpu_list("0,x").unwrap_err().to_string().contains("'x' is no CPU number"));
+        assert!(cpu_list("0-99999999").is_err(), "a range that no machine has is refused, not walked");
+    }
+
+    /// Checks spans of time with and without ends.
+    #[test]
+    fn time_spans() {
+        assert_eq!(time_span("1.5,2").unwrap(), (1_500_000_000, 2_000_000_000));
+        assert_eq!(time_span(",2").unwrap(), (0, 2_000_000_000));
+        assert_eq!(time_span("1,").unwrap().1, u64::MAX);
+        assert!(time_span("12").is_err());
+    }
+}

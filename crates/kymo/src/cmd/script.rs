@@ -1,0 +1,81 @@
+//! `kymo script`: samples one by one.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use kymo_profile::script::{Field, ScriptOptions};
+
+use super::filter;
+use super::report::SymbolArgs;
+use crate::open;
+
+/// Print the samples one by one, in order of time, as `perf script` does.
+#[derive(Debug, Args)]
+pub(crate) struct ScriptArgs {
+    /// The recording: a file, a directory of `perf record --threads`, or - for stdin
+    #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
+    input: PathBuf,
+
+    /// What to print: comm, pid, tid, cpu, time, period, event, trace, addr, ip, sym, symoff, dso
+    #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
+    fields: Vec<String>,
+
+    /// Leave out call chains
+    #[arg(short = 'G', long)]
+    hide_call_graph: bool,
+
+    /// Do not show functions that the compiler inlined
+    #[arg(long)]
+    no_inline: bool,
+
+    /// Show no more than this many frames of a call chain
+    #[arg(long, value_name = "N", default_value_t = 127)]
+    max_stack: usize,
+
+    /// Only samples of these CPUs, for example 0,4-7
+    #[arg(short = 'C', long, value_name = "LIST")]
+    cpu: Option<String>,
+
+    /// Only samples of these processes
+    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
+    pid: Vec<i32>,
+
+    /// Only samples of these threads
+    #[arg(long, value_name = "TIDS", value_delimiter = ',')]
+    tid: Vec<i32>,
+
+    /// Only samples between two times, in seconds of the recording's clock: FROM,TO (either may be empty)
+    #[arg(long, value_name = "FROM,TO")]
+    time: Option<String>,
+
+    #[command(flatten)]
+    symbols_from: SymbolArgs,
+}
+
+/// Prints the samples of a recording.
+pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
+    let recording = open::recording(&args.input)?;
+    for problem in &recording.problems {
+        eprintln!("kymo: {problem}");
+    }
+    let fields = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Field>, _>>()?;
+    let options = ScriptOptions {
+        fields: (!fields.is_empty()).then_some(fields),
+        callchains: !args.hide_call_graph,
+        inline: !args.no_inline,
+        max_stack: args.max_stack,
+        cpus: args.cpu.as_deref().map(filter::cpu_list).transpose()?,
+        pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
+        tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
+        time: args.time.as_deref().map(filter::time_span).transpose()?,
+    };
+    let store = args.symbols_from.store();
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    kymo_profile::script::write(&recording, &options, &store, &mut out)
+        .with_context(|| format!("failed to print {}", args.input.display()))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
