@@ -187,7 +187,7 @@ fn a_full_disk() {
         return skip(test, "a tmpfs cannot be mounted here");
     }
     let path = folder.join("perf.data");
-    let busy = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
+    let busy = "i=0; while [ $i -lt 1600000 ]; do i=$((i+1)); done";
     let said = kymo().run(["record", "-F", "4000", "-o", text(&path), "--", "sh", "-c", busy]);
     let opened = kymo().run(["report", "-i", text(&path), "-F", "sample,sym", "--no-children", "-g", "none"]);
     let theirs = ready(test, &[Need::Perf]).then(|| perf().run(["report", "--stdio", "-i", text(&path)]));
