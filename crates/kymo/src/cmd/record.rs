@@ -232,7 +232,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
-    let plan = Plan::resolve(options(args, events))?;
+    let plan = Plan::resolve(options(args, events)).map_err(|error| anyhow::anyhow!("{error}"))?;
     plan.notes.iter().for_each(|note| words.say(note));
     if dry_run {
         print!("{plan}");
@@ -265,7 +265,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             let errno = error.source.raw_os_error().unwrap_or(0);
             match Attempt::of(&error, &requests, Some(descriptors)) {
                 Some(attempt) => bail!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
-                None => bail!(error),
+                None => bail!("{error}"),
             }
         }
         Err(Error::Ring(error)) if !error.redirect => {
@@ -273,7 +273,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             let bytes = (error.pages * sys::page_size()) as u64;
             bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
         }
-        Err(error) => bail!(error),
+        Err(error) => bail!("{error}"),
     };
     finish(summary, &output, &words, fail_on_loss)
 }

@@ -1,0 +1,4 @@
+//! kymo-record from the outside: whole sessions, on a scripted kernel and on the real one.
+mod common;
+mod pipeline;
+mod real;

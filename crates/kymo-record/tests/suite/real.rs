@@ -1,0 +1,170 @@
+//! Whole sessions on the kernel that runs; skipped where events may not be opened.
+use crate::common::{each_record, each_sample, open, options, raise, skip, stop_sign};
+use kymo_data::abi;
+use kymo_perf::sys::{self, Kernel, Perf, attr_zeroed};
+use kymo_perf::workload::Exit;
+use kymo_record::{CallGraph, Error, Output, Plan, Session, Summary, TargetSpec};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// Whether this machine lets this user sample its own tasks.
+fn permitted(test: &str) -> bool {
+    let mut attr = attr_zeroed();
+    attr.type_ = Perf::SOFTWARE;
+    attr.set_exclude_kernel(1);
+    attr.set_disabled(1);
+    match sys::Real.open(&attr, 0, sys::ANY, None, true) {
+        Ok(_) => true,
+        Err(error) => {
+            skip(test, &format!("perf events are not permitted: {error}"));
+            false
+        }
+    }
+}
+
+fn command(script: &str) -> TargetSpec {
+    let command = ["sh", "-c", script].map(OsString::from).to_vec();
+    TargetSpec { command, ..TargetSpec::default() }
+}
+
+fn record(options: kymo_record::Options) -> Summary {
+    let session = Session::start(Plan::resolve(options).unwrap()).unwrap();
+    session.run(None).unwrap()
+}
+
+const BUSY: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
+
+fn samples_in(path: &Path) -> u64 {
+    let mut samples = 0;
+    each_sample(&open(path), |_| samples += 1);
+    samples
+}
+
+/// Checks that a command's samples, names and mappings are in the file, that the count of samples is what the summary says, and that
+/// the exit status comes back.
+#[test]
+fn a_command() {
+    if !permitted("real::a_command") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let summary = record(options("cpu-clock", command(&format!("{BUSY}; exit 3")), &path));
+    assert_eq!(summary.exit, Some(Exit::Code(3)));
+    assert_eq!(summary.account.samples, samples_in(&path));
+    assert!(summary.account.samples > 0);
+    let recording = open(&path);
+    assert_eq!(recording.features.cmdline, ["test"]);
+    assert_eq!(recording.features.event_desc.len(), 1);
+    let mut kinds = std::collections::HashMap::new();
+    each_record(&recording, |kind, _| *kinds.entry(kind).or_insert(0) += 1);
+    for kind in
+        [abi::PERF_RECORD_COMM, abi::PERF_RECORD_MMAP2, abi::PERF_RECORD_EXIT, abi::PERF_RECORD_FINISHED_INIT]
+    {
+        assert!(kinds.contains_key(&kind), "{kind}: {kinds:?}");
+    }
+}
+
+/// Checks that samples of several events, of call chains and of stack copies can be told apart and are whole, compressed too.
+#[test]
+fn several_events() {
+    if !permitted("real::several_events") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for (name, call_graph, compress) in [
+        ("none", CallGraph::None, None),
+        ("fp", CallGraph::FramePointers, Some(1)),
+        ("dwarf", CallGraph::Dwarf { stack_bytes: 1024 }, Some(3)),
+    ] {
+        let path = directory.path().join(name);
+        let mut options = options("cpu-clock,page-faults", command(BUSY), &path);
+        (options.call_graph, options.compress) = (call_graph, compress);
+        let summary = record(options);
+        let mut ids = std::collections::HashSet::new();
+        let mut stacks = 0;
+        each_sample(&open(&path), |sample| {
+            ids.insert(sample.id);
+            stacks += u64::from(sample.user_stack.is_some_and(|stack| !stack.is_empty()));
+        });
+        assert!(ids.len() >= 2, "{name}: both events sampled");
+        assert_eq!(samples_in(&path), summary.account.samples, "{name}");
+        assert_eq!(stacks > 0, name == "dwarf", "{name}");
+    }
+}
+
+/// Checks that a process which runs already is listed with its name and mappings, and that its end ends the recording.
+#[test]
+fn a_process_that_runs() {
+    if !permitted("real::a_process_that_runs") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", &format!("read line; {BUSY}")])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let targets = TargetSpec { pids: vec![child.id() as i32], ..TargetSpec::default() };
+    let session = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
+    drop(child.stdin.take());
+    let reaper = std::thread::spawn(move || child.wait());
+    let summary = session.run(None).unwrap();
+    reaper.join().unwrap().unwrap();
+    assert_eq!(summary.exit, None);
+    let mut text = Vec::new();
+    each_record(&open(&path), |kind, body| {
+        if kind == abi::PERF_RECORD_MMAP2 {
+            text.extend_from_slice(body);
+        }
+    });
+    assert!(String::from_utf8_lossy(&text).contains("/bin/"), "the shell's program is among the mappings");
+}
+
+/// Checks that a stop sign ends the recording of an endless command, which is told to end.
+#[test]
+fn told_to_stop() {
+    if !permitted("real::told_to_stop") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    let session =
+        Session::start(Plan::resolve(options("cpu-clock", command("while :; do :; done"), &path)).unwrap())
+            .unwrap();
+    let stop = stop_sign();
+    raise(&stop);
+    let summary = session.run(Some(stop.as_fd())).unwrap();
+    assert_eq!(summary.exit, None, "it did not end by itself");
+    each_record(&open(&path), |_, _| {});
+}
+
+/// Checks that a command that cannot be found is an error that names it, and that no file is touched then.
+#[test]
+fn a_command_that_is_not_there() {
+    if !permitted("real::a_command_that_is_not_there") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("perf.data");
+    std::fs::write(&path, "an older recording").unwrap();
+    let targets = TargetSpec { command: vec!["no-such-program-here".into()], ..TargetSpec::default() };
+    let error = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).err().unwrap();
+    assert!(matches!(error, Error::Command { .. }), "{error}");
+    assert!(error.to_string().contains("no-such-program-here"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"an older recording");
+}
+
+/// Checks that a disk that is full from the first byte on is a clear error.
+#[test]
+fn a_device_without_room() {
+    if !permitted("real::a_device_without_room") {
+        return;
+    }
+    let mut options = options("cpu-clock", command(":"), Path::new("/dev/full"));
+    options.output = Output::File("/dev/full".into());
+    let error = Session::start(Plan::resolve(options).unwrap()).err().unwrap();
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+}
