@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// Single-file recordings.
-pub(crate) const FILES: [&str; 11] = [
+pub(crate) const FILES: [&str; 12] = [
     "plain.data",
     "callgraph.data",
     "dwarf.data",
@@ -15,6 +15,7 @@ pub(crate) const FILES: [&str; 11] = [
     "tracepoint.data",
     "switch.data",
     "forkexec.data",
+    "clock.data",
     "pipe.data",
     "pipe-tracepoint.data",
     "threads.dir/data",

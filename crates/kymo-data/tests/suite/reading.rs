@@ -75,6 +75,9 @@ fn features_and_names() {
     assert!(features.sample_time.is_some_and(|(first, last)| first < last));
     assert!(open("compressed.data").features.compressed.is_some_and(|c| c.kind == 1 && c.mmap_len > 0));
     assert!(open("dwarf.data").features.build_ids.iter().any(|id| id.filename.ends_with(b"/spin")));
+    let clock = open("clock.data").features;
+    assert_eq!((clock.clockid_resolution_ns, clock.clock_data.map(|c| c.clockid)), (Some(1), Some(1)));
+    assert_eq!(open("threads.dir").features.dir_format, Some(1));
     let pipe = open("pipe-tracepoint.data");
     assert!(pipe.is_pipe);
     assert_eq!(pipe.events.list[0].name, "sched:sched_process_exec");
@@ -336,4 +339,46 @@ fn many_windows() {
             }
         }
     }
+}
+
+/// Checks that tracing data which is made from the texts in perf's tracing data is perf's, byte for byte.
+#[test]
+fn tracing_data_is_built_as_perf_does() {
+    struct Blob<'a>(&'a [u8]);
+    impl<'a> Blob<'a> {
+        fn take(&mut self, len: usize) -> &'a [u8] {
+            let (taken, rest) = self.0.split_at(len);
+            self.0 = rest;
+            taken
+        }
+        fn number(&mut self, bytes: usize) -> usize {
+            self.take(bytes).iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+        }
+        fn text(&mut self, size_bytes: usize) -> Vec<u8> {
+            let len = self.number(size_bytes);
+            self.take(len).to_vec()
+        }
+    }
+    let original = open("tracepoint.data").features.tracing_data.expect("tracing data");
+    let mut blob = Blob(&original);
+    assert_eq!(blob.take(10 + 4 + 2), b"\x17\x08\x44tracing0.6\0\0\x08");
+    let mut files = tracing_data::Files { page_size: blob.number(4) as u32, ..Default::default() };
+    assert_eq!(blob.take(12), b"header_page\0");
+    files.header_page = blob.text(8);
+    assert_eq!(blob.take(13), b"header_event\0");
+    files.header_event = blob.text(8);
+    assert_eq!(blob.number(4), 0, "no ftrace events");
+    for _ in 0..blob.number(4) {
+        let len = blob.0.iter().position(|&byte| byte == 0).expect("a name");
+        let name = String::from_utf8(blob.take(len).to_vec()).expect("text");
+        blob.take(1);
+        let events = (0..blob.number(4)).map(|_| blob.text(8)).collect();
+        files.systems.push((name, events));
+    }
+    assert_eq!(files.systems.iter().map(|system| system.1.len()).sum::<usize>(), 3);
+    files.kallsyms = blob.text(4);
+    files.printk_formats = blob.text(4);
+    files.saved_cmdlines = blob.text(8);
+    assert_eq!(blob.0, b"", "nothing is left");
+    assert!(files.to_blob() == original);
 }
