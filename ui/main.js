@@ -123,7 +123,7 @@ class Page {
       $("loss-detail").hidden = false;
       $("loss-detail").textContent =
         `${formatCount(p.lost)} of ${formatCount(p.lost + taken)} records were lost (${formatShare(p.lost, p.lost + taken)}). ` +
-        `${causes}. Shares below are of what was kept.`;
+        `${causes}. ${this.lostTime()}Shares below are of what was kept.`;
     }
     for (const note of p.notes.slice(0, 4)) $("notes").append(element("li", note));
     if (p.notes.length > 4) $("notes").append(element("li", `and ${formatCount(p.notes.length - 4)} more`));
@@ -161,6 +161,13 @@ class Page {
     group(order.length > 300 ? "The 300 busiest threads" : "Threads", order.slice(0, 300).map((i) =>
       new Option(`${p.threadLabel(i)} (${formatCount(t.samples[i])})`, `t${i}`)));
     this.options = new Set([...thread.options].map((option) => option.value));
+  }
+
+  /** In how much of the time something is missing; intervals do not overlap. */
+  lostTime() {
+    const p = this.profile;
+    const sum = p.intervals.reduce((ns, mark) => ns + (mark.kind === "loss" ? mark.end_ns - mark.start_ns : 0), 0);
+    return sum && p.durationNs ? `The red stretches are ${formatShare(sum, p.durationNs)} of the time. ` : "";
   }
 
   controls() {

@@ -101,12 +101,26 @@ pub struct RecordCounts {
     pub lost_records: u64,
     /// LOST records.
     pub lost_chunks: u64,
-    /// Samples lost as the kernel counted them per event (LOST_SAMPLES).
+    /// LOST records that say when they were written, by time.
+    pub lost_at: Vec<LostAt>,
+    /// Samples lost as the kernel counted them per event (LOST_SAMPLES). What [`lost_records`](Self::lost_records) says
+    /// is counted in here again.
     pub lost_samples: u64,
     /// Times the kernel throttled an event.
     pub throttled: u64,
     /// Samples whose id no event has.
     pub unknown_ids: u64,
+}
+
+/// Where a ring lost records: after the CPU's record before, until this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostAt {
+    /// When the kernel could tell it, ns of the recording's clock.
+    pub time_ns: u64,
+    /// Whose ring it was, `u32::MAX` if not recorded.
+    pub cpu: u32,
+    /// Records lost.
+    pub lost: u64,
 }
 
 /// Totals of one event.

@@ -13,6 +13,8 @@ use crate::timeline::CommId;
 pub const INSTANTS: usize = 300_000;
 /// A timeline shows at least this many buckets, however much it is coarsened.
 const LEAST_BUCKETS: u32 = 200;
+/// And not many more marks than this.
+const MOST_MARKS: u64 = 500;
 
 /// Puts a profile into the exports' form. `source` is the recording's name as the user gave it.
 ///
@@ -35,6 +37,7 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
         start_ns: first,
         duration_ns: last - first,
         loss: loss(loaded),
+        intervals: intervals(loaded),
         notes: profile.notes.clone(),
         ..ExportProfile::default()
     };
@@ -193,10 +196,56 @@ fn start_unix_ns(recording: &Recording, first: u64) -> Option<u64> {
     clock.wall_clock_ns.checked_add(first)?.checked_sub(clock.clockid_time_ns)
 }
 
+/// What was lost. The kernel counts a lost record twice: in the ring, which a LOST record tells later, and in its
+/// event, which LOST_SAMPLES records tell at the end. Only what the second count has more is a loss of its own.
 fn loss(loaded: &Loaded) -> Vec<Loss> {
     let counts = &loaded.counts;
-    [("ring buffer full", counts.lost_records), ("samples lost in the kernel", counts.lost_samples)]
+    let late = counts.lost_samples.saturating_sub(counts.lost_records);
+    [("ring buffer full", counts.lost_records), ("ring buffer full, told only at the end", late)]
         .into_iter()
+        .filter(|(_, count)| *count > 0)
         .map(|(cause, count)| Loss { cause: cause.to_string(), count })
         .collect()
+}
+
+/// Where records were lost: from the CPU's last sample before the loss, where all samples are at hand, to the moment
+/// when the kernel could tell. Losses close to each other become one stretch: more than these cannot be seen.
+fn intervals(loaded: &Loaded) -> Vec<Interval> {
+    let (first, last) = loaded.time_range.unwrap_or((0, 0));
+    let mut stretches: Vec<Interval> = loaded
+        .counts
+        .lost_at
+        .iter()
+        .map(|loss| Interval {
+            kind: IntervalKind::Loss,
+            start_ns: loss.time_ns,
+            end_ns: loss.time_ns,
+            count: loss.lost,
+        })
+        .collect();
+    if loaded.instant_stride == 1 {
+        let mut samples: FxHashMap<u32, Vec<u64>> = FxHashMap::default();
+        for instant in &loaded.instants {
+            samples.entry(instant.cpu).or_default().push(instant.time_ns);
+        }
+        for (stretch, loss) in stretches.iter_mut().zip(&loaded.counts.lost_at) {
+            // Instants are ordered by time.
+            let times = samples.get(&loss.cpu).map_or(&[][..], Vec::as_slice);
+            let before = times.partition_point(|&time| time < loss.time_ns);
+            stretch.start_ns = if before > 0 { times[before - 1] } else { first.min(loss.time_ns) };
+        }
+        stretches.sort_unstable_by_key(|s| (s.start_ns, s.end_ns));
+    }
+    let close = (last - first) / MOST_MARKS;
+    let mut marks: Vec<Interval> = Vec::new();
+    for stretch in stretches {
+        match marks.last_mut() {
+            Some(mark) if stretch.start_ns.saturating_sub(mark.end_ns) <= close => {
+                mark.end_ns = mark.end_ns.max(stretch.end_ns);
+                mark.count = mark.count.saturating_add(stretch.count);
+            }
+            _ => marks.push(stretch),
+        }
+    }
+    marks
 }

@@ -60,9 +60,11 @@ pub(crate) fn collect(
         }
         all.counts.lost_records += side.counts.lost_records;
         all.counts.lost_chunks += side.counts.lost_chunks;
+        all.counts.lost_at.extend(side.counts.lost_at);
         all.counts.lost_samples += side.counts.lost_samples;
         all.counts.throttled += side.counts.throttled;
     }
+    all.counts.lost_at.sort_unstable();
     let mut timeline = TimelineBuilder::build(all.events, timed);
     for build_id in &recording.features.build_ids {
         timeline.modules.set_build_id(&build_id.filename, &build_id.id);
@@ -135,6 +137,10 @@ impl Side {
             Record::Lost { lost, .. } => {
                 self.counts.lost_records += lost;
                 self.counts.lost_chunks += 1;
+                let id = events.sample_id(record);
+                if timed && let Some(time_ns) = id.time {
+                    self.counts.lost_at.push(LostAt { time_ns, cpu: id.cpu.unwrap_or(u32::MAX), lost });
+                }
                 return;
             }
             Record::LostSamples { lost } => {
