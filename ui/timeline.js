@@ -195,7 +195,7 @@ class Timeline {
       const to = this.x(Math.min(this.event.spanNs, mark.end_ns - this.profile.startNs));
       const w = Math.max(2, to - from);
       g.fillStyle = mark.kind === "loss" ? colour("--bad") : colour("--dim");
-      g.globalAlpha = 0.22;
+      g.globalAlpha = 0.16;
       g.fillRect(from, AXIS, w, this.height - AXIS);
       g.globalAlpha = 1;
       g.fillRect(from, AXIS - 3, w, 3);
