@@ -7,6 +7,7 @@
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
+//! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -14,6 +15,7 @@
 
 mod cli;
 mod damaged;
+mod exports;
 mod fixtures;
 mod interop;
 mod machine;

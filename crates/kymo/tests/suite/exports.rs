@@ -1,0 +1,104 @@
+//! `kymo report --json`, `--folded`, `--flamegraph`, `--html` on recordings that perf made.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::tools::{Said, kymo};
+
+/// Every recording of `fixtures/recordings`, by name.
+fn recordings() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings");
+    let mut found: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.expect("the folder can be listed").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "data" || e == "dir"))
+        .collect();
+    found.sort();
+    assert!(found.len() > 5, "{} has only {} recordings", folder.display(), found.len());
+    found
+}
+
+fn report(file: &Path, what: &[&str]) -> Said {
+    let input = ["report", "-q", "-i", file.to_str().expect("a plain name")];
+    kymo().succeed(input.into_iter().chain(what.iter().copied()))
+}
+
+fn sum(items: &Value, key: &str) -> u64 {
+    items.as_array().expect("a list").iter().map(|item| item[key].as_u64().expect("a number")).sum()
+}
+
+/// Checks that in every recording the call tree, the functions, the threads and the folded stacks add up to the same
+/// samples as the events, and that indices and parents hold what the format's document promises.
+#[test]
+fn every_export_counts_the_same_samples() {
+    for file in recordings() {
+        let name = file.display();
+        let json: Value =
+            serde_json::from_str(&report(&file, &["--json"]).stdout).expect("the report is JSON");
+        assert_eq!((&json["schema"], &json["schema_version"]), (&"kymo-report".into(), &1.into()), "{name}");
+        assert_eq!(json["lost"], 0, "{name}");
+        let functions = json["functions"].as_array().expect("a list").len() as u64;
+        for event in json["events"].as_array().expect("a list") {
+            let (stacks, rows) = (&event["stacks"], &event["functions"]);
+            for (key, total) in [("self_samples", "samples"), ("self_period", "period")] {
+                assert_eq!(event[total], sum(stacks, key), "{name}: stacks, {key}");
+                assert_eq!(event[total], sum(rows, key), "{name}: functions, {key}");
+            }
+            for (id, stack) in stacks.as_array().expect("a list").iter().enumerate() {
+                assert_eq!(stack["id"], id, "{name}");
+                assert!(stack["function"].as_u64().expect("a number") < functions, "{name}: {stack}");
+                match stack["parent"].as_u64() {
+                    Some(parent) => assert!(parent < id as u64, "{name}: {stack}"),
+                    None => {
+                        let head = &json["functions"][stack["function"].as_u64().expect("a number") as usize];
+                        assert_eq!(head["kind"], "comm", "{name}: {stack}");
+                    }
+                }
+            }
+        }
+        let samples = sum(&json["events"], "samples");
+        assert!(samples > 0, "{name}");
+        assert_eq!(sum(&json["threads"], "samples"), samples, "{name}: threads");
+        let folded: u64 = report(&file, &["--folded"])
+            .stdout
+            .lines()
+            .map(|line| line.rsplit_once(' ').expect("a count").1.parse::<u64>().expect("a number"))
+            .sum();
+        assert_eq!(folded, samples, "{name}: folded stacks");
+    }
+}
+
+/// Checks that all exports of every recording are the same bytes when they are made again, by several workers each time.
+#[test]
+fn exports_are_the_same_every_time() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for file in recordings() {
+        let make = |round: &str| -> Vec<Vec<u8>> {
+            let html = folder.path().join(format!("{round}.html"));
+            let svg = folder.path().join(format!("{round}.svg"));
+            let (html, svg) = (html.to_str().expect("a plain name"), svg.to_str().expect("a plain name"));
+            let json = report(&file, &["--json", "--html", html, "--flamegraph", svg]).stdout;
+            vec![
+                json.into_bytes(),
+                std::fs::read(html).expect("a page"),
+                std::fs::read(svg).expect("a picture"),
+            ]
+        };
+        let (first, second) = (make("first"), make("second"));
+        for (what, (a, b)) in ["--json", "--html", "--flamegraph"].iter().zip(first.iter().zip(&second)) {
+            assert!(!a.is_empty() && a == b, "{what} of {} differs from run to run", file.display());
+        }
+    }
+}
+
+/// Checks that a page that cannot be written is an error that names the file.
+#[test]
+fn page_that_cannot_be_written() {
+    let file = &recordings()[0];
+    let input =
+        ["report", "-q", "-i", file.to_str().expect("a plain name"), "--html", "/no/such/folder/page.html"];
+    let said = kymo().run(input);
+    assert!(said.code.is_some_and(|code| code != 0));
+    assert!(said.stderr.contains("/no/such/folder/page.html"), "{}", said.stderr);
+}
