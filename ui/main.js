@@ -104,7 +104,9 @@ class Page {
     };
     const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`);
     fact("Command", p.commandLine.map(quote).join(" "), "command");
-    fact("Recorded", p.startUnixNs ? new Date(p.startUnixNs / 1e6).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "");
+    const date = (ns) => (ns ? new Date(ns / 1e6).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "");
+    if (p.startUnixNs) fact("Recorded", date(p.startUnixNs));
+    else fact("Written", date(p.writtenUnixNs));
     fact("Duration", p.durationNs ? formatNs(p.durationNs) : "");
     for (const e of p.events.slice(0, 6)) {
       const what = e.unit === "ns" && e.period ? `, ${formatNs(e.period)}` : "";
@@ -408,7 +410,7 @@ class Page {
     $("lanes").hidden = !event.hasCpus;
     for (const button of $("lanes").children) button.setAttribute("aria-pressed", (button.dataset.lanes === "cpus") === cpus);
     $("lanes-more").hidden = !timeline.hiddenLanes && !state.more;
-    $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lanes`;
+    $("lanes-more").textContent = state.more ? "fewer lanes" : `${formatCount(timeline.hiddenLanes)} more lane${timeline.hiddenLanes === 1 ? "" : "s"}`;
     $("range-clear").hidden = !state.range;
     $("range-text").textContent = state.range
       ? `${formatNs(state.range[0])} to ${formatNs(Math.min(state.range[1], event.spanNs))}: ${event.estimated ? "about " : ""}${formatCount(this.weighed.samples)} samples`

@@ -177,7 +177,12 @@ fn title(recording: &Recording) -> String {
     let line = &recording.features.cmdline;
     // What was recorded is what follows the recorder's own words.
     match line.iter().position(|w| w == "--") {
-        Some(at) => line[at + 1..].join(" "),
+        Some(at) if at + 1 < line.len() => {
+            // The program by its own name, without its folder.
+            let program = line[at + 1].rsplit('/').next().unwrap_or_default();
+            [&[program.to_string()], &line[at + 2..]].concat().join(" ")
+        }
+        Some(_) => line.join(" "),
         None => line.join(" "),
     }
 }

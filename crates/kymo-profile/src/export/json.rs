@@ -95,6 +95,7 @@ struct Recording<'a> {
     cpu: &'a str,
     cpus_online: u32,
     start_unix_ns: Option<u64>,
+    written_unix_ns: Option<u64>,
     start_ns: u64,
     duration_ns: u64,
 }
@@ -134,6 +135,7 @@ impl<'a> Recording<'a> {
             cpu: &profile.cpu,
             cpus_online: profile.cpus_online,
             start_unix_ns: profile.start_unix_ns,
+            written_unix_ns: profile.written_unix_ns,
             start_ns: profile.start_ns,
             duration_ns: profile.duration_ns,
         }

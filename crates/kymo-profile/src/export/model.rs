@@ -35,6 +35,8 @@ pub struct ExportProfile {
     pub source: String,
     /// Wall-clock time at the start, nanoseconds since 1970 UTC, if the recording knows it.
     pub start_unix_ns: Option<u64>,
+    /// When the recording was last written to, nanoseconds since 1970 UTC: what is left where `start_unix_ns` is not known.
+    pub written_unix_ns: Option<u64>,
     /// Time of the first sample on the recording's own clock, in nanoseconds.
     pub start_ns: u64,
     /// From the first sample to the last, in nanoseconds.

@@ -80,6 +80,7 @@ pub(crate) fn small() -> ExportProfile {
         recorder: "kymo 0.1.0".into(),
         source: "perf.data".into(),
         start_unix_ns: Some(1_790_000_000_000_000_000),
+        written_unix_ns: Some(1_790_000_001_000_000_000),
         start_ns: 5_000,
         duration_ns: 1_000_000,
         functions,

@@ -287,7 +287,11 @@ fn write_exports(
     profile: &Profile,
     input: &std::path::Path,
 ) -> anyhow::Result<()> {
-    let export = export::collect(recording, profile, &input.display().to_string());
+    let mut export = export::collect(recording, profile, &input.display().to_string());
+    let written = std::fs::metadata(input).ok().filter(|m| m.is_file()).and_then(|m| m.modified().ok());
+    export.written_unix_ns = written
+        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+        .and_then(|since| since.as_nanos().try_into().ok());
     let create = |path: &PathBuf| -> anyhow::Result<BufWriter<File>> {
         Ok(BufWriter::new(
             File::create(path).with_context(|| format!("failed to create {}", path.display()))?,
