@@ -55,6 +55,8 @@ impl Profile {
         match &f.name {
             Some(name) if f.inlined => format!("{name} (inlined)"),
             Some(name) => name.to_string(),
+            // As C prints it: zero has no prefix.
+            None if f.start == 0 => "0".to_string(),
             None => format!("{:#x}", f.start),
         }
     }

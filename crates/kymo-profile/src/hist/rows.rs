@@ -243,14 +243,10 @@ fn shown(profile: &Profile, options: &HistOptions, row: &Row) -> bool {
 /// Largest first; where two are equal, callers before callees, then by name.
 fn order(profile: &Profile, options: &HistOptions, a: &Row, b: &Row) -> Ordering {
     let timeline = &profile.loaded.timeline;
-    let mut order = Ordering::Equal;
-    if options.children {
-        order = b.total.period.cmp(&a.total.period);
-        if order.is_eq() && a.group.comm == b.group.comm {
-            order = b.max_depth.cmp(&a.max_depth);
-        }
-    }
-    order = order.then_with(|| b.own.period.cmp(&a.own.period));
+    let by_total = |r: &Row| if options.children { Reverse(r.total.period) } else { Reverse(0) };
+    let by_depth = |r: &Row| if options.children { Reverse(r.max_depth) } else { Reverse(0) };
+    let rank = |r: &Row| (by_total(r), Reverse(r.own.period), by_depth(r));
+    let mut order = rank(a).cmp(&rank(b));
     for key in &options.keys {
         order = order.then_with(|| match key {
             SortKey::Comm => timeline.comm(a.group.comm).cmp(&timeline.comm(b.group.comm)),

@@ -1,6 +1,7 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -359,6 +360,31 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
     }
 }
 
+/// Recordings up to this size are looked at right away: reading one takes well under a second.
+const FIRST_LOOK_BYTES: u64 = 1 << 30;
+
+/// On a terminal, the five hottest functions: often all that a person wanted to know.
+fn first_look(output: &Output, bytes: u64, samples: u64) {
+    let Output::File(path) = output else { return };
+    if samples == 0 || bytes > FIRST_LOOK_BYTES || !std::io::stderr().is_terminal() {
+        return;
+    }
+    match super::report::hottest(path, 5) {
+        Ok(lines) => {
+            for line in lines {
+                eprintln!("  {line}");
+            }
+            let input = if path == std::path::Path::new(crate::open::DEFAULT) {
+                String::new()
+            } else {
+                format!(" -i {}", path.display())
+            };
+            eprintln!("  more: kymo report{input}");
+        }
+        Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
+    }
+}
+
 /// The last words, and the status to end with.
 fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) -> anyhow::Result<ExitCode> {
     let Summary { bytes, wakeups, account, exit, write_error } = summary;
@@ -375,6 +401,7 @@ fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) 
             account.samples
         );
         eprintln!("[ kymo record: {account} ]");
+        first_look(output, bytes, account.samples);
     } else if account.lost() > 0 {
         eprintln!("kymo record: {account}");
     }

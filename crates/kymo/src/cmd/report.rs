@@ -242,6 +242,33 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The hottest functions of a recording, a line each: share, function, module.
+pub(crate) fn hottest(input: &std::path::Path, count: usize) -> anyhow::Result<Vec<String>> {
+    let recording = open::recording(input)?;
+    let store = SymbolStore::new(SymbolOptions::default());
+    let profile =
+        Profile::open(&recording, &LoadOptions::default(), ResolveOptions::default(), &store, &|_, _, _| {})?;
+    let options = HistOptions {
+        keys: vec![SortKey::Dso, SortKey::Symbol],
+        children: false,
+        comms: None,
+        dsos: None,
+        symbols: None,
+    };
+    // Of several events the one with most samples is what the recording is about.
+    let totals = &profile.loaded.totals;
+    let Some(event) = (0..totals.len()).max_by_key(|&e| totals[e].count.samples) else {
+        return Ok(Vec::new());
+    };
+    let hist = Hist::new(&profile, event, &options);
+    let line = |row: &kymo_profile::hist::Row| {
+        let share = 100.0 * row.own.period as f64 / hist.total.period.max(1) as f64;
+        let name = profile.frame_name(row.function);
+        format!("{share:6.2}%  {name}  ({})", profile.module_name(row.function))
+    };
+    Ok(hist.rows.iter().filter(|r| r.own.samples > 0).take(count).map(line).collect())
+}
+
 fn write_tables(
     out: &mut dyn Write,
     recording: &Recording,
