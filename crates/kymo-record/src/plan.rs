@@ -456,3 +456,183 @@ impl fmt::Debug for Shortened<'_> {
         if self.0.len() > 8 { f.write_str(" ..") } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Output;
+    use kymo_perf::machine::Machine;
+    use kymo_perf::selector;
+
+    fn options(selector: &str, targets: TargetSpec) -> Options {
+        let groups = selector::parse(selector).unwrap();
+        Options {
+            events: selector::resolve(&groups, &Machine::here()).unwrap(),
+            rate: Rate::Default(999),
+            call_graph: CallGraph::FramePointers,
+            targets,
+            inherit: None,
+            ring_pages: None,
+            data: false,
+            switch_events: false,
+            raw: false,
+            sample_cpu: false,
+            period: false,
+            counts: false,
+            no_samples: false,
+            delay: None,
+            clock: None,
+            compress: None,
+            build_ids: true,
+            output: Output::Stdout,
+            cmdline: Vec::new(),
+            version: String::new(),
+        }
+    }
+
+    fn command() -> TargetSpec {
+        TargetSpec { command: vec!["true".into()], ..TargetSpec::default() }
+    }
+
+    fn own_pid() -> i32 {
+        std::process::id() as i32
+    }
+
+    /// Checks a plain command: what perf 6.1 puts into the attr, and that the first event tracks.
+    #[test]
+    fn a_command() {
+        let plan = Plan::resolve(options("cpu-clock", command())).unwrap();
+        let [event] = &plan.open.events[..] else { panic!("{plan}") };
+        let attr = &event.attr;
+        let bits = Perf::SAMPLE_IP
+            | Perf::SAMPLE_TID
+            | Perf::SAMPLE_TIME
+            | Perf::SAMPLE_CALLCHAIN
+            | Perf::SAMPLE_PERIOD;
+        assert_eq!(attr.sample_type, bits);
+        assert_eq!(attr.read_format, Perf::FORMAT_ID | Perf::FORMAT_LOST);
+        let set = [
+            attr.disabled(),
+            attr.inherit(),
+            attr.mmap(),
+            attr.mmap2(),
+            attr.comm(),
+            attr.comm_exec(),
+            attr.task(),
+            attr.freq(),
+            attr.enable_on_exec(),
+            attr.sample_id_all(),
+        ];
+        assert_eq!(set, [1; 10]);
+        assert_eq!((attr.sample_period, attr.ksymbol(), attr.mmap_data()), (999, 0, 0));
+        assert!(plan.observe_command && !plan.system());
+    }
+
+    /// Checks that the whole machine has the CPU in samples and a tracking event of its own, which samples nothing.
+    #[test]
+    fn the_machine() {
+        let targets = TargetSpec { all: true, command: vec!["true".into()], ..TargetSpec::default() };
+        let plan = Plan::resolve(options("cpu-clock", targets)).unwrap();
+        let [event, tracker] = &plan.open.events[..] else { panic!("{plan}") };
+        assert!(event.attr.sample_type & Perf::SAMPLE_CPU != 0);
+        assert!(event.attr.sample_type & tracker.attr.sample_type & Perf::SAMPLE_IDENTIFIER != 0);
+        assert_eq!((event.attr.mmap2(), tracker.attr.mmap2(), tracker.attr.ksymbol()), (0, 1, 1));
+        assert!(tracker.immediate && plan.system() && !plan.observe_command);
+        assert_eq!(event.attr.enable_on_exec(), 0);
+    }
+
+    /// Checks which target wins when several are named, and that each one that is ignored gets a remark.
+    #[test]
+    fn precedence() {
+        let all = TargetSpec {
+            pids: vec![own_pid()],
+            uid: Some(0),
+            all: true,
+            cpus: vec![0],
+            ..TargetSpec::default()
+        };
+        let plan = Plan::resolve(options("cpu-clock", all)).unwrap();
+        assert!(plan.open.targets.tasks.contains(&own_pid()));
+        assert_eq!(plan.notes.len(), 3, "{:?}", plan.notes);
+        assert_eq!(plan.until, [own_pid()]);
+        let cpus = TargetSpec { cpus: vec![0], per_thread: true, ..TargetSpec::default() };
+        let plan = Plan::resolve(options("cpu-clock", cpus)).unwrap();
+        assert_eq!((plan.open.targets.cpus.as_slice(), plan.notes.len()), (&[0][..], 1));
+    }
+
+    /// Checks that children are followed except from single threads, per-thread rings, and when told not to.
+    #[test]
+    fn inheritance() {
+        let inherit = |targets: TargetSpec, change: Option<bool>| {
+            let plan = Plan::resolve(Options { inherit: change, ..options("cpu-clock", targets) }).unwrap();
+            plan.open.events[0].attr.inherit()
+        };
+        assert_eq!(inherit(command(), None), 1);
+        assert_eq!(inherit(command(), Some(false)), 0);
+        assert_eq!(inherit(TargetSpec { per_thread: true, ..command() }, None), 0);
+        assert_eq!(inherit(TargetSpec { tids: vec![own_pid()], ..TargetSpec::default() }, None), 0);
+        assert_eq!(inherit(TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() }, None), 1);
+    }
+
+    /// Checks that a group with :S is read as one by its leader, and that its members neither sample nor start by themselves.
+    #[test]
+    fn group_read() {
+        let plan = Plan::resolve(options("{cpu-clock,page-faults}:S", command())).unwrap();
+        let [leader, member] = &plan.open.events[..] else { panic!("{plan}") };
+        assert!(leader.attr.read_format & leader.attr.read_format & Perf::FORMAT_GROUP != 0);
+        assert_eq!((leader.attr.sample_period, member.attr.sample_period), (999, 0));
+        assert_eq!((leader.attr.disabled(), member.attr.disabled(), member.leader), (1, 0, Some(0)));
+        assert_eq!(leader.attr.inherit(), 0);
+    }
+
+    /// Checks stack copies, data addresses, a fixed period and a clock.
+    #[test]
+    fn what_samples_carry() {
+        let mut asked = options("cpu-clock", command());
+        asked.call_graph = CallGraph::Dwarf { stack_bytes: 4096 };
+        asked.data = true;
+        asked.rate = Rate::Period(1000);
+        asked.clock = Clock::parse("mono");
+        let plan = Plan::resolve(asked).unwrap();
+        let attr = &plan.open.events[0].attr;
+        let bits = Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER | Perf::SAMPLE_ADDR;
+        assert_eq!(attr.sample_type & (bits | Perf::SAMPLE_PERIOD), bits);
+        assert_eq!((attr.sample_stack_user, attr.exclude_callchain_user(), attr.mmap_data()), (4096, 1, 1));
+        assert_eq!((attr.freq(), attr.sample_period, attr.use_clockid(), attr.clockid), (0, 1000, 1, 1));
+    }
+
+    /// Checks that what is not there is named.
+    #[test]
+    fn errors() {
+        let error = |targets| Plan::resolve(options("cpu-clock", targets)).unwrap_err().to_string();
+        let missing = i32::MAX;
+        assert_eq!(
+            error(TargetSpec { pids: vec![missing], ..TargetSpec::default() }),
+            format!("there is no process {missing}")
+        );
+        assert_eq!(
+            error(TargetSpec { tids: vec![missing], ..TargetSpec::default() }),
+            format!("there is no thread {missing}")
+        );
+        assert!(
+            error(TargetSpec { cpus: vec![60_000], ..TargetSpec::default() })
+                .starts_with("CPU 60000 is not online")
+        );
+        assert!(
+            error(TargetSpec { uid: Some(u32::MAX - 7), ..TargetSpec::default() })
+                .contains("owns no process")
+        );
+    }
+
+    /// Checks that a rate beyond the kernel's limit is brought down and said, except for "max".
+    #[test]
+    fn rates() {
+        let Some(limit) = read_number("/proc/sys/kernel/perf_event_max_sample_rate") else { return };
+        let mut notes = Vec::new();
+        assert_eq!(clamp(Rate::Frequency(u64::MAX), &mut notes), Rate::Frequency(limit));
+        assert!(notes.is_empty());
+        assert_eq!(clamp(Rate::Frequency(limit + 1), &mut notes), Rate::Frequency(limit));
+        assert_eq!(notes.len(), 1);
+        assert_eq!(clamp(Rate::Period(7), &mut notes), Rate::Period(7));
+    }
+}

@@ -414,6 +414,9 @@ impl Control<'_> {
         let mut observed: Vec<OwnedFd> = self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect();
         let waits_for_observed = !self.plan.until.is_empty();
         loop {
+            if waits_for_observed && observed.is_empty() {
+                return Ok(Ended::ByItself);
+            }
             let mut fds = vec![PollFd::from_borrowed_fd(failed, PollFlags::IN)];
             fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let told = fds.len();
@@ -442,9 +445,6 @@ impl Control<'_> {
                 index += 1;
                 !fired[index - 1]
             });
-            if waits_for_observed && observed.is_empty() {
-                return Ok(Ended::ByItself);
-            }
             if enable_at.is_some_and(|at| at <= Instant::now()) {
                 enable_at = None;
                 self.events.enable(self.kernel, false).map_err(system("enable events"))?;
@@ -463,18 +463,20 @@ fn ended_fd(task: i32) -> Option<OwnedFd> {
     own.ok().or_else(|| pidfd_open(Pid::from_raw(proc::process_of(task)?)?, PidfdFlags::empty()).ok())
 }
 
-/// How the command ended; one that we outlive is told to end.
+/// How the command ended by itself. One that we outlive is told to end, and given some time for it.
 fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
-    if let Ok(Some(exit)) = workload.try_wait() {
-        return Some(exit);
+    if ended == Ended::ByItself {
+        // With -p beside a command the command may still run; its status is ours, so it is waited for.
+        return workload.wait().ok();
     }
-    if ended == Ended::ByUs {
-        const SIGTERM: i32 = 15;
-        workload.signal(SIGTERM);
+    const SIGTERM: i32 = 15;
+    workload.signal(SIGTERM);
+    let fd = workload.ended_fd().try_clone_to_owned().ok()?;
+    let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0) {
         let _ = workload.wait();
-        return None;
     }
-    workload.wait().ok()
+    None
 }
 
 /// What remains to be done when no more records come.

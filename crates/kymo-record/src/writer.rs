@@ -5,11 +5,15 @@ use crate::sink::Sink;
 use crate::walk::Walk;
 use crossbeam_channel::Receiver;
 use kymo_data::{Compressor, build};
+use rustix::process::setpriority_process;
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// So much is written at most between two updates of the header, however busy the writer is.
 const PUBLISH_BYTES: u64 = 4 << 20;
+
+/// Nearly the most that an ordinary thread can be preferred.
+const WRITER_NICE: i32 = -19;
 
 /// What the writer needs.
 pub(crate) struct WriterThread<'a> {
@@ -41,6 +45,10 @@ pub(crate) struct Written {
 impl WriterThread<'_> {
     /// Writes until all drains have ended.
     pub(crate) fn run(self, messages: &Receiver<Message>) -> Written {
+        // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
+        if let Err(error) = setpriority_process(None, WRITER_NICE) {
+            tracing::debug!(%error, "the writer runs at ordinary priority");
+        }
         let mut rounds = Rounds::new(self.rings);
         let mut state = Written {
             sink: self.sink,
