@@ -31,7 +31,7 @@ enum Verb {
     Report(Box<cmd::report::ReportArgs>),
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
-    Script(cmd::script::ScriptArgs),
+    Script(Box<cmd::script::ScriptArgs>),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
 }
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Verb::Report(args) => cmd::report::run(*args),
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),
-        Verb::Script(args) => cmd::script::run(args),
+        Verb::Script(args) => cmd::script::run(*args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };
