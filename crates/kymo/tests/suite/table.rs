@@ -72,7 +72,9 @@ pub(crate) fn by_name(sections: &[Section], names: usize) -> BTreeMap<String, Ve
     for section in sections {
         for row in &section.rows {
             let (values, name) = row.split_at(row.len().saturating_sub(names));
-            let name = format!("{} | {}", section.event, name.join(" | "));
+            // perf marks an unknown place as kernel or user by the frame that it met before; that is no property of the place.
+            let name = name.join(" | ").replace("[unknown] | [k] ", "[unknown] | [.] ");
+            let name = format!("{} | {name}", section.event);
             all.entry(name).or_default().push(values.join(" "));
         }
     }

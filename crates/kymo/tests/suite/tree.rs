@@ -24,14 +24,15 @@ pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut open: Vec<Frame> = Vec::new();
     for line in text.lines().map(str::trim_end) {
         if let Some(said) = line.strip_prefix("# Samples:") {
-            event = said.split_once(" of event").map_or("", |(_, event)| event).to_owned();
+            event = said.split_once('\'').map_or("", |(_, event)| event).trim_end_matches('\'').to_owned();
         }
         if line.starts_with('#') || line.is_empty() {
             continue;
         }
         // A row begins with a percentage at the margin; everything in a drawing stands further right.
         if line.chars().take(10).any(|c| c.is_ascii_digit()) {
-            row = format!("{event} {}", line.split_whitespace().collect::<Vec<_>>().join(" "));
+            let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+            row = format!("{event} {}", words.replace("[unknown] [k] ", "[unknown] [.] "));
             open.clear();
             continue;
         }
