@@ -67,6 +67,8 @@ struct Packed {
     at: usize,
     /// What is left of the current record's payload, within `input`.
     payload: Range<usize>,
+    /// The decoder took its input but had no room for all that it made: more comes without further input.
+    holds_output: bool,
     /// Unpacked bytes of a record whose end is not there yet.
     carry: Vec<u8>,
 }
@@ -213,6 +215,7 @@ impl StreamReader {
                         input: Vec::new(),
                         at: 0,
                         payload: 0..0,
+                        holds_output: false,
                         carry: Vec::new(),
                     }));
                 } else {
@@ -410,7 +413,7 @@ impl StreamReader {
         }
         packed.carry.clear();
         while !self.finished && filled < room {
-            if packed.payload.is_empty() {
+            if packed.payload.is_empty() && !packed.holds_output {
                 let Some((header, body)) = self.next_input(packed)? else {
                     if !self.finished {
                         let rest = buffer.get(whole..filled).unwrap_or(&[]);
@@ -462,6 +465,8 @@ impl StreamReader {
             let mut output = OutBuffer::around(buffer.get_mut(filled..).unwrap_or_default());
             let outcome = packed.decoder.run(&mut input, &mut output);
             let (taken, made) = (input.pos(), output.pos());
+            let had_input = !packed.payload.is_empty();
+            packed.holds_output = made == output.capacity();
             if let Err(error) = outcome {
                 let what = format!("the compressed data is damaged ({error}); the rest cannot be read");
                 self.problem(self.offset, Some(PERF_RECORD_COMPRESSED), what);
@@ -469,7 +474,7 @@ impl StreamReader {
             }
             packed.payload.start += taken;
             filled += made;
-            if taken == 0 && made == 0 && !self.finished {
+            if taken == 0 && made == 0 && had_input && !self.finished {
                 let what = "the compressed data makes no progress; the rest cannot be read".to_owned();
                 self.problem(self.offset, Some(PERF_RECORD_COMPRESSED), what);
                 self.close();

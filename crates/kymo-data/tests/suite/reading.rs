@@ -382,3 +382,25 @@ fn tracing_data_is_built_as_perf_does() {
     assert_eq!(blob.0, b"", "nothing is left");
     assert!(files.to_blob() == original);
 }
+
+/// Checks that what the decoder still holds when a chunk is full is delivered, also when no compressed record follows:
+/// records that compress well, several chunks of them in the last compressed record.
+#[test]
+fn the_end_of_a_well_compressed_stream_is_delivered() {
+    use kymo_data::{Attr, Compressor, build};
+
+    let attr = Attr { sample_type: PERF_SAMPLE_IP, ..Attr::default() };
+    let count = 127; // A little more than a chunk.
+    for first in 1..20 {
+        let record = build::record(PERF_RECORD_SAMPLE, 0, &[0; 8432]);
+        let mut file =
+            [b"PERFILE2".as_slice(), &16u64.to_le_bytes(), &build::header_attr(&attr, &[])].concat();
+        let mut compressor = Compressor::new(1).expect("zstd works");
+        for part in [first, count - first] {
+            compressor.compress(&record.repeat(part), &mut file).expect("compresses");
+        }
+        let (back, summary) = read(&open_bytes(file).expect("opens"), 2);
+        assert_eq!(summary.problems, [], "{first} records before the rest");
+        assert_eq!(back.iter().filter(|record| record.1.0 == PERF_RECORD_SAMPLE).count(), count);
+    }
+}
