@@ -12,6 +12,8 @@ use crate::tree::branches;
 const SHOWN: usize = 12;
 
 /// Compares both tools on one recording in all respects; returns what differs.
+///
+/// Without inline frames: perf 6.1 shows them in unwound stacks only, kymo (as newer perfs) in all call chains.
 fn disagreements(recording: &Recording) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(compare_tables(
@@ -60,7 +62,7 @@ fn uses_unwinder(recording: &Recording) -> bool {
 /// gives that column the 16 bytes that a name can have.
 fn compare_tables(recording: &Recording, what: &str, flags: &[&str], widths: &str) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
+    let arguments = [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags].concat();
     let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -81,7 +83,7 @@ fn compare_tables(recording: &Recording, what: &str, flags: &[&str], widths: &st
 /// Call graphs: every branch with its share.
 fn compare_trees(recording: &Recording, what: &str, flags: &[&str], widths: &str) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = [&["report", "-i", file, "--stdio", "--no-group"], flags].concat();
+    let arguments = [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags].concat();
     let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -111,8 +113,8 @@ fn compare_heads(recording: &Recording) -> Vec<String> {
 /// `script`, line by line; lines that are there in another order are said to be so.
 fn compare_scripts(recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let theirs = perf().succeed(["script", "-i", file]);
-    let ours = kymo().run(["script", "-i", file]);
+    let theirs = perf().succeed(["script", "-i", file, "--no-inline"]);
+    let ours = kymo().run(["script", "-i", file, "--no-inline"]);
     if ours.code != Some(0) {
         return vec![format!("script: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
     }
