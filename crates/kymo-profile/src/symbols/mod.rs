@@ -27,6 +27,7 @@ pub mod demangle;
 mod elf;
 mod elf_symbols;
 mod inline;
+mod itanium;
 mod kallsyms;
 mod kernel;
 mod locate;
