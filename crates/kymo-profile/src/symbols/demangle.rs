@@ -79,7 +79,27 @@ fn rust(raw: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(mangled).ok()?;
     let mut out = Bounded(String::new());
     fmt::write(&mut out, format_args!("{name:#}")).ok()?;
-    Some(out.0)
+    Some(if mangled.starts_with("_R") { wide_constants(&out.0) } else { out.0 })
+}
+
+/// The GNU demangler writes constants of more than 64 bits one digit late: the first is missing, and the `_` that
+/// ends the number comes along. A name that is right would be another row than perf's.
+fn wide_constants(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(at) = rest.find("0x") {
+        let (before, number) = rest.split_at(at + 2);
+        out.push_str(before);
+        let digits = number.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if digits > 16 {
+            out.push_str(&number[1..digits]);
+            out.push('_');
+        } else {
+            out.push_str(&number[..digits]);
+        }
+        rest = &number[digits..];
+    }
+    out + rest
 }
 
 fn cplusplus(raw: &str) -> Option<String> {
@@ -167,6 +187,10 @@ mod tests {
             ("camlStdlib__Array__map_154", "Stdlib.Array.map_154"),
             ("camlFoo__Bar$21baz", "Foo.Bar!baz"),
             ("_Zzz", "_Zzz"),
+            (
+                "_RNvXs8Z_NtNtCsgVdDwkt78Uu_4jiff4util8rangeintINtB6_5ri128Knn80000000000000000000000000000000_Kn7fffffffffffffffffffffffffffffff_ENtNtCs8NwYtU1Mohg_4core3fmt7Display3fmtBa_",
+                "<jiff::util::rangeint::ri128<-0x0000000000000000000000000000000_, 0xfffffffffffffffffffffffffffffff_> as core::fmt::Display>::fmt",
+            ),
             ("_ZTCSd0_Si", "construction vtable for std::istream-in-std::iostream"),
             ("_ZTv0_n24_NSt9strstreamD0Ev.cold", "virtual thunk to std::strstream::~strstream()"),
             (

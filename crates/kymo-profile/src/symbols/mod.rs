@@ -22,6 +22,13 @@
 //! - **I2** No input makes a loader panic or allocate more than a small multiple of the bytes it read.
 //! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
 //! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
+//!
+//! The tests ask perf itself: recordings made by hand hold one sample per address, for every edge of every symbol of
+//! compiled programs and of this machine's files. `KYMO_SYMBOL_FILES=a:b` adds files, `KYMO_MANGLED_NAMES=list` adds
+//! names for the demangler, which is held against `c++filt`.
+//!
+//! Known differences from perf 6.1: symbols of kernel modules come from the symbol list, not from `.ko` files;
+//! `/proc/kcore` is not read; the list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`.
 
 pub mod demangle;
 mod elf;
