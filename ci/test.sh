@@ -9,6 +9,11 @@ trap 'rm -rf "$scratch"' EXIT
 export KYMO_SKIP_LOG=$scratch/skipped
 : >"$KYMO_SKIP_LOG"
 
+# The long mode, for nights: many more random cases.
+if [[ -n ${KYMO_SOAK:-} ]]; then
+    export PROPTEST_CASES=20000 LOOM_MAX_PREEMPTIONS=4
+fi
+
 step() { printf '\n== %s\n' "$*"; }
 note() { printf 'note: %s\n' "$*" >&2; }
 
@@ -65,6 +70,12 @@ tests() {
     cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests"
 }
 
+# Every interleaving of the two ends of a ring, up to loom's bound. Its own target folder: the flag changes every crate.
+loom() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom" \
+        cargo test --package kymo-core --lib --release --locked loom </dev/null
+}
+
 # The benchmark script on a small recording: it must run, and both tools must give the same answer.
 race_once() {
     bench/versus.py report --samples 4000 --rounds 1 --no-save --work "$scratch/versus" \
@@ -102,6 +113,7 @@ if command -v shellcheck >/dev/null; then
     check shellcheck ci/*.sh .ci/run
 fi
 check tests
+check loom
 if can_race; then
     check race_once
 fi
