@@ -13,6 +13,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
+/// The longest name of a task in bytes.
+const COMM_BYTES: usize = 15;
+
 fn numbers(path: &str) -> io::Result<Vec<i32>> {
     let mut found: Vec<i32> = fs::read_dir(path)?
         .flatten()
@@ -57,12 +60,14 @@ pub fn process_of(tid: i32) -> Option<i32> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-/// A thread's name, as the kernel holds it: any bytes but zero, at most 15 of them (more for kernel threads).
+/// A thread's name, as the kernel's own records carry it: any bytes but zero, at most 15 of them.
 pub fn comm(pid: i32, tid: i32) -> Option<Vec<u8>> {
     let mut comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     if comm.last() == Some(&b'\n') {
         comm.pop();
     }
+    // For its workers /proc adds what they work on, beyond the length of a name.
+    comm.truncate(COMM_BYTES);
     (!comm.is_empty()).then_some(comm)
 }
 
