@@ -86,7 +86,7 @@ fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
     let none = SampleId::default();
     // It may end at any moment: then whatever was read so far stays.
     let Ok(threads) = proc::tasks(pid) else { return };
-    for tid in threads {
+    for tid in leader_first(pid, threads) {
         let Some(name) = proc::comm(pid, tid) else { continue };
         let parent = if tid == pid { proc::parent(pid).unwrap_or(0) } else { pid };
         out.records.extend(build::fork(attr, &none, pid, parent, tid, parent));
@@ -95,6 +95,13 @@ fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
             mappings(attr, pid, data, out);
         }
     }
+}
+
+/// Readers take a leader's FORK for a new process that has no threads yet. Ids wrap around, so a thread's may be less than
+/// its leader's.
+fn leader_first(pid: i32, mut threads: Vec<i32>) -> Vec<i32> {
+    threads.sort_by_key(|&tid| tid != pid);
+    threads
 }
 
 fn mappings(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
@@ -134,7 +141,7 @@ const MISC_MMAP_DATA: u16 = 1 << 13;
 
 #[cfg(test)]
 mod tests {
-    use super::tasks;
+    use super::{leader_first, tasks};
     use kymo_data::Attr;
 
     /// Checks that this process's program is among its mappings and that a process that does not exist gives nothing.
@@ -146,6 +153,12 @@ mod tests {
         assert!(found.files.contains(exe.as_os_str().as_encoded_bytes()));
         assert!(found.records.len() > 100);
         assert!(tasks(&attr, &[i32::MAX], true).records.is_empty());
+    }
+
+    /// Checks that a process comes before its threads also where thread ids have wrapped around.
+    #[test]
+    fn a_leader_comes_before_its_threads() {
+        assert_eq!(leader_first(900, vec![12, 40, 900, 901]), [900, 12, 40, 901]);
     }
 
     /// Checks that many processes read in parallel come in the same order with the same records as one by one.
