@@ -98,22 +98,30 @@ impl Symbol {
     }
 }
 
+/// How far the symbol tables of a file could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Added {
+    /// To the end.
+    All,
+    /// Up to an entry that makes no sense. As in perf, what came before stays and nothing follows.
+    UpToDamage,
+}
+
 /// Adds the symbols of `elf`: of `.symtab` and then of `.dynsym`, each followed by the fixing of ends and aliases.
 /// `runtime` is the file that was loaded, where `elf` may be one that only holds debug information.
-/// Returns whether perf would go on to the PLT.
 pub(super) fn add_symbols(
     builder: &mut TableBuilder,
     elf: &ElfFile,
     runtime: &ElfFile,
     space: AddressSpace,
-) -> bool {
+) -> Added {
     let tables = [symtab(elf), dynsym(elf).map(|(_, s)| s)];
     for table in tables.into_iter().flatten() {
         if add_table(builder, elf, runtime, table, space).is_none() {
-            return false;
+            return Added::UpToDamage;
         }
     }
-    builder.len() > 0
+    Added::All
 }
 
 /// Nothing means that the table could not be read to its end; what came before stays, as in perf.

@@ -28,7 +28,7 @@
 //! names for the demangler, which is held against `c++filt`.
 //!
 //! Known differences from perf 6.1: symbols of kernel modules come from the symbol list, not from `.ko` files;
-//! `/proc/kcore` is not read; the list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`.
+//! `/proc/kcore` is not read; a file with a damaged symbol table has no name for the first sample that asks perf; the list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`.
 
 pub mod demangle;
 mod elf;

@@ -237,8 +237,11 @@ impl TableBuilder {
 
     fn sort(&mut self) {
         if self.settled < self.live.len() {
-            // Stable: among equal starts the order of insertion stays, as in perf's tree.
-            self.live.sort_by_key(|&n| self.entries[n as usize].start);
+            // Among equal starts the order of insertion stays, as in perf's tree.
+            let mut keys: Vec<(u64, u32)> =
+                self.live.iter().map(|&n| (self.entries[n as usize].start, n)).collect();
+            keys.sort_unstable();
+            self.live = keys.into_iter().map(|(_, n)| n).collect();
             self.settled = self.live.len();
         }
     }
@@ -302,6 +305,14 @@ impl TableBuilder {
         let global = |e: &Entry| e.binding == Binding::Global;
         if global(a) != global(b) {
             return global(a);
+        }
+        // Most aliases are one symbol that two tables list.
+        let bytes = |e: &Entry| {
+            let rest = self.arena.get(e.name as usize..).unwrap_or(&[]);
+            &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+        };
+        if bytes(a) == bytes(b) {
+            return !(bytes(a).starts_with(b"SyS") || bytes(a).starts_with(b"compat_SyS"));
         }
         // What is compared is the name that will be shown.
         let shown = |e: &Entry| {

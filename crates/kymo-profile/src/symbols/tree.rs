@@ -18,21 +18,26 @@ pub(super) enum Step {
     Erase(u32),
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    key: u64,
+    left: u32,
+    right: u32,
+    parent: u32,
+    red: bool,
+}
+
 /// A red-black tree over nodes numbered by insertion (from 1; 0 is the missing node).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tree {
-    left: Vec<u32>,
-    right: Vec<u32>,
-    parent: Vec<u32>,
-    red: Vec<bool>,
+    nodes: Vec<Node>,
     root: u32,
 }
 
 impl Tree {
     /// Replays `steps`; `start_of(n)` is the key of insertion `n` (counted from 0).
     pub(super) fn replay(steps: impl Iterator<Item = Step>, start_of: impl Fn(u32) -> u64) -> Tree {
-        let mut tree =
-            Tree { left: vec![NIL], right: vec![NIL], parent: vec![NIL], red: vec![false], root: NIL };
+        let mut tree = Tree { nodes: vec![Node::default()], root: NIL };
         for step in steps {
             match step {
                 Step::Insert => tree.insert(&start_of),
@@ -47,8 +52,8 @@ impl Tree {
         let mut node = self.root;
         while node != NIL {
             match side(node - 1) {
-                std::cmp::Ordering::Less => node = self.left[node as usize],
-                std::cmp::Ordering::Greater => node = self.right[node as usize],
+                std::cmp::Ordering::Less => node = self.nodes[node as usize].left,
+                std::cmp::Ordering::Greater => node = self.nodes[node as usize].right,
                 std::cmp::Ordering::Equal => return Some(node - 1),
             }
         }
@@ -56,19 +61,19 @@ impl Tree {
     }
 
     fn l(&self, node: u32) -> u32 {
-        self.left[node as usize]
+        self.nodes[node as usize].left
     }
 
     fn r(&self, node: u32) -> u32 {
-        self.right[node as usize]
+        self.nodes[node as usize].right
     }
 
     fn p(&self, node: u32) -> u32 {
-        self.parent[node as usize]
+        self.nodes[node as usize].parent
     }
 
     fn is_red(&self, node: u32) -> bool {
-        self.red[node as usize]
+        self.nodes[node as usize].red
     }
 
     /// Puts `new` where `old` hangs below `old`'s parent.
@@ -77,42 +82,39 @@ impl Tree {
         if parent == NIL {
             self.root = new;
         } else if self.l(parent) == old {
-            self.left[parent as usize] = new;
+            self.nodes[parent as usize].left = new;
         } else {
-            self.right[parent as usize] = new;
+            self.nodes[parent as usize].right = new;
         }
-        self.parent[new as usize] = parent;
+        self.nodes[new as usize].parent = parent;
     }
 
     fn rotate_left(&mut self, x: u32) {
         let y = self.r(x);
         let inner = self.l(y);
-        self.right[x as usize] = inner;
+        self.nodes[x as usize].right = inner;
         if inner != NIL {
-            self.parent[inner as usize] = x;
+            self.nodes[inner as usize].parent = x;
         }
         self.replace(x, y);
-        self.left[y as usize] = x;
-        self.parent[x as usize] = y;
+        self.nodes[y as usize].left = x;
+        self.nodes[x as usize].parent = y;
     }
 
     fn rotate_right(&mut self, x: u32) {
         let y = self.l(x);
         let inner = self.r(y);
-        self.left[x as usize] = inner;
+        self.nodes[x as usize].left = inner;
         if inner != NIL {
-            self.parent[inner as usize] = x;
+            self.nodes[inner as usize].parent = x;
         }
         self.replace(x, y);
-        self.right[y as usize] = x;
-        self.parent[x as usize] = y;
+        self.nodes[y as usize].right = x;
+        self.nodes[x as usize].parent = y;
     }
 
     fn insert(&mut self, start_of: &impl Fn(u32) -> u64) {
-        let new = self.left.len() as u32;
-        self.left.push(NIL);
-        self.right.push(NIL);
-        self.red.push(true);
+        let new = self.nodes.len() as u32;
         let key = start_of(new - 1);
         let mut parent = NIL;
         let mut node = self.root;
@@ -120,16 +122,16 @@ impl Tree {
         while node != NIL {
             parent = node;
             // Equal keys go right, so that equals stay in order of insertion.
-            goes_left = key < start_of(node - 1);
+            goes_left = key < self.nodes[node as usize].key;
             node = if goes_left { self.l(node) } else { self.r(node) };
         }
-        self.parent.push(parent);
+        self.nodes.push(Node { key, left: NIL, right: NIL, parent, red: true });
         if parent == NIL {
             self.root = new;
         } else if goes_left {
-            self.left[parent as usize] = new;
+            self.nodes[parent as usize].left = new;
         } else {
-            self.right[parent as usize] = new;
+            self.nodes[parent as usize].right = new;
         }
         self.balance_insert(new);
     }
@@ -141,9 +143,9 @@ impl Tree {
             let parent_is_left = parent == self.l(grand);
             let uncle = if parent_is_left { self.r(grand) } else { self.l(grand) };
             if self.is_red(uncle) {
-                self.red[parent as usize] = false;
-                self.red[uncle as usize] = false;
-                self.red[grand as usize] = true;
+                self.nodes[parent as usize].red = false;
+                self.nodes[uncle as usize].red = false;
+                self.nodes[grand as usize].red = true;
                 z = grand;
                 continue;
             }
@@ -153,12 +155,12 @@ impl Tree {
                 if parent_is_left { self.rotate_left(z) } else { self.rotate_right(z) }
             }
             let (parent, grand) = (self.p(z), self.p(self.p(z)));
-            self.red[parent as usize] = false;
-            self.red[grand as usize] = true;
+            self.nodes[parent as usize].red = false;
+            self.nodes[grand as usize].red = true;
             if parent_is_left { self.rotate_right(grand) } else { self.rotate_left(grand) }
         }
         let root = self.root;
-        self.red[root as usize] = false;
+        self.nodes[root as usize].red = false;
     }
 
     fn erase(&mut self, z: u32) {
@@ -176,25 +178,25 @@ impl Tree {
             removed_red = self.is_red(y);
             x = self.r(y);
             if self.p(y) == z {
-                self.parent[x as usize] = y;
+                self.nodes[x as usize].parent = y;
             } else {
                 self.replace(y, x);
                 let right = self.r(z);
-                self.right[y as usize] = right;
-                self.parent[right as usize] = y;
+                self.nodes[y as usize].right = right;
+                self.nodes[right as usize].parent = y;
             }
             self.replace(z, y);
             let left = self.l(z);
-            self.left[y as usize] = left;
-            self.parent[left as usize] = y;
-            self.red[y as usize] = self.is_red(z);
+            self.nodes[y as usize].left = left;
+            self.nodes[left as usize].parent = y;
+            self.nodes[y as usize].red = self.is_red(z);
         }
         if !removed_red {
             self.balance_erase(x);
         }
         // The missing node lends its parent link to the balancing; it must not keep it.
-        self.parent[NIL as usize] = NIL;
-        self.red[NIL as usize] = false;
+        self.nodes[NIL as usize].parent = NIL;
+        self.nodes[NIL as usize].red = false;
     }
 
     fn balance_erase(&mut self, mut x: u32) {
@@ -204,8 +206,8 @@ impl Tree {
             let sibling_of = |tree: &Tree| if x_is_left { tree.r(parent) } else { tree.l(parent) };
             let mut w = sibling_of(self);
             if self.is_red(w) {
-                self.red[w as usize] = false;
-                self.red[parent as usize] = true;
+                self.nodes[w as usize].red = false;
+                self.nodes[parent as usize].red = true;
                 if x_is_left {
                     self.rotate_left(parent)
                 } else {
@@ -215,13 +217,13 @@ impl Tree {
             }
             let (near, far) = if x_is_left { (self.l(w), self.r(w)) } else { (self.r(w), self.l(w)) };
             if !self.is_red(near) && !self.is_red(far) {
-                self.red[w as usize] = true;
+                self.nodes[w as usize].red = true;
                 x = parent;
                 continue;
             }
             if !self.is_red(far) {
-                self.red[near as usize] = false;
-                self.red[w as usize] = true;
+                self.nodes[near as usize].red = false;
+                self.nodes[w as usize].red = true;
                 if x_is_left {
                     self.rotate_right(w)
                 } else {
@@ -229,10 +231,10 @@ impl Tree {
                 }
                 w = sibling_of(self);
             }
-            self.red[w as usize] = self.is_red(parent);
-            self.red[parent as usize] = false;
+            self.nodes[w as usize].red = self.is_red(parent);
+            self.nodes[parent as usize].red = false;
             let far = if x_is_left { self.r(w) } else { self.l(w) };
-            self.red[far as usize] = false;
+            self.nodes[far as usize].red = false;
             if x_is_left {
                 self.rotate_left(parent)
             } else {
@@ -240,7 +242,7 @@ impl Tree {
             }
             x = self.root;
         }
-        self.red[x as usize] = false;
+        self.nodes[x as usize].red = false;
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::elf::{ElfFile, SymbolError, same_build_id};
-use super::elf_symbols::{self, AddressSpace};
+use super::elf_symbols::{self, Added, AddressSpace};
 use super::locate::{self, Candidate};
 use super::store::{Note, SymbolOptions};
 use super::table::{SymbolTable, TableBuilder};
@@ -75,27 +75,32 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     };
     notes.retain(|_| symbols.path != own && runtime.path != own);
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    if elf_symbols::add_symbols(&mut builder, &symbols, &runtime, AddressSpace::FileOffset) {
-        // A module without a PLT is complete without it.
-        let _ = elf_symbols::add_plt(&mut builder, &runtime);
-    }
+    add(&mut builder, &symbols, &runtime, &mut notes);
     Loaded { table: builder.finish(), notes, symbols: Some(symbols), runtime: Some(runtime), delta: 0 }
+}
+
+fn add(builder: &mut TableBuilder, symbols: &ElfFile, runtime: &ElfFile, notes: &mut Vec<Note>) {
+    match elf_symbols::add_symbols(builder, symbols, runtime, AddressSpace::FileOffset) {
+        Added::All if builder.len() > 0 => {
+            // A module without a PLT is complete without it.
+            let _ = elf_symbols::add_plt(builder, runtime);
+        }
+        Added::All => {}
+        Added::UpToDamage => notes.push(Note(format!(
+            "{}: entry of the symbol table points to no section; only the {} symbols before it are known",
+            symbols.path.display(),
+            builder.len()
+        ))),
+    }
 }
 
 /// Loads the symbols of an image in memory (the vdso).
 pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
     let elf = Arc::new(elf);
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    if elf_symbols::add_symbols(&mut builder, &elf, &elf, AddressSpace::FileOffset) {
-        let _ = elf_symbols::add_plt(&mut builder, &elf);
-    }
-    Loaded {
-        table: builder.finish(),
-        notes: Vec::new(),
-        symbols: Some(Arc::clone(&elf)),
-        runtime: Some(elf),
-        delta: 0,
-    }
+    let mut notes = Vec::new();
+    add(&mut builder, &elf, &elf, &mut notes);
+    Loaded { table: builder.finish(), notes, symbols: Some(Arc::clone(&elf)), runtime: Some(elf), delta: 0 }
 }
 
 struct Refusal {
