@@ -281,7 +281,12 @@ fn module_key(timeline: &Timeline, id: ModuleId) -> ModuleKey {
         }
         ModuleKind::KernelModule => ModuleKey::KernelModule {
             name: module.short_name.trim_start_matches('[').trim_end_matches(']').to_string(),
-            build_id: None,
+            // Of the kernel that it was loaded into: another kernel's list would give wrong names.
+            build_id: timeline
+                .modules
+                .iter()
+                .find(|(_, m)| m.kind == ModuleKind::Kernel && !m.build_id.is_empty())
+                .map(|(_, m)| m.build_id.clone()),
         },
         ModuleKind::Vdso => ModuleKey::Vdso { build_id },
         ModuleKind::Jit { pid } => ModuleKey::PerfMap { pid },
