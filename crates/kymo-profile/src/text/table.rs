@@ -191,7 +191,8 @@ pub fn write_table(
             writeln!(out, "{line}")?;
         }
         if let Some(graph) = &options.graph {
-            let least = (hist.total.period as f64 * graph.least_percent / 100.0).ceil() as u64;
+            // Rounded down, as perf does: in a small recording a branch of one sample stays.
+            let least = (hist.total.period as f64 * graph.least_percent / 100.0) as u64;
             let tree = CallTree::new(profile, row, graph.order, least.max(1));
             graph::write(out, profile, &tree, hist.total.period, weight)?;
         }

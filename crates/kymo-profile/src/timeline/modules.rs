@@ -109,7 +109,7 @@ fn short_name(path: &[u8], kind: ModuleKind) -> String {
         ModuleKind::Jit { pid } => format!("[JIT] tid {pid}"),
         ModuleKind::Kernel => "[kernel.kallsyms]".to_string(),
         ModuleKind::KernelModule => kernel_module_name(&text),
-        _ if text.starts_with('[') || text == "//anon" => text.into_owned(),
+        _ if text.starts_with('[') => text.into_owned(),
         _ => text.rsplit('/').next().unwrap_or(&text).to_string(),
     }
 }

@@ -142,8 +142,32 @@ fn short_names() {
     assert_eq!(name("/usr/lib/libc.so.6", ModuleKind::File), "libc.so.6");
     assert_eq!(name("/lib/modules/6.1/kernel/fs/x-y.ko.xz", ModuleKind::KernelModule), "[x_y]");
     assert_eq!(name("//anon", ModuleKind::Jit { pid: 12 }), "[JIT] tid 12");
+    assert_eq!(name("//anon", ModuleKind::Memory), "anon");
     assert_eq!(name("[vdso]", ModuleKind::Vdso), "[vdso]");
     assert_eq!(name("[kernel.kallsyms]", ModuleKind::Kernel), "[kernel.kallsyms]");
+}
+
+/// Checks that a thread which the recorder listed before its process keeps its name and has the process's mappings.
+#[test]
+fn a_thread_listed_before_its_process() {
+    let moment = |position| Moment { time_ns: 0, position };
+    let listed = |parent, child| match fork(parent, child) {
+        SideEvent::Fork { pid, tid, parent_pid, parent_tid, .. } => {
+            SideEvent::Fork { pid, tid, parent_pid, parent_tid, synthesized: true }
+        }
+        other => other,
+    };
+    let events = vec![
+        (moment(1), listed((50, 50), (50, 7))),
+        (moment(2), comm(50, 7, "worker")),
+        (moment(3), listed((1, 1), (50, 50))),
+        (moment(4), comm(50, 50, "main")),
+        (moment(5), map(50, 50, 0x1000, 0x2000, 0, "/bin/main")),
+    ];
+    let timeline = TimelineBuilder::build(events, true);
+    assert_eq!(look(&timeline, 50, 7, at(9)).0, "worker");
+    assert_eq!(look(&timeline, 50, 7, at(9)).1.len(), 1);
+    assert_eq!(look(&timeline, 50, 50, at(9)).0, "main");
 }
 
 /// Checks that a task on its way out, whose ids the kernel no longer knows, is shown as perf shows it.

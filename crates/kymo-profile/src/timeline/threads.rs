@@ -258,6 +258,11 @@ impl TimelineBuilder {
     fn fork(&mut self, moment: Moment, child: (i32, i32), parent: (i32, i32), synthesized: bool) {
         let (pid, tid) = child;
         let (parent_pid, parent_tid) = parent;
+        // Recorders list tasks that were there before in any order: a thread may stand before its process. That is no
+        // second life of the process.
+        if moment.time_ns == 0 && synthesized && self.process_of.get(&tid) == Some(&(pid, self.life(pid).0)) {
+            return;
+        }
         if self.process_of.get(&parent_tid).is_some_and(|p| p.0 != parent_pid) {
             self.process_of.remove(&parent_tid);
         }
