@@ -54,7 +54,10 @@ impl Chains {
                 && chain.ip == ip
                 && chain.maps == maps
                 && chain.mode == mode
-                && self.arena[chain.offset..chain.offset + chain.len as usize] == *bytes
+                && chain.len as usize == bytes.len()
+                // Without a chain there is nothing to compare, and a masked compare of the dangling pointer of an
+                // empty arena takes a microcode assist: 60 ns a sample, a sixth of a flat report.
+                && (bytes.is_empty() || self.arena[chain.offset..chain.offset + bytes.len()] == *bytes)
         };
         if let Some(&id) = self.index.find(hash, same) {
             return id;

@@ -28,6 +28,8 @@ pub mod hist;
 pub mod load;
 pub mod profile;
 pub mod resolve;
+#[cfg(test)]
+mod sample_profile;
 pub mod script;
 pub mod symbols;
 pub mod text;

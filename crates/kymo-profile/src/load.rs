@@ -10,6 +10,8 @@
 //! stated at [`LoadOptions::samples`] and for groups that read their members' counters, where a period is the
 //! difference to the read before and so needs all reads in order.
 
+use std::time::Duration;
+
 use kymo_data::{Event, RawRecord, ReadSummary, Record, Recording, Sample, abi};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -18,8 +20,12 @@ use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineB
 use crate::unwind_samples::StackUnwinder;
 
 mod instants;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 mod reads;
 mod sideband;
+#[cfg(test)]
+mod tests;
 
 pub use instants::Instant;
 use instants::Instants;
@@ -130,6 +136,17 @@ pub struct EventTotals {
     pub count: Count,
 }
 
+/// How long the parts of reading took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadTimes {
+    /// The first pass, and replaying what it found.
+    pub sideband: Duration,
+    /// The second pass.
+    pub samples: Duration,
+    /// Putting the workers' counts together.
+    pub merge: Duration,
+}
+
 /// A recording as counts.
 #[derive(Debug)]
 pub struct Loaded {
@@ -155,6 +172,8 @@ pub struct Loaded {
     pub summary: ReadSummary,
     /// How stack unwinding ended, where the recording holds stacks.
     pub unwind: crate::unwind_samples::UnwindReport,
+    /// How long it took.
+    pub times: LoadTimes,
 }
 
 /// Tells how far a pass is: pass (0 or 1), bytes done, bytes in all.
@@ -173,12 +192,14 @@ pub fn load(
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
     };
+    let start = std::time::Instant::now();
     let (timeline, counts, reads) =
         sideband::collect(recording, workers, &|done, all| progress(0, done, all))?;
     let unwinding =
         recording.events.list.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_STACK_USER != 0);
     let unwinder = (options.callchains && unwinding).then(|| StackUnwinder::new(&timeline));
 
+    let sideband = start.elapsed();
     let context =
         Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
     let (tallies, summary) = recording.read_parallel(
@@ -193,11 +214,15 @@ pub fn load(
         },
         &|done, all| progress(1, done, all),
     )?;
+    let samples = start.elapsed() - sideband;
     let mut merged = Merged::new(recording.events.list.len(), options.samples);
     for tally in tallies {
         merged.absorb(tally);
     }
-    Ok(merged.finish(timeline, counts, summary))
+    let mut loaded = merged.finish(timeline, counts, summary);
+    let merge = start.elapsed() - sideband - samples;
+    loaded.times = LoadTimes { sideband, samples, merge };
+    Ok(loaded)
 }
 
 /// What all workers of the second pass share.
@@ -429,6 +454,7 @@ impl Merged {
             counts,
             summary,
             unwind: self.unwind,
+            times: LoadTimes::default(),
         }
     }
 }

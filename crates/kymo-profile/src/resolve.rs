@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::chains::{Chain, ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::symbols::{ModuleKey, ModuleSymbols, SymbolStore};
-use crate::timeline::{Mapping, ModuleId, ModuleKind, Timeline};
+use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
 
 /// Markers in a call chain: what follows ran in this mode. At and above this value a word is a marker.
 /// Source: `enum perf_callchain_context` in `linux/perf_event.h`.
@@ -46,6 +46,18 @@ pub struct Stacks {
 }
 
 impl Stacks {
+    /// Leaf and frames of each stack, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(list: Vec<(FunctionId, Vec<FunctionId>)>) -> Stacks {
+        let mut stacks = Stacks::default();
+        for (leaf, frames) in list {
+            stacks.leaves.push(leaf);
+            stacks.frames.extend(frames);
+            stacks.ends.push(stacks.frames.len() as u32);
+        }
+        stacks
+    }
+
     /// The function that the sampled instruction belongs to, by symbol.
     pub fn leaf(&self, id: ChainId) -> FunctionId {
         self.leaves[id as usize]
@@ -122,7 +134,10 @@ pub struct Named {
 impl<'a> Resolver<'a> {
     /// A resolver; nothing is loaded before the first question.
     pub fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Resolver<'a> {
-        let keys = timeline.modules.iter().map(|(id, _)| module_key(timeline, id)).collect();
+        let kernel = &timeline.kernel;
+        let reference = (kernel.reference_address != 0 && !kernel.reference_symbol.is_empty())
+            .then(|| (kernel.reference_symbol.clone(), kernel.reference_address));
+        let keys = timeline.modules.iter().map(|(_, m)| module_key(m, reference.clone())).collect();
         Resolver { timeline, store, keys }
     }
 
@@ -265,20 +280,15 @@ fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (Func
     }
 }
 
-fn module_key(timeline: &Timeline, id: ModuleId) -> ModuleKey {
-    let module = timeline.modules.get(id);
+/// Where a module's symbols are asked for; `reference` is the kernel's reference symbol with its recorded address.
+pub(crate) fn module_key(module: &Module, reference: Option<(String, u64)>) -> ModuleKey {
     let build_id = (!module.build_id.is_empty()).then(|| module.build_id.clone());
     match module.kind {
         ModuleKind::File => {
             use std::os::unix::ffi::OsStrExt;
             ModuleKey::Elf { path: PathBuf::from(std::ffi::OsStr::from_bytes(&module.path)), build_id }
         }
-        ModuleKind::Kernel => {
-            let kernel = &timeline.kernel;
-            let reference = (kernel.reference_address != 0 && !kernel.reference_symbol.is_empty())
-                .then(|| (kernel.reference_symbol.clone(), kernel.reference_address));
-            ModuleKey::Kernel { build_id, reference }
-        }
+        ModuleKind::Kernel => ModuleKey::Kernel { build_id, reference },
         ModuleKind::KernelModule => ModuleKey::KernelModule {
             name: module.short_name.trim_start_matches('[').trim_end_matches(']').to_string(),
             // Of the kernel that it was loaded into: another kernel's list would give wrong names.

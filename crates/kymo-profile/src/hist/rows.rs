@@ -80,7 +80,8 @@ impl HistOptions {
     }
 }
 
-type RowKey = [u64; MAX_KEYS];
+/// The values of the sort keys, then whether filters hide the row: what is hidden never shares a row with what is not.
+type RowKey = [u64; MAX_KEYS + 1];
 
 /// A row of the table.
 #[derive(Debug, Clone)]
@@ -122,9 +123,6 @@ impl Hist {
             }
         }
         let mut rows = maker.rows;
-        for row in &mut rows {
-            row.filtered = !shown(profile, options, row);
-        }
         rows.sort_by(|a, b| order(profile, options, a, b));
         Hist { rows, total }
     }
@@ -138,6 +136,9 @@ struct Maker<'a> {
     /// The number that rows know each function by: functions of one name, module name and place are one.
     symbol_ids: Vec<u64>,
     dso_ids: Vec<u64>,
+    /// What filters say to each function, and to the names that were met.
+    function_shown: Vec<bool>,
+    comm_shown: FxHashMap<CommId, bool>,
     /// Rows that the current sample was already counted for.
     seen: Vec<u32>,
 }
@@ -146,7 +147,7 @@ impl<'a> Maker<'a> {
     fn new(profile: &'a Profile, options: &'a HistOptions) -> Maker<'a> {
         let mut dsos: FxHashMap<&str, u64> = FxHashMap::default();
         let mut symbols: FxHashMap<_, u64> = FxHashMap::default();
-        let (mut symbol_ids, mut dso_ids) = (Vec::new(), Vec::new());
+        let (mut symbol_ids, mut dso_ids, mut function_shown) = (Vec::new(), Vec::new(), Vec::new());
         for (id, function) in profile.functions.iter() {
             let next = dsos.len() as u64;
             let dso = *dsos.entry(profile.module_name(id)).or_insert(next);
@@ -156,6 +157,9 @@ impl<'a> Maker<'a> {
             let next = symbols.len() as u64;
             let key = (dso, bare, function.start, function.end, name);
             symbol_ids.push(*symbols.entry(key).or_insert(next));
+            let symbol = function.name.as_deref().unwrap_or("");
+            let shown = within(&options.dsos, profile.module_name(id)) && within(&options.symbols, symbol);
+            function_shown.push(shown);
         }
         Maker {
             profile,
@@ -164,6 +168,8 @@ impl<'a> Maker<'a> {
             rows: Vec::new(),
             symbol_ids,
             dso_ids,
+            function_shown,
+            comm_shown: FxHashMap::default(),
             seen: Vec::new(),
         }
     }
@@ -198,7 +204,9 @@ impl<'a> Maker<'a> {
     }
 
     fn row(&mut self, group: &GroupKey, function: FunctionId) -> u32 {
-        let mut key = [0; MAX_KEYS];
+        let filtered = !(self.function_shown[function.0 as usize] && self.comm_shown(group.comm));
+        let mut key = [0; MAX_KEYS + 1];
+        key[MAX_KEYS] = u64::from(filtered);
         for (slot, sort) in key.iter_mut().zip(&self.options.keys) {
             *slot = match sort {
                 SortKey::Comm => comm_number(group.comm),
@@ -218,11 +226,20 @@ impl<'a> Maker<'a> {
                 group: *group,
                 function,
                 places: Vec::new(),
-                filtered: false,
+                filtered,
                 max_depth: 0,
             });
         }
         id
+    }
+
+    fn comm_shown(&mut self, comm: CommId) -> bool {
+        let Some(list) = &self.options.comms else { return true };
+        let timeline = &self.profile.loaded.timeline;
+        *self
+            .comm_shown
+            .entry(comm)
+            .or_insert_with(|| list.iter().any(|wanted| *wanted == timeline.comm(comm)))
     }
 }
 
@@ -230,14 +247,8 @@ fn comm_number(comm: CommId) -> u64 {
     u64::from(comm.number())
 }
 
-fn shown(profile: &Profile, options: &HistOptions, row: &Row) -> bool {
-    let within = |list: &Option<Vec<String>>, value: &str| {
-        list.as_ref().is_none_or(|l| l.iter().any(|wanted| wanted == value))
-    };
-    let function = profile.functions.get(row.function);
-    within(&options.comms, &profile.loaded.timeline.comm(row.group.comm))
-        && within(&options.dsos, profile.module_name(row.function))
-        && within(&options.symbols, function.name.as_deref().unwrap_or(""))
+fn within(list: &Option<Vec<String>>, value: &str) -> bool {
+    list.as_ref().is_none_or(|l| l.iter().any(|wanted| wanted == value))
 }
 
 /// Largest first; where two are equal, callers before callees, then by name.

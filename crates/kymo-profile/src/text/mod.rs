@@ -5,6 +5,8 @@
 
 mod graph;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use graph::GraphOptions;
 pub use table::{Column, Look, TableOptions, count_in_units, write_table};

@@ -37,6 +37,8 @@ mod tests;
 
 pub use kernel::KernelMaps;
 pub use maps::{MapSet, Mapping, Mappings};
+#[cfg(any(test, feature = "model"))]
+pub(crate) use modules::user_kind;
 pub use modules::{FileId, Module, ModuleId, ModuleKind, Modules};
 pub use threads::{CommId, Span, ThreadView, Timeline, TimelineBuilder};
 

@@ -89,7 +89,7 @@ impl Modules {
 }
 
 /// Sorts a user-space mapping's name into what it is, by the names that the kernel and perf give.
-pub(super) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
+pub(crate) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
     let anonymous =
         path == b"//anon" || path.starts_with(b"/dev/zero") || path.starts_with(b"/anon_hugepage");
     if path == b"[vdso]" {

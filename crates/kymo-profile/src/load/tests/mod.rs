@@ -1,0 +1,391 @@
+//! The engine against the obvious reader: equal counts for everything that tells samples apart.
+
+mod recorded;
+mod simulate;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::functions::{FunctionId, Functions};
+use crate::hist::{Hist, HistOptions, SortKey};
+use crate::load::model::{Frame, Names, Seen, replay};
+use crate::profile::Profile;
+use crate::resolve::{ResolveOptions, Resolver, walk_chain};
+use crate::symbols::{SymbolOptions, SymbolStore};
+use crate::timeline::{Mapping, Modules};
+use simulate::Shape;
+pub(crate) use simulate::{KERNEL, recording, shape};
+
+/// An address as what it is: mode, path of the module, address in the module.
+type Place = (u8, String, u64);
+
+/// Everything that a sample is counted by.
+type Sorted = BTreeMap<(usize, String, i32, i32, u32, Place, Vec<Place>), Count>;
+
+fn place(modules: &Modules, mode: u8, ip: u64, mapping: Option<&Mapping>) -> Place {
+    match mapping {
+        Some(mapping) => {
+            let module = modules.get(mapping.module);
+            let name = format!("{} {:?}", String::from_utf8_lossy(&module.path), module.kind);
+            (mode, name, mapping.module_address(ip))
+        }
+        None => (mode, "nowhere".to_string(), ip),
+    }
+}
+
+fn by_engine(loaded: &Loaded, max_stack: usize) -> Sorted {
+    let store = SymbolStore::default();
+    let resolver = Resolver::new(&loaded.timeline, &store);
+    let mut sorted = Sorted::new();
+    for (key, count) in &loaded.groups {
+        let chain = loaded.chains.get(key.chain);
+        let modules = &loaded.timeline.modules;
+        let at = |mode, ip| place(modules, mode, ip, resolver.mapping(chain.maps, mode, ip));
+        let mut frames = Vec::new();
+        walk_chain(&loaded.chains, chain, max_stack, |mode, ip| frames.push(at(mode, ip)));
+        let comm = loaded.timeline.comm(key.comm).into_owned();
+        let leaf = at(chain.mode, chain.ip);
+        *sorted.entry((key.event as usize, comm, key.pid, key.tid, key.cpu, leaf, frames)).or_default() +=
+            *count;
+    }
+    sorted
+}
+
+/// The model's counts, and whatever else can be compared.
+struct Expected {
+    sorted: Sorted,
+    counts: RecordCounts,
+    threads: BTreeMap<(i32, i32), Count>,
+    instants: Vec<(u64, usize, i32, String, u32, u64, Place)>,
+}
+
+fn by_model(recording: &Recording, options: &LoadOptions, max_stack: usize) -> Expected {
+    type Copied = (usize, usize, i32, i32, u32, u64, u64, Frame, Vec<Frame>);
+    let mut samples: Vec<Copied> = Vec::new();
+    let mut copy = |s: &Seen<'_>| {
+        samples.push((s.event, s.comm, s.pid, s.tid, s.cpu, s.time_ns, s.period, s.leaf, s.frames.to_vec()));
+    };
+    let machine = replay(recording, options, max_stack, |_, seen| copy(seen)).expect("readable");
+    let mut expected = Expected {
+        sorted: Sorted::new(),
+        counts: machine.counts.clone(),
+        threads: BTreeMap::new(),
+        instants: Vec::new(),
+    };
+    let at = |f: &Frame| place(&machine.modules, f.mode, f.ip, f.mapping.as_ref());
+    let dims = options.dims;
+    for (event, comm, pid, tid, cpu, time_ns, period, leaf, frames) in samples {
+        let comm = machine.comm(comm);
+        let count = Count { samples: 1, period };
+        *expected.threads.entry((pid, tid)).or_default() += count;
+        expected.instants.push((time_ns, event, tid, comm.clone(), cpu, period, at(&leaf)));
+        let key = (
+            event,
+            comm,
+            if dims.pid || dims.tid { pid } else { 0 },
+            if dims.tid { tid } else { 0 },
+            if dims.cpu { cpu } else { 0 },
+            at(&leaf),
+            frames.iter().map(at).collect(),
+        );
+        *expected.sorted.entry(key).or_default() += count;
+    }
+    expected.instants.sort();
+    expected
+}
+
+fn load_with(recording: &Recording, options: &LoadOptions, workers: usize) -> Loaded {
+    load(recording, &LoadOptions { workers, ..options.clone() }, &|_, _, _| {}).expect("readable")
+}
+
+/// Compares one reading by the engine with one by the model.
+fn check(recording: &Recording, options: &LoadOptions, max_stack: usize, workers: usize) {
+    let loaded = load_with(recording, options, workers);
+    let expected = by_model(recording, options, max_stack);
+    let found = by_engine(&loaded, max_stack);
+    for (key, count) in &found {
+        assert_eq!(expected.sorted.get(key), Some(count), "{key:?} (engine right, model left)");
+    }
+    assert_eq!(found.len(), expected.sorted.len(), "rows that the engine has not: {:?}", {
+        expected.sorted.keys().filter(|k| !found.contains_key(k)).collect::<Vec<_>>()
+    });
+    assert_eq!(loaded.counts, expected.counts);
+    let mut totals = vec![EventTotals::default(); recording.events.list.len()];
+    for (key, count) in &expected.sorted {
+        totals[key.0].count += *count;
+    }
+    assert_eq!(loaded.totals, totals);
+    if options.samples > 0 {
+        let threads: BTreeMap<(i32, i32), Count> = loaded.threads.iter().map(|t| ((t.0, t.1), t.2)).collect();
+        assert_eq!(threads, expected.threads);
+        assert_eq!(loaded.instant_stride, 1, "the test keeps every sample");
+        let store = SymbolStore::default();
+        let resolver = Resolver::new(&loaded.timeline, &store);
+        let mut instants: Vec<_> = loaded
+            .instants
+            .iter()
+            .map(|i| {
+                let chain = loaded.chains.get(i.chain);
+                let mapping = resolver.mapping(chain.maps, chain.mode, chain.ip);
+                let leaf = place(&loaded.timeline.modules, chain.mode, chain.ip, mapping);
+                let comm = loaded.timeline.comm(i.comm).into_owned();
+                (i.time_ns, i.event as usize, i.tid, comm, i.cpu, i.period, leaf)
+            })
+            .collect();
+        instants.sort();
+        assert_eq!(instants, expected.instants);
+    }
+}
+
+fn options() -> impl Strategy<Value = LoadOptions> {
+    let ids = || proptest::option::weighted(0.2, proptest::collection::hash_set(98..124i32, 1..12));
+    let cpus = proptest::option::weighted(0.2, proptest::collection::hash_set(0..3u32, 1..3));
+    let time = proptest::option::weighted(0.2, (1000..1100u64, 1050..1500u64));
+    (any::<[bool; 4]>(), cpus, ids(), ids(), time, any::<bool>()).prop_map(
+        |([pid, tid, cpu, callchains], cpus, pids, tids, time, samples)| LoadOptions {
+            dims: Dims { pid, tid, cpu },
+            callchains,
+            cpus: cpus.map(|set| set.into_iter().collect()),
+            pids: pids.map(|set| set.into_iter().collect()),
+            tids: tids.map(|set| set.into_iter().collect()),
+            time,
+            samples: if samples { 1 << 20 } else { 0 },
+            workers: 0,
+        },
+    )
+}
+
+fn choices(most: usize) -> impl Strategy<Value = Vec<u64>> {
+    proptest::collection::vec(any::<u64>(), 0..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Checks that the engine counts every sample of a made-up machine as the model does, whatever is asked for.
+    #[test]
+    fn counts_equal_the_models(
+        shape in shape(),
+        choices in choices(300),
+        options in options(),
+        max_stack in 1..10usize,
+        workers in 1..4usize,
+    ) {
+        check(&recording(&shape, &choices), &options, max_stack, workers);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Checks that the result is the same for any number of workers, in a file of many chunks and in a directory.
+    #[test]
+    fn workers_do_not_change_the_result(
+        shape in shape(),
+        seed in any::<u64>(),
+        fat in 10_000..40_000usize,
+        directory in any::<bool>(),
+    ) {
+        let shape = Shape { fat, directory, time: true, all: true, ..shape };
+        let choices: Vec<u64> = (0..400u64).map(|n| (seed ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)).collect();
+        let recording = recording(&shape, &choices);
+        let dims = Dims { pid: true, tid: true, cpu: true };
+        let options = LoadOptions { dims, callchains: true, samples: 1 << 20, ..LoadOptions::default() };
+        check(&recording, &options, 127, 1);
+        let in_order = |workers| {
+            let loaded = load_with(&recording, &options, workers);
+            let groups: Vec<_> = loaded
+                .groups
+                .iter()
+                .map(|(key, count)| {
+                    let chain = loaded.chains.get(key.chain);
+                    let words: Vec<u64> = loaded.chains.words(chain).collect();
+                    (GroupKey { chain: 0, ..*key }, chain.maps, chain.mode, chain.ip, words, *count)
+                })
+                .collect();
+            let instants: Vec<_> = loaded.instants.iter().map(|i| (i.time_ns, i.tid, i.period)).collect();
+            (groups, loaded.totals, instants, loaded.threads, loaded.time_range, loaded.counts, loaded.summary)
+        };
+        let one = in_order(1);
+        prop_assert!(one.6.bytes > 2 << 20, "more than two chunks");
+        for workers in [2, 3, 8] {
+            prop_assert!(in_order(workers) == one, "{} workers", workers);
+        }
+    }
+
+    /// Checks that of too many samples the same part is kept for the timeline, whoever read them.
+    #[test]
+    fn workers_keep_the_same_instants(seed in any::<u64>(), limit in 20..100usize) {
+        let shape = Shape {
+            events: 1, time: true, all: true, cpu: true, period: true, chains: true, read: false,
+            fat: 20_000, directory: false,
+        };
+        let choices: Vec<u64> = (0..300u64).map(|n| (seed ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)).collect();
+        let recording = recording(&shape, &choices);
+        let options = LoadOptions { callchains: true, samples: limit, ..LoadOptions::default() };
+        let kept = |workers| {
+            let loaded = load_with(&recording, &options, workers);
+            let of = |i: &Instant| {
+                let chain = loaded.chains.get(i.chain);
+                (i.time_ns, i.tid, i.comm, i.cpu, i.period, chain.ip, loaded.chains.bytes(chain).to_vec())
+            };
+            (loaded.instant_stride, loaded.instants.iter().map(of).collect::<Vec<_>>())
+        };
+        let one = kept(1);
+        prop_assert!(one.1.len() <= limit);
+        prop_assert!(kept(2) == one && kept(5) == one);
+    }
+}
+
+/// A symbol list for the made-up machine's kernel: 16 functions, one of them with a hole behind it.
+fn kallsyms() -> &'static std::path::Path {
+    static LIST: std::sync::LazyLock<tempfile::NamedTempFile> = std::sync::LazyLock::new(|| {
+        let mut text = format!("{KERNEL:016x} T _text\n{KERNEL:016x} T _stext\n");
+        for n in 0..16u64 {
+            text += &format!("{:016x} t k_function_{n}\n", KERNEL + 0x100 + n * 0x1000);
+        }
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), text).expect("a temporary file");
+        file
+    });
+    LIST.path()
+}
+
+fn symbol_store() -> SymbolStore {
+    let nowhere = std::path::PathBuf::from("/nonexistent");
+    SymbolStore::new(SymbolOptions {
+        kallsyms: Some(kallsyms().to_path_buf()),
+        symfs: Some(nowhere.clone()),
+        buildid_dir: Some(nowhere),
+        ..SymbolOptions::default()
+    })
+}
+
+/// A row's values under the sort keys, as text.
+fn values(
+    keys: &[SortKey],
+    functions: &Functions,
+    module: &str,
+    function: FunctionId,
+    comm: &str,
+    (pid, tid, cpu): (i32, i32, u32),
+) -> Vec<String> {
+    let of = |key: &SortKey| match key {
+        SortKey::Comm => comm.to_string(),
+        SortKey::Thread => tid.to_string(),
+        SortKey::Process => pid.to_string(),
+        SortKey::Dso => module.to_string(),
+        SortKey::Symbol => {
+            let f = functions.get(function);
+            format!("{:?} {:#x} {:#x} {module}", f.name, f.start, f.end)
+        }
+        SortKey::Cpu => cpu.to_string(),
+    };
+    keys.iter().map(of).collect()
+}
+
+fn within(list: &Option<Vec<String>>, value: &str) -> bool {
+    list.as_ref().is_none_or(|l| l.iter().any(|wanted| wanted == value))
+}
+
+type RowCounts = BTreeMap<Vec<String>, (Count, Count)>;
+
+fn rows_by_model(recording: &Recording, event: usize, load: &LoadOptions, hist: &HistOptions) -> RowCounts {
+    let store = symbol_store();
+    let mut names = Names::new(recording, &store, true);
+    let mut samples = Vec::new();
+    let machine = replay(recording, load, 127, |machine, seen| {
+        if seen.event != event {
+            return;
+        }
+        let leaf = names.leaf(machine, &seen.leaf);
+        let mut frames = Vec::new();
+        seen.frames.iter().for_each(|frame| names.frame(machine, frame, &mut frames));
+        let count = Count { samples: 1, period: seen.period };
+        samples.push((seen.comm, (seen.pid, seen.tid, seen.cpu), leaf, frames, count));
+    })
+    .expect("readable");
+    let mut rows = RowCounts::new();
+    for (comm, ids, leaf, frames, count) in samples {
+        let comm = machine.comm(comm);
+        // A row that the sample is counted in: its values, and whether filters show it.
+        let row = |function: FunctionId| {
+            let of = names.functions.get(function);
+            let module = of.module.map_or("[unknown]", |m| &machine.modules.get(m).short_name);
+            let shown = within(&hist.comms, &comm)
+                && within(&hist.dsos, module)
+                && within(&hist.symbols, of.name.as_deref().unwrap_or(""));
+            (values(&hist.keys, &names.functions, module, function, &comm, ids), shown)
+        };
+        let own = row(leaf);
+        let mut mine = vec![own.clone()];
+        if hist.children {
+            mine.extend(frames.iter().map(|f| row(*f)));
+        }
+        mine.sort();
+        mine.dedup();
+        for (values, _) in mine.into_iter().filter(|r| r.1) {
+            rows.entry(values).or_default().1 += count;
+        }
+        if own.1 {
+            rows.entry(own.0).or_default().0 += count;
+        }
+    }
+    rows
+}
+
+fn rows_by_engine(recording: &Recording, event: usize, load: &LoadOptions, hist: &HistOptions) -> RowCounts {
+    let store = symbol_store();
+    let resolve = ResolveOptions { inline: true, max_stack: 127 };
+    let profile = Profile::open(recording, load, resolve, &store, &|_, _, _| {}).expect("readable");
+    let mut rows = RowCounts::new();
+    for row in Hist::new(&profile, event, hist).rows.iter().filter(|r| !r.filtered) {
+        let comm = profile.loaded.timeline.comm(row.group.comm);
+        let ids = (row.group.pid, row.group.tid, row.group.cpu);
+        let module = profile.module_name(row.function);
+        let values = values(&hist.keys, &profile.functions, module, row.function, &comm, ids);
+        let before = rows.insert(values, (row.own, row.total));
+        assert_eq!(before, None, "one row for the same values");
+    }
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Checks that rows under any sort keys and filters have the counts that the model finds sample by sample.
+    #[test]
+    fn rows_equal_the_models(
+        shape in shape(),
+        choices in choices(200),
+        keys in proptest::sample::subsequence(
+            vec![SortKey::Comm, SortKey::Thread, SortKey::Process, SortKey::Dso, SortKey::Symbol, SortKey::Cpu], 1..=6,
+        ).prop_shuffle(),
+        children in any::<bool>(),
+        filters in any::<[u8; 3]>(),
+    ) {
+        let recording = recording(&shape, &choices);
+        let list = |on: bool, words: &[&str]| on.then(|| words.iter().map(|w| w.to_string()).collect());
+        let hist = HistOptions {
+            keys,
+            children,
+            comms: list(filters[0] % 3 == 0, &["sh", ":111"]),
+            dsos: list(filters[1] % 3 == 0, &["libc.so.6", "[kernel.kallsyms]"]),
+            symbols: list(filters[2] % 3 == 0, &["k_function_0", "k_function_1", ""]),
+        };
+        let load = LoadOptions { dims: hist.dims(), callchains: true, ..LoadOptions::default() };
+        for event in 0..recording.events.list.len() {
+            let mut expected = rows_by_model(&recording, event, &load, &hist);
+            let mut found = rows_by_engine(&recording, event, &load, &hist);
+            if !children {
+                // Without children the total is the row's own.
+                expected.values_mut().for_each(|r| r.1 = r.0);
+            }
+            expected.retain(|_, r| r.1.samples > 0);
+            found.retain(|_, r| r.1.samples > 0);
+            prop_assert_eq!(found, expected, "keys {:?}", &hist.keys);
+        }
+    }
+}
