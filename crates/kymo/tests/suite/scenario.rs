@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::RwLock;
 
 use crate::tools::{Need, Tool, run};
 
@@ -175,10 +176,21 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// Held while recording, so that a recording of the whole machine does not see the compilers of other tests: what they run
+/// is much for perf to read.
+static MACHINE: RwLock<()> = RwLock::new(());
+
 /// A recording on disk and how it was made.
 pub(crate) struct Recording {
     pub(crate) path: PathBuf,
     pub(crate) command: String,
+}
+
+impl Recording {
+    /// True for what `-o -` wrote.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.command.contains(" -o - ")
+    }
 }
 
 impl Scenario {
@@ -212,7 +224,15 @@ pub(crate) fn record(tool: &Tool, name: &str, flags: &[&str], target: &[&str]) -
     let path = folder.join("perf.data");
     let output = path.to_str().expect("the tests' folder has a plain name");
     let arguments = [&["record", "-o", output], flags, &["--"], target].concat();
-    let said = run(tool.command(&arguments).current_dir(&folder));
+    let mut command = tool.command(&arguments);
+    command.current_dir(&folder);
+    let said = if flags.contains(&"-a") {
+        let _alone = MACHINE.write().expect("no one panics while holding it");
+        run(&mut command)
+    } else {
+        let _with_others = MACHINE.read().expect("no one panics while holding it");
+        run(&mut command)
+    };
     assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
     Recording { path, command: said.command }
 }
