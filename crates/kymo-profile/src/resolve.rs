@@ -134,10 +134,17 @@ pub struct Named {
 impl<'a> Resolver<'a> {
     /// A resolver; nothing is loaded before the first question.
     pub fn new(timeline: &'a Timeline, store: &'a SymbolStore) -> Resolver<'a> {
-        let kernel = &timeline.kernel;
-        let reference = (kernel.reference_address != 0 && !kernel.reference_symbol.is_empty())
-            .then(|| (kernel.reference_symbol.clone(), kernel.reference_address));
-        let keys = timeline.modules.iter().map(|(_, m)| module_key(m, reference.clone())).collect();
+        let text = &timeline.kernel;
+        let kernel = KernelIdentity {
+            reference: (text.reference_address != 0 && !text.reference_symbol.is_empty())
+                .then(|| (text.reference_symbol.clone(), text.reference_address)),
+            build_id: timeline
+                .modules
+                .iter()
+                .find(|(_, m)| m.kind == ModuleKind::Kernel && !m.build_id.is_empty())
+                .map(|(_, m)| m.build_id.clone()),
+        };
+        let keys = timeline.modules.iter().map(|(_, m)| module_key(m, &kernel)).collect();
         Resolver { timeline, store, keys }
     }
 
@@ -280,23 +287,28 @@ fn name(functions: &mut Functions, (_, mode, ip): Place, found: &Named) -> (Func
     }
 }
 
-/// Where a module's symbols are asked for; `reference` is the kernel's reference symbol with its recorded address.
-pub(crate) fn module_key(module: &Module, reference: Option<(String, u64)>) -> ModuleKey {
+/// What a recording tells about its kernel.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KernelIdentity {
+    /// The reference symbol and its recorded address.
+    pub(crate) reference: Option<(String, u64)>,
+    /// The build id.
+    pub(crate) build_id: Option<Vec<u8>>,
+}
+
+/// Where a module's symbols are asked for.
+pub(crate) fn module_key(module: &Module, kernel: &KernelIdentity) -> ModuleKey {
     let build_id = (!module.build_id.is_empty()).then(|| module.build_id.clone());
     match module.kind {
         ModuleKind::File => {
             use std::os::unix::ffi::OsStrExt;
             ModuleKey::Elf { path: PathBuf::from(std::ffi::OsStr::from_bytes(&module.path)), build_id }
         }
-        ModuleKind::Kernel => ModuleKey::Kernel { build_id, reference },
+        ModuleKind::Kernel => ModuleKey::Kernel { build_id, reference: kernel.reference.clone() },
         ModuleKind::KernelModule => ModuleKey::KernelModule {
             name: module.short_name.trim_start_matches('[').trim_end_matches(']').to_string(),
             // Of the kernel that it was loaded into: another kernel's list would give wrong names.
-            build_id: timeline
-                .modules
-                .iter()
-                .find(|(_, m)| m.kind == ModuleKind::Kernel && !m.build_id.is_empty())
-                .map(|(_, m)| m.build_id.clone()),
+            build_id: kernel.build_id.clone(),
         },
         ModuleKind::Vdso => ModuleKey::Vdso { build_id },
         ModuleKind::Jit { pid } => ModuleKey::PerfMap { pid },

@@ -259,6 +259,9 @@ impl Machine {
                 self.find_or_new(comm.pid, comm.tid);
                 self.rename(comm.tid, comm.name);
             }
+            // Tasks that were there before are listed in any order, a thread perhaps before its process.
+            Record::Fork(task)
+                if task.synthesized && self.threads.get(&task.tid).is_some_and(|t| t.pid == task.pid) => {}
             Record::Fork(task) => {
                 let parent = self.find_or_new(task.ppid, task.ptid);
                 if self.threads.remove(&task.tid).is_some() && task.pid == task.tid {

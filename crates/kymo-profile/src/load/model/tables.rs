@@ -8,9 +8,9 @@ use kymo_data::Recording;
 use super::{Frame, Machine, Seen};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::Count;
-use crate::resolve::module_key;
+use crate::resolve::{KernelIdentity, module_key};
 use crate::symbols::{ModuleSymbols, SymbolStore};
-use crate::timeline::{Mapping, ModuleId, ModuleKind};
+use crate::timeline::{Mapping, Module, ModuleId, ModuleKind};
 
 /// Names of frames, asked one by one.
 #[derive(Debug)]
@@ -75,16 +75,24 @@ impl<'a> Names<'a> {
     }
 
     fn symbols(&mut self, machine: &Machine, module: ModuleId) -> Arc<ModuleSymbols> {
-        let symbols = self.symbols.entry(module).or_insert_with(|| {
-            let mut of = machine.modules.get(module).clone();
-            if of.build_id.is_empty() {
-                let ids = &self.recording.features.build_ids;
-                of.build_id =
-                    ids.iter().find(|id| id.filename == of.path).map_or(Vec::new(), |id| id.id.clone());
-            }
-            self.store.get(&module_key(&of, machine.reference.clone()))
-        });
-        Arc::clone(symbols)
+        if let Some(symbols) = self.symbols.get(&module) {
+            return Arc::clone(symbols);
+        }
+        let told = &self.recording.features.build_ids;
+        let build_id = |of: &Module| match told.iter().find(|id| id.filename == of.path) {
+            Some(known) if of.build_id.is_empty() => known.id.clone(),
+            _ => of.build_id.clone(),
+        };
+        let kernel = machine.modules.iter().find(|(_, m)| m.kind == ModuleKind::Kernel);
+        let kernel = KernelIdentity {
+            reference: machine.reference.clone(),
+            build_id: kernel.map(|(_, m)| build_id(m)).filter(|id| !id.is_empty()),
+        };
+        let of = machine.modules.get(module);
+        let key = module_key(&Module { build_id: build_id(of), ..of.clone() }, &kernel);
+        let symbols = self.store.get(&key);
+        self.symbols.insert(module, Arc::clone(&symbols));
+        symbols
     }
 }
 
