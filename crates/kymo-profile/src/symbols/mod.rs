@@ -34,7 +34,6 @@ pub mod demangle;
 mod elf;
 mod elf_symbols;
 mod inline;
-mod itanium;
 mod kallsyms;
 mod kernel;
 mod locate;
