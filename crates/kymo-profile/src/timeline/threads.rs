@@ -260,7 +260,7 @@ impl TimelineBuilder {
         let (parent_pid, parent_tid) = parent;
         // Recorders list tasks that were there before in any order: a thread may stand before its process. That is no
         // second life of the process.
-        if moment.time_ns == 0 && synthesized && self.process_of.get(&tid) == Some(&(pid, self.life(pid).0)) {
+        if synthesized && self.process_of.get(&tid) == Some(&(pid, self.life(pid).0)) {
             return;
         }
         if self.process_of.get(&parent_tid).is_some_and(|p| p.0 != parent_pid) {
