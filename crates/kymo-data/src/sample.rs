@@ -335,8 +335,23 @@ impl SampleLayout {
     /// [`ParseError`]s of [`parse_record`](SampleLayout::parse_record) know it.
     #[inline]
     pub fn parse<'a>(&self, misc: u16, body: &'a [u8]) -> Result<Sample<'a>, ParseError> {
-        let _ = misc;
         let mut sample = Sample::default();
+        self.parse_into(misc, body, &mut sample)?;
+        Ok(sample)
+    }
+
+    /// As [`parse`](SampleLayout::parse) into a new [`Sample::default`]: a sample is large, and a loop over millions of
+    /// them notices the copy.
+    ///
+    /// # Errors
+    /// When a field reaches beyond the record; the sample then has what came before.
+    pub fn parse_into<'a>(
+        &self,
+        misc: u16,
+        body: &'a [u8],
+        sample: &mut Sample<'a>,
+    ) -> Result<(), ParseError> {
+        let _ = misc;
         let Some((fixed, _)) = body.split_at_checked(self.fixed_bytes) else {
             return Err(Tail { body, at: 0 }.missing("the fields from identifier to period"));
         };
@@ -391,9 +406,9 @@ impl SampleLayout {
         }
         const RARE: u64 = !(FIXED | PERF_SAMPLE_READ | PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_RAW);
         if bits & RARE != 0 {
-            self.parse_rare(&mut tail, &mut sample)?;
+            self.parse_rare(&mut tail, sample)?;
         }
-        Ok(sample)
+        Ok(())
     }
 
     fn parse_rare<'a>(&self, tail: &mut Tail<'a>, sample: &mut Sample<'a>) -> Result<(), ParseError> {

@@ -270,7 +270,11 @@ impl<'a> Tally<'a> {
             self.unknown_ids += 1;
             return;
         };
-        let Ok(sample) = events.list[event].layout.parse(record.header.misc, record.body) else { return };
+        let mut sample = Sample::default();
+        let layout = &events.list[event].layout;
+        if layout.parse_into(record.header.misc, record.body, &mut sample).is_err() {
+            return;
+        }
         match sample.read {
             Some(read) if context.reads.applies(&events.list[event]) => {
                 for counter in read.counters() {
