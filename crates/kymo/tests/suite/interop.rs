@@ -81,7 +81,9 @@ fn uses_unwinder(recording: &Recording) -> bool {
 fn compare_tables(recording: &Recording, view: &View) -> Vec<String> {
     let View { name: what, flags, widths } = *view;
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags].concat();
+    let arguments =
+        [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags, of_interest(recording)]
+            .concat();
     let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -103,7 +105,9 @@ fn compare_tables(recording: &Recording, view: &View) -> Vec<String> {
 fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
     let View { name: what, flags, widths } = *view;
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags].concat();
+    let arguments =
+        [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags, of_interest(recording)]
+            .concat();
     let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -138,10 +142,7 @@ fn compare_scripts(recording: &Recording) -> Vec<String> {
     if ours.code != Some(0) {
         return vec![format!("script: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
     }
-    let (mut expected, mut got): (Vec<&str>, Vec<&str>) = (
-        theirs.stdout.lines().map(before_fields).collect(),
-        ours.stdout.lines().map(before_fields).collect(),
-    );
+    let (mut expected, mut got) = (samples(recording, &theirs.stdout), samples(recording, &ours.stdout));
     let Some(first) = first_difference(&expected, &got) else { return Vec::new() };
     let at = |lines: &[&str]| lines.get(first).copied().unwrap_or("(end)").to_owned();
     let mut said = vec![
@@ -161,6 +162,29 @@ fn compare_scripts(recording: &Recording) -> Vec<String> {
         said.push("  the same lines in another order".to_owned());
     }
     said
+}
+
+/// What to look at in a recording of the whole machine: the threads that the scenario is about, in kernel and user space.
+/// Compilers that run meanwhile have files in which perf's own report and script name an address differently.
+const OF_INTEREST: &str = "sched-messaging,sched-pipe,swapper,perf";
+
+fn of_interest(recording: &Recording) -> &'static [&'static str] {
+    if recording.is_of_the_machine() { &["--comms", OF_INTEREST] } else { &[] }
+}
+
+/// The lines of `script`, without the empty ones between samples.
+fn samples<'a>(recording: &Recording, text: &'a str) -> Vec<&'a str> {
+    let mut kept = true;
+    let mut all = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if !line.starts_with('\t') && recording.is_of_the_machine() {
+            kept = OF_INTEREST.split(',').any(|name| line.trim_start().starts_with(name));
+        }
+        if kept {
+            all.push(before_fields(line));
+        }
+    }
+    all
 }
 
 /// A line of `script` without what follows a tracepoint's name: perf prints a tracepoint's fields by its own format, kymo all

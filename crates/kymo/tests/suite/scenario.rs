@@ -191,6 +191,11 @@ impl Recording {
     pub(crate) fn is_stream(&self) -> bool {
         self.command.contains(" -o - ")
     }
+
+    /// True for what `-a` recorded.
+    pub(crate) fn is_of_the_machine(&self) -> bool {
+        self.command.contains(" -a ")
+    }
 }
 
 impl Scenario {
