@@ -138,6 +138,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (at, runs) in engines.iter().enumerate() {
             let medians: Vec<f64> = (0..PHASES.len()).map(|p| column(runs, p)).collect();
             line(&format!("engine, {} workers, median", at + 1), &medians);
+            // What other programs on the machine did not disturb.
+            let least: Vec<f64> =
+                (0..PHASES.len()).map(|p| runs.iter().map(|r| r[p]).fold(f64::INFINITY, f64::min)).collect();
+            line(&format!("engine, {} workers, least", at + 1), &least);
         }
         let (total, cpu) = (column(&models, 0), column(&models, 1));
         println!("{:<28} total {total:>8.1} cpu {cpu:>8.1}", "model, median");

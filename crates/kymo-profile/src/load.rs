@@ -25,7 +25,7 @@ pub mod model;
 mod reads;
 mod sideband;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use instants::Instant;
 use instants::Instants;

@@ -17,6 +17,9 @@ use crate::symbols::SymbolStore;
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 
+#[cfg(test)]
+mod tests;
+
 /// A part of a sample's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {

@@ -15,8 +15,8 @@ use crate::profile::Profile;
 use crate::resolve::{ResolveOptions, Resolver, walk_chain};
 use crate::symbols::{SymbolOptions, SymbolStore};
 use crate::timeline::{Mapping, Modules};
-use simulate::Shape;
-pub(crate) use simulate::{KERNEL, recording, shape};
+use simulate::KERNEL;
+pub(crate) use simulate::{Shape, recording, shape};
 
 /// An address as what it is: mode, path of the module, address in the module.
 type Place = (u8, String, u64);
