@@ -86,7 +86,7 @@ impl Chains {
     }
 
     /// A stack's call chain, word by word, context markers included.
-    pub fn words<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = u64> + 'a {
+    pub fn words<'a>(&'a self, chain: &Chain) -> impl Iterator<Item = u64> + Clone + 'a {
         self.bytes(chain).as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w))
     }
 

@@ -88,18 +88,18 @@ pub fn walk_chain(chains: &Chains, chain: &Chain, max_stack: usize, each: impl F
     walk_words(chains.words(chain), max_stack, each);
 }
 
-/// The same for the words of a chain.
-pub fn walk_words(words: impl Iterator<Item = u64>, max_stack: usize, mut each: impl FnMut(u8, u64)) {
+/// The same for the words of a chain. A marker that nobody knows says that the chain is damaged: it then has no frames.
+pub fn walk_words(words: impl Iterator<Item = u64> + Clone, max_stack: usize, mut each: impl FnMut(u8, u64)) {
+    let mode_of = |word: u64| CONTEXTS.iter().find(|c| c.0 as u64 == word).map(|c| c.1);
+    if words.clone().any(|word| word >= CONTEXT_MAX && mode_of(word).is_none()) {
+        return;
+    }
     // Words before the first marker are taken for user addresses, as perf does.
     let mut mode = MODE_USER;
     let mut seen = 0;
     for word in words {
-        if word >= CONTEXT_MAX {
-            match CONTEXTS.iter().find(|c| c.0 as u64 == word) {
-                Some(&(_, m)) => mode = m,
-                // An unknown marker says that what follows cannot be trusted.
-                None => return,
-            }
+        if let Some(marked) = mode_of(word) {
+            mode = marked;
             continue;
         }
         seen += 1;

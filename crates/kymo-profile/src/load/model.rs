@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
 
 use super::{LoadOptions, LostAt, RecordCounts};
-use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, user_kind};
+use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
 use crate::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 
 mod tables;
@@ -339,9 +339,19 @@ impl Machine {
         }
     }
 
+    /// The kernel's text reaches up to the next mapping.
+    fn kernel_mapping(&self, ip: u64) -> Option<Mapping> {
+        let found = self.kernel.find(ip);
+        let below = || self.kernel.maps.iter().rfind(|m| m.start <= ip).copied();
+        found.or_else(|| {
+            below()
+                .filter(|m| self.modules.get(m.module).kind == ModuleKind::Kernel && ip < image_end(m.start))
+        })
+    }
+
     fn frame(&self, space: usize, mode: u8, ip: u64) -> Frame {
         let kernel = matches!(mode, 1 | 4);
-        let mapping = if kernel { self.kernel.find(ip) } else { self.spaces[space].find(ip) };
+        let mapping = if kernel { self.kernel_mapping(ip) } else { self.spaces[space].find(ip) };
         Frame { mode, ip, mapping }
     }
 }
@@ -441,7 +451,11 @@ impl Samples<'_> {
                     512 | 640 => 2,
                     2048 | 2176 => 4,
                     2560 => 5,
-                    _ => break,
+                    // Nobody knows this marker: the chain is damaged, nothing of it is believed.
+                    _ => {
+                        self.frames.clear();
+                        break;
+                    }
                 };
             } else if self.frames.len() < self.max_stack {
                 self.frames.push(machine.frame(thread.space, mode, word));

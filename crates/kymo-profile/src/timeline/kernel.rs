@@ -23,6 +23,21 @@ impl KernelMaps {
         self.set.find(mappings, address)
     }
 
+    /// Lets the kernel's text reach up to the next mapping, when all are known: recorders end it before the code that
+    /// runs at boot, which idle tasks still have at the bottom of their stacks.
+    pub(super) fn stretch(&mut self, mappings: &mut Mappings) {
+        let Some(text) = self.text else { return };
+        let maps: Vec<Mapping> = self.set.iter(mappings).copied().collect();
+        // The highest piece: a module that was mapped over the text has cut it.
+        let Some(at) = maps.iter().rposition(|m| m.module == text) else { return };
+        let piece = maps[at];
+        let next = maps.get(at + 1).map_or(u64::MAX, |m| m.start);
+        let end = image_end(piece.start).min(next);
+        if end > piece.end {
+            self.set.insert(mappings, Mapping { start: piece.end, end, ..piece });
+        }
+    }
+
     pub(super) fn apply(&mut self, event: &SideEvent, modules: &mut Modules, mappings: &mut Mappings) {
         match event {
             SideEvent::Map { start, end, pgoff, path, file_id, build_id, .. } => {
@@ -57,4 +72,11 @@ impl KernelMaps {
             _ => {}
         }
     }
+}
+
+/// The kernel's image lies within one gigabyte, aligned to as much; modules come behind it.
+/// Source: `Documentation/arch/x86/x86_64/mm.rst`.
+pub(crate) fn image_end(text: u64) -> u64 {
+    const IMAGE_BYTES: u64 = 1 << 30;
+    (text & !(IMAGE_BYTES - 1)).saturating_add(IMAGE_BYTES)
 }

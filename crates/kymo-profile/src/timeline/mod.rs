@@ -36,6 +36,8 @@ mod model;
 mod tests;
 
 pub use kernel::KernelMaps;
+#[cfg(any(test, feature = "model"))]
+pub(crate) use kernel::image_end;
 pub use maps::{MapSet, Mapping, Mappings};
 #[cfg(any(test, feature = "model"))]
 pub(crate) use modules::user_kind;

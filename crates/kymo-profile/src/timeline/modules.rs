@@ -92,11 +92,14 @@ impl Modules {
 pub(crate) fn user_kind(path: &[u8], pid: i32, executable: bool) -> ModuleKind {
     let anonymous =
         path == b"//anon" || path.starts_with(b"/dev/zero") || path.starts_with(b"/anon_hugepage");
+    // Memory with a name but no file: code in it can only have been generated.
+    let nameless = anonymous || path.is_empty() || path.starts_with(b"/SYSV");
+    let memory = path.starts_with(b"[stack") || path.starts_with(b"[heap");
     if path == b"[vdso]" {
         ModuleKind::Vdso
-    } else if anonymous || path.is_empty() {
+    } else if nameless || memory {
         if executable { ModuleKind::Jit { pid } } else { ModuleKind::Memory }
-    } else if path.starts_with(b"[") || path.starts_with(b"/SYSV") {
+    } else if path.starts_with(b"[") {
         ModuleKind::Memory
     } else {
         ModuleKind::File

@@ -359,6 +359,7 @@ impl TimelineBuilder {
         for space in 0..self.spaces.len() {
             self.freeze_before(space as u32, Moment::END);
         }
+        self.kernel.stretch(&mut self.mappings);
         Timeline {
             threads: self.threads,
             births: self.births,

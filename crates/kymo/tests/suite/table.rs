@@ -73,7 +73,7 @@ pub(crate) fn by_name(sections: &[Section], names: usize) -> BTreeMap<String, Ve
         for row in &section.rows {
             let (values, name) = row.split_at(row.len().saturating_sub(names));
             // perf marks an unknown place as kernel or user by the frame that it met before; that is no property of the place.
-            let name = name.join(" | ").replace("[unknown] | [k] ", "[unknown] | [.] ");
+            let name = plain(&name.join(" | ").replace("[unknown] | [k] ", "[unknown] | [.] "));
             let name = format!("{} | {name}", section.event);
             all.entry(name).or_default().push(values.join(" "));
         }
@@ -88,6 +88,16 @@ pub(crate) fn by_name(sections: &[Section], names: usize) -> BTreeMap<String, Ve
         }
     }
     all
+}
+
+/// A name without what perf adds by accident: the offset in data symbols (that of whichever sample came first), and the
+/// space between closing brackets of templates (demanglers differ).
+pub(crate) fn plain(name: &str) -> String {
+    let name = name.replace("> >", ">>");
+    match name.rsplit_once("+0x") {
+        Some((symbol, offset)) if offset.chars().all(|c| c.is_ascii_hexdigit()) => symbol.to_owned(),
+        _ => name,
+    }
 }
 
 /// Lines that say what two tables do not share, at most `limit` of them; empty when they are equal.

@@ -16,6 +16,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::table::plain;
+
 /// Shares by place: `row > main;work;hash` is `60.00%`. A root's share is `all`.
 pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -32,7 +34,7 @@ pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
         // A row begins with a percentage at the margin; everything in a drawing stands further right.
         if line.chars().take(10).any(|c| c.is_ascii_digit()) {
             let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
-            row = format!("{event} {}", words.replace("[unknown] [k] ", "[unknown] [.] "));
+            row = format!("{event} {}", plain(&words.replace("[unknown] [k] ", "[unknown] [.] ")));
             open.clear();
             continue;
         }
@@ -46,7 +48,7 @@ pub(crate) fn branches(text: &str) -> BTreeMap<String, Vec<String>> {
             None => open.last().map_or("all", |frame| &frame.share).to_owned(),
         };
         open.push(Frame { column, share: share.clone(), name: name.to_owned() });
-        let path: Vec<&str> = open.iter().map(|frame| frame.name.as_str()).collect();
+        let path: Vec<String> = open.iter().map(|frame| plain(&frame.name)).collect();
         all.entry(format!("{row} > {}", path.join(";"))).or_default().push(share);
     }
     for shares in all.values_mut() {
