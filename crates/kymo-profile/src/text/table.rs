@@ -224,6 +224,10 @@ fn row_line(
                 // SANITY: writing to a String cannot fail.
                 let done = if column.right() {
                     write!(line, "{value:>width$}")
+                } else if at + 1 == widths.len() {
+                    // Nothing stands behind it, and among long names the width of a C++ one can be thousands.
+                    line.push_str(&value);
+                    Ok(())
                 } else {
                     write!(line, "{value:width$}")
                 };
