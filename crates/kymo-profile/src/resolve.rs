@@ -175,11 +175,13 @@ impl<'a> Resolver<'a> {
             });
         }
         // Inlined functions are needed for frames only: a leaf is counted under its symbol.
-        let bare: Vec<(Place, bool)> = leaves
+        let mut bare: Vec<(Place, bool)> = leaves
             .difference(&places)
             .map(|p| (*p, false))
             .chain(places.iter().map(|p| (*p, options.inline)))
             .collect();
+        // Neighbours go to one thread, so that no two threads parse the debug information of one unit.
+        bare.par_sort_unstable();
         self.preload(&bare);
         let mut found: Vec<(Place, Named)> =
             bare.par_iter().map(|&(place, inline)| (place, self.find(place, inline))).collect();
