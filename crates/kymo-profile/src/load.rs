@@ -188,6 +188,16 @@ pub fn load(
     options: &LoadOptions,
     progress: Progress<'_>,
 ) -> Result<Loaded, kymo_data::ReadError> {
+    load_beside(recording, options, progress, &|_| {})
+}
+
+/// The same; `beside` runs during the second pass on a thread of its own, for what needs the timeline only.
+pub(crate) fn load_beside(
+    recording: &Recording,
+    options: &LoadOptions,
+    progress: Progress<'_>,
+    beside: &(dyn Fn(&Timeline) + Sync),
+) -> Result<Loaded, kymo_data::ReadError> {
     let workers = match options.workers {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         n => n,
@@ -202,18 +212,21 @@ pub fn load(
     let sideband = start.elapsed();
     let context =
         Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
-    let (tallies, summary) = recording.read_parallel(
-        workers,
-        || Tally::new(&context),
-        |tally, chunk| {
-            for record in chunk.records().flatten() {
-                if record.header.kind == abi::PERF_RECORD_SAMPLE {
-                    tally.sample(&context, &record);
+    let (tallies, summary) = std::thread::scope(|scope| {
+        scope.spawn(|| beside(&timeline));
+        recording.read_parallel(
+            workers,
+            || Tally::new(&context),
+            |tally, chunk| {
+                for record in chunk.records().flatten() {
+                    if record.header.kind == abi::PERF_RECORD_SAMPLE {
+                        tally.sample(&context, &record);
+                    }
                 }
-            }
-        },
-        &|done, all| progress(1, done, all),
-    )?;
+            },
+            &|done, all| progress(1, done, all),
+        )
+    })?;
     let samples = start.elapsed() - sideband;
     let mut merged = Merged::new(recording.events.list.len(), options.samples);
     for tally in tallies {

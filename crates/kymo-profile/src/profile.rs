@@ -1,11 +1,11 @@
 //! A recording with names: the counts of [`load`](crate::load) and the functions of [`resolve`](crate::resolve).
 
 use crate::functions::{FunctionId, Functions};
-use crate::load::{LoadOptions, Loaded, Progress, load};
+use crate::load::{LoadOptions, Loaded, Progress, load_beside};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
 use crate::symbols::SymbolStore;
 use crate::timeline::ModuleId;
-use kymo_data::Recording;
+use kymo_data::{Recording, abi};
 use rustc_hash::FxHashMap;
 
 /// Everything that reports and exports are made from.
@@ -33,7 +33,14 @@ impl Profile {
         store: &SymbolStore,
         progress: Progress<'_>,
     ) -> Result<Profile, kymo_data::ReadError> {
-        let loaded = load(recording, load_options, progress)?;
+        // Reading the kernel's symbol list takes as long as a pass, and nearly every recording needs it.
+        let of_kernel =
+            recording.events.list.iter().any(|e| e.attr.flags & abi::ATTR_FLAG_EXCLUDE_KERNEL == 0);
+        let loaded = load_beside(recording, load_options, progress, &|timeline| {
+            if of_kernel && let Some(text) = timeline.kernel.text {
+                Resolver::new(timeline, store).symbols(text);
+            }
+        })?;
         let mut functions = Functions::default();
         let resolver = Resolver::new(&loaded.timeline, store);
         let stacks = resolver.resolve(&loaded.chains, &mut functions, resolve_options);
