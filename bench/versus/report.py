@@ -12,8 +12,8 @@ from versus.runner import Refusal, alternate, measure, megabytes, need_tracefs, 
 
 HELP = "the same big recording, read by perf and by kymo"
 
-# `bench sched pipe` switches twice per loop.
-SAMPLES_PER_LOOP = 2.0
+# How often `bench sched pipe` switches per loop depends on the machine and its load, from 2 upwards: a short run tells.
+PILOT_LOOPS = 40_000
 RACES = {
     "full": ["--stdio"],
     "flat": ["--stdio", "--no-children", "-g", "none"],
@@ -59,10 +59,15 @@ def make_recording(bench, args):
     """The reference recording, made now on this machine."""
     need_tracefs()
     path = bench.scratch / "reference.data"
-    loops = round(args.samples / SAMPLES_PER_LOOP)
-    bench.say(f"recording perf bench sched pipe -l {loops}")
-    measure([bench.perf, "record", "-o", path, "-a", "-g", "-e", "sched:sched_switch", "-c", "1", "--",
-             bench.perf, "bench", "sched", "pipe", "-l", str(loops)], cwd=bench.scratch)
+
+    def record(loops):
+        bench.say(f"recording perf bench sched pipe -l {loops}")
+        measure([bench.perf, "record", "-o", path, "-a", "-g", "-e", "sched:sched_switch", "-c", "1", "--",
+                 bench.perf, "bench", "sched", "pipe", "-l", str(loops)], cwd=bench.scratch)
+
+    pilot = max(1, min(PILOT_LOOPS, args.samples // 2))
+    record(pilot)
+    record(round(args.samples * pilot / sample_count(bench, path)))
     if args.keep:
         path = path.rename(Path(args.keep).resolve())
     return path
