@@ -8,6 +8,7 @@ use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
 use serde_json::Value;
 
 use crate::sample_profile::{HOSTILE, large, small};
+use crate::skip::skip;
 
 fn page_of(profile: &ExportProfile) -> String {
     let mut bytes = Vec::new();
@@ -70,16 +71,6 @@ fn page_code_stays_small() {
 }
 
 // ---- in a browser ---------------------------------------------------------------------------------------------------
-
-fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        use std::io::Write as _;
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip log is writable");
-    }
-}
 
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;

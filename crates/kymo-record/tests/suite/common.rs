@@ -12,7 +12,13 @@ use std::sync::Arc;
 
 /// Tells why a test does nothing on this machine.
 pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("SKIPPED {test}: {reason}");
+    let line = format!("SKIPPED {test}: {reason}\n");
+    eprint!("{line}");
+    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
+        use std::io::Write as _;
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip log is writable");
+    }
 }
 
 /// The events of a selector.

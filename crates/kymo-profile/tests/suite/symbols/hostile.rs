@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use proptest::prelude::*;
 
-use super::oracle::{have, skip};
+use super::oracle::have;
+use crate::skip::skip;
 
 /// A small program with debug information, compiled once.
 fn program() -> Option<&'static [u8]> {

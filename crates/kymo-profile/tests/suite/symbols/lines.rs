@@ -5,7 +5,8 @@ use std::process::Command;
 
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 
-use super::oracle::{have, skip};
+use super::oracle::have;
+use crate::skip::skip;
 
 const C: &str = r#"
 #include <stdio.h>

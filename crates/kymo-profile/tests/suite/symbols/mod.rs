@@ -9,7 +9,8 @@ use std::process::Command;
 
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore, demangle};
 
-use oracle::{Mapped, compare, compare_file, have, kernel_text, probes, skip};
+use crate::skip::skip;
+use oracle::{Mapped, compare, compare_file, have, kernel_text, probes};
 
 /// Runs a command and fails with its words if it fails.
 fn run(program: &str, arguments: &[&str], dir: &Path) {

@@ -9,11 +9,6 @@ use std::process::Command;
 
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 
-/// Prints why a test was not run.
-pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("SKIPPED {test}: {reason}");
-}
-
 /// Whether a program can be run here.
 pub(crate) fn have(program: &str) -> bool {
     std::env::var_os("PATH")
