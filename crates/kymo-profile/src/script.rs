@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::symbols::SymbolStore;
+use crate::text::shown;
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 
@@ -109,7 +110,7 @@ pub enum ScriptError {
     #[error(transparent)]
     Read(#[from] kymo_data::ReadError),
     /// The text could not be written.
-    #[error("failed to write the samples: {0}")]
+    #[error("failed to write the samples")]
     Write(#[from] io::Error),
 }
 
@@ -310,6 +311,7 @@ impl<'a> Printer<'a> {
         let view = self.timeline.thread(pid, tid, Moment::new(sample.time, record.position));
         if has(Field::Comm) {
             let comm = self.timeline.comm(view.comm);
+            let comm = shown(&comm);
             if self.any_chains && chains && has(Field::Ip) {
                 write!(out, "{comm} ")?;
             } else {
@@ -332,12 +334,12 @@ impl<'a> Printer<'a> {
             write!(out, "{period:>10} ")?;
         }
         if has(Field::Event) {
-            write!(out, "{:>1$}: ", of.name, self.name_width)?;
+            write!(out, "{:>1$}: ", shown(&of.name), self.name_width)?;
         }
         if let (true, Some(raw)) = (has(Field::Trace) && tracepoint, sample.raw)
             && let Some(format) = self.formats.as_ref().and_then(|f| f.format(of.attr.config))
         {
-            write!(out, "{}", format.print(raw))?;
+            write!(out, "{}", shown(&format.print(raw)))?;
         }
         if let Some(addr) = sample.addr.filter(|_| has(Field::Addr)) {
             write!(out, "{addr:>16x} ")?;
@@ -391,12 +393,12 @@ impl<'a> Printer<'a> {
             let named = self.resolver.named(maps, mode, ip, self.options.inline);
             let mut text = String::new();
             // Addresses of modules are shown as in the module, so that lines of two runs compare.
-            let shown = named.module_address;
+            let address = named.module_address;
             for inlined in &named.inlined {
                 // SANITY: writing to a String cannot fail.
-                writeln!(text, "\t{shown:>16x} {inlined} (inlined)").expect("writing to a string");
+                writeln!(text, "\t{address:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");
             }
-            write!(text, "\t{shown:>16x}").expect("writing to a string");
+            write!(text, "\t{address:>16x}").expect("writing to a string");
             self.describe(&mut text, &named);
             text.push('\n');
             self.frames.insert(key, text);
@@ -412,11 +414,12 @@ impl<'a> Printer<'a> {
             match &named.symbol {
                 Some((start, _, name)) if has(Field::SymOff) => {
                     // SANITY: writing to a String cannot fail.
-                    write!(text, " {name}+{:#x}", named.module_address - start).expect("writing to a string");
+                    let offset = named.module_address - start;
+                    write!(text, " {}+{offset:#x}", shown(name)).expect("writing to a string");
                 }
                 Some((_, _, name)) => {
                     text.push(' ');
-                    text.push_str(name);
+                    text.push_str(&shown(name));
                 }
                 None => text.push_str(" [unknown]"),
             }
@@ -433,7 +436,7 @@ impl<'a> Printer<'a> {
                 }
                 None => "[unknown]".to_string(),
             };
-            write!(text, " ({module})").expect("writing to a string");
+            write!(text, " ({})", shown(&module)).expect("writing to a string");
         }
     }
 }

@@ -8,11 +8,31 @@
 //! | 255 | the program to record could not be started (as perf) |
 //! | other | `record` passes on the recorded program's own status; killed by signal N shows as 128+N |
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use crate::terminal;
+
 /// The command line was not understood.
 pub(crate) const USAGE: u8 = 129;
+
+/// A command line that clap took and that means nothing: a word that is no sort key, a CPU that is no number.
+#[derive(Debug)]
+struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Marks an error as one of the command line.
+pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
+    Usage(format!("{error:#}")).into()
+}
 
 /// The exit code of a verb's outcome; an error is printed with its causes.
 pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
@@ -20,8 +40,8 @@ pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kymo: {error:#}");
-            ExitCode::FAILURE
+            terminal::say(&format!("{error:#}"));
+            if error.is::<Usage>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -4,13 +4,19 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use kymo_profile::text::Look;
+use kymo_profile::text::{Look, shown};
 
 /// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
 pub(crate) fn start_log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("KYMO_LOG") {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
+}
+
+/// Says one sentence on stderr. What it quotes from a recording cannot act on the terminal; its lines stay lines.
+pub(crate) fn say(sentence: &str) {
+    let lines: Vec<_> = sentence.split('\n').map(shown).collect();
+    eprintln!("kymo: {}", lines.join("\n"));
 }
 
 /// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`.

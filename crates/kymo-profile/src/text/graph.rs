@@ -13,6 +13,7 @@
 
 use std::io::{self, Write};
 
+use super::shown;
 use crate::hist::{CallNode, CallTree, Order};
 use crate::profile::Profile;
 
@@ -45,7 +46,7 @@ pub(super) fn write(
             for (at, function) in root.functions.iter().enumerate() {
                 drawing.line_start()?;
                 let dashes = if at == 0 { "---" } else { "   " };
-                writeln!(drawing.out, "{dashes}{}", profile.frame_name(*function))?;
+                writeln!(drawing.out, "{dashes}{}", shown(&profile.frame_name(*function)))?;
             }
             drawing.margin += 3;
             drawing.level(&root.children)?;
@@ -98,7 +99,7 @@ impl Drawing<'_> {
                 } else {
                     self.out.write_all(b"          ")?;
                 }
-                writeln!(self.out, "{}", self.profile.frame_name(*function))?;
+                writeln!(self.out, "{}", shown(&self.profile.frame_name(*function)))?;
             }
             self.level(&node.children)?;
         }

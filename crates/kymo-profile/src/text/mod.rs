@@ -3,10 +3,12 @@
 //! The layout is perf's, column by column and pipe by pipe, because scripts and eyes are trained on it. Piped output
 //! has no colour and no width limit, so it is the same bytes for the same recording everywhere.
 
+mod escape;
 mod graph;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use escape::shown;
 pub use graph::GraphOptions;
 pub use table::{Column, Look, TableOptions, count_in_units, write_table};

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::str::FromStr;
 
 use super::graph::{self, GraphOptions};
+use super::shown;
 use crate::hist::{CallTree, Hist, Row, SortKey};
 use crate::profile::Profile;
 
@@ -22,8 +23,15 @@ pub enum Column {
     Key(SortKey),
 }
 
+/// A word that is no column.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown field '{0}': the fields are overhead, overhead_children, sample, period, comm, pid, tgid, dso, symbol and cpu"
+)]
+pub struct UnknownColumn(pub String);
+
 impl FromStr for Column {
-    type Err = crate::hist::UnknownSortKey;
+    type Err = UnknownColumn;
 
     fn from_str(word: &str) -> Result<Column, Self::Err> {
         Ok(match word.trim() {
@@ -31,7 +39,7 @@ impl FromStr for Column {
             "overhead_children" => Column::Children,
             "sample" | "samples" => Column::Samples,
             "period" => Column::Period,
-            other => Column::Key(other.parse()?),
+            other => Column::Key(other.parse().map_err(|_| UnknownColumn(other.to_string()))?),
         })
     }
 }
@@ -112,11 +120,17 @@ impl Column {
             Column::Children => percent(row.total.period, hist.total.period),
             Column::Samples => row.own.samples.to_string(),
             Column::Period => row.own.period.to_string(),
-            Column::Key(SortKey::Comm) => timeline.comm(row.group.comm).into_owned(),
-            Column::Key(SortKey::Thread) => format!("{:7}:{}", row.group.tid, timeline.comm(row.group.comm)),
-            Column::Key(SortKey::Process) => format!("{:7}:{}", row.group.pid, timeline.comm(row.group.comm)),
-            Column::Key(SortKey::Dso) => profile.module_name(row.function).to_string(),
+            Column::Key(SortKey::Comm) => shown(&timeline.comm(row.group.comm)).into_owned(),
+            Column::Key(SortKey::Thread) => {
+                format!("{:7}:{}", row.group.tid, shown(&timeline.comm(row.group.comm)))
+            }
+            Column::Key(SortKey::Process) => {
+                format!("{:7}:{}", row.group.pid, shown(&timeline.comm(row.group.comm)))
+            }
+            Column::Key(SortKey::Dso) => shown(profile.module_name(row.function)).into_owned(),
             Column::Key(SortKey::Symbol) => symbol(profile, row),
+            // As perf shows a CPU that was not recorded.
+            Column::Key(SortKey::Cpu) if row.group.cpu == u32::MAX => "-001".to_string(),
             Column::Key(SortKey::Cpu) => format!("{:03}", row.group.cpu),
         }
     }
@@ -127,8 +141,8 @@ fn symbol(profile: &Profile, row: &Row) -> String {
     let function = profile.functions.get(row.function);
     let level = function.level.letter();
     match &function.name {
-        Some(name) if function.inlined => format!("[{level}] {name} (inlined)"),
-        Some(name) => format!("[{level}] {name}"),
+        Some(name) if function.inlined => format!("[{level}] {} (inlined)", shown(name)),
+        Some(name) => format!("[{level}] {}", shown(name)),
         // As C prints it: zero has no prefix.
         None if function.start == 0 => format!("[{level}] {:016x}", 0),
         None => format!("[{level}] {:#018x}", function.start),
@@ -152,7 +166,7 @@ pub fn write_table(
     options: &TableOptions,
 ) -> io::Result<()> {
     let (short, unit) = count_in_units(hist.total.samples);
-    writeln!(out, "# Samples: {short}{unit} of event '{event_name}'")?;
+    writeln!(out, "# Samples: {short}{unit} of event '{}'", shown(event_name))?;
     writeln!(out, "# Event count (approx.): {}", hist.total.period)?;
     writeln!(out, "#")?;
     let widths = widths(profile, hist, options);

@@ -1,6 +1,6 @@
 //! Filters that several verbs take: lists of CPUs, spans of time.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 /// `0,4-7` as a set of CPUs.
 pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {
@@ -11,7 +11,11 @@ pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>>
             let cpu = word.trim().parse().ok().filter(|c| *c < 1 << 16);
             cpu.with_context(|| format!("-C {text}: '{word}' is no CPU number; write for example 0,4-7"))
         };
-        cpus.extend(number(first)?..=number(last)?);
+        let (from, to) = (number(first)?, number(last)?);
+        if from > to {
+            bail!("-C {text}: {part} goes backwards; write {to}-{from}");
+        }
+        cpus.extend(from..=to);
     }
     Ok(cpus)
 }
@@ -25,13 +29,21 @@ pub(crate) fn time_span(text: &str) -> anyhow::Result<(u64, u64)> {
         if word.trim().is_empty() {
             return Ok(empty);
         }
-        let value: f64 = word
-            .trim()
-            .parse()
-            .with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
+        let value = word.trim().parse().ok().filter(|value: &f64| *value >= 0.0);
+        let value = value.with_context(|| format!("--time {text}: '{word}' is no number of seconds"))?;
         Ok((value * 1e9) as u64)
     };
-    Ok((seconds(from, 0)?, seconds(to, u64::MAX)?))
+    let (from, to) = (seconds(from, 0)?, seconds(to, u64::MAX)?);
+    if from > to {
+        bail!("--time {text}: the span ends before it begins; write FROM,TO");
+    }
+    Ok((from, to))
+}
+
+/// A share in percent.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let value = text.trim().trim_end_matches('%').parse().ok();
+    value.filter(|v| (0.0..=100.0).contains(v)).ok_or_else(|| "write a number from 0 to 100".to_string())
 }
 
 #[cfg(test)]
@@ -45,6 +57,7 @@ mod tests {
         cpus.sort_unstable();
         assert_eq!(cpus, [0, 4, 5, 6]);
         assert!(cpu_list("0,x").unwrap_err().to_string().contains("'x' is no CPU number"));
+        assert!(cpu_list("5-2").unwrap_err().to_string().contains("write 2-5"));
         assert!(cpu_list("0-99999999").is_err(), "a range that no machine has is refused, not walked");
     }
 
@@ -54,6 +67,17 @@ mod tests {
         assert_eq!(time_span("1.5,2").unwrap(), (1_500_000_000, 2_000_000_000));
         assert_eq!(time_span(",2").unwrap(), (0, 2_000_000_000));
         assert_eq!(time_span("1,").unwrap().1, u64::MAX);
-        assert!(time_span("12").is_err());
+        for wrong in ["12", "x,", "nan,", "-5,", "9,3"] {
+            assert!(time_span(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Checks that a share is a number from 0 to 100, with or without its sign.
+    #[test]
+    fn percents() {
+        assert_eq!((percent("2.5"), percent("7%")), (Ok(2.5), Ok(7.0)));
+        for wrong in ["nan", "-1", "101", "x", ""] {
+            assert!(percent(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use kymo_data::{Recording, abi};
 use kymo_profile::profile::Profile;
+use kymo_profile::text::shown;
 
 /// Writes who recorded what, where and when.
 pub(crate) fn write(out: &mut dyn Write, recording: &Recording, input: &Path) -> io::Result<()> {
     let features = &recording.features;
     writeln!(out, "# ========")?;
-    writeln!(out, "# file : {}", input.display())?;
+    writeln!(out, "# file : {}", shown(&input.display().to_string()))?;
     let mut fact = |name: &str, value: Option<String>| match value {
-        Some(value) if !value.is_empty() => writeln!(out, "# {name} : {value}"),
+        Some(value) if !value.is_empty() => writeln!(out, "# {name} : {}", shown(&value)),
         _ => Ok(()),
     };
     fact("hostname", features.hostname.clone())?;
@@ -31,7 +32,7 @@ pub(crate) fn write(out: &mut dyn Write, recording: &Recording, input: &Path) ->
         writeln!(
             out,
             "# event : {} (type {}, config {:#x}, {} {rate}, {} ids)",
-            event.name,
+            shown(&event.name),
             attr.kind,
             attr.config,
             attr.sample_period,
@@ -59,7 +60,7 @@ pub(crate) fn write_stats(out: &mut dyn Write, recording: &Recording, profile: &
     for (index, event) in recording.events.list.iter().enumerate() {
         let samples = profile.loaded.totals[index].count.samples;
         if samples > 0 {
-            writeln!(out, "{} stats:", event.name)?;
+            writeln!(out, "{} stats:", shown(&event.name))?;
             writeln!(out, "{:>20} events: {samples:>10}", "SAMPLE")?;
         }
     }

@@ -13,11 +13,11 @@ use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
 use kymo_profile::symbols::{SymbolOptions, SymbolStore};
-use kymo_profile::text::{Column, GraphOptions, TableOptions, write_table};
+use kymo_profile::text::{Column, GraphOptions, TableOptions, shown, write_table};
 
 use super::filter;
-use crate::open;
-use crate::terminal::{self, ReadProgress};
+use crate::terminal::{self, ReadProgress, say};
+use crate::{exit, open};
 use kymo_profile::export;
 
 /// Show where the time went: a table, call graphs, JSON, a flame graph or a page.
@@ -96,7 +96,7 @@ pub(crate) struct ReportArgs {
     time: Option<String>,
 
     /// Leave out rows below this percentage
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = filter::percent)]
     percent_limit: f64,
 
     /// Do not show functions that the compiler inlined
@@ -132,7 +132,7 @@ pub(crate) struct ReportArgs {
     stats: bool,
 
     /// Write the report as JSON (docs/formats/report-json.md)
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "folded"])]
     json: bool,
 
     /// Write a flame graph, an SVG picture
@@ -144,7 +144,7 @@ pub(crate) struct ReportArgs {
     html: Option<PathBuf>,
 
     /// Write folded stacks, one line each, for flame graph tools
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["header", "header_only", "stats"])]
     folded: bool,
 
     #[command(flatten)]
@@ -220,7 +220,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
-    let plan = plan(&args, &recording)?;
+    let plan = plan(&args, &recording).map_err(exit::usage)?;
     let store = args.symbols_from.store();
     let progress = ReadProgress::new(args.quiet);
     let resolve = ResolveOptions { inline: !args.no_inline, max_stack: args.max_stack };
@@ -236,9 +236,12 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     } else if args.json || args.folded || args.flamegraph.is_some() || args.html.is_some() {
         write_exports(&args, &mut out, &recording, &profile, &input)?;
     } else {
-        write_tables(&mut out, &recording, &profile, &plan)?;
+        let bare = write_tables(&mut out, &recording, &profile, &plan)?;
+        if bare && !args.quiet {
+            say("no row passes -c, -d and -S: they take whole names, as the table shows without them");
+        }
     }
-    out.flush()?;
+    out.flush().context("failed to write the report")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -264,22 +267,23 @@ pub(crate) fn hottest(input: &std::path::Path, count: usize) -> anyhow::Result<V
     let line = |row: &kymo_profile::hist::Row| {
         let share = 100.0 * row.own.period as f64 / hist.total.period.max(1) as f64;
         let name = profile.frame_name(row.function);
-        format!("{share:6.2}%  {name}  ({})", profile.module_name(row.function))
+        format!("{share:6.2}%  {}  ({})", shown(&name), shown(profile.module_name(row.function)))
     };
     Ok(hist.rows.iter().filter(|r| r.own.samples > 0).take(count).map(line).collect())
 }
 
+/// Returns whether the filters of rows left nothing of what was counted.
 fn write_tables(
     out: &mut dyn Write,
     recording: &Recording,
     profile: &Profile,
     plan: &Plan,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let events = &recording.events.list;
     let counts = &profile.loaded.counts;
     writeln!(out, "# To display the recording's facts, use --header or --header-only.")?;
     writeln!(out, "#\n#\n# Total Lost Samples: {}\n#", counts.lost_samples)?;
-    let mut written = false;
+    let (mut written, mut shown_rows, mut samples) = (false, false, 0);
     for (index, event) in events.iter().enumerate() {
         // The event that only tracks names and mappings has no samples, and no table.
         let empty = profile.loaded.totals[index].count.samples == 0;
@@ -290,13 +294,16 @@ fn write_tables(
             continue;
         }
         let hist = Hist::new(profile, index, &plan.hist);
+        shown_rows |= hist.rows.iter().any(|row| !row.filtered);
+        samples += hist.total.samples;
         if written {
             writeln!(out, "\n")?;
         }
         write_table(out, profile, &hist, &event.name, &plan.table)?;
         written = true;
     }
-    writeln!(out, "\n")
+    writeln!(out, "\n")?;
+    Ok(samples > 0 && !shown_rows)
 }
 
 fn is_dummy(event: &kymo_data::Event) -> bool {
@@ -356,7 +363,7 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
     }
     let counts = &profile.loaded.counts;
     for problem in recording.problems.iter().chain(&profile.loaded.summary.problems) {
-        eprintln!("kymo: {problem}");
+        say(&problem.to_string());
     }
     if counts.lost_records > 0 {
         eprintln!(
@@ -371,7 +378,7 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
         );
     }
     for note in &profile.notes {
-        eprintln!("kymo: {note}");
+        say(note);
     }
     if args.verbose {
         let loaded = &profile.loaded;
@@ -393,8 +400,15 @@ fn plan(args: &ReportArgs, recording: &Recording) -> anyhow::Result<Plan> {
         e.attr.sample_type & (PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_STACK_USER) != 0
     });
     let exports = args.json || args.folded || args.flamegraph.is_some() || args.html.is_some();
+    if exports && !(args.comms.is_empty() && args.dsos.is_empty() && args.symbols.is_empty()) {
+        bail!(
+            "-c, -d and -S choose rows of the table: --json, --flamegraph, --html and --folded take -C, --pid, --tid and --time"
+        );
+    }
     let drawn = chains && args.call_graph.as_deref() != Some("none");
-    let children = chains && !args.no_children && !exports;
+    // As in perf, columns that were chosen without the totals are a flat table.
+    let totals = args.fields.is_empty() || args.fields.iter().any(|f| f.trim() == "overhead_children");
+    let children = chains && !args.no_children && !exports && totals;
     let keys = match &args.sort[..] {
         [] => HistOptions::DEFAULT_KEYS.to_vec(),
         words => words.iter().map(|w| w.parse()).collect::<Result<Vec<SortKey>, _>>()?,
@@ -440,7 +454,13 @@ fn columns(
     keys: Vec<SortKey>,
 ) -> anyhow::Result<(Vec<Column>, Vec<SortKey>)> {
     if !args.fields.is_empty() {
-        let columns = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Column>, _>>()?;
+        let mut columns = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Column>, _>>()?;
+        // Keys of -s that are no field stand behind the fields, as in perf.
+        for key in keys.into_iter().filter(|_| !args.sort.is_empty()).map(Column::Key) {
+            if !columns.contains(&key) {
+                columns.push(key);
+            }
+        }
         let keys =
             columns.iter().filter_map(|c| if let Column::Key(key) = c { Some(*key) } else { None }).collect();
         return Ok((columns, keys));

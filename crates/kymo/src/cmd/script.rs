@@ -10,7 +10,7 @@ use kymo_profile::script::{Field, ScriptOptions};
 
 use super::filter;
 use super::report::SymbolArgs;
-use crate::open;
+use crate::{exit, open, terminal};
 
 /// Print the samples one by one, in order of time, as `perf script` does.
 #[derive(Debug, Args)]
@@ -18,6 +18,10 @@ pub(crate) struct ScriptArgs {
     /// The recording: a file, a directory of `perf record --threads`, or - for stdin
     #[arg(short, long, value_name = "FILE", default_value = open::DEFAULT)]
     input: PathBuf,
+
+    /// The recording, as a plain argument
+    #[arg(value_name = "FILE", conflicts_with = "input")]
+    file: Option<PathBuf>,
 
     /// What to print: comm, pid, tid, cpu, time, period, event, trace, addr, ip, sym, symoff, dso
     #[arg(short = 'F', long, value_name = "FIELDS", value_delimiter = ',')]
@@ -57,12 +61,23 @@ pub(crate) struct ScriptArgs {
 
 /// Prints the samples of a recording.
 pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
-    let recording = open::recording(&args.input)?;
+    let options = options(&args).map_err(exit::usage)?;
+    let input = args.file.as_ref().unwrap_or(&args.input);
+    let recording = open::recording(input)?;
     for problem in &recording.problems {
-        eprintln!("kymo: {problem}");
+        terminal::say(&problem.to_string());
     }
+    let store = args.symbols_from.store();
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    kymo_profile::script::write(&recording, &options, &store, &mut out)
+        .with_context(|| format!("failed to print {}", input.display()))?;
+    out.flush().context("failed to write the samples")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &ScriptArgs) -> anyhow::Result<ScriptOptions> {
     let fields = args.fields.iter().map(|w| w.parse()).collect::<Result<Vec<Field>, _>>()?;
-    let options = ScriptOptions {
+    Ok(ScriptOptions {
         fields: (!fields.is_empty()).then_some(fields),
         callchains: !args.hide_call_graph,
         inline: !args.no_inline,
@@ -71,11 +86,5 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
         pids: (!args.pid.is_empty()).then(|| args.pid.iter().copied().collect()),
         tids: (!args.tid.is_empty()).then(|| args.tid.iter().copied().collect()),
         time: args.time.as_deref().map(filter::time_span).transpose()?,
-    };
-    let store = args.symbols_from.store();
-    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    kymo_profile::script::write(&recording, &options, &store, &mut out)
-        .with_context(|| format!("failed to print {}", args.input.display()))?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    })
 }

@@ -150,3 +150,104 @@ fn completions_and_manual_pages() {
         assert!(said.stdout.contains("kymo") && said.stdout.contains("record"), "{shell}");
     }
 }
+
+/// Checks that words which mean nothing to a verb that reads are usage errors too: 129, nothing on stdout, and a
+/// sentence that quotes the word.
+#[test]
+fn wrong_words_of_readers_are_usage_errors() {
+    let recording = recording("words");
+    for (verb, option, word) in [
+        ("report", "-s", "srcline"),
+        ("report", "-F", "nonsense"),
+        ("report", "-g", "fractal"),
+        ("report", "-C", "1-x"),
+        ("report", "-C", "5-2"),
+        ("report", "--time", "9,3"),
+        ("report", "--time", "nan,"),
+        ("report", "--percent-limit", "nan"),
+        ("script", "-F", "nonsense"),
+        ("script", "-C", "5-2"),
+    ] {
+        let said = kymo().run([verb, "-i", file(&recording), option, word]);
+        assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);
+        let quoted = said.stderr.contains(word.trim_start_matches("1-"));
+        assert!(quoted, "{}: {}", said.command, said.stderr);
+    }
+}
+
+/// Checks that what cannot be had together is refused: two texts on one stdout, or filters that would be ignored.
+#[test]
+fn outputs_that_would_mix_are_refused() {
+    let recording = recording("mix");
+    for options in [
+        &["--json", "--folded"][..],
+        &["--json", "--stats"],
+        &["--json", "--header"],
+        &["--folded", "--header"],
+        &["--folded", "-c", "sh"],
+        &["--json", "-S", "main"],
+    ] {
+        let said = kymo().run([&["report", "-i", file(&recording)], options].concat());
+        assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);
+    }
+}
+
+/// Checks perf's rules for `-F`: fields without the totals are a flat table, and keys of `-s` stand behind them.
+#[test]
+fn fields_choose_the_columns() {
+    let recording = recording("fields");
+    let titles = |options: &[&str]| {
+        let said = kymo().run([&["report", "-g", "none", "-i", file(&recording)], options].concat());
+        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let line =
+            said.stdout.lines().find(|l| l.contains("verhead") || l.contains("Self")).map(str::to_string);
+        line.expect("a line of titles").split_whitespace().skip(1).map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(titles(&["-F", "overhead,comm"]), ["Overhead", "Command"]);
+    assert_eq!(titles(&["-F", "overhead,comm", "-s", "sym,comm"]), ["Overhead", "Command", "Symbol"]);
+    assert_eq!(titles(&["-F", "overhead_children,overhead,sym"]), ["Children", "Self", "Symbol"]);
+}
+
+/// Checks that a filter which leaves nothing says so, and that `script` takes its file as a plain argument as `report`.
+#[test]
+fn nothing_left_is_said_and_files_are_plain_arguments() {
+    let recording = recording("plain");
+    let said = kymo().run(["report", file(&recording), "-c", "no-such-thread"]);
+    assert_eq!(said.code, Some(0));
+    assert!(said.stderr.contains("no row passes -c"), "{}", said.stderr);
+    let by_option = kymo().run(["script", "-i", file(&recording)]);
+    let plain = kymo().run(["script", file(&recording)]);
+    assert_eq!((plain.code, plain.stdout), (Some(0), by_option.stdout));
+}
+
+/// Checks that names which a recorded program chose cannot act on the terminal: a thread, a file and a line of the
+/// command with escape sequences and newlines are written out in every text.
+#[test]
+fn names_cannot_act_on_the_terminal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shell = crate::tools::find("sh").expect("a shell");
+    let evil = folder.path().join("e\x1b[5m\nvil");
+    std::os::unix::fs::symlink(shell, &evil).expect("a link");
+    let path = folder.path().join("x.data");
+    let path = path.to_str().expect("text");
+    let loop_ = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done # \x1b[31m";
+    let said = kymo().run(["record", "-o", path, "--", evil.to_str().expect("text"), "-c", loop_]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    for arguments in [
+        &["report", path, "--header"][..],
+        &["report", path, "-s", "comm,pid,tgid,dso,sym"],
+        &["report", path, "-t", ";", "--stats"],
+        &["script", path],
+        &["report", path, "--folded"],
+    ] {
+        let said = kymo().run(arguments);
+        assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+        let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
+        assert!(!said.stdout.contains(acts) && !said.stderr.contains(acts), "{arguments:?}");
+        assert!(!said.stdout.contains("\nvil"), "a newline in a name breaks no line: {arguments:?}");
+    }
+    let said = kymo().run(["script", path]);
+    assert!(said.stdout.contains("e\\x1b[5m\\nvil"), "the name is shown: {:.300}", said.stdout);
+    let missing = kymo().run(["report", "no\x1b[31m.data"]);
+    assert!(missing.stderr.contains("no\\x1b[31m.data"), "{:?}", missing.stderr);
+}
