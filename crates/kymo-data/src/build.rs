@@ -195,23 +195,6 @@ pub fn finished_init() -> Vec<u8> {
     record(PERF_RECORD_FINISHED_INIT, 0, &[])
 }
 
-/// ID_INDEX: for each id its index, CPU and thread (-1 for none), at most 2000 per record.
-pub fn id_index(entries: &[(u64, u64, i64, i64)]) -> Vec<Vec<u8>> {
-    let records = entries.chunks(2000).map(|part| {
-        let mut body = Body(Vec::new()).u64s(&[part.len() as u64]);
-        for &(id, index, cpu, tid) in part {
-            body = body.u64s(&[id, index, cpu.cast_unsigned(), tid.cast_unsigned()]);
-        }
-        record(PERF_RECORD_ID_INDEX, 0, &body.0)
-    });
-    records.collect()
-}
-
-/// TIME_CONV: how the clock relates to the TSC.
-pub fn time_conv(shift: u64, mult: u64, zero: u64) -> Vec<u8> {
-    record(PERF_RECORD_TIME_CONV, 0, &Body(Vec::new()).u64s(&[shift, mult, zero]).0)
-}
-
 /// HEADER_ATTR: an event of a pipe recording.
 pub fn header_attr(attr: &Attr, ids: &[u64]) -> Vec<u8> {
     record(PERF_RECORD_HEADER_ATTR, 0, &Body(attr.to_bytes()).u64s(ids).0)

@@ -4,7 +4,7 @@
 //! The risk is a view that outlives the mapping or is longer than it: views borrow the [`Ring`], which unmaps on drop, and their
 //! lengths are those of the mapping, not those that the shared page claims. The memory is changed by the kernel at any time, so it is seen only as
 //! atomics.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "views of memory that the kernel changes")]
 use kymo_core::ring::{Area, AtomicU64};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;

@@ -12,7 +12,7 @@
 //! # Safety
 //! fork in a process that may have threads: between fork and exec the child makes only async-signal-safe calls, on memory that was prepared
 //! before.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "fork, and what the child does until exec")]
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
 };

@@ -183,7 +183,7 @@ pub struct Plan {
 #[non_exhaustive]
 pub enum PlanError {
     /// No such process or thread.
-    #[error("there is no {what} {id}")]
+    #[error("there is no {what} {id}: it may have ended; `ps -eL` lists processes and threads")]
     NoTask {
         /// `process` or `thread`.
         what: &'static str,
@@ -191,7 +191,7 @@ pub enum PlanError {
         id: i32,
     },
     /// The user owns no process.
-    #[error("user {0} owns no process")]
+    #[error("user {0} owns no process: start one first, or record everything with -a")]
     NoProcess(u32),
     /// A CPU that is not there.
     #[error("CPU {cpu} is not online; online are {online:?}")]
@@ -605,14 +605,14 @@ mod tests {
     #[test]
     fn errors() {
         let error = |targets| Plan::resolve(options("cpu-clock", targets)).unwrap_err().to_string();
-        let missing = i32::MAX;
+        let (missing, next) = (i32::MAX, "it may have ended; `ps -eL` lists processes and threads");
         assert_eq!(
             error(TargetSpec { pids: vec![missing], ..TargetSpec::default() }),
-            format!("there is no process {missing}")
+            format!("there is no process {missing}: {next}")
         );
         assert_eq!(
             error(TargetSpec { tids: vec![missing], ..TargetSpec::default() }),
-            format!("there is no thread {missing}")
+            format!("there is no thread {missing}: {next}")
         );
         assert!(
             error(TargetSpec { cpus: vec![60_000], ..TargetSpec::default() })

@@ -1,3 +1,5 @@
+//! What is permitted, as read from made-up machines.
+
 use super::*;
 use crate::sys::Fake;
 use std::fs;

@@ -1,3 +1,5 @@
+//! The list for people, on made-up machines.
+
 use super::*;
 use crate::caps::probe_at;
 use crate::machine::Machine;

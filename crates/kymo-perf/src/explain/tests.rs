@@ -1,3 +1,5 @@
+//! Each refusal of the kernel, and the sentence that it becomes.
+
 use super::*;
 use crate::caps::{TracefsState, Trials};
 use crate::selector::{EventAttr, Sampling};

@@ -21,7 +21,7 @@ pub enum Sampling {
 /// Field names are the kernel's where they have one. `bp_addr` shares its place with `config1` and `bp_len` with
 /// `config2` in the kernel; here [`bp_type`](Self::bp_type) says which meaning applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(clippy::struct_excessive_bools)] // The kernel's own flags, one to one.
+#[allow(clippy::struct_excessive_bools, reason = "the kernel's own flags, one to one")]
 pub struct EventAttr {
     /// `type`: which PMU (0 hardware, 1 software, 2 tracepoint, 3 cache, 4 raw, 5 breakpoint, above: sysfs).
     #[doc(alias = "type")]

@@ -115,7 +115,7 @@ pub enum TermValue {
 
 /// The letters behind an event or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(clippy::struct_excessive_bools)] // One flag per letter of the grammar.
+#[allow(clippy::struct_excessive_bools, reason = "one flag per letter of the grammar")]
 pub struct Modifiers {
     /// `u`: count in user mode.
     pub user: bool,

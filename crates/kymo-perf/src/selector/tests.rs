@@ -1,3 +1,5 @@
+//! The grammar of `-e`, and what it resolves to on made-up machines.
+
 use super::*;
 use crate::machine::Machine;
 use perf_event_open_sys::bindings as b;

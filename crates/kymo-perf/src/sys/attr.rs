@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! The only unsafe code views the plain-old-data struct as bytes.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a plain struct seen as bytes")]
 use super::perf_event_attr;
 use perf_event_open_sys::bindings;
 

@@ -78,11 +78,6 @@ impl Fake {
         self
     }
 
-    /// Fails the open with this index (from 0), once.
-    pub fn fail_nth(self, index: usize, errno: i32) -> Fake {
-        self.rule(move |call| (call.index == index).then_some(errno))
-    }
-
     /// No PMU: hardware and cache events and raw ones fail with ENOENT.
     pub fn without_pmu(self) -> Fake {
         self.rule(|call| matches!(call.attr.type_, 0 | 3 | 4).then_some(libc::ENOENT))

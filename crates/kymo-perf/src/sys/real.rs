@@ -3,7 +3,7 @@
 //! # Safety
 //! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. Each wrapper takes borrowed
 //! descriptors and returns owned ones.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "raw system calls")]
 use super::{Kernel, perf_event_attr};
 use crate::ring::Ring;
 use perf_event_open_sys::{bindings, ioctls};

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! One raw system call that reads a local struct.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "one raw system call")]
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 
