@@ -1,12 +1,41 @@
 //! Engines of kymo without an operating system.
 //!
+//! *You give* an engine memory and calls; *it gives* you the mechanism and nothing else. There is one so far: the byte
+//! ring that a kernel (or an agent in a process) fills and one reader drains.
+//!
 //! Each engine is a folder whose listing shows its evidence: `mod.rs` (contract, drawing, numbered invariants), the
 //! engine, `model.rs` (the most obvious correct code, the oracle of the tests and the baseline of the benches), `tests.rs`
 //! and, where threads meet, `loom.rs`.
 //!
-//! Nothing here makes a system call, does I/O, or reads a clock.
+//! # Guarantees
+//! - Nothing here makes a system call, does I/O, or reads a clock.
+//! - The other side of a ring is hostile: whatever it writes, and whenever, nothing panics, nothing is undefined, and
+//!   nothing outside the ring is read.
+//! - No record disappears uncounted: each is delivered whole, in order, once, or is in a count of lost ones.
 //!
-//! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains.
+//! # Non-goals
+//! Mapping memory, waking up, what records mean (kymo-perf, kymo-record, kymo-data), several readers of one ring.
+//!
+//! # Modules
+//! - [`ring`]: [`Writer`](ring::Writer) and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
+//!
+//! # Example
+//! ```
+//! use kymo_core::ring::{Buffer, Reader, Writer};
+//!
+//! let buffer = Buffer::new(4096, 0);
+//! let (mut writer, mut reader) = (Writer::new(buffer.area()), Reader::new(buffer.area()));
+//! // A record of type 9 and 16 bytes, as the kernel lays out its header.
+//! let record = [9 | 16 << 48, 42].map(u64::to_le_bytes).concat();
+//! writer.push(&record, 0, &[]).expect("the ring is empty");
+//!
+//! let span = reader.begin().expect("the writer is honest");
+//! let bytes = span.whole_records_bytes(usize::MAX);
+//! let mut out = vec![0; bytes];
+//! span.copy_to(&mut out);
+//! reader.release(span, bytes);
+//! assert_eq!(out, record);
+//! ```
 #![deny(unsafe_code)]
 
 pub mod ring;

@@ -18,6 +18,40 @@
 //!
 //! # Non-goals
 //! Reading or writing files of recordings (kymo-data), terminals and arguments (the binary).
+//!
+//! # Modules
+//! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
+//! - [`unwind`], [`unwind_samples`]: frames from stacks that were recorded as bytes.
+//! - [`symbols`]: names as perf chooses them; [`functions`], [`resolve`]: stacks with names.
+//! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
+//!
+//! # Example
+//! The hottest function of a recording, by samples taken in it and in what it called.
+//!
+//! ```
+//! use kymo_profile::hist::{Hist, HistOptions};
+//! use kymo_profile::load::LoadOptions;
+//! use kymo_profile::profile::Profile;
+//! use kymo_profile::resolve::ResolveOptions;
+//! use kymo_profile::symbols::{SymbolOptions, SymbolStore};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/recordings/callgraph.data");
+//! let recording = kymo_data::Recording::open(Arc::new(std::fs::File::open(path)?), Vec::new())?;
+//! let store = SymbolStore::new(SymbolOptions::default());
+//! let (load, resolve) = (LoadOptions::default(), ResolveOptions::default());
+//! let profile = Profile::open(&recording, &load, resolve, &store, &|_pass, _done, _total| {})?;
+//!
+//! let keys = HistOptions::DEFAULT_KEYS.to_vec();
+//! let options = HistOptions { keys, children: true, comms: None, dsos: None, symbols: None };
+//! let table = Hist::new(&profile, 0, &options);
+//! let hottest = &table.rows[0];
+//! println!("{} of {} samples: {}", hottest.total.samples, table.total.samples, profile.frame_name(hottest.function));
+//! assert!(hottest.own.samples <= hottest.total.samples && hottest.total.samples <= table.total.samples);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

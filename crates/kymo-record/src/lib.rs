@@ -15,7 +15,50 @@
 //! - Every record that could not be kept is counted in the [`LossAccount`], by cause.
 //! - Memory for records on their way is bounded; when it is used up, records stay in the rings, and what the kernel then drops is counted.
 //!
-//! Non-goals: what the recording means (that is `kymo-profile`), and talking to the user: this library returns notes, it prints nothing.
+//! # Non-goals
+//! What the recording means (that is `kymo-profile`), and talking to the user: this library returns notes, it prints nothing.
+//!
+//! # Modules
+//! All private, in the order of a record's way: `plan` and `session` decide and open, `synth` lists what was there before, `drain` and `pool`
+//! carry, `writer`, `walk`, `round` and `sink` count and write, `account` is the result.
+//!
+//! # Example
+//! ```no_run
+//! use kymo_perf::machine::Machine;
+//! use kymo_perf::selector;
+//! use kymo_record::{CallGraph, Options, Output, Plan, Rate, Session, TargetSpec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let events = selector::resolve(&selector::parse("cpu-clock")?, &Machine::here())?;
+//! let options = Options {
+//!     events,
+//!     rate: Rate::Default(999),
+//!     call_graph: CallGraph::FramePointers,
+//!     targets: TargetSpec { command: vec!["ls".into()], ..TargetSpec::default() },
+//!     inherit: None,
+//!     ring_pages: None,
+//!     data: false,
+//!     switch_events: false,
+//!     raw: false,
+//!     sample_cpu: false,
+//!     period: false,
+//!     counts: false,
+//!     no_samples: false,
+//!     delay: None,
+//!     clock: None,
+//!     compress: None,
+//!     build_ids: true,
+//!     output: Output::File("perf.data".into()),
+//!     cmdline: std::env::args().collect(),
+//!     version: "mine 1.0".into(),
+//! };
+//! let plan = Plan::resolve(options)?;
+//! println!("{plan}");
+//! let summary = Session::start(plan)?.run(None)?; // until the command ends
+//! println!("{} samples; {}", summary.account.samples, summary.account);
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod account;
