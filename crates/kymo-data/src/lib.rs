@@ -81,8 +81,9 @@
 //!
 //! # Why it is fast
 //! One thread holds the stream's lock only to read 1 MiB and to walk over its record headers, then works on its own
-//! copy without anybody else. The cuts are remembered, so a second reading takes chunks by a counter. Two threads
-//! parse a 207 MB recording of 882,000 samples with call chains at about 7 GB/s here (2 CPUs, file in memory);
+//! copy without anybody else. The cuts are remembered, so a second reading takes chunks by a counter. One thread
+//! parses a 207 MB recording of 882,000 samples with call chains at about 5 GB/s, two at 4 to 9 GB/s, on a machine
+//! with two CPUs that other programs used, too (`bench/runs/2026-11-21-scan.txt`; the file was in memory);
 //! `cargo run --release -p kymo-data --example scan -- perf.data` measures it on yours.
 //!
 //! # Support

@@ -45,6 +45,32 @@
 //! - Without unwind data both follow the frame pointer; perf then takes the caller's stack pointer from where it was, not
 //!   from the frame, and loses the frames above if those have unwind data.
 //!
+//! # Why not framehop
+//!
+//! framehop is the fast unwinder of this field, and was the first plan. It is not used because of what it leaves out:
+//!
+//! - It follows the instruction, stack and frame pointers only. A caller whose rule needs another saved register (`rbx`, or
+//!   `r10` where a stack is realigned) cannot be found, and the walk ends early.
+//! - Where unwind data is missing or not understood it goes on by the frame pointer, so its error tells how that ended, not the
+//!   cause to be counted that I3 asks for.
+//! - Its cache is by address and set of modules: many short processes with the same files share nothing. Rules here are kept by file.
+//!
+//! Measured side by side (`bench/runs/2026-11-21-unwind.txt`, made by `examples/unwind_speed.rs` and `examples/unwind_against_perf.rs`;
+//! frames are per sample, ns per frame, caches warm):
+//!
+//! | recording | equal to perf | framehop: frames, ns | here: frames, ns |
+//! |---|---|---|---|
+//! | C, stacks of all shapes (`deep.c`) | 568 of 569; perf stops earlier in the other | 8.2, 13.6 | 9.8, 30.3 |
+//! | C++ exceptions | 70 of 70 | 12.7, 26.9 | 12.7, 28.7 |
+//! | 24 short processes of shells and Python, mostly in the dynamic linker | 26 of 123; in 75 perf stops earlier, in 22 it skips callers, too | 23.2, 138.0 | 23.3, 28.5 |
+//!
+//! In the last one perf often finds no unwind data after an `exec` (above), and nearly all of its frames are among ours. It is the
+//! worst case for comparing, and shows no error of ours, but proves nothing either.
+//!
+//! So framehop is about twice as fast where its cache holds everything, and loses every sixth frame there; it is five
+//! times slower where processes come and go. The cold first rounds in that file cannot be compared: the rival's modules are loaded
+//! before its clock starts.
+//!
 //! x86_64 only. For other machines a module is refused when it is read, see [`UnwindModules::problems`]; an aarch64
 //! register file and rule set would stand beside [`UserRegs`] and the rules.
 
