@@ -1,7 +1,7 @@
 """The same big recording read by both tools: the full report, then the flat one.
 
 The recording is system-wide and has call chains: `perf record -a -g -e sched:sched_switch -c 1` over perf's own
-`bench sched pipe`, about 1.2 million samples and 268 MB. Both tools print the whole text report into a file.
+`bench sched pipe`, about 1.2 million samples; its size depends on how deep the call chains are. Both tools print the whole text report into a file.
 Before the race, both answers are compared: a fast wrong report would win nothing.
 """
 
