@@ -43,15 +43,20 @@ fn at_once(path: &Path) -> Vec<u8> {
 }
 
 #[cfg(test)]
+#[path = "../tests/suite/skip.rs"]
+mod skip;
+
+#[cfg(test)]
 mod tests {
     use super::data;
+    use super::skip::skip;
     use kymo_perf::machine::Machine;
 
     /// Checks that the formats of this machine come back as they went in, headers included.
     #[test]
     fn this_machine() {
         let Ok(tracepoint) = Machine::here().tracefs().find("sched", "sched_switch") else {
-            eprintln!("SKIPPED formats::tests::this_machine: tracefs is not mounted or may not be read");
+            skip("formats::tests::this_machine", "tracefs is not mounted or may not be read");
             return;
         };
         let blob = data(&[tracepoint.clone(), tracepoint.clone()]).unwrap();

@@ -10,6 +10,10 @@ use super::model::{Model, value_of};
 use super::regs::{RBP, RSP};
 use super::*;
 
+#[path = "../../tests/suite/skip.rs"]
+mod skip;
+use skip::skip;
+
 /// A store that finds this image under every path.
 fn store_of(bytes: Arc<[u8]>) -> UnwindModules {
     UnwindModules::with_opener(Box::new(move |_, _| Ok(Image::Bytes(Arc::clone(&bytes)))), u64::MAX)
@@ -121,7 +125,7 @@ fn walks_in_the_c_library_equal_the_models() {
     match mapped_file("/libc.so").or_else(|| mapped_file("/libc-")) {
         Some(path) => engine_equals_model(read(&path), 3000),
         None => {
-            eprintln!("SKIPPED walks_in_the_c_library_equal_the_models: this program has no shared C library")
+            skip("unwind::walks_in_the_c_library_equal_the_models", "this program has no shared C library")
         }
     }
 }
@@ -240,7 +244,7 @@ fn another_build_of_a_file_is_refused() {
     let image = read("/proc/self/exe");
     let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image))).expect("an ELF file");
     let Some(id) = parts.build_id.clone() else {
-        eprintln!("SKIPPED another_build_of_a_file_is_refused: the test program has no build id");
+        skip("unwind::another_build_of_a_file_is_refused", "the test program has no build id");
         return;
     };
     let modules = store_of(image);
@@ -362,7 +366,7 @@ fn damaged_files_end_every_walk() {
     let modules = UnwindModules::new();
     let vdso = modules.module(b"[vdso]", b"").expect("a module");
     if vdso.frames().is_none() {
-        eprintln!("SKIPPED damaged_files_end_every_walk: {:?}", modules.problems());
+        skip("unwind::damaged_files_end_every_walk", &format!("{:?}", modules.problems()));
         return;
     }
     let image = vdso.image().expect("the vdso");

@@ -10,17 +10,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tells why a test does nothing on this machine.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        use std::io::Write as _;
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip log is writable");
-    }
-}
-
 /// The events of a selector.
 pub(crate) fn events(text: &str) -> Vec<Selected> {
     let groups = selector::parse(text).expect("a selector");

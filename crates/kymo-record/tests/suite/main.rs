@@ -2,3 +2,4 @@
 mod common;
 mod pipeline;
 mod real;
+mod skip;

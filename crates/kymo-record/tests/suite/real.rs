@@ -1,5 +1,6 @@
 //! Whole sessions on the kernel that runs; skipped where events may not be opened.
-use crate::common::{each_record, each_sample, open, options, raise, skip, stop_sign};
+use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
+use crate::skip::skip;
 use kymo_data::abi;
 use kymo_perf::sys::{self, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
