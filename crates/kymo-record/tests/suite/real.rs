@@ -104,10 +104,13 @@ fn a_process_that_runs() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
     let mut child = std::process::Command::new("sh")
-        .args(["-c", &format!("read line; {BUSY}")])
+        .args(["-c", &format!("echo; read line; {BUSY}")])
         .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    // spawn() returns in the middle of the exec, before the program is mapped; its first line comes after that.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     let targets = TargetSpec { pids: vec![child.id() as i32], ..TargetSpec::default() };
     let session = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
     drop(child.stdin.take());
