@@ -178,9 +178,10 @@ pub fn write_table(
             let title = column.title(options);
             if column.right() { format!("{title:>width$}") } else { format!("{title:width$}") }
         });
-        writeln!(out, "# {}", titles.collect::<Vec<_>>().join("  "))?;
+        let titles = format!("# {}", titles.collect::<Vec<_>>().join("  "));
+        writeln!(out, "{}", cut(&titles, options.look.width))?;
         let dots: Vec<_> = widths.iter().map(|&w| ".".repeat(w)).collect();
-        writeln!(out, "# {}", dots.join("  "))?;
+        writeln!(out, "{}", cut(&format!("# {}", dots.join("  ")), options.look.width))?;
         writeln!(out, "#")?;
     }
     let mut line = String::new();
@@ -194,13 +195,9 @@ pub fn write_table(
         }
         line.clear();
         row_line(&mut line, profile, hist, row, &widths, options);
-        if let Some(width) = options.look.width
-            && let Some((cut, _)) = line.char_indices().nth(width)
-        {
-            line.truncate(cut);
-        }
+        let line = cut(&line, options.look.width);
         if options.look.color {
-            writeln!(out, "{}", colored(&line, weight as f64 * 100.0 / hist.total.period.max(1) as f64))?;
+            writeln!(out, "{}", colored(line, weight as f64 * 100.0 / hist.total.period.max(1) as f64))?;
         } else {
             writeln!(out, "{line}")?;
         }
@@ -208,10 +205,27 @@ pub fn write_table(
             // Rounded down, as perf does: in a small recording a branch of one sample stays.
             let least = (hist.total.period as f64 * graph.least_percent / 100.0) as u64;
             let tree = CallTree::new(profile, row, graph.order, least.max(1));
-            graph::write(out, profile, &tree, hist.total.period, weight)?;
+            if options.look.width.is_none() {
+                graph::write(out, profile, &tree, hist.total.period, weight)?;
+                continue;
+            }
+            // A wrapped name would tear the pipes apart.
+            let mut drawn = Vec::new();
+            graph::write(&mut drawn, profile, &tree, hist.total.period, weight)?;
+            for line in String::from_utf8_lossy(&drawn).lines() {
+                writeln!(out, "{}", cut(line, options.look.width))?;
+            }
         }
     }
     Ok(())
+}
+
+/// The part of a line that a terminal of this many columns can show.
+fn cut(line: &str, width: Option<usize>) -> &str {
+    match width.and_then(|width| line.char_indices().nth(width)) {
+        Some((end, _)) => &line[..end],
+        None => line,
+    }
 }
 
 fn row_line(

@@ -160,3 +160,19 @@ fn by_cpu() {
     let text = String::from_utf8(out).expect("text");
     assert!(text.ends_with("  100.00%  000\n"), "{text}");
 }
+
+/// Checks that on a terminal no line is wider than it: titles, rows and graphs are cut, and without a width nothing is.
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let mut wide = options(true);
+    wide.graph = Some(GraphOptions { order: Order::Caller, least_percent: 0.0 });
+    let whole = table(0, &wide);
+    let mut narrow = wide.clone();
+    narrow.look = Look { color: false, width: Some(30) };
+    let narrow = table(0, &narrow);
+    assert!(whole.lines().any(|line| line.chars().count() > 50), "{whole}");
+    assert_eq!(narrow.lines().count(), whole.lines().count(), "no line is added or lost");
+    for (cut, line) in narrow.lines().zip(whole.lines()).skip(3) {
+        assert_eq!(cut, line.chars().take(30).collect::<String>());
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, overrides_with = "children")]
     no_children: bool,
 
-    /// Draw call graphs: `none`, or words of `caller`, `callee` and the least percentage of a branch
+    /// Draw call graphs: none, or caller (from the outside in) or callee, and the least percentage of a branch: callee,2.5
     #[arg(short = 'g', long, value_name = "WORDS", num_args = 0..=1, default_missing_value = "graph")]
     call_graph: Option<String>,
 
