@@ -33,7 +33,7 @@ impl fmt::Display for Output {
 
 /// The output could not be made ready.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {action} {path}: {source}")]
+#[error("failed to {action} {path}: {source}; `-o FILE` writes elsewhere")]
 pub struct OutputError {
     /// What was tried.
     pub action: &'static str,
@@ -88,7 +88,7 @@ fn open_file(path: &Path) -> Result<Opened, OutputError> {
             if meta.is_dir() && old.exists() {
                 fs::remove_file(&old).map_err(|source| fail("remove", &old, source))?;
             }
-            fs::rename(path, &old).map_err(|source| fail("rename to .old the recording", path, source))?;
+            fs::rename(path, &old).map_err(|source| fail("keep as .old the recording", path, source))?;
         } else {
             // An empty file may have another owner or mode.
             fs::remove_file(path).map_err(|source| fail("replace", path, source))?;
@@ -130,7 +130,7 @@ mod tests {
         let error = open_file("/no/such/directory/perf.data".as_ref()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "failed to create /no/such/directory/perf.data: No such file or directory (os error 2)"
+            "failed to create /no/such/directory/perf.data: No such file or directory (os error 2); `-o FILE` writes elsewhere"
         );
     }
 }

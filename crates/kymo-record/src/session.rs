@@ -16,12 +16,13 @@ use kymo_perf::proc::{self, KernelText, Module};
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Access, FileType};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +75,7 @@ pub struct Summary {
     pub wakeups: u64,
     /// Samples and losses.
     pub account: LossAccount,
-    /// How the command ended, if there was one and it ended by itself.
+    /// How the command ended, if there was one and it did.
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
     pub write_error: Option<io::Error>,
@@ -274,23 +275,30 @@ fn fds_on(events: &Evlist, cpu: i32) -> Vec<BorrowedFd<'_>> {
 fn prepare(command: &[OsString]) -> Result<Option<Workload>, Error> {
     let Some(name) = command.first() else { return Ok(None) };
     let fail = |source| Error::Command { command: name.to_string_lossy().into_owned(), source };
-    if !can_be_found(name) {
-        return Err(fail(io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error())));
-    }
+    find(name).map_err(|errno| fail(errno.into()))?;
     Workload::prepare(command).map(Some).map_err(fail)
 }
 
-fn can_be_found(name: &OsStr) -> bool {
+/// What execvp would say about the name, as far as a look at the file tells.
+fn find(name: &OsStr) -> Result<(), Errno> {
+    let look = |path: &Path| {
+        // execve calls a directory EACCES.
+        let file = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_file())?;
+        if file { rustix::fs::access(path, Access::EXEC_OK) } else { Err(Errno::ACCESS) }
+    };
     if name.as_bytes().contains(&b'/') {
-        return Path::new(name).exists();
+        return look(Path::new(name));
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&path).any(|directory| {
-        directory
-            .join(name)
-            .metadata()
-            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    })
+    let mut found = Err(Errno::NOENT);
+    for directory in std::env::split_paths(&path) {
+        match look(&directory.join(name)) {
+            Ok(()) => return Ok(()),
+            Err(Errno::ACCESS) => found = Err(Errno::ACCESS),
+            Err(_) => {}
+        }
+    }
+    found
 }
 
 /// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
@@ -463,7 +471,7 @@ fn ended_fd(task: i32) -> Option<OwnedFd> {
     own.ok().or_else(|| pidfd_open(Pid::from_raw(proc::process_of(task)?)?, PidfdFlags::empty()).ok())
 }
 
-/// How the command ended by itself. One that we outlive is told to end, and given some time for it.
+/// How the command ended. One that we outlive is told to end, and given some time for it.
 fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
     if ended == Ended::ByItself {
         // With -p beside a command the command may still run; its status is ours, so it is waited for.
@@ -473,10 +481,10 @@ fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
     workload.signal(SIGTERM);
     let fd = workload.ended_fd().try_clone_to_owned().ok()?;
     let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).is_ok_and(|ready| ready > 0) {
-        let _ = workload.wait();
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
+        Ok(1..) => workload.wait().ok(),
+        _ => None,
     }
-    None
 }
 
 /// What remains to be done when no more records come.
@@ -503,10 +511,13 @@ impl Finish<'_> {
         if let Some(compressor) = &written.compressor {
             self.features.compressed = Some(compressor.info());
         }
-        let bytes = written.sink.bytes();
+        let mut bytes = written.sink.bytes();
         let mut unwritten_bytes = written.unwritten_bytes;
         match written.sink.finish(&self.features) {
-            Ok(cut) => unwritten_bytes += cut,
+            Ok(cut) => {
+                unwritten_bytes += cut;
+                bytes = bytes.saturating_sub(cut);
+            }
             // After a first error this one is no news.
             Err(late) if error.is_none() => error = Some(late),
             Err(_) => {}

@@ -141,7 +141,7 @@ fn told_to_stop() {
     let stop = stop_sign();
     raise(&stop);
     let summary = session.run(Some(stop.as_fd())).unwrap();
-    assert_eq!(summary.exit, None, "it did not end by itself");
+    assert_eq!(summary.exit, Some(Exit::Signal(15)), "the recorder told it to end");
     each_record(&open(&path), |_, _| {});
 }
 

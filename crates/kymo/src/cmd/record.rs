@@ -1,11 +1,13 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -131,7 +133,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     dry_run: bool,
     /// The command to record, with its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -244,8 +246,11 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     // Before the command starts: a signal from now on ends the recording, not the recorder.
     let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
+    let signalled = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, told.try_clone()?)
+        // Before the pipe wakes anyone: who wakes must see which signal it was.
+        signal_hook::flag::register_usize(signal, Arc::clone(&signalled), signal as usize)
+            .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
             .context("failed to catch signals")?;
     }
     let requests = plan.open.events.clone();
@@ -258,8 +263,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     });
     let summary = match started {
         Ok(summary) => summary,
-        Err(error @ Error::Command { .. }) => {
-            eprintln!("kymo record: {error}");
+        Err(Error::Command { command, source }) => {
+            eprintln!("kymo record: failed to execute {command}: {source}{}", advice(&source));
             return Ok(ExitCode::from(NOT_STARTED));
         }
         Err(Error::Open(error)) => {
@@ -274,9 +279,13 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             let bytes = (error.pages * sys::page_size()) as u64;
             bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
         }
+        Err(Error::System { action, source }) => {
+            bail!("failed to {action}: {source}{}", limit_advice(&source))
+        }
         Err(error) => bail!("{error}"),
     };
-    finish(summary, &output, &words, fail_on_loss)
+    let signalled = signalled.load(Ordering::Relaxed) as i32;
+    finish(summary, &output, &words, fail_on_loss, signalled)
 }
 
 /// What goes to stderr, and what does not.
@@ -385,8 +394,14 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
     }
 }
 
-/// The last words, and the status to end with.
-fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) -> anyhow::Result<ExitCode> {
+/// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
+fn finish(
+    summary: Summary,
+    output: &Output,
+    words: &Words,
+    fail_on_loss: bool,
+    signalled: i32,
+) -> anyhow::Result<ExitCode> {
     let Summary { bytes, wakeups, account, exit, write_error } = summary;
     let name = match output {
         Output::File(path) => path.display().to_string(),
@@ -406,7 +421,7 @@ fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) 
         eprintln!("kymo record: {account}");
     }
     if let Some(error) = write_error {
-        if error.kind() == std::io::ErrorKind::BrokenPipe {
+        if error.kind() == ErrorKind::BrokenPipe {
             return Ok(ExitCode::SUCCESS);
         }
         bail!("failed to write {name}: {error}; the recording ended there and holds what came before");
@@ -414,12 +429,34 @@ fn finish(summary: Summary, output: &Output, words: &Words, fail_on_loss: bool) 
     if fail_on_loss && !account.is_clean() {
         bail!("{account}, and --fail-on-loss was given");
     }
+    // As perf: the signal that ended the command goes first, then the one that ended us, then the command's status.
     Ok(match exit {
-        None => ExitCode::SUCCESS,
+        Some(Exit::Signal(signal)) => killed_by(signal),
+        _ if signalled != 0 => killed_by(signalled),
         Some(Exit::Code(code)) => ExitCode::from(code as u8),
-        Some(Exit::Signal(signal)) => {
-            die_by(signal);
-            ExitCode::from(128u8.wrapping_add(signal as u8))
-        }
+        None => ExitCode::SUCCESS,
     })
+}
+
+/// Ends this process by the signal, or at least as a shell shows such an end.
+fn killed_by(signal: i32) -> ExitCode {
+    die_by(signal);
+    ExitCode::from(128u8.wrapping_add(signal as u8))
+}
+
+/// What to do about a command that cannot be executed.
+fn advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::NotFound => "; check its name, its #! line and PATH",
+        ErrorKind::PermissionDenied => {
+            "; it must be a file that may be executed: `chmod +x` it, or name its interpreter"
+        }
+        _ => limit_advice(source),
+    }
+}
+
+/// What to do where descriptors ran out.
+fn limit_advice(source: &std::io::Error) -> &'static str {
+    let few = source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+    if few { "; permit more in this shell: `ulimit -n 1024`" } else { "" }
 }

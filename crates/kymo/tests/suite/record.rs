@@ -67,7 +67,12 @@ fn perf_agrees(path: &Path, test: &str) {
 fn start_endless(path: &Path) -> Child {
     let program = format!("echo $$ >{}; {ENDLESS}", text(&pid_file(path)));
     let arguments = ["record", "-F", "999", "-o", text(path), "--", "sh", "-c", &program];
-    let mut child = kymo().command(arguments).stderr(Stdio::piped()).spawn().expect("kymo starts");
+    wait_for_samples(kymo().command(arguments), path)
+}
+
+/// Starts a recording and waits until the file has samples.
+fn wait_for_samples(mut recorder: Command, path: &Path) -> Child {
+    let mut child = recorder.stderr(Stdio::piped()).spawn().expect("kymo starts");
     let end = Instant::now() + Duration::from_secs(60);
     while fs::metadata(path).map_or(0, |file| file.len()) < 16 << 10 {
         assert!(Instant::now() < end, "no samples were written for a minute");
@@ -119,6 +124,36 @@ fn a_command_that_is_not_found() {
     assert!(said.stderr.contains("no-such-program-here"), "{}", said.stderr);
 }
 
+/// Checks that a command which cannot be executed is 255, says what to do, and leaves an earlier recording alone.
+#[test]
+fn a_command_that_cannot_be_executed() {
+    let folder = folder("not-executable");
+    let path = folder.join("perf.data");
+    let plain = folder.join("plain");
+    fs::write(&path, "earlier").expect("writes");
+    fs::write(&plain, "text").expect("writes");
+    for command in [text(&plain), text(&folder)] {
+        let said = kymo().run(["record", "-o", text(&path), "--", command]);
+        assert_eq!(said.code, Some(255), "{}", said.stderr);
+        assert!(said.stderr.contains(command) && said.stderr.contains("chmod +x"), "{}", said.stderr);
+    }
+    assert_eq!(fs::read(&path).expect("still there"), b"earlier");
+}
+
+/// Checks that a value may follow its short option at once, that an unknown option is an error and not the command, and that
+/// options behind the command are the command's.
+#[test]
+fn options_are_told_from_the_command() {
+    let path = folder("options").join("perf.data");
+    let run = |words: &[&str]| kymo().run(["record", "-o", text(&path)].iter().chain(words));
+    assert_eq!(run(&["-F99", "-m8", "-z=3", "-kmono", "sh", "-c", "exit 4"]).code, Some(4));
+    for unknown in ["--no-such-option", "-Z"] {
+        let said = run(&[unknown, "--", "true"]);
+        assert_eq!(said.code, Some(129), "{}", said.stderr);
+        assert!(said.stderr.contains(unknown), "{}", said.stderr);
+    }
+}
+
 /// Checks the name, the mode, the older file's new name, and the line that scripts look for.
 #[test]
 fn the_file_and_the_line() {
@@ -152,8 +187,22 @@ fn an_interrupt_ends_the_recording() {
     let output = child.wait_with_output().expect("kymo ends");
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("Captured and wrote"), "{words}");
+    assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()), "kymo ended the program, as perf does");
     assert!(samples(&path) > 0);
     perf_agrees(&path, "record::an_interrupt_ends_the_recording");
+}
+
+/// Checks that an interrupted recording says so in its status where the program's own end was no signal.
+#[test]
+fn an_interrupt_shows_in_the_status() {
+    let path = folder("interrupt-status").join("perf.data");
+    let program = format!("trap 'exit 3' TERM; {ENDLESS}");
+    let arguments = ["record", "-F", "999", "-o", text(&path), "--", "sh", "-c", &program];
+    let child = wait_for_samples(kymo().command(arguments), &path);
+    signal(&child, Signal::INT);
+    let output = child.wait_with_output().expect("kymo ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{words}");
 }
 
 /// Checks that a recorder killed half-way leaves a file which opens in both tools.
