@@ -27,7 +27,7 @@
 //! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`].
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
-//! - [`workload`]: the command that is started to be observed.
+//! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
 //!
 //! # Example
 //! What becomes of `cycles` on a machine without hardware counters? The scripted kernel has none.
@@ -49,6 +49,7 @@
 
 pub mod caps;
 pub mod catalog;
+pub mod cgroup;
 pub mod checklist;
 pub mod cpu_list;
 pub mod evlist;
