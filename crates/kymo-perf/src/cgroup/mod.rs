@@ -106,8 +106,11 @@ impl OwnCgroup {
     /// # Errors
     /// Why there cannot be one, in words: [`CgroupError`].
     pub fn create() -> Result<OwnCgroup, CgroupError> {
+        OwnCgroup::create_in(Parent::find()?)
+    }
+
+    fn create_in(parent: Parent) -> Result<OwnCgroup, CgroupError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let parent = Parent::find()?;
         leave::remove_stale(parent.directory.as_fd());
         // The top has no such file, nor has an old hierarchy.
         if let Ok(kind) = read_file(parent.directory.as_fd(), c"cgroup.type")
