@@ -64,6 +64,7 @@
 mod account;
 mod attr;
 mod build_ids;
+mod control;
 mod drain;
 mod formats;
 mod machine;
@@ -78,6 +79,7 @@ mod walk;
 mod writer;
 
 pub use account::LossAccount;
+pub use control::{Answer, Channel, ControlError, ControlSpec};
 pub use output::{Output, OutputError};
 pub use plan::{CallGraph, Clock, Delay, Options, Plan, PlanError, Rate, TargetSpec, tracking_event};
 pub use session::{Error, Session, Summary};

@@ -1,5 +1,6 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::LossAccount;
+use crate::control::{self, Channel};
 use crate::drain::{self, Message, Shared, Source};
 use crate::output::{self, OutputError};
 use crate::plan::{Delay, Plan};
@@ -96,6 +97,7 @@ pub struct Session {
     text: Option<KernelText>,
     modules: Vec<Module>,
     workload: Option<Workload>,
+    channel: Option<Channel>,
 }
 
 impl Session {
@@ -151,7 +153,17 @@ impl Session {
             text,
             modules,
             workload,
+            channel: None,
         })
+    }
+
+    /// Lets the recording be controlled through this channel while it runs. Commands that wait there already are done, and acknowledged,
+    /// once the recording really runs: rings are drained, events are on (unless [`Delay::Disabled`]), the command has begun, and a delay
+    /// has passed.
+    #[must_use]
+    pub fn control(mut self, channel: Channel) -> Session {
+        self.channel = Some(channel);
+        self
     }
 
     /// What was changed so that this machine would accept the plan.
@@ -218,7 +230,8 @@ impl Session {
             .run();
             let _ = send.send(Message::Synthesized(existing.records));
             drop(send);
-            let mut control = Control { plan, kernel, events, workload: workload.as_mut() };
+            let channel = self.channel;
+            let mut control = Control { plan, kernel, events, workload: workload.as_mut(), channel };
             let result = tracking
                 .map_err(system("enable the tracking event"))
                 .and_then(|()| control.run(until, failed_fd.as_fd()));
@@ -395,6 +408,7 @@ struct Control<'a> {
     kernel: &'a dyn Kernel,
     events: &'a Evlist,
     workload: Option<&'a mut Workload>,
+    channel: Option<Channel>,
 }
 
 impl Control<'_> {
@@ -432,6 +446,8 @@ impl Control<'_> {
             fds.extend(command.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let others = fds.len();
             fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let commands = self.channel.as_ref().filter(|_| enable_at.is_none()).and_then(Channel::poll_fd);
+            fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = left
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -456,6 +472,12 @@ impl Control<'_> {
             if enable_at.is_some_and(|at| at <= Instant::now()) {
                 enable_at = None;
                 self.events.enable(self.kernel, false).map_err(system("enable events"))?;
+            }
+            if enable_at.is_none()
+                && let Some(channel) = &mut self.channel
+                && control::obey(channel, self.events, self.kernel)
+            {
+                return Ok(Ended::ByUs);
             }
         }
     }

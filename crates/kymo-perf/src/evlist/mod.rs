@@ -18,6 +18,7 @@
 mod note;
 mod rings;
 pub mod serial;
+mod switch;
 #[cfg(test)]
 mod tests;
 

@@ -4,11 +4,13 @@
 //! no PMU, no privilege and no shortage of descriptors.
 mod attr;
 pub mod fake;
+mod inherited;
 mod real;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
 pub use fake::Fake;
+pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size};

@@ -19,7 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    CallGraph, Clock, Delay, Error, Options, Output, Plan, Rate, Session, Summary, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Options, Output, Plan, Rate, Session, Summary,
+    TargetSpec,
 };
 
 use crate::exit;
@@ -84,6 +85,9 @@ pub(crate) struct RecordArgs {
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     delay: Option<i64>,
+    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop, evlist [-v|-g|-F]) that come as lines on a descriptor or fifo while recording; write "ack" to the second one for each. With -D -1 recording begins with enable
+    #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
+    control: Option<ControlSpec>,
     /// One ring buffer per thread instead of one per CPU; children are not followed
     #[arg(long)]
     per_thread: bool,
@@ -227,6 +231,17 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(exit::USAGE));
     }
     let words = Words { quiet: args.quiet, verbose: args.verbose };
+    // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
+    let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
+        Ok(channel) => channel.map(|channel| channel.on_answer(move |answer| words.answer(answer))),
+        Err(error) => {
+            eprintln!("kymo record: {error}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    if args.delay == Some(-1) && channel.is_none() {
+        words.say("-D -1 without --control: nothing will be sampled, because nothing can enable the events");
+    }
     let events = match select(&args.events, &words) {
         Ok(events) => events,
         Err(error) => {
@@ -259,6 +274,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let started = Session::start(plan).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
+        let session = if let Some(channel) = channel { session.control(channel) } else { session };
         session.run(Some(until.as_fd()))
     });
     let summary = match started {
@@ -289,6 +305,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What goes to stderr, and what does not.
+#[derive(Clone, Copy)]
 struct Words {
     quiet: bool,
     verbose: bool,
@@ -298,6 +315,15 @@ impl Words {
     fn say(&self, text: &str) {
         if !self.quiet {
             eprintln!("kymo record: {text}");
+        }
+    }
+
+    /// What the control channel says.
+    fn answer(&self, answer: Answer<'_>) {
+        match answer {
+            Answer::Listing(line) => eprintln!("{line}"),
+            Answer::Note(text) => self.say(text),
+            _ => {}
         }
     }
 }

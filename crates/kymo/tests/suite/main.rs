@@ -6,6 +6,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
+//! | commands to a recording that runs | `control.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -14,6 +15,7 @@
 //! A test that cannot run here says so through `tools::skip`.
 
 mod cli;
+mod control;
 mod damaged;
 mod exports;
 mod fixtures;

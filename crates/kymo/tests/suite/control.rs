@@ -1,0 +1,209 @@
+//! `record --control`: the same conversations with kymo and with perf.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, Tool, kymo, perf, ready};
+
+/// Waits for a line on its standard input, then computes for some tenths of a second, and ends.
+const WAITS: &str = "read line; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+
+/// A recorder under control, and the program that it records.
+struct Controlled {
+    child: Child,
+    commands: File,
+    acks: File,
+    file: PathBuf,
+}
+
+fn fifo(path: &Path) -> File {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a fifo");
+    File::options().read(true).write(true).open(path).expect("a fifo opens for both")
+}
+
+impl Controlled {
+    /// Starts `record` of a program that waits, with commands that lie in the fifo already.
+    fn start(tool: &Tool, test: &str, options: &[&str], first: &str) -> Controlled {
+        let folder = fresh_folder(&format!("control-{test}-{}", tool.name));
+        let (commands, acks) = (fifo(&folder.join("commands")), fifo(&folder.join("acks")));
+        let file = folder.join("perf.data");
+        let control = format!("fifo:{},{}", folder.join("commands").display(), folder.join("acks").display());
+        let text = file.to_str().expect("a plain name");
+        let mut arguments = vec!["record", "-e", "cpu-clock", "-F", "999", "-o", text, "--control", &control];
+        arguments.extend_from_slice(options);
+        arguments.extend(["--", "sh", "-c", WAITS]);
+        (&commands).write_all(first.as_bytes()).expect("room in the fifo");
+        let child = tool
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the recorder starts");
+        Controlled { child, commands, acks, file }
+    }
+
+    fn send(&mut self, command: &str) {
+        self.commands.write_all(command.as_bytes()).expect("room in the fifo");
+    }
+
+    /// Waits for one acknowledgement.
+    fn ack(&mut self) {
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+            let mut fds = [PollFd::new(&self.acks, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&minute)), Ok(1), "no acknowledgement for a minute");
+            let mut byte = [0];
+            self.acks.read_exact(&mut byte).expect("readable");
+            line.extend(byte);
+        }
+        // perf's have a zero byte after the newline.
+        assert_eq!(String::from_utf8_lossy(&line).trim_matches('\0'), "ack\n");
+    }
+
+    /// Sends a command and waits until it is done.
+    fn does(&mut self, command: &str) {
+        self.send(&format!("{command}\n"));
+        self.ack();
+    }
+
+    /// Lets the program compute, waits for the end; how many samples there are and what was said on stderr.
+    fn end(mut self, compute: bool) -> (u64, String) {
+        let stdin = self.child.stdin.take();
+        if compute {
+            stdin.as_ref().expect("a pipe").write_all(b"go\n").expect("the program reads");
+        }
+        let said = self.child.wait_with_output().expect("the recorder ends");
+        drop(stdin);
+        let text = self.file.to_str().expect("a plain name");
+        let stats = kymo().succeed(["report", "-i", text, "--stats"]).stdout;
+        let line = stats.lines().find(|line| line.contains("SAMPLE events:"));
+        let count =
+            line.and_then(|line| line.split_whitespace().nth(2)).map_or(0, |n| n.parse().expect("a count"));
+        (count, String::from_utf8_lossy(&said.stderr).into_owned())
+    }
+}
+
+fn tools(test: &str) -> Vec<Tool> {
+    if !ready(test, &[Need::Root]) {
+        return Vec::new();
+    }
+    if ready(test, &[Need::Perf]) { vec![kymo(), perf()] } else { vec![kymo()] }
+}
+
+/// Checks that with `-D -1` nothing is sampled before `enable`, and everything after it.
+#[test]
+fn enable() {
+    for tool in tools("control::enable") {
+        let mut off = Controlled::start(&tool, "off", &["-D", "-1"], "ping\n");
+        off.ack();
+        assert_eq!(off.end(true).0, 0, "{}: nothing enabled the events", tool.name);
+        let mut on = Controlled::start(&tool, "on", &["-D", "-1"], "ping\n");
+        on.ack();
+        on.does("enable");
+        assert!(on.end(true).0 > 0, "{}: events were enabled", tool.name);
+    }
+}
+
+/// Checks that `disable` stops the samples of a recording that began with them on, by name, too.
+#[test]
+fn disable() {
+    for tool in tools("control::disable") {
+        for command in ["disable", "disable cpu-clock"] {
+            let test = command.replace(' ', "-");
+            let mut recorder = Controlled::start(&tool, &test, &[], "ping\n");
+            recorder.ack();
+            recorder.does(command);
+            let (samples, _) = recorder.end(true);
+            // What the shell did before it waited may have been sampled.
+            assert!(samples < 30, "{}: {samples} samples after {command}", tool.name);
+            let mut again = Controlled::start(&tool, &format!("{test}-again"), &[], "ping\n");
+            again.ack();
+            again.does(command);
+            again.does(&command.replace("disable", "enable"));
+            assert!(again.end(true).0 >= 30, "{}: enabled again", tool.name);
+        }
+    }
+}
+
+/// Checks that every known command is acknowledged, also one that finds nothing to do, and others are not; that `evlist` lists, and that
+/// `stop` ends the recording and the program.
+#[test]
+fn commands() {
+    for tool in tools("control::commands") {
+        let mut recorder = Controlled::start(&tool, "commands", &[], "ping\n");
+        recorder.ack();
+        for command in
+            ["snapshot", "enable nothing-of-this-name", "evlist", "evlist -v", "evlist -g", "evlist -F"]
+        {
+            recorder.does(command);
+        }
+        recorder.send("bogus\nping\nping\n");
+        recorder.ack();
+        recorder.ack();
+        recorder.does("stop");
+        let (_, said) = recorder.end(false);
+        assert!(said.contains("cpu-clock"), "{said}");
+        if tool.name == "kymo" {
+            for words in [
+                "unknown command \"bogus\"",
+                "snapshot is not supported yet",
+                "there is no event nothing-of-this-name to enable; `evlist` lists them",
+                "cpu-clock: type: 1, config: 0x0, sample_freq: 999",
+                "cpu-clock: sample_freq=999",
+            ] {
+                assert!(said.contains(words), "{words} is in {said}");
+            }
+        }
+    }
+}
+
+/// Checks that the commands' pipe may close: the recording goes on to its end. (perf 6.1 fails then.)
+#[test]
+fn the_other_side_goes() {
+    if !ready("control::the_other_side_goes", &[Need::Root]) {
+        return;
+    }
+    let folder = fresh_folder("control-gone");
+    let file = folder.join("perf.data");
+    // The shell's `echo` is the only writer of descriptor 0, and gone at once.
+    let script = format!(
+        "echo ping | {} record -e cpu-clock -o {} --control fd:0 -- sh -c '{}'",
+        kymo().path().display(),
+        file.display(),
+        WAITS.trim_start_matches("read line; ")
+    );
+    let done = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let samples: u64 = said
+        .split('(')
+        .find_map(|part| part.split_once(" samples)"))
+        .map(|(count, _)| count.parse().expect("a count"))
+        .expect("the last words");
+    assert!(samples > 0, "{said}");
+}
+
+/// Checks that a channel that cannot work is refused before anything is recorded, with what to do.
+#[test]
+fn wrong_channels() {
+    let folder = fresh_folder("control-wrong");
+    let missing = format!("fifo:{}", folder.join("missing").display());
+    for (control, words) in [
+        ("fd:987654", "descriptor 987654: is not open"),
+        ("fd:x", "expected numbers of descriptors"),
+        ("nonsense", "expected fd:CTL[,ACK] or fifo:PATH[,PATH]"),
+        (missing.as_str(), "is not there; make it: `mkfifo PATH`"),
+    ] {
+        let said = kymo().run(["record", "--control", control, "--", "true"]);
+        assert_eq!(said.code, Some(129), "{}", said.stderr);
+        assert!(said.stderr.contains(words), "{} has {words}", said.stderr);
+    }
+}
