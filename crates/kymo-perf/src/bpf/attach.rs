@@ -1,0 +1,187 @@
+//! Attaching the programs that follow to the places in the kernel where tasks are made, exit, and execute.
+//!
+//! Two ways. A *raw tracepoint* costs least: per event no record is made for the program, and detaching does not wait. It needs the kernel's type
+//! information (see [`super::types`]). A *tracepoint* event needs tracefs instead; its descriptor's close waits for all CPUs to pass.
+use super::error::BpfError;
+use super::program::{self, Key, Maps, Program, Source};
+use super::sys::{self, ProgramKind};
+use super::types::TaskTypes;
+use crate::tracefs::Tracefs;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How the programs that follow are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// Raw tracepoints (Linux 5.17 with type information).
+    Raw,
+    /// Tracepoint events (tracefs).
+    Tracepoint,
+}
+
+/// What shall be followed, as far as the programs differ by it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// What the followed make is followed, too.
+    pub(super) children: bool,
+    /// There is an entry that waits for its exec.
+    pub(super) from_exec: bool,
+}
+
+/// Most bytes of the verifier's words that an error carries: the end, where the reason is.
+const LOG_BYTES: usize = 2048;
+const LOG_BUFFER_BYTES: usize = 64 << 10;
+
+/// Some helpers are for programs that are (also) under the GPL; this is a declaration about our programs, not about kymo.
+const LICENSE: &CStr = c"Dual MIT/GPL";
+
+/// Loads a program; if that fails, again with the verifier's words.
+pub(super) fn load(
+    kind: ProgramKind,
+    name: &'static str,
+    program: &Program,
+    types: Option<&TaskTypes>,
+) -> Result<OwnedFd, BpfError> {
+    let types = types.filter(|_| !program.wanted.is_empty()).map(|types| types.wanted(&program.wanted));
+    let load = |log: &mut [u8]| {
+        sys::load_program(kind, &program.code, sys::name(name), LICENSE, types.as_ref(), log)
+    };
+    load(&mut []).or_else(|_| {
+        let mut log = vec![0; LOG_BUFFER_BYTES];
+        load(&mut log).map_err(|cause| BpfError::Load { program: name, log: last_words(&log), cause })
+    })
+}
+
+/// The end of a log that a zero ends.
+fn last_words(log: &[u8]) -> String {
+    let length = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+    let log = log[..length].trim_ascii();
+    String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_BYTES)..]).into_owned()
+}
+
+/// Attaches all that `wanted` needs. Dropping the descriptors detaches.
+pub(super) fn attach(how: Attachment, maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
+    match how {
+        Attachment::Raw => attach_raw(maps, wanted),
+        Attachment::Tracepoint => attach_events(maps, wanted),
+    }
+}
+
+fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
+    let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
+    let flags = Source::Argument(1);
+    let mut points: Vec<(&'static str, &'static CStr, Program)> = vec![
+        ("kymo_newtask", c"task_newtask", program::newtask(maps, Source::Task, flags, wanted.children)),
+        ("kymo_exit", c"sched_process_exit", program::exit(maps, Source::Task)),
+    ];
+    if maps.key == Key::Thread {
+        points.push(("kymo_exec", c"sched_process_exec", program::exec(maps, Source::Argument(1))));
+    }
+    if wanted.from_exec {
+        points.push(("kymo_rename", c"task_rename", program::rename(maps)));
+    }
+    let link = |(name, point, program): &(&'static str, &'static CStr, Program)| {
+        let loaded = load(ProgramKind::RawTracepoint, name, program, Some(&types))?;
+        // The link keeps the program; its own descriptor goes.
+        sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+            program: name,
+            point: point.to_string_lossy().into_owned(),
+            cause,
+        })
+    };
+    points.iter().map(link).collect()
+}
+
+fn attach_events(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
+    let tracefs = Tracefs::here();
+    let cpu = crate::sys::online_cpus()[0];
+    let point = |system, name| Point::find(&tracefs, system, name);
+    let attach = |name, point: &Point, program: &Program| point.attach(name, program, cpu as i32);
+    let mut links = Vec::new();
+    let newtask = point("task", "task_newtask")?;
+    let (id, flags) = (newtask.field("pid")?, newtask.field("clone_flags")?);
+    links.push(attach("kymo_newtask", &newtask, &program::newtask(maps, id, flags, wanted.children))?);
+    let exit = point("sched", "sched_process_exit")?;
+    // Which exit is a process's last is in the record since Linux 6.16.
+    let last = if maps.key == Key::Process { exit.field("group_dead")? } else { Source::Task };
+    links.push(attach("kymo_exit", &exit, &program::exit(maps, last))?);
+    if maps.key == Key::Thread {
+        let exec = point("sched", "sched_process_exec")?;
+        links.push(attach("kymo_exec", &exec, &program::exec(maps, exec.field("old_pid")?))?);
+    }
+    if wanted.from_exec {
+        links.push(attach("kymo_rename", &point("task", "task_rename")?, &program::rename(maps))?);
+    }
+    Ok(links)
+}
+
+/// A tracepoint, and where its record has which field.
+struct Point {
+    name: String,
+    id: u64,
+    format: String,
+}
+
+impl Point {
+    fn find(tracefs: &Tracefs, system: &str, name: &str) -> Result<Point, BpfError> {
+        let tracepoint = tracefs.find(system, name).map_err(|cause| BpfError::Tracefs { cause })?;
+        let format = tracefs.format(&tracepoint).map_err(|cause| BpfError::Tracefs { cause })?;
+        Ok(Point { name: format!("{system}:{name}"), id: tracepoint.id, format })
+    }
+
+    fn field(&self, name: &str) -> Result<Source, BpfError> {
+        offset(&self.format, name)
+            .map(Source::Record)
+            .ok_or_else(|| BpfError::Field { point: self.name.clone(), field: name.to_owned() })
+    }
+
+    fn attach(&self, name: &'static str, program: &Program, cpu: i32) -> Result<OwnedFd, BpfError> {
+        let loaded = load(ProgramKind::Tracepoint, name, program, None)?;
+        let failed = |cause| BpfError::Attach { program: name, point: self.name.clone(), cause };
+        let event = sys::open_tracepoint(self.id, cpu).map_err(failed)?;
+        sys::set_program(event.as_fd(), loaded.as_fd()).map_err(failed)?;
+        Ok(event)
+    }
+}
+
+/// The offset of a field in bytes, from a line like `field:pid_t pid; offset:8; size:4; signed:1;`.
+fn offset(format: &str, name: &str) -> Option<i16> {
+    format.lines().find_map(|line| {
+        let mut parts = line.trim().strip_prefix("field:")?.split(';');
+        (parts.next()?.rsplit([' ', '*']).next()? == name).then_some(())?;
+        parts.next()?.trim().strip_prefix("offset:")?.parse().ok()
+    })
+}
+
+/// Lets an event's samples pass through a program.
+///
+/// # Errors
+/// What `ioctl(2)` says: EINVAL for an event that cannot have one, EEXIST if it has one.
+pub fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    sys::set_program(event, program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a field is found by its whole name, and that damaged lines are none.
+    #[test]
+    fn offsets_of_fields() {
+        let format = "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+            \tfield:pid_t pid;\toffset:12;\tsize:4;\tsigned:1;\n\tfield:char *p;\toffset:16;\n\tfield:x bad;\toffset:99999;\n";
+        assert_eq!(offset(format, "pid"), Some(12));
+        assert_eq!(offset(format, "p"), Some(16));
+        assert_eq!(offset(format, "bad"), None);
+        assert_eq!(offset(format, "common"), None);
+        assert_eq!(offset("field:", "pid"), None);
+    }
+
+    /// Checks that the end of a long log is kept.
+    #[test]
+    fn logs() {
+        assert_eq!(last_words(b"0: exit\nR0 !read_ok\n\0\0rest"), "0: exit\nR0 !read_ok");
+        assert_eq!(last_words(&[b'x'; 5000]).len(), LOG_BYTES);
+    }
+}

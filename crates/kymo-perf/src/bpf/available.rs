@@ -1,0 +1,211 @@
+//! Whether tasks can be followed in the kernel here, and in words why not.
+use super::attach::load;
+use super::error::BpfError;
+use super::program::Program;
+use super::sys::ProgramKind;
+use crate::pmu::text;
+use crate::tracefs::Tracefs;
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The first pid namespace's inode: the same number on every Linux.
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+const SYS_ADMIN: u64 = 1 << 21;
+const PERFMON: u64 = 1 << 38;
+const BPF: u64 = 1 << 39;
+
+/// Why tasks cannot be followed in the kernel. `Display` is a sentence without its end; [`hint`](Self::hint) is what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The ids that the kernel sees are not those that /proc shows here.
+    PidNamespace,
+    /// Capabilities are missing.
+    Capabilities {
+        /// Which, as the kernel names them.
+        missing: Vec<&'static str>,
+    },
+    /// The capabilities are those of a user namespace.
+    UserNamespace,
+    /// The kernel is locked down for confidentiality.
+    Lockdown,
+    /// The system call is filtered.
+    Seccomp,
+    /// The kernel has no BPF.
+    NoBpf,
+    /// Neither type information nor tracefs is there.
+    NoTracepoints,
+    /// Any other refusal.
+    Refused {
+        /// What was said.
+        words: String,
+    },
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PidNamespace => {
+                f.write_str("this process is not in the first pid namespace, so its ids are not the kernel's")
+            }
+            Self::Capabilities { missing } => write!(f, "this process lacks {}", missing.join(" and ")),
+            Self::UserNamespace => f.write_str(
+                "this process has its capabilities in a user namespace only, where they do not count for BPF",
+            ),
+            Self::Lockdown => f.write_str("the kernel is locked down (confidentiality)"),
+            Self::Seccomp => f.write_str("a seccomp filter refuses the system call bpf"),
+            Self::NoBpf => f.write_str("this kernel is built without BPF"),
+            Self::NoTracepoints => f.write_str(
+                "the kernel has no type information (/sys/kernel/btf/vmlinux), and tracefs is not readable",
+            ),
+            Self::Refused { words } => f.write_str(words),
+        }
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+impl Unavailable {
+    /// What to do about it, one sentence; `None` if nothing helps.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::PidNamespace => "run kymo outside the container, or with `--pid=host`",
+            Self::Capabilities { .. } => {
+                "run kymo as root, or give it the capabilities with `sudo setcap cap_bpf,cap_perfmon+ep` on its program file"
+            }
+            Self::UserNamespace => "run kymo outside the user namespace",
+            Self::Seccomp => {
+                "run the container with `--security-opt seccomp=unconfined` and `--cap-add BPF --cap-add PERFMON`"
+            }
+            Self::NoTracepoints => "run `sudo mount -t tracefs none /sys/kernel/tracing`",
+            Self::Lockdown | Self::NoBpf | Self::Refused { .. } => return None,
+        })
+    }
+}
+
+/// What the judgement is made from.
+#[derive(Clone, Debug)]
+struct Facts {
+    /// The inode of our pid namespace.
+    pid_namespace: Option<u64>,
+    /// Effective capabilities, as bits.
+    effective: u64,
+    user_namespace: bool,
+    lockdown: bool,
+    seccomp: bool,
+    /// Type information or tracefs.
+    tracepoints: bool,
+    /// What loading the least program came to: errno and words.
+    trial: Result<(), (Option<i32>, String)>,
+}
+
+impl Facts {
+    fn here() -> Facts {
+        let status = text(Path::new("/proc/self/status")).unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let map = text(Path::new("/proc/self/uid_map")).unwrap_or_default();
+        Facts {
+            pid_namespace: std::fs::metadata("/proc/self/ns/pid").ok().map(|meta| meta.ino()),
+            effective: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0),
+            // The first namespace maps all ids to themselves.
+            user_namespace: !map.is_empty() && map.split_ascii_whitespace().ne(["0", "0", "4294967295"]),
+            lockdown: text(Path::new("/sys/kernel/security/lockdown"))
+                .is_some_and(|modes| modes.contains("[confidentiality]")),
+            seccomp: field("Seccomp:").is_some_and(|mode| mode != "0"),
+            tracepoints: Path::new("/sys/kernel/btf/vmlinux").exists() || Tracefs::here().events().is_ok(),
+            trial: load(ProgramKind::PerfEvent, "kymo_trial", &Program::nothing(), None).map(drop).map_err(
+                |error| match error {
+                    BpfError::Load { ref cause, .. } => (cause.raw_os_error(), error.to_string()),
+                    _ => (None, error.to_string()),
+                },
+            ),
+        }
+    }
+
+    fn judge(&self) -> Result<(), Unavailable> {
+        if self.pid_namespace.is_some_and(|inode| inode != FIRST_PID_NAMESPACE) {
+            return Err(Unavailable::PidNamespace);
+        }
+        if let Err((errno, words)) = &self.trial {
+            let refused = matches!(*errno, Some(libc::EPERM | libc::EACCES));
+            let missing = if self.effective & SYS_ADMIN != 0 {
+                Vec::new()
+            } else {
+                let lacks = |bit: u64| self.effective & bit == 0;
+                [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
+                    .into_iter()
+                    .filter_map(|(bit, name)| lacks(bit).then_some(name))
+                    .collect()
+            };
+            return Err(match *errno {
+                Some(libc::ENOSYS) if self.seccomp => Unavailable::Seccomp,
+                Some(libc::ENOSYS) => Unavailable::NoBpf,
+                _ if refused && !missing.is_empty() => Unavailable::Capabilities { missing },
+                _ if refused && self.user_namespace => Unavailable::UserNamespace,
+                _ if refused && self.seccomp => Unavailable::Seccomp,
+                _ if refused && self.lockdown => Unavailable::Lockdown,
+                _ => Unavailable::Refused { words: words.clone() },
+            });
+        }
+        // Programs load then, but what they read of the kernel is refused, and tracepoints are.
+        if self.lockdown {
+            return Err(Unavailable::Lockdown);
+        }
+        if self.tracepoints { Ok(()) } else { Err(Unavailable::NoTracepoints) }
+    }
+}
+
+/// Whether tasks can be followed here. Loads the least program and forgets it; well under a millisecond.
+pub(super) fn available() -> Result<(), Unavailable> {
+    Facts::here().judge()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> Facts {
+        Facts {
+            pid_namespace: Some(FIRST_PID_NAMESPACE),
+            effective: u64::MAX,
+            user_namespace: false,
+            lockdown: false,
+            seccomp: false,
+            tracepoints: true,
+            trial: Ok(()),
+        }
+    }
+
+    /// Checks that each reason is told apart, and that the more telling one wins.
+    #[test]
+    fn reasons() {
+        let refused = |errno: i32| Err((Some(errno), "words".to_owned()));
+        let eperm = Facts { trial: refused(libc::EPERM), ..root() };
+        let cases = [
+            (root(), Ok(())),
+            (Facts { pid_namespace: Some(4_026_532_200), ..root() }, Err(Unavailable::PidNamespace)),
+            (
+                Facts { effective: PERFMON, seccomp: true, ..eperm.clone() },
+                Err(Unavailable::Capabilities { missing: vec!["CAP_BPF"] }),
+            ),
+            (
+                Facts { effective: 0, ..eperm.clone() },
+                Err(Unavailable::Capabilities { missing: vec!["CAP_BPF", "CAP_PERFMON"] }),
+            ),
+            (Facts { user_namespace: true, ..eperm.clone() }, Err(Unavailable::UserNamespace)),
+            (Facts { seccomp: true, ..eperm.clone() }, Err(Unavailable::Seccomp)),
+            (Facts { lockdown: true, ..eperm.clone() }, Err(Unavailable::Lockdown)),
+            (eperm, Err(Unavailable::Refused { words: "words".to_owned() })),
+            (Facts { trial: refused(libc::ENOSYS), ..root() }, Err(Unavailable::NoBpf)),
+            (Facts { trial: refused(libc::ENOSYS), seccomp: true, ..root() }, Err(Unavailable::Seccomp)),
+            (Facts { lockdown: true, ..root() }, Err(Unavailable::Lockdown)),
+            (Facts { tracepoints: false, ..root() }, Err(Unavailable::NoTracepoints)),
+        ];
+        for (facts, expected) in cases {
+            assert_eq!(facts.judge(), expected, "{facts:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! [`Follower`]: the maps, the programs and their attachment, in the order that loses nobody.
+use super::attach::{self, Attachment, Wanted, load};
+use super::available::{Unavailable, available};
+use super::error::BpfError;
+use super::map::{Followed, State};
+use super::program::{self, FROM_EXEC, Key, Maps, NOW};
+use super::sys::ProgramKind;
+use crate::proc;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How many processes (or threads) can be followed at the same time if never said. The table takes 1 MiB.
+const ENTRIES: u32 = 1 << 16;
+
+/// How often the threads of targets are listed at most, until a list has nobody new.
+const ROUNDS: usize = 16;
+
+/// Who is to be followed. Ids are those of the first pid namespace.
+#[derive(Clone, Copy, Debug)]
+pub enum Follow<'a> {
+    /// All threads of these processes, and all processes that they make, for ever.
+    Processes(&'a [i32]),
+    /// A process that is held before its exec: from its exec on, with all that it makes.
+    Command(i32),
+    /// These threads.
+    Threads {
+        /// Their ids.
+        ids: &'a [i32],
+        /// Whether the threads and processes that they make are followed, too.
+        children: bool,
+    },
+}
+
+/// Choices that [`Follower::start`] makes by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// How to attach; `None`: by raw tracepoints, else by tracepoint events.
+    pub attachment: Option<Attachment>,
+    /// Keep an entry for each thread even where one for each process would do, as older kernels need it.
+    pub by_thread: bool,
+    /// How many can be followed at the same time.
+    pub entries: Option<u32>,
+}
+
+/// Follows tasks in the kernel: forks, new threads, exec and exit. Dropping it ends that; programs that were given to events stay with
+/// them and go on keeping the samples of who was followed.
+#[derive(Debug)]
+pub struct Follower {
+    // First, so that they are detached before the maps go.
+    links: Vec<OwnedFd>,
+    sample: OwnedFd,
+    followed: Followed,
+    state: State,
+    key: Key,
+    attachment: Attachment,
+    missed_at_entry: u64,
+}
+
+impl Follower {
+    /// Whether tasks can be followed here.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn available() -> Result<(), Unavailable> {
+        available()
+    }
+
+    /// Begins to follow. When it returns, every thread of the targets is followed, and whatever they make from now on will be.
+    ///
+    /// # Errors
+    /// [`BpfError`]: what the kernel refused. Targets that are gone are no error.
+    pub fn start(who: Follow<'_>) -> Result<Follower, BpfError> {
+        Follower::start_with(who, &Options::default())
+    }
+
+    /// The same with choices made by the caller.
+    ///
+    /// # Errors
+    /// As [`Follower::start`].
+    pub fn start_with(who: Follow<'_>, options: &Options) -> Result<Follower, BpfError> {
+        let key = match who {
+            Follow::Threads { .. } => Key::Thread,
+            _ if options.by_thread => Key::Thread,
+            _ => Key::Process,
+        };
+        if let Some(how) = options.attachment {
+            return Follower::begin(who, how, key, options);
+        }
+        Follower::begin(who, Attachment::Raw, key, options).or_else(|raw| {
+            let events = |key| Follower::begin(who, Attachment::Tracepoint, key, options);
+            events(key)
+                .or_else(|error| match error {
+                    // This kernel's records do not tell a process's last exit: an entry for each thread then.
+                    BpfError::Field { .. } if key == Key::Process => events(Key::Thread),
+                    error => Err(error),
+                })
+                .map_err(|tracepoint| {
+                    // Nothing works: a reason that a person can do something about, if there is one.
+                    match available() {
+                        Err(reason) => BpfError::Unavailable(reason),
+                        Ok(()) => BpfError::Both { raw: Box::new(raw), tracepoint: Box::new(tracepoint) },
+                    }
+                })
+        })
+    }
+
+    fn begin(who: Follow<'_>, how: Attachment, key: Key, options: &Options) -> Result<Follower, BpfError> {
+        let entries = options.entries.unwrap_or(ENTRIES);
+        let followed = Followed::new(entries).map_err(|cause| BpfError::Map {
+            what: "who is followed",
+            entries,
+            cause,
+        })?;
+        let state = State::new().map_err(|cause| BpfError::Map { what: "state", entries: 2, cause })?;
+        let maps = Maps { followed: followed.number(), state: state.number(), key };
+        let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
+        let wanted = Wanted {
+            children: !matches!(who, Follow::Threads { children: false, .. }),
+            from_exec: matches!(who, Follow::Command(_)),
+        };
+        // I2: whoever is made from here on is seen; only then is anyone entered.
+        let links = attach::attach(how, maps, wanted)?;
+        let mut follower =
+            Follower { links, sample, followed, state, key, attachment: how, missed_at_entry: 0 };
+        follower.add(who)?;
+        Ok(follower)
+    }
+
+    /// Follows more targets. They must be of the kind that the follower was started with (processes or threads); a command cannot be added.
+    ///
+    /// # Errors
+    /// [`BpfError::Enter`].
+    pub fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
+        let entered = match who {
+            Follow::Command(pid) => self.enter(&[pid], FROM_EXEC),
+            Follow::Threads { ids, .. } => self.enter(ids, NOW),
+            Follow::Processes(pids) if self.key == Key::Process => self.enter(pids, NOW),
+            Follow::Processes(pids) => self.enter_threads_of(pids),
+        };
+        let settled = entered.and_then(|()| self.state.settle(true));
+        settled.map_err(|cause| BpfError::Enter { targets: who.count(), cause })
+    }
+
+    fn enter(&mut self, ids: &[i32], value: u64) -> io::Result<()> {
+        self.state.settle(false)?;
+        // Ids of the first namespace are positive.
+        let keys: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
+        self.missed_at_entry += self.followed.enter(&keys, value)?;
+        Ok(())
+    }
+
+    /// Lists and enters until a list has nobody new: a thread that one made before it was entered is in the next list (I4).
+    fn enter_threads_of(&mut self, pids: &[i32]) -> io::Result<()> {
+        let mut known = BTreeSet::new();
+        let missed_before = self.missed_at_entry;
+        for _ in 0..ROUNDS {
+            let found: Vec<i32> = pids.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect();
+            // Everyone again, not only the new ones; those that did not fit are counted once.
+            self.missed_at_entry = missed_before;
+            self.enter(&found, NOW)?;
+            let new = found.into_iter().filter(|&id| known.insert(id)).count();
+            if new == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The program that decides for each sample. Give it to the events that sample, but never to tracepoints: there it would hide the
+    /// hits from everyone else, too.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.sample.as_fd()
+    }
+
+    /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and whether samples are kept already (`true`) or
+    /// from the next exec on.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn followed(&self) -> io::Result<Vec<(u32, bool)>> {
+        Ok(self.followed.contents()?.into_iter().map(|(id, value)| (id, value == NOW)).collect())
+    }
+
+    /// How many could not be followed because too many were at the same time, or memory was short. 0 in any sane recording; else
+    /// samples are missing.
+    pub fn missed(&self) -> u64 {
+        self.missed_at_entry + self.state.missed().unwrap_or(0)
+    }
+
+    /// Whether there is an entry for each thread, not for each process.
+    pub fn by_thread(&self) -> bool {
+        self.key == Key::Thread
+    }
+
+    /// How the programs are attached.
+    pub fn attachment(&self) -> Attachment {
+        self.attachment
+    }
+
+    /// How many descriptors it keeps open.
+    pub fn descriptors(&self) -> usize {
+        self.links.len() + 3
+    }
+}
+
+impl Follow<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Follow::Processes(ids) | Follow::Threads { ids, .. } => ids.len(),
+            Follow::Command(_) => 1,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! An assembler for BPF: named instructions and labels in, the kernel's 8-byte encoding out.
+//!
+//! Only the instructions that the programs of this folder need. Registers: `R0` results, `R1`..`R5` arguments (lost in calls),
+//! `R6`..`R9` kept across calls, `FP` the end of the 512-byte stack.
+use super::sys::Instruction;
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reg(u8);
+
+pub(super) const R0: Reg = Reg(0);
+pub(super) const R1: Reg = Reg(1);
+pub(super) const R2: Reg = Reg(2);
+pub(super) const R3: Reg = Reg(3);
+pub(super) const R4: Reg = Reg(4);
+pub(super) const R6: Reg = Reg(6);
+pub(super) const R7: Reg = Reg(7);
+pub(super) const R8: Reg = Reg(8);
+pub(super) const FP: Reg = Reg(10);
+
+/// A function of the kernel that programs may call, by the number of the ABI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Helper {
+    /// (map, key) -> address of the value, or 0.
+    MapLookup = 1,
+    /// (map, key, value, flags) -> 0 or a negative errno.
+    MapUpdate = 2,
+    /// (map, key) -> 0 or a negative errno.
+    MapDelete = 3,
+    /// () -> process id << 32 | thread id, in the first pid namespace.
+    CurrentPidTgid = 14,
+    /// (to, bytes, from) -> 0 or a negative errno; `to` is zeroed on failure.
+    ReadKernel = 113,
+}
+
+/// A place in the program that jumps lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// A program being written.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    code: Vec<Instruction>,
+    /// Where each label stands, once placed.
+    labels: Vec<Option<usize>>,
+    /// Jumps whose distance is not known yet: (instruction, label).
+    jumps: Vec<(usize, Label)>,
+}
+
+// Operation codes: class | size or operation | source.
+const LOAD_8: u8 = 0x71;
+const LOAD_32: u8 = 0x61;
+const LOAD_64: u8 = 0x79;
+const LOAD_IMM_64: u8 = 0x18;
+const STORE_32: u8 = 0x63;
+const STORE_64: u8 = 0x7b;
+const STORE_IMM_32: u8 = 0x62;
+const STORE_IMM_64: u8 = 0x7a;
+const ATOMIC_64: u8 = 0xdb;
+const MOVE: u8 = 0xbf;
+const MOVE_IMM: u8 = 0xb7;
+const ADD_IMM: u8 = 0x07;
+const AND_IMM: u8 = 0x57;
+const SHIFT_RIGHT_IMM: u8 = 0x77;
+const JUMP: u8 = 0x05;
+const JUMP_EQ: u8 = 0x1d;
+const JUMP_EQ_IMM: u8 = 0x15;
+const JUMP_NE_IMM: u8 = 0x55;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// In the source register of `LOAD_IMM_64`: the immediate is the descriptor of a map.
+const PSEUDO_MAP_FD: u8 = 1;
+/// In the immediate of an atomic instruction.
+const ATOMIC_ADD: i32 = 0;
+
+impl Assembler {
+    pub(super) fn new() -> Assembler {
+        Assembler::default()
+    }
+
+    fn push(&mut self, code: u8, dst: Reg, src: Reg, offset: i16, imm: i32) {
+        self.code.push(Instruction { code, registers: dst.0 | src.0 << 4, offset, imm });
+    }
+
+    /// The number of the instruction that comes next.
+    pub(super) fn here(&self) -> usize {
+        self.code.len()
+    }
+
+    /// dst = src
+    pub(super) fn mov(&mut self, dst: Reg, src: Reg) {
+        self.push(MOVE, dst, src, 0, 0);
+    }
+
+    /// dst = imm
+    pub(super) fn mov_imm(&mut self, dst: Reg, imm: i32) {
+        self.push(MOVE_IMM, dst, R0, 0, imm);
+    }
+
+    /// dst += imm
+    pub(super) fn add_imm(&mut self, dst: Reg, imm: i32) {
+        self.push(ADD_IMM, dst, R0, 0, imm);
+    }
+
+    /// dst &= imm
+    pub(super) fn and_imm(&mut self, dst: Reg, imm: i32) {
+        self.push(AND_IMM, dst, R0, 0, imm);
+    }
+
+    /// dst >>= bits, zeros from above
+    pub(super) fn shift_right_imm(&mut self, dst: Reg, bits: i32) {
+        self.push(SHIFT_RIGHT_IMM, dst, R0, 0, bits);
+    }
+
+    /// dst = FP + offset: an address on the stack
+    pub(super) fn stack_address(&mut self, dst: Reg, offset: i16) {
+        self.mov(dst, FP);
+        self.add_imm(dst, offset.into());
+    }
+
+    /// dst = *(u8 *)(base + offset)
+    pub(super) fn load8(&mut self, dst: Reg, base: Reg, offset: i16) {
+        self.push(LOAD_8, dst, base, offset, 0);
+    }
+
+    /// dst = *(u32 *)(base + offset)
+    pub(super) fn load32(&mut self, dst: Reg, base: Reg, offset: i16) {
+        self.push(LOAD_32, dst, base, offset, 0);
+    }
+
+    /// dst = *(u64 *)(base + offset)
+    pub(super) fn load64(&mut self, dst: Reg, base: Reg, offset: i16) {
+        self.push(LOAD_64, dst, base, offset, 0);
+    }
+
+    /// *(u32 *)(base + offset) = src
+    pub(super) fn store32(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(STORE_32, base, src, offset, 0);
+    }
+
+    /// *(u64 *)(base + offset) = src
+    pub(super) fn store64(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(STORE_64, base, src, offset, 0);
+    }
+
+    /// *(u32 *)(base + offset) = imm
+    pub(super) fn store32_imm(&mut self, base: Reg, offset: i16, imm: i32) {
+        self.push(STORE_IMM_32, base, R0, offset, imm);
+    }
+
+    /// *(u64 *)(base + offset) = imm
+    pub(super) fn store64_imm(&mut self, base: Reg, offset: i16, imm: i32) {
+        self.push(STORE_IMM_64, base, R0, offset, imm);
+    }
+
+    /// *(u64 *)(base + offset) += src, in one step for all CPUs
+    pub(super) fn atomic_add64(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(ATOMIC_64, base, src, offset, ATOMIC_ADD);
+    }
+
+    /// dst = the map with this descriptor (two instructions' room)
+    pub(super) fn load_map(&mut self, dst: Reg, map: i32) {
+        self.push(LOAD_IMM_64, dst, Reg(PSEUDO_MAP_FD), 0, map);
+        self.push(0, R0, R0, 0, 0);
+    }
+
+    /// R0 = helper(R1..R5); R1..R5 are lost
+    pub(super) fn call(&mut self, helper: Helper) {
+        self.push(CALL, R0, R0, 0, helper as i32);
+    }
+
+    /// return R0
+    pub(super) fn exit(&mut self) {
+        self.push(EXIT, R0, R0, 0, 0);
+    }
+
+    /// A label that will be placed later.
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// The label stands here.
+    pub(super) fn place(&mut self, label: Label) {
+        debug_assert!(self.labels[label.0].is_none(), "a label stands in one place");
+        self.labels[label.0] = Some(self.code.len());
+    }
+
+    fn jump_to(&mut self, code: u8, dst: Reg, src: Reg, imm: i32, label: Label) {
+        self.jumps.push((self.code.len(), label));
+        self.push(code, dst, src, 0, imm);
+    }
+
+    /// goto label
+    pub(super) fn jump(&mut self, label: Label) {
+        self.jump_to(JUMP, R0, R0, 0, label);
+    }
+
+    /// if a == b goto label
+    pub(super) fn jump_if_same(&mut self, a: Reg, b: Reg, label: Label) {
+        self.jump_to(JUMP_EQ, a, b, 0, label);
+    }
+
+    /// if reg == imm goto label
+    pub(super) fn jump_if(&mut self, reg: Reg, imm: i32, label: Label) {
+        self.jump_to(JUMP_EQ_IMM, reg, R0, imm, label);
+    }
+
+    /// if reg != imm goto label
+    pub(super) fn jump_unless(&mut self, reg: Reg, imm: i32, label: Label) {
+        self.jump_to(JUMP_NE_IMM, reg, R0, imm, label);
+    }
+
+    /// The program with all jumps resolved.
+    pub(super) fn finish(mut self) -> Vec<Instruction> {
+        for (at, label) in self.jumps {
+            let target = self.labels[label.0].expect("every label that is jumped to is placed");
+            // A jump counts from the instruction behind it; programs here are far shorter than 32,768 instructions.
+            self.code[at].offset = i16::try_from(target as i64 - at as i64 - 1).expect("a short program");
+        }
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(code: &[Instruction]) -> Vec<[u8; 8]> {
+        code.iter()
+            .map(|i| {
+                let mut out = [i.code, i.registers, 0, 0, 0, 0, 0, 0];
+                out[2..4].copy_from_slice(&i.offset.to_le_bytes());
+                out[4..8].copy_from_slice(&i.imm.to_le_bytes());
+                out
+            })
+            .collect()
+    }
+
+    /// Checks the encoding of each instruction against bytes worked out from the kernel's description of the format.
+    #[test]
+    fn encodings() {
+        let mut a = Assembler::new();
+        a.mov(R6, R1);
+        a.mov_imm(R0, -1);
+        a.stack_address(R2, -4);
+        a.and_imm(R1, 0x10000);
+        a.shift_right_imm(R0, 32);
+        a.load8(R2, R1, 32);
+        a.load32(R3, R6, 24);
+        a.load64(R4, R0, 0);
+        a.store32(FP, -4, R7);
+        a.store64(FP, -16, R0);
+        a.store32_imm(FP, -8, 1);
+        a.store64_imm(R0, 8, 2);
+        a.atomic_add64(R0, 0, R1);
+        a.load_map(R1, 5);
+        a.call(Helper::ReadKernel);
+        a.exit();
+        let expected: [[u8; 8]; 18] = [
+            [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
+            [0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff],
+            [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
+            [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff],
+            [0x57, 0x01, 0, 0, 0, 0, 1, 0],
+            [0x77, 0x00, 0, 0, 32, 0, 0, 0],
+            [0x71, 0x12, 32, 0, 0, 0, 0, 0],
+            [0x61, 0x63, 24, 0, 0, 0, 0, 0],
+            [0x79, 0x04, 0, 0, 0, 0, 0, 0],
+            [0x63, 0x7a, 0xfc, 0xff, 0, 0, 0, 0],
+            [0x7b, 0x0a, 0xf0, 0xff, 0, 0, 0, 0],
+            [0x62, 0x0a, 0xf8, 0xff, 1, 0, 0, 0],
+            [0x7a, 0x00, 8, 0, 2, 0, 0, 0],
+            [0xdb, 0x10, 0, 0, 0, 0, 0, 0],
+            [0x18, 0x11, 0, 0, 5, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0, 0, 0],
+            [0x85, 0, 0, 0, 113, 0, 0, 0],
+            [0x95, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(bytes(&a.finish()), expected);
+    }
+
+    /// Checks that jumps forwards and backwards count from the instruction behind them, over the two places of a map.
+    #[test]
+    fn jumps() {
+        let mut a = Assembler::new();
+        let (end, start) = (a.label(), a.label());
+        a.place(start);
+        a.jump_if(R0, 7, end);
+        a.load_map(R1, 3);
+        a.jump_if_same(R6, R7, end);
+        a.jump_unless(R0, 0, start);
+        a.jump(end);
+        a.place(end);
+        a.exit();
+        let code = a.finish();
+        let jumps: Vec<(u8, i16)> =
+            code.iter().filter(|i| i.code & 7 == 5 && i.code < 0x80).map(|i| (i.code, i.offset)).collect();
+        assert_eq!(jumps, [(0x15, 5), (0x1d, 2), (0x55, -5), (0x05, 0)]);
+    }
+}

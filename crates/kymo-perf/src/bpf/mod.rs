@@ -1,0 +1,59 @@
+//! Following tasks in the kernel: events on every CPU whose samples are dropped there unless what runs is followed.
+//!
+//! *You give it* processes, threads, or a command that waits for its exec; *it gives you* a program for your sampling events. Attaching costs the
+//! same for one thread and for ten thousand, and a new thread costs a few nanoseconds, because nothing is opened for it.
+//!
+//! ```text
+//!                                     FOLLOWED: id -> 1 now, 2 from its exec on
+//!  task:task_newtask ---> newtask ----> enters the new one if its maker is in,      +--> cpu-clock on CPU 0 --+
+//!                                       removes it if not (an old owner's entry)    |                         |
+//!  sched_process_exit --> exit -------> removes it                  sample: in? ----+--> cpu-clock on CPU 1 --+--> rings
+//!  task:task_rename ----> rename -----> 2 becomes 1 (commands)      (interrupt)     |                         |
+//!  sched_process_exec --> exec -------> moves it (threads)                          +--> page-faults on ... --+
+//!  Follower::start, add --------------> enters the targets
+//!
+//!  STATE: [0] how many could not be entered  [1] whether all targets are entered ("settled")
+//! ```
+//!
+//! Keys are *process* ids wherever processes are followed: a thread belongs to whom its process belongs, so 10,000 threads are one entry, need no list of
+//! /proc, and cannot slip away between a list and its use; and an exec in a thread that is not the first (which takes over the first one's
+//! id) changes nothing. Keys are *thread* ids where threads are asked for, and on kernels that do not tell which exit is a process's last.
+//!
+//! # Invariants
+//! - **I1** A sample is kept if and only if what ran is in FOLLOWED with 1. The program decides before the kernel collects the sample's data.
+//! - **I2** The programs are attached before the first target is entered, so there is no moment when a target is entered and what it makes
+//!   is not seen.
+//! - **I3** Once settled, an entry is right from its owner's birth: `newtask` runs after the id is given out and before the owner runs, and
+//!   sets what the maker is, or removes what is there. So an id that is used again is never followed by mistake, whatever is left in the map.
+//! - **I4** `newtask` removes only if it saw "settled" *before* it looked for the maker. So a child that was entered from a list is not
+//!   removed by a maker whose own entry was still to come.
+//! - **I5** What could not be entered is counted ([`Follower::missed`]), never silent.
+//! - **I6** The programs that follow return 1, so that other users of the same tracepoints see every hit.
+//!
+//! # What is not the same as with inherited events
+//! - Samples in the kernel after a process's last thread (with thread keys: the thread itself) passed `sched_process_exit` are dropped. Inherited
+//!   events end a few instructions later (before Linux 6.16: after its memory and files are gone).
+//! - A sample that hits while another BPF program of the same CPU runs (or a map is being changed) is dropped by the kernel itself.
+//! - With thread keys, an exec in a thread other than the first drops the samples in the kernel between taking over the id and the new program's
+//!   first instruction.
+//! - Side-band records (comm, mmap, fork, exit) of events on every CPU come for all processes: BPF does not see them.
+//!
+//! # Modules
+//! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
+//! the programs; `map`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+mod attach;
+mod available;
+mod error;
+mod follow;
+mod insn;
+mod map;
+mod program;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub use attach::{Attachment, set_program};
+pub use available::Unavailable;
+pub use error::BpfError;
+pub use follow::{Follow, Follower, Options};

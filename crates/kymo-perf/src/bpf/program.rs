@@ -1,0 +1,298 @@
+//! The programs, in the instructions of [`super::insn`].
+//!
+//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`].
+use super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8};
+use super::sys::Instruction;
+use super::types::Member;
+
+/// In FOLLOWED: samples are kept.
+pub(super) const NOW: u64 = 1;
+/// In FOLLOWED: samples are kept once it has executed a program.
+pub(super) const FROM_EXEC: u64 = 2;
+
+/// In STATE: how many could not be followed because FOLLOWED was full or memory was short.
+pub(super) const MISSED: u32 = 0;
+/// In STATE: 1 when every target that was there before is in FOLLOWED.
+pub(super) const SETTLED: u32 = 1;
+
+/// A hit of a tracepoint whose program returns 0 is hidden from everyone else who listens to it, so ours return this.
+const SHOW_TO_OTHERS: i32 = 1;
+
+/// Among the flags of a new task: it is a thread of its maker's process.
+const CLONE_THREAD: i32 = 0x1_0000;
+
+/// Where on the stack the programs keep what they give to the kernel by address.
+const KEY: i16 = -4;
+const OTHER: i16 = -8;
+const VALUE: i16 = -16;
+
+/// What FOLLOWED's keys are, all in the first pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// Ids of processes: their threads need no entries.
+    Process,
+    /// Ids of threads.
+    Thread,
+}
+
+/// The descriptors of both maps, and what the keys are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps {
+    pub(super) followed: i32,
+    pub(super) state: i32,
+    pub(super) key: Key,
+}
+
+/// Where a program that runs at a tracepoint finds a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// In the tracepoint's record, at this offset in bytes.
+    Record(i16),
+    /// In the raw tracepoint's argument of this number.
+    Argument(i16),
+    /// In the task whose address is the raw tracepoint's first argument.
+    Task,
+}
+
+/// A program, and which of its instructions wait for the offset of a member.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) code: Vec<Instruction>,
+    pub(super) wanted: Vec<(usize, Member)>,
+}
+
+impl Program {
+    /// The least program: drops everything. To find out whether programs may be loaded at all.
+    pub(super) fn nothing() -> Program {
+        let mut a = Assembler::new();
+        a.mov_imm(R0, 0);
+        a.exit();
+        Program { code: a.finish(), wanted: Vec::new() }
+    }
+}
+
+/// What the programs have in common.
+impl Assembler {
+    /// R0 = address of map[*key], or 0
+    fn look_up(&mut self, map: i32, key: i16) {
+        self.load_map(R1, map);
+        self.stack_address(R2, key);
+        self.call(Helper::MapLookup);
+    }
+
+    /// R0 = 0 if map[*key] = *value was done
+    fn set(&mut self, map: i32, key: i16, value: i16) {
+        self.load_map(R1, map);
+        self.stack_address(R2, key);
+        self.stack_address(R3, value);
+        self.mov_imm(R4, 0); // new or not
+        self.call(Helper::MapUpdate);
+    }
+
+    /// remove map[*key], if there
+    fn remove(&mut self, map: i32, key: i16) {
+        self.load_map(R1, map);
+        self.stack_address(R2, key);
+        self.call(Helper::MapDelete);
+    }
+
+    /// *slot = the running thread's key
+    fn running(&mut self, slot: i16, key: Key) {
+        self.call(Helper::CurrentPidTgid); // the lower half is the thread, the upper the process
+        if key == Key::Process {
+            self.shift_right_imm(R0, 32);
+        }
+        self.store32(FP, slot, R0);
+    }
+
+    /// STATE[MISSED] += 1
+    fn count_missed(&mut self, maps: Maps) {
+        let end = self.label();
+        self.store32_imm(FP, VALUE, MISSED as i32);
+        self.look_up(maps.state, VALUE);
+        self.jump_if(R0, 0, end); // never: the verifier wants it asked
+        self.mov_imm(R1, 1);
+        self.atomic_add64(R0, 0, R1);
+        self.place(end);
+    }
+
+    /// *slot = `bytes` bytes of a member of the struct at R3; R0 = 0 if it could be read
+    fn read_member(&mut self, slot: i16, bytes: i32, member: Member, wanted: &mut Vec<(usize, Member)>) {
+        wanted.push((self.here(), member));
+        self.add_imm(R3, member.described_offset()); // patched: the offset on this kernel
+        self.stack_address(R1, slot);
+        self.mov_imm(R2, bytes);
+        self.call(Helper::ReadKernel);
+    }
+
+    /// R0 = a 64-bit number; R6 is the context
+    fn fetch64(&mut self, from: Source) {
+        match from {
+            Source::Record(offset) => self.load64(R0, R6, offset),
+            // Arguments are 8 bytes wide, whatever their type.
+            Source::Argument(number) => self.load64(R0, R6, 8 * number),
+            Source::Task => self.load64(R0, R6, 0),
+        }
+    }
+
+    /// *slot = the id of a task; R6 is the context
+    fn fetch_id(&mut self, slot: i16, from: Source, wanted: &mut Vec<(usize, Member)>) {
+        match from {
+            Source::Record(offset) => {
+                self.load32(R0, R6, offset);
+                self.store32(FP, slot, R0);
+            }
+            Source::Argument(_) => {
+                self.fetch64(from);
+                self.store32(FP, slot, R0);
+            }
+            Source::Task => {
+                self.fetch64(from);
+                self.mov(R3, R0);
+                self.read_member(slot, 4, Member::Id, wanted); // a task that runs or is made can be read
+            }
+        }
+    }
+
+    /// the end of all programs at tracepoints
+    fn show(&mut self, end: Label) {
+        self.place(end);
+        self.mov_imm(R0, SHOW_TO_OTHERS);
+        self.exit();
+    }
+}
+
+/// Runs at each overflow of a sampling event, in its interrupt: is what runs here followed?
+pub(super) fn sample(maps: Maps) -> Program {
+    let mut a = Assembler::new();
+    let (drop, keep) = (a.label(), a.label());
+    a.running(KEY, maps.key);
+    a.jump_if(R0, 0, drop); // an idle CPU: process 0, thread 0
+    a.look_up(maps.followed, KEY);
+    a.jump_if(R0, 0, drop); // not in the map
+    a.load64(R0, R0, 0);
+    a.jump_if(R0, NOW as i32, keep);
+    a.place(drop); // a stranger, or one that has not executed its program yet
+    a.mov_imm(R0, 0);
+    a.place(keep);
+    a.exit(); // 0: no sample is written; 1: it is
+    Program { code: a.finish(), wanted: Vec::new() }
+}
+
+/// Runs in the maker when a task has been made and has not run yet: what the maker is, the new one becomes.
+///
+/// A stranger's child is taken out, so that an entry that outlived its owner (put there from a list that was old by then) is never taken for
+/// whoever got the same id: every entry is right from birth (I3). Before SETTLED this is off: the maker may be a target that
+/// is about to be entered.
+pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let (end, stranger, unsettled) = (a.label(), a.label(), a.label());
+    a.mov(R6, R1); // R6 = the context
+    if maps.key == Key::Process {
+        a.fetch64(flags);
+        a.and_imm(R0, CLONE_THREAD);
+        a.jump_unless(R0, 0, end); // a thread is what its process is
+    }
+    a.fetch_id(OTHER, id, &mut wanted); // OTHER = the child
+    // SETTLED first, then the maker (I4): if settled is seen, the maker's entry is what it will stay.
+    a.mov_imm(R7, 0);
+    a.store32_imm(FP, VALUE, SETTLED as i32);
+    a.look_up(maps.state, VALUE);
+    a.jump_if(R0, 0, unsettled); // never: the verifier wants it asked
+    a.load64(R7, R0, 0); // R7 = settled?
+    a.place(unsettled);
+    if follow {
+        let missed = a.label();
+        a.running(KEY, maps.key); // KEY = the maker
+        a.look_up(maps.followed, KEY);
+        a.jump_if(R0, 0, stranger);
+        a.load64(R8, R0, 0);
+        a.store64(FP, VALUE, R8); // VALUE = what the maker is: NOW or FROM_EXEC
+        a.set(maps.followed, OTHER, VALUE);
+        a.jump_unless(R0, 0, missed);
+        a.jump(end);
+        a.place(missed);
+        a.count_missed(maps);
+        a.jump(end);
+    }
+    // Where only the named threads are wanted, whatever they make is a stranger, too.
+    a.place(stranger);
+    a.jump_if(R7, 0, end);
+    a.look_up(maps.followed, OTHER); // asking first takes no lock; nearly always it is not there
+    a.jump_if(R0, 0, end);
+    a.remove(maps.followed, OTHER);
+    a.show(end);
+    Program { code: a.finish(), wanted }
+}
+
+/// Runs in a thread that exits, before its id is free for others. `last`: where to see that no thread of the process is left: in a
+/// byte of the record that is not 0 then, or in the task.
+pub(super) fn exit(maps: Maps, last: Source) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let end = a.label();
+    a.mov(R6, R1); // R6 = the context
+    a.running(KEY, maps.key);
+    a.look_up(maps.followed, KEY); // asking first takes no lock: most of the machine is not followed
+    a.jump_if(R0, 0, end);
+    match (maps.key, last) {
+        (Key::Thread, _) => {}
+        (Key::Process, Source::Record(offset)) => {
+            a.load8(R0, R6, offset);
+            a.jump_if(R0, 0, end); // others of the process live
+        }
+        (Key::Process, _) => {
+            a.load64(R3, R6, 0); // R3 = the task
+            a.read_member(VALUE, 8, Member::Signal, &mut wanted);
+            a.jump_unless(R0, 0, end); // unreadable: keep it; birth sets the id's next owner right
+            a.load64(R3, FP, VALUE); // R3 = what the threads share
+            a.read_member(OTHER, 4, Member::Live, &mut wanted);
+            a.jump_unless(R0, 0, end);
+            a.load32(R0, FP, OTHER);
+            a.jump_unless(R0, 0, end); // others of the process live
+        }
+    }
+    a.remove(maps.followed, KEY);
+    a.show(end);
+    Program { code: a.finish(), wanted }
+}
+
+/// Runs in a process that is getting its new name in exec, just behind the point where events with `enable_on_exec` begin to count. (Also at
+/// other renamings; a command that is held before its exec does none.)
+pub(super) fn rename(maps: Maps) -> Program {
+    let mut a = Assembler::new();
+    let end = a.label();
+    a.running(KEY, maps.key);
+    a.look_up(maps.followed, KEY);
+    a.jump_if(R0, 0, end);
+    a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory
+    a.show(end);
+    Program { code: a.finish(), wanted: Vec::new() }
+}
+
+/// For keys that are threads: runs in one that has executed a program, `old` being its id before: a thread other than the first has taken
+/// over the first's id.
+pub(super) fn exec(maps: Maps, old: Source) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let (end, missed, same) = (a.label(), a.label(), a.label());
+    a.mov(R6, R1); // R6 = the context
+    a.fetch_id(OTHER, old, &mut wanted); // OTHER = the id before
+    a.running(KEY, maps.key); // KEY = the id now
+    a.look_up(maps.followed, OTHER);
+    a.jump_if(R0, 0, end); // a stranger
+    a.load32(R1, FP, OTHER);
+    a.load32(R2, FP, KEY);
+    a.jump_if_same(R1, R2, same);
+    a.store64_imm(FP, VALUE, NOW as i32);
+    a.set(maps.followed, KEY, VALUE); // the new entry before the old one goes
+    a.mov(R6, R0);
+    a.remove(maps.followed, OTHER);
+    a.jump_unless(R6, 0, missed);
+    a.jump(end);
+    a.place(missed);
+    a.count_missed(maps);
+    a.jump(end);
+    a.place(same);
+    a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory
+    a.show(end);
+    Program { code: a.finish(), wanted }
+}
