@@ -11,8 +11,8 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Tool, kymo, perf, ready};
 
-/// Waits for a line on its standard input, then computes for some tenths of a second, and ends.
-const WAITS: &str = "read line; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+/// Says that it is there, waits for a line on its standard input, then computes for some tenths of a second, and ends.
+const WAITS: &str = "echo there; read line; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
 
 /// A recorder under control, and the program that it records.
 struct Controlled {
@@ -74,6 +74,13 @@ impl Controlled {
         self.ack();
     }
 
+    /// Waits until the program does nothing but wait.
+    fn idle(&mut self) {
+        let mut line = [0; 6];
+        self.child.stdout.as_mut().expect("a pipe").read_exact(&mut line).expect("a line");
+        assert_eq!(&line, b"there\n");
+    }
+
     /// Lets the program compute, waits for the end; how many samples there are and what was said on stderr.
     fn end(mut self, compute: bool) -> (u64, String) {
         let stdin = self.child.stdin.take();
@@ -112,23 +119,25 @@ fn enable() {
     }
 }
 
-/// Checks that `disable` stops the samples of a recording that began with them on, by name, too.
+/// Checks that `disable` stops the samples, by name, too, and that `enable` lets them go on.
 #[test]
 fn disable() {
     for tool in tools("control::disable") {
         for command in ["disable", "disable cpu-clock"] {
             let test = command.replace(' ', "-");
-            let mut recorder = Controlled::start(&tool, &test, &[], "ping\n");
+            let mut recorder = Controlled::start(&tool, &test, &["-D", "-1"], "ping\n");
             recorder.ack();
+            recorder.idle();
+            recorder.does("enable");
             recorder.does(command);
-            let (samples, _) = recorder.end(true);
-            // What the shell did before it waited may have been sampled.
-            assert!(samples < 30, "{}: {samples} samples after {command}", tool.name);
+            let (samples, said) = recorder.end(true);
+            assert!(samples < 30, "{}: {samples} samples after {command}; {said}", tool.name);
             let mut again = Controlled::start(&tool, &format!("{test}-again"), &[], "ping\n");
             again.ack();
             again.does(command);
             again.does(&command.replace("disable", "enable"));
-            assert!(again.end(true).0 >= 30, "{}: enabled again", tool.name);
+            let (samples, said) = again.end(true);
+            assert!(samples >= 30, "{}: {samples} samples when enabled again; {said}", tool.name);
         }
     }
 }
@@ -178,7 +187,7 @@ fn the_other_side_goes() {
         "echo ping | {} record -e cpu-clock -o {} --control fd:0 -- sh -c '{}'",
         kymo().path().display(),
         file.display(),
-        WAITS.trim_start_matches("read line; ")
+        WAITS.replace("echo there; read line; ", "")
     );
     let done = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
     let said = String::from_utf8_lossy(&done.stderr);
