@@ -12,7 +12,7 @@ use crate::writer::{WriterThread, Written};
 use crate::{build_ids, machine, synth};
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::{Attr, BuildId, Compressor, EventSpec, Features, SampleId, build};
-use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError, serial};
+use kymo_perf::evlist::{self, Engine, Evlist, MappedRing, Note, OpenError, RingError};
 use kymo_perf::proc::{self, KernelText, Module};
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
@@ -25,8 +25,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 /// Bytes of records that may be on their way to the disk, at least.
@@ -85,7 +85,6 @@ pub struct Summary {
 /// Everything is open and the output holds what was there before; nothing samples yet.
 pub struct Session {
     plan: Plan,
-    kernel: Box<dyn Kernel>,
     // Rings before events: an event's ring is unmapped before it is closed.
     rings: Vec<MappedRing>,
     events: Evlist,
@@ -106,14 +105,14 @@ impl Session {
     /// # Errors
     /// [`Error`]; nothing was written then, unless it is the output that failed.
     pub fn start(plan: Plan) -> Result<Session, Error> {
-        Session::start_on(Box::new(sys::Real), plan)
+        Session::start_on(Arc::new(sys::Real), plan)
     }
 
     /// As [`Session::start`], on the given kernel.
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start_on(kernel: Box<dyn Kernel>, mut plan: Plan) -> Result<Session, Error> {
+    pub fn start_on(kernel: Arc<dyn Kernel>, mut plan: Plan) -> Result<Session, Error> {
         let workload = prepare(&plan.command)?;
         if plan.observe_command
             && let Some(workload) = &workload
@@ -122,8 +121,8 @@ impl Session {
         }
         // Reading a hundred thousand kernel symbols takes as long as everything else here.
         let modules = std::thread::spawn(|| (proc::kernel_text(), proc::modules()));
-        let (events, rings) = open(kernel.as_ref(), &mut plan)?;
-        let ids = events.ids(kernel.as_ref()).map_err(system("read the ids of events"))?;
+        let (events, rings) = open(&kernel, &mut plan)?;
+        let ids = events.ids().map_err(system("read the ids of events"))?;
         let specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
         let compressor = (plan.options.compress)
@@ -142,7 +141,6 @@ impl Session {
         let (text, modules) = modules.join().unwrap_or_default();
         Ok(Session {
             plan,
-            kernel,
             rings,
             events,
             specs,
@@ -207,7 +205,7 @@ impl Session {
             failed_fd: &failed_fd,
         };
         let mut workload = self.workload;
-        let (plan, kernel, events) = (&self.plan, self.kernel.as_ref(), &self.events);
+        let (plan, events) = (&self.plan, &self.events);
         let (written, result, files) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| writer.run(&receive));
             for (cpu, sources) in groups {
@@ -219,7 +217,7 @@ impl Session {
             }
             ready.wait();
             // From here on nothing new is missed, so what is there already can be listed.
-            let tracking = if plan.observe_command { Ok(()) } else { events.enable(kernel, true) };
+            let tracking = if plan.observe_command { Ok(()) } else { events.enable(true) };
             let existing = Existing {
                 plan,
                 events,
@@ -231,11 +229,11 @@ impl Session {
             let _ = send.send(Message::Synthesized(existing.records));
             drop(send);
             let channel = self.channel;
-            let mut control = Control { plan, kernel, events, workload: workload.as_mut(), channel };
+            let mut control = Control { plan, events, workload: workload.as_mut(), channel };
             let result = tracking
                 .map_err(system("enable the tracking event"))
                 .and_then(|()| control.run(until, failed_fd.as_fd()));
-            if let Err(error) = events.disable(kernel) {
+            if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
             }
             // Release: pairs with the drains' Acquire.
@@ -249,7 +247,6 @@ impl Session {
         written.walk.files.extend(files);
         let finish = Finish {
             events,
-            kernel,
             specs: &self.specs,
             features: self.features,
             modules: &self.modules,
@@ -266,7 +263,11 @@ fn sources<'a>(events: &'a Evlist, rings: &'a [MappedRing]) -> Vec<(Option<u32>,
     let mut groups: Vec<(Option<u32>, Vec<Source<'_>>)> = Vec::new();
     for (index, mapped) in rings.iter().enumerate() {
         let cpu = u32::try_from(mapped.cpu).ok();
-        let fds = if cpu.is_none() { vec![events.owner_fd(mapped)] } else { fds_on(events, mapped.cpu) };
+        let fds = if cpu.is_none() {
+            events.poll_fd(mapped).into_iter().collect()
+        } else {
+            events.poll_fds(mapped.cpu)
+        };
         let source = Source { index, ring: &mapped.ring, fds };
         match groups.last_mut() {
             Some(group) if group.0 == cpu => group.1.push(source),
@@ -274,14 +275,6 @@ fn sources<'a>(events: &'a Evlist, rings: &'a [MappedRing]) -> Vec<(Option<u32>,
         }
     }
     groups
-}
-
-fn fds_on(events: &Evlist, cpu: i32) -> Vec<BorrowedFd<'_>> {
-    let rows = events.events.iter().filter_map(|event| {
-        let row = event.cpus.binary_search(&cpu).ok()?;
-        Some(event.fds[row].iter().map(AsFd::as_fd))
-    });
-    rows.flatten().collect()
 }
 
 /// Forks the command, after a look whether it can be found at all: a typing error should not touch any file.
@@ -315,11 +308,11 @@ fn find(name: &OsStr) -> Result<(), Errno> {
 }
 
 /// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
-fn open(kernel: &dyn Kernel, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+fn open(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
     let mut shrunk = None;
     loop {
-        let mut events = serial::open(kernel, plan.open.clone())?;
-        let rings = events.map_rings(kernel, plan.ring_pages, plan.ring_may_shrink)?;
+        let mut events = evlist::open(Arc::clone(kernel), plan.open.clone(), Engine::Auto)?;
+        let rings = events.map_rings(plan.ring_pages, plan.ring_may_shrink)?;
         let pages = rings.first().map_or(plan.ring_pages, |ring| ring.ring.size_bytes() / sys::page_size());
         if pages >= plan.ring_pages {
             events.notes.extend(shrunk);
@@ -405,7 +398,6 @@ enum Ended {
 /// Turns the events on and waits for the end.
 struct Control<'a> {
     plan: &'a Plan,
-    kernel: &'a dyn Kernel,
     events: &'a Evlist,
     workload: Option<&'a mut Workload>,
     channel: Option<Channel>,
@@ -416,7 +408,7 @@ impl Control<'_> {
         let delay = self.plan.options.delay;
         let on_exec = self.plan.observe_command && delay.is_none();
         if !on_exec && delay.is_none() {
-            self.events.enable(self.kernel, false).map_err(system("enable events"))?;
+            self.events.enable(false).map_err(system("enable events"))?;
         }
         if let Some(workload) = &mut self.workload {
             workload.start().map_err(|source| Error::Command {
@@ -471,11 +463,11 @@ impl Control<'_> {
             });
             if enable_at.is_some_and(|at| at <= Instant::now()) {
                 enable_at = None;
-                self.events.enable(self.kernel, false).map_err(system("enable events"))?;
+                self.events.enable(false).map_err(system("enable events"))?;
             }
             if enable_at.is_none()
                 && let Some(channel) = &mut self.channel
-                && control::obey(channel, self.events, self.kernel)
+                && control::obey(channel, self.events)
             {
                 return Ok(Ended::ByUs);
             }
@@ -512,7 +504,6 @@ fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
 /// What remains to be done when no more records come.
 struct Finish<'a> {
     events: &'a Evlist,
-    kernel: &'a dyn Kernel,
     specs: &'a [EventSpec],
     features: Features,
     modules: &'a [Module],
@@ -561,7 +552,7 @@ impl Finish<'_> {
     /// How many samples the kernel says were lost in all, and the records that tell so.
     fn lost(&self) -> (u64, Vec<u8>) {
         let (mut total, mut records) = (0, Vec::new());
-        for lost in self.events.lost(self.kernel) {
+        for lost in self.events.lost() {
             total += lost.lost;
             let Some(spec) = self.specs.get(lost.event) else { continue };
             let id = SampleId {

@@ -1,26 +1,25 @@
 //! Doing what was commanded.
 use super::{Channel, Command, Detail};
 use kymo_perf::evlist::{Evlist, Request};
-use kymo_perf::sys::Kernel;
 use std::fmt::Write as _;
 use std::io;
 
 /// Does all commands that have arrived and acknowledges each; true if the recording is to end.
-pub(crate) fn obey(channel: &mut Channel, events: &Evlist, kernel: &dyn Kernel) -> bool {
+pub(crate) fn obey(channel: &mut Channel, events: &Evlist) -> bool {
     for command in channel.take() {
         match &command {
             Command::Ping | Command::Stop => {}
             Command::Enable(name) => {
                 let done = match name {
-                    Some(name) => events.switch(kernel, name, true),
-                    None => events.enable(kernel, false).map(|()| events.events.len()),
+                    Some(name) => events.switch(name, true),
+                    None => events.enable(false).map(|()| events.events.len()),
                 };
                 report(channel, "enable", name.as_deref(), done);
             }
             Command::Disable(name) => {
                 let done = match name {
-                    Some(name) => events.switch(kernel, name, false),
-                    None => events.pause(kernel).map(|()| events.events.len()),
+                    Some(name) => events.switch(name, false),
+                    None => events.pause().map(|()| events.events.len()),
                 };
                 report(channel, "disable", name.as_deref(), done);
                 let off = |event: &Request| name.as_deref().is_none_or(|name| name == event.name);

@@ -4,7 +4,7 @@ use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_core::ring::Writer;
 use kymo_data::abi;
 use kymo_perf::ring::Ring;
-use kymo_perf::sys::{Fake, Kernel, perf_event_attr};
+use kymo_perf::sys::{Binding, Descriptor, Fake, Kernel, Place, perf_event_attr};
 use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
 use proptest::prelude::*;
 use std::io;
@@ -35,41 +35,65 @@ impl Shared {
 }
 
 impl Kernel for Shared {
-    fn open(
-        &self,
-        attr: &perf_event_attr,
-        task: i32,
-        cpu: i32,
-        group: Option<BorrowedFd<'_>>,
-        cloexec: bool,
-    ) -> io::Result<OwnedFd> {
-        self.0.fake.open(attr, task, cpu, group, cloexec)
+    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+        self.0.fake.open(attr, place)
     }
-    fn enable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+    fn close(&self, events: Vec<Descriptor>) {
+        self.0.fake.close(events);
+    }
+    fn enable(&self, event: &Descriptor) -> io::Result<()> {
         self.0.fake.enable(event)
     }
-    fn disable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+    fn disable(&self, event: &Descriptor) -> io::Result<()> {
         self.0.fake.disable(event)
     }
-    fn set_output(&self, event: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
+    fn enable_own(&self) -> io::Result<()> {
+        self.0.fake.enable_own()
+    }
+    fn disable_own(&self) -> io::Result<()> {
+        self.0.fake.disable_own()
+    }
+    fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()> {
         self.0.fake.set_output(event, output)
     }
-    fn set_filter(&self, event: BorrowedFd<'_>, filter: &str) -> io::Result<()> {
+    fn set_filter(&self, event: &Descriptor, filter: &str) -> io::Result<()> {
         self.0.fake.set_filter(event, filter)
     }
-    fn id(&self, event: BorrowedFd<'_>) -> io::Result<u64> {
+    fn set_bpf(&self, event: &Descriptor, program: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.fake.set_bpf(event, program)
+    }
+    fn id(&self, event: &Descriptor) -> io::Result<u64> {
         self.0.fake.id(event)
     }
-    fn read(&self, event: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<usize> {
+    fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
         self.0.fake.read(event, words)
     }
-    fn map(&self, event: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring> {
+    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
         let ring = self.0.fake.map(event, data_pages)?;
-        self.0.mapped.lock().unwrap().push((event.try_clone_to_owned()?, data_pages));
+        let file = self.0.fake.poll_fd(event).expect("a file behind it").try_clone_to_owned()?;
+        self.0.mapped.lock().unwrap().push((file, data_pages));
         Ok(ring)
     }
-    fn raise_descriptors(&self) -> Option<u64> {
-        self.0.fake.raise_descriptors()
+    fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>> {
+        self.0.fake.poll_fd(event)
+    }
+    fn descriptor_limit(&self) -> Option<u64> {
+        self.0.fake.descriptor_limit()
+    }
+    fn raise_descriptors(&self, wanted: u64) -> Option<u64> {
+        self.0.fake.raise_descriptors(wanted)
+    }
+    fn reserve_descriptors(&self, more: usize) {
+        self.0.fake.reserve_descriptors(more);
+    }
+    fn last_cpu(&self, task: i32) -> Option<u32> {
+        self.0.fake.last_cpu(task)
+    }
+    fn bind(&self, cpu: u32) -> io::Result<Binding> {
+        self.0.fake.bind(cpu)
+    }
+    fn unbind(&self, before: &Binding) {
+        self.0.fake.unbind(before);
     }
 }
 
@@ -118,7 +142,7 @@ fn record(path: &Path, pushes: &[(usize, usize)], change: impl FnOnce(&mut Optio
         options.call_graph = kymo_record::CallGraph::FramePointers;
         options.ring_pages = Some(1);
         change(&mut options);
-        let session = Session::start_on(Box::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
         let stop = stop_sign();
         let rings = kernel.rings();
         let mut writers: Vec<Writer<'_>> = rings.iter().map(|ring| Writer::new(ring.area())).collect();
@@ -197,7 +221,7 @@ fn a_hostile_ring() {
         let targets = TargetSpec { tids, per_thread: true, ..TargetSpec::default() };
         let mut options = options("cpu-clock", targets, &path);
         options.ring_pages = Some(1);
-        let session = Session::start_on(Box::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
         let stop = stop_sign();
         let rings = kernel.rings();
         // A record of size 0 within the ring's bounds, and after it one that is never reached.
@@ -224,11 +248,11 @@ fn a_session_that_does_not_run() {
     three_threads(|tids| {
         let targets = TargetSpec { tids: tids.clone(), per_thread: true, ..TargetSpec::default() };
         let plan = Plan::resolve(options("cpu-clock", targets.clone(), &path)).unwrap();
-        drop(Session::start_on(Box::new(Fake::new()), plan).unwrap());
+        drop(Session::start_on(Arc::new(Fake::new()), plan).unwrap());
         let mut large = options("cpu-clock", targets, &path);
         large.ring_pages = Some(64);
         let plan = Plan::resolve(large).unwrap();
-        let error = Session::start_on(Box::new(Fake::new().map_limit_pages(8)), plan).err().expect("refused");
+        let error = Session::start_on(Arc::new(Fake::new().map_limit_pages(8)), plan).err().expect("refused");
         assert!(error.to_string().starts_with("failed to map the ring of 64 pages of cpu-clock"), "{error}");
     });
     // The recording of the first session is empty, but it opens.

@@ -2,7 +2,7 @@
 use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
 use crate::skip::skip;
 use kymo_data::abi;
-use kymo_perf::sys::{self, Kernel, Perf, attr_zeroed};
+use kymo_perf::sys::{self, Kernel, Perf, Place, attr_zeroed};
 use kymo_perf::workload::Exit;
 use kymo_record::{CallGraph, Error, Output, Plan, Session, Summary, TargetSpec};
 use std::ffi::OsString;
@@ -15,8 +15,11 @@ fn permitted(test: &str) -> bool {
     attr.type_ = Perf::SOFTWARE;
     attr.set_exclude_kernel(1);
     attr.set_disabled(1);
-    match sys::Real.open(&attr, 0, sys::ANY, None, true) {
-        Ok(_) => true,
+    match sys::Real.open(&attr, &Place::new(0, sys::ANY)) {
+        Ok(event) => {
+            sys::Real.close(vec![event]);
+            true
+        }
         Err(error) => {
             skip(test, &format!("perf events are not permitted: {error}"));
             false
