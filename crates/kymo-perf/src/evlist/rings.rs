@@ -2,10 +2,10 @@
 use super::note::Note;
 use super::{ANY, Evlist};
 use crate::ring::Ring;
-use crate::sys::Descriptor;
+use crate::sys::Kernel;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A ring and whose records it holds.
 #[derive(Debug)]
@@ -42,10 +42,15 @@ impl Evlist {
     ///
     /// # Errors
     /// [`RingError`] if a ring cannot be had even with one page.
-    pub fn map_rings(&mut self, pages: usize, shrink: bool) -> Result<Vec<MappedRing>, RingError> {
+    pub fn map_rings(
+        &mut self,
+        kernel: &dyn Kernel,
+        pages: usize,
+        shrink: bool,
+    ) -> Result<Vec<MappedRing>, RingError> {
         let mut now = pages.max(1).next_power_of_two();
         loop {
-            match self.try_map(now) {
+            match self.try_map(kernel, now) {
                 Err(error) if shrink && now > 1 && error.source.raw_os_error() == Some(libc::EPERM) => {
                     now /= 2
                 }
@@ -58,13 +63,13 @@ impl Evlist {
         }
     }
 
-    fn try_map(&self, pages: usize) -> Result<Vec<MappedRing>, RingError> {
+    fn try_map(&self, kernel: &dyn Kernel, pages: usize) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
         let mut homes: HashMap<(i32, i32), usize> = HashMap::new();
         let per_task = self.cpus() == [ANY];
         for (index, event) in self.events.iter().enumerate() {
             for (row, &cpu) in event.cpus.iter().enumerate() {
-                for (column, fd) in self.table.events[index][row].iter().enumerate() {
+                for (column, fd) in event.fds[row].iter().enumerate() {
                     let task = self.tasks[column];
                     let key = (cpu, if per_task { task } else { ANY });
                     let fail = |redirect, source| RingError {
@@ -75,12 +80,11 @@ impl Evlist {
                         source,
                     };
                     match homes.get(&key).map(|&home| &rings[home]) {
-                        Some(home) => {
-                            let owner = self.owner(home);
-                            self.kernel.set_output(fd, owner).map_err(|source| fail(true, source))?;
-                        }
+                        Some(home) => kernel
+                            .set_output(fd.as_fd(), self.owner_fd(home))
+                            .map_err(|source| fail(true, source))?,
                         None => {
-                            let ring = self.kernel.map(fd, pages).map_err(|source| fail(false, source))?;
+                            let ring = kernel.map(fd.as_fd(), pages).map_err(|source| fail(false, source))?;
                             homes.insert(key, rings.len());
                             rings.push(MappedRing { cpu, task, owner: (index, row, column), ring });
                         }
@@ -91,13 +95,9 @@ impl Evlist {
         Ok(rings)
     }
 
-    /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
-    pub fn poll_fd(&self, ring: &MappedRing) -> Option<BorrowedFd<'_>> {
-        self.kernel.poll_fd(self.owner(ring))
-    }
-
-    fn owner(&self, ring: &MappedRing) -> &Descriptor {
+    /// The descriptor to poll for a ring.
+    pub fn owner_fd(&self, ring: &MappedRing) -> BorrowedFd<'_> {
         let (event, row, column) = ring.owner;
-        &self.table.events[event][row][column]
+        self.events[event].fds[row][column].as_fd()
     }
 }

@@ -1,0 +1,110 @@
+//! Events bound to the cgroup of a command count all that it starts, and nobody else.
+
+use crate::support::skip;
+use kymo_perf::cgroup::OwnCgroup;
+use kymo_perf::cpu_list;
+use kymo_perf::sys::{Perf, attr_zeroed};
+use kymo_perf::workload::{Exit, Workload};
+use perf_event_open_sys::bindings::{PERF_COUNT_SW_PAGE_FAULTS, PERF_FLAG_PID_CGROUP};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::process::Command;
+
+/// Counts page faults in a cgroup, one event per CPU.
+struct Faults(Vec<File>);
+
+impl Faults {
+    fn open(cgroup: &OwnCgroup) -> io::Result<Faults> {
+        let mut attr = attr_zeroed();
+        (attr.type_, attr.config) = (Perf::SOFTWARE, PERF_COUNT_SW_PAGE_FAULTS as u64);
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+        let (directory, flags) = (cgroup.fd(), u64::from(PERF_FLAG_PID_CGROUP));
+        let open = |cpu: u32| {
+            // SAFETY: a whole attr with its size set, which the kernel reads (and whose size it may write).
+            let fd = unsafe {
+                perf_event_open_sys::perf_event_open(&mut attr, directory.as_raw_fd(), cpu as i32, -1, flags)
+            };
+            // SAFETY: just opened, and nobody else's.
+            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
+        };
+        Ok(Faults(cpu_list::parse(&online).into_iter().map(open).collect::<Result<_, _>>()?))
+    }
+
+    fn count(&self) -> u64 {
+        let read = |mut event: &File| {
+            let mut count = [0; 8];
+            event.read_exact(&mut count).unwrap();
+            u64::from_ne_bytes(count)
+        };
+        self.0.iter().map(read).sum()
+    }
+}
+
+fn opened(test: &str) -> Option<(OwnCgroup, Faults)> {
+    let cgroup = OwnCgroup::create().map_err(|error| skip(test, error)).ok()?;
+    let faults = Faults::open(&cgroup).map_err(|error| skip(test, error)).ok()?;
+    Some((cgroup, faults))
+}
+
+fn run_in(cgroup: &OwnCgroup, script: &str) {
+    let mut command = Workload::prepare(&["sh", "-c", script].map(OsString::from)).unwrap();
+    cgroup.add(command.pid()).unwrap();
+    command.start().unwrap();
+    assert_eq!(command.wait().unwrap(), Exit::Code(0), "{script}");
+}
+
+/// Checks that the command and its children are counted, and that what others do meanwhile and afterwards is not.
+#[test]
+fn counts_the_command_only() {
+    let Some((cgroup, faults)) = opened("cgroup::counts_the_command_only") else { return };
+    let outsider =
+        || assert!(Command::new("sh").args(["-c", "/bin/true; /bin/true"]).status().unwrap().success());
+    outsider();
+    assert_eq!(faults.count(), 0);
+    run_in(&cgroup, ":");
+    let alone = faults.count();
+    assert!(alone > 0);
+    run_in(&cgroup, "for i in 1 2 3 4 5 6 7 8; do /bin/true; done");
+    let with_children = faults.count() - alone;
+    assert!(with_children > 2 * alone, "{with_children} faults with eight children, {alone} without");
+    let before = faults.count();
+    outsider();
+    assert_eq!(faults.count(), before);
+    let path = cgroup.path().to_owned();
+    cgroup.remove().unwrap();
+    assert!(!path.exists());
+    assert_eq!(faults.count(), before, "the events outlive the cgroup");
+}
+
+/// Checks that a daemon (own session, its parents gone) is counted until the cgroup is removed, then no more, and that it lives on.
+#[test]
+fn counts_daemons() {
+    let Some((cgroup, faults)) = opened("cgroup::counts_daemons") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (orders, answers) = (directory.path().join("orders"), directory.path().join("answers"));
+    for pipe in [&orders, &answers] {
+        assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    }
+    // It ends when its orders do.
+    let (to, from) = (orders.display(), answers.display());
+    let daemon = format!(
+        "while read order; do for i in 1 2 3 4 5 6 7 8; do /bin/true; done; echo done; done < {to} > {from}"
+    );
+    run_in(&cgroup, &format!("setsid sh -c '({daemon}) &'"));
+    let mut orders = File::create(&orders).unwrap();
+    let mut answers = File::open(&answers).unwrap();
+    let mut work = || {
+        orders.write_all(b"work\n").unwrap();
+        let mut done = [0; 5];
+        answers.read_exact(&mut done).unwrap();
+        faults.count()
+    };
+    let (first, second) = (work(), work());
+    assert!(second > first + 100, "{first} faults, then {second}");
+    assert_eq!(cgroup.remove().unwrap().moved, 1);
+    let moved = faults.count();
+    work();
+    assert_eq!(work(), moved);
+}
