@@ -32,6 +32,7 @@ enum Verb {
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Script(Box<cmd::script::ScriptArgs>),
+    Bench(cmd::bench::BenchArgs),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
 }
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),
         Verb::Script(args) => cmd::script::run(*args),
+        Verb::Bench(args) => cmd::bench::run(args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };

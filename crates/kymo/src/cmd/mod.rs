@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod filter;
 pub(crate) mod generate;

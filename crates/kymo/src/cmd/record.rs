@@ -143,7 +143,7 @@ pub(crate) struct RecordArgs {
 
 /// A list of CPUs, as one value of the command line.
 #[derive(Clone, Debug)]
-struct Cpus(Vec<u32>);
+pub(crate) struct Cpus(pub(crate) Vec<u32>);
 
 fn parse_frequency(text: &str) -> Result<u64, String> {
     match text {
@@ -190,7 +190,7 @@ fn parse_ring(text: &str) -> Result<usize, String> {
     pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
 }
 
-fn parse_cpus(text: &str) -> Result<Cpus, String> {
+pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
     let valid = text.split(',').all(|part| part.split('-').all(|number| number.parse::<u32>().is_ok()));
     let cpus = cpu_list::parse(text);
     if valid && !cpus.is_empty() {
@@ -200,7 +200,7 @@ fn parse_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-fn parse_user(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
     }

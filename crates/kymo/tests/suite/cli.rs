@@ -42,6 +42,11 @@ fn usage_errors_are_129() {
         &["record"],
         &["record", "-F", "fast", "--", "true"],
         &["record", "-e", "no-such-event-here", "--", "true"],
+        &["bench", "no-such-collection"],
+        &["bench", "internals", "no-such-benchmark"],
+        &["bench", "internals", "evlist-open-close", "-e", "no-such-event-here"],
+        &["bench", "internals", "evlist-open-close", "-j", "--model"],
+        &["bench", "internals", "evlist-open-close", "--scope", "inherit"],
     ] {
         let said = kymo().run(arguments);
         assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);

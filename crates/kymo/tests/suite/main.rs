@@ -6,6 +6,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
+//! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
 //! | commands to a recording that runs | `control.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
@@ -14,6 +15,7 @@
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
+mod bench;
 mod cli;
 mod control;
 mod damaged;

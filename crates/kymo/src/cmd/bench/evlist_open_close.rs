@@ -1,0 +1,306 @@
+//! `kymo bench internals evlist-open-close`: what it takes to open an event list, make it ready and close it again.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use kymo_perf::caps;
+use kymo_perf::evlist::{self, Engine, Targets};
+use kymo_perf::explain::{self, Attempt};
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::{self, Selected};
+use kymo_perf::sys::{self, Kernel, Real};
+use kymo_record::{CallGraph, Options, Output, Plan, Rate, TargetSpec};
+use serde_json::json;
+
+use super::list::{List, PHASES, Refused, Round, Scope, samples};
+use super::stats::Stats;
+use crate::cmd::record::{Cpus, parse_cpus, parse_user};
+use crate::exit;
+
+/// The shape of `--json`; raised when a field changes its meaning or goes.
+const SCHEMA_VERSION: u32 = 1;
+const NAME: &str = "internals/evlist-open-close";
+
+/// Open an event list, map its rings, enable, disable and close it
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Options and output are those of `perf bench internals evlist-open-close`.\nThe time is that of one whole round; +- is the standard error of the mean."
+)]
+pub(crate) struct EvlistArgs {
+    /// What to open, in perf's words
+    #[arg(short, long, value_name = "EVENT", default_value = "dummy")]
+    event: String,
+    /// Repeat the events so many times
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    nr_events: u32,
+    /// Rounds to average over
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+    /// Everything on this machine (as without a target)
+    #[arg(short, long)]
+    all_cpus: bool,
+    /// Everything on these CPUs: 0-2,5
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = parse_cpus)]
+    cpus: Option<Cpus>,
+    /// These processes
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    pids: Vec<i32>,
+    /// These threads
+    #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
+    tids: Vec<i32>,
+    /// All processes of this user (name or number)
+    #[arg(short, long = "uid", value_name = "USER", value_parser = parse_user)]
+    user: Option<u32>,
+    /// One ring per thread instead of one per CPU
+    #[arg(long)]
+    per_thread: bool,
+    /// Use so many workers; without a number, as many as there are CPUs [default: the list chooses by its size]
+    #[arg(short = 'j', long = "jobs", value_name = "N", num_args = 0..=1, default_missing_value = "0", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    jobs: Option<u16>,
+    /// Use the reference: everything in one thread
+    #[arg(long, conflicts_with = "jobs")]
+    model: bool,
+    /// Print the time of each phase, too
+    #[arg(short, long)]
+    detail: bool,
+    /// How to bind events to tasks [default: as `kymo record` would]
+    #[arg(long, value_name = "SCOPE")]
+    scope: Option<Scope>,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: EvlistArgs) -> anyhow::Result<ExitCode> {
+    let list = list(&args)?;
+    let kernel: Arc<dyn Kernel> = Arc::new(Real);
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        writeln!(out, "# Running '{NAME}' benchmark:")?;
+    }
+    let (mut total, mut phases) = (Stats::default(), [Stats::default(); PHASES.len()]);
+    let mut first: Option<Round> = None;
+    for _ in 0..args.iterations {
+        let round = list.round(&kernel).map_err(|error| explained(error, &list))?;
+        total.add(us(round.phases.iter().sum()));
+        phases.iter_mut().zip(round.phases).for_each(|(stats, took)| stats.add(us(took)));
+        if first.is_none() {
+            round.notes.iter().for_each(|note| eprintln!("kymo bench: {note}"));
+            if !args.json {
+                write_head(&mut out, &args, &list, &round)?;
+            }
+            first = Some(round);
+        }
+    }
+    let Some(first) = first else { return Ok(ExitCode::SUCCESS) };
+    if args.json {
+        let json = as_json(&args, &list, &first, &total, &phases);
+        serde_json::to_writer_pretty(&mut out, &json)?;
+        writeln!(out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "  Average open-close took: {:.3} usec (+- {:.3} usec)", total.mean(), total.error())?;
+    if args.detail {
+        for (name, stats) in PHASES.iter().zip(&phases) {
+            writeln!(out, "    {name} took:\t{:.3} usec (+- {:.3} usec)", stats.mean(), stats.error())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn us(took: Duration) -> f64 {
+    took.as_nanos() as f64 / 1e3
+}
+
+/// perf's lines, and what only kymo has to say.
+fn write_head(out: &mut dyn Write, args: &EvlistArgs, list: &List, round: &Round) -> std::io::Result<()> {
+    writeln!(out, "  Number of workers:\t{}", workers(list.engine))?;
+    writeln!(out, "  Number of cpus:\t{}", round.cpus)?;
+    writeln!(out, "  Number of threads:\t{}", round.tasks)?;
+    writeln!(out, "  Number of events:\t{} ({} fds)", list.plan.events.len(), round.descriptors)?;
+    writeln!(out, "  Number of iterations:\t{}", args.iterations)?;
+    if let Some(words) = scope_words(list) {
+        writeln!(out, "  Scope:\t\t{words}")?;
+    }
+    out.flush()
+}
+
+fn workers(engine: Engine) -> String {
+    match engine {
+        Engine::Serial => "1".into(),
+        Engine::Parallel { workers: Some(workers) } => workers.to_string(),
+        Engine::Parallel { workers: None } => format!("{} (as CPUs)", sys::online_cpus().len()),
+        Engine::Auto => "chosen by the list".into(),
+    }
+}
+
+fn scope_words(list: &List) -> Option<String> {
+    let scope = list.scope?;
+    let unfiltered = scope == Scope::Filtered && !list.plan.events.iter().any(samples);
+    let remark = if unfiltered { " (without a filter: these events never sample)" } else { "" };
+    Some(format!("{}{remark}", scope.name()))
+}
+
+fn as_json(
+    args: &EvlistArgs,
+    list: &List,
+    first: &Round,
+    total: &Stats,
+    phases: &[Stats],
+) -> serde_json::Value {
+    let phases: serde_json::Map<String, serde_json::Value> = PHASES
+        .iter()
+        .zip(phases)
+        .map(|(name, stats)| {
+            ((*name).into(), json!({ "average_us": stats.mean(), "error_us": stats.error() }))
+        })
+        .collect();
+    json!({
+        "schema": "kymo-bench",
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": NAME,
+        "engine": match list.engine {
+            Engine::Serial => "serial",
+            Engine::Parallel { .. } => "parallel",
+            Engine::Auto => "auto",
+        },
+        "workers": match list.engine {
+            Engine::Serial => Some(1),
+            Engine::Parallel { workers } => workers.or(Some(sys::online_cpus().len())),
+            Engine::Auto => None,
+        },
+        "scope": list.scope.map(Scope::name),
+        "cpus": first.cpus,
+        "threads": first.tasks,
+        "events": list.plan.events.len(),
+        "descriptors": first.descriptors,
+        "iterations": args.iterations,
+        "average_us": total.mean(),
+        "error_us": total.error(),
+        "phases": phases,
+        "notes": first.notes,
+    })
+}
+
+/// What to open, for whom, and how.
+fn list(args: &EvlistArgs) -> anyhow::Result<List> {
+    let selected =
+        select(&args.event, args.nr_events).map_err(|error| exit::usage(anyhow::anyhow!(error)))?;
+    let plan = Plan::resolve(options(args, selected))?;
+    plan.notes.iter().for_each(|note| eprintln!("kymo bench: {note}"));
+    let system = plan.system();
+    let per_thread = plan.open.targets.cpus == [sys::ANY];
+    let (ring_pages, mut open) = (plan.ring_pages, plan.open);
+    // As in perf, no event that only tracks: the first one does.
+    open.events.retain(|event| !event.immediate);
+    if let Some(first) = open.events.first_mut() {
+        first.attr.set_mmap(1);
+        first.attr.set_mmap2(1);
+        first.attr.set_comm(1);
+        first.attr.set_comm_exec(1);
+        first.attr.set_task(1);
+    }
+    let engine = match args.jobs {
+        _ if args.model => Engine::Serial,
+        None => Engine::Auto,
+        Some(0) => Engine::Parallel { workers: None },
+        Some(workers) => Engine::Parallel { workers: Some(workers.into()) },
+    };
+    let scope = match args.scope {
+        Some(Scope::Filtered | Scope::Inherit | Scope::ThreadCpu) if system => {
+            let error =
+                anyhow::anyhow!("--scope binds events to tasks, and there are none: use -p, -t or -u");
+            return Err(exit::usage(error));
+        }
+        Some(_) if per_thread => {
+            return Err(exit::usage(anyhow::anyhow!(
+                "--per-thread has one event per thread, whatever --scope says"
+            )));
+        }
+        Some(scope) => Some(scope),
+        None if system || per_thread => None,
+        None => Some(default_scope(&open)),
+    };
+    let mut list = List { pids: args.pids.clone(), plan: open, scope, engine, ring_pages };
+    if list.scope == Some(Scope::Filtered) && list.pids.is_empty() && list.plan.events.iter().any(samples) {
+        list.pids = processes(&list.plan.targets);
+    }
+    list.shape(&sys::online_cpus());
+    Ok(list)
+}
+
+/// Events on CPUs where they are permitted and need no filter; otherwise perf's shape.
+fn default_scope(open: &evlist::Plan) -> Scope {
+    if caps::probe().perfmon() && !open.events.iter().any(samples) { Scope::Filtered } else { Scope::Inherit }
+}
+
+fn processes(targets: &Targets) -> Vec<i32> {
+    let mut pids: Vec<i32> =
+        targets.tasks.iter().filter_map(|&task| kymo_perf::proc::process_of(task)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// The events, so many times.
+fn select(text: &str, times: u32) -> Result<Vec<Selected>, String> {
+    let groups = selector::parse(text).map_err(|error| error.to_string())?;
+    let events = selector::resolve(&groups, &Machine::here()).map_err(|error| error.to_string())?;
+    let repeated = (0..times as usize).flat_map(|time| {
+        let first = time * events.len();
+        events.iter().map(move |event| Selected { leader: event.leader + first, ..event.clone() })
+    });
+    Ok(repeated.collect())
+}
+
+/// As perf's benchmark: perf's default frequency, no call chains.
+fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
+    let nobody = args.pids.is_empty() && args.tids.is_empty() && args.user.is_none();
+    Options {
+        events,
+        rate: Rate::Frequency(4000),
+        call_graph: CallGraph::None,
+        targets: TargetSpec {
+            command: Vec::new(),
+            pids: args.pids.clone(),
+            tids: args.tids.clone(),
+            uid: args.user,
+            all: args.all_cpus || (nobody && args.cpus.is_none()),
+            cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
+            per_thread: args.per_thread,
+        },
+        inherit: None,
+        ring_pages: None,
+        data: false,
+        switch_events: false,
+        raw: false,
+        sample_cpu: false,
+        period: false,
+        counts: false,
+        no_samples: false,
+        delay: None,
+        clock: None,
+        compress: None,
+        build_ids: false,
+        output: Output::File(PathBuf::new()),
+        cmdline: Vec::new(),
+        version: String::new(),
+    }
+}
+
+/// A refusal of the kernel in words, with what to do.
+fn explained(error: anyhow::Error, list: &List) -> anyhow::Error {
+    let Some(Refused(open)) = error.downcast_ref::<Refused>() else { return error };
+    let errno = open.source.raw_os_error().unwrap_or(0);
+    let targets = &list.plan.targets;
+    let descriptors = (list.plan.events.len() * targets.cpus.len() * targets.tasks.len()) as u64;
+    match Attempt::of(open, &list.plan.events, Some(descriptors)) {
+        Some(attempt) => anyhow::anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
+        None => error,
+    }
+}

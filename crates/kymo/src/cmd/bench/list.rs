@@ -1,0 +1,154 @@
+//! The event list that is opened and closed: from arguments to a plan, and one round of all phases.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use kymo_perf::bpf::{Follow, Follower};
+use kymo_perf::cgroup::OwnCgroup;
+use kymo_perf::evlist::{self, Engine, OpenError, Plan, Request, Targets};
+use kymo_perf::sys::{Kernel, Perf};
+
+/// The parts of a round, in order.
+pub(crate) const PHASES: [&str; 8] = ["init", "open", "mmap", "enable", "disable", "munmap", "close", "fini"];
+
+/// How events are bound to whom they observe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scope {
+    /// Events on CPUs that observe a cgroup of their own (an empty one here)
+    Cgroup,
+    /// Events on CPUs, whose samples of other processes are dropped in the kernel
+    Filtered,
+    /// Events on every task and CPU, inherited by new tasks
+    Inherit,
+    /// Events on every task and CPU
+    ThreadCpu,
+}
+
+impl Scope {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Scope::Cgroup => "cgroup",
+            Scope::Filtered => "filtered",
+            Scope::Inherit => "inherit",
+            Scope::ThreadCpu => "thread-cpu",
+        }
+    }
+}
+
+/// Whether the event can sample at all. What cannot needs no filter.
+pub(crate) fn samples(request: &Request) -> bool {
+    !(request.attr.type_ == Perf::SOFTWARE && request.attr.config == Perf::SW_DUMMY)
+}
+
+/// What is opened again and again.
+pub(crate) struct List {
+    /// Events and targets; tasks as they were at the start.
+    pub(crate) plan: Plan,
+    /// The processes that were named, to be followed where events are on CPUs.
+    pub(crate) pids: Vec<i32>,
+    /// `None`: the target leaves no choice.
+    pub(crate) scope: Option<Scope>,
+    pub(crate) engine: Engine,
+    pub(crate) ring_pages: usize,
+}
+
+/// What one round showed.
+pub(crate) struct Round {
+    pub(crate) descriptors: usize,
+    pub(crate) tasks: usize,
+    pub(crate) cpus: usize,
+    /// What the list says was changed so that the machine would accept it.
+    pub(crate) notes: Vec<String>,
+    pub(crate) phases: [Duration; PHASES.len()],
+}
+
+impl List {
+    /// Gives events of tasks the shape of the scope.
+    pub(crate) fn shape(&mut self, online: &[u32]) {
+        let inherit = match self.scope {
+            None => return,
+            Some(Scope::Inherit) => 1,
+            Some(Scope::ThreadCpu) => 0,
+            Some(Scope::Filtered | Scope::Cgroup) => {
+                self.plan.targets = Targets::system(online);
+                0
+            }
+        };
+        self.plan.events.iter_mut().for_each(|event| event.attr.set_inherit(inherit));
+    }
+
+    /// Opens, maps, enables, disables and closes everything once. Making the copy of the plan is not in the time, as in perf.
+    pub(crate) fn round(&self, kernel: &Arc<dyn Kernel>) -> anyhow::Result<Round> {
+        let (mut plan, kernel) = (self.plan.clone(), Arc::clone(kernel));
+        let mut clock = Clock::start();
+        let cgroup = match self.scope {
+            Some(Scope::Cgroup) => Some(OwnCgroup::create()?),
+            _ => None,
+        };
+        if let Some(cgroup) = &cgroup {
+            plan.targets.cgroup = Some(cgroup.fd());
+        }
+        let filtered = self.scope == Some(Scope::Filtered) && plan.events.iter().any(samples);
+        let follower = filtered.then(|| Follower::start(Follow::Processes(&self.pids))).transpose()?;
+        clock.next();
+        let mut events = evlist::open(kernel, plan, self.engine).map_err(Refused)?;
+        if let Some(follower) = &follower {
+            let program = events.set_bpf(follower.program(), |event| samples(&event.request));
+            program.context("failed to attach the filter to the events")?;
+        }
+        clock.next();
+        let rings = events.map_rings(self.ring_pages, true)?;
+        // A recorder needs them, and perf asks for them, too.
+        events.ids().context("failed to read the ids of events")?;
+        clock.next();
+        events.enable(true).and_then(|()| events.enable(false)).context("failed to enable events")?;
+        clock.next();
+        events.disable().context("failed to disable events")?;
+        let (descriptors, tasks, cpus) = (events.descriptors(), events.tasks.len(), events.cpus().len());
+        let notes = events.notes.iter().map(ToString::to_string).collect();
+        clock.next();
+        drop(rings);
+        clock.next();
+        events.close();
+        clock.next();
+        drop(follower);
+        if let Some(cgroup) = cgroup {
+            cgroup.remove()?;
+        }
+        clock.next();
+        Ok(Round { descriptors, tasks, cpus, notes, phases: clock.phases })
+    }
+}
+
+/// The kernel did not open an event.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) OpenError);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+struct Clock {
+    since: Instant,
+    phase: usize,
+    phases: [Duration; PHASES.len()],
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock { since: Instant::now(), phase: 0, phases: [Duration::ZERO; PHASES.len()] }
+    }
+
+    /// The running phase ends, the next begins.
+    fn next(&mut self) {
+        let now = Instant::now();
+        self.phases[self.phase] = now - self.since;
+        self.phase += 1;
+        self.since = now;
+    }
+}

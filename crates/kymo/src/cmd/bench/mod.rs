@@ -1,0 +1,79 @@
+//! `kymo bench`: how fast kymo's own parts are on this machine.
+//!
+//! A collection is a subcommand with benchmarks as its subcommands, as in `perf bench`; a benchmark is one file with its arguments and a
+//! `run`. Where perf has the same benchmark, options, output and units are perf's, so that both can be raced by a script.
+
+mod evlist_open_close;
+mod list;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+/// Measure kymo's own parts on this machine
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    collection: Option<Collection>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Collection {
+    /// Parts that every recording uses
+    Internals(InternalsArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+struct InternalsArgs {
+    #[command(subcommand)]
+    benchmark: Option<Internals>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Internals {
+    EvlistOpenClose(Box<evlist_open_close::EvlistArgs>),
+}
+
+/// Only to ask clap for the names below this verb.
+#[derive(Parser)]
+struct Names {
+    #[command(subcommand)]
+    collection: Option<Collection>,
+}
+
+/// Runs the verb. Without a collection, or without a benchmark, it lists what there is.
+pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    match args.collection {
+        None => list_collections(),
+        Some(Collection::Internals(args)) => match args.benchmark {
+            None => list_benchmarks("internals"),
+            Some(Internals::EvlistOpenClose(args)) => return evlist_open_close::run(*args),
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_collections() {
+    println!("Usage: \n\tkymo bench <collection> <benchmark> [<options>]\n");
+    println!("        # List of all available benchmark collections:\n");
+    print_names(&Names::command());
+}
+
+fn list_benchmarks(collection: &str) {
+    println!("\n        # List of available benchmarks for collection '{collection}':\n");
+    if let Some(command) = Names::command().find_subcommand(collection) {
+        print_names(command);
+    }
+}
+
+/// Names and what they stand for, in perf's columns.
+fn print_names(command: &clap::Command) {
+    for sub in command.get_subcommands() {
+        let about = sub.get_about().map_or_else(String::new, ToString::to_string);
+        println!("{:>14}: {about}", sub.get_name());
+    }
+    println!();
+}
