@@ -3,16 +3,14 @@
 //!
 //! `cargo run --release -p kymo-perf --example scope_cost [ROUNDS]`. One worker process does the same work in every configuration; the
 //! configurations alternate in every round, so that what else runs on the machine hits all alike. Root, no other recording.
-use kymo_perf::bpf::{Follow, Follower, set_program};
+use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::cpu_list;
-use kymo_perf::sys::{Perf, attr_zeroed};
+use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, online_cpus};
 use kymo_perf::workload::Workload;
-use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_DUMMY, PERF_FLAG_PID_CGROUP};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -32,8 +30,8 @@ enum Scope {
     Wide,
 }
 
-const CLOCK: u64 = PERF_COUNT_SW_CPU_CLOCK as u64;
-const DUMMY: u64 = PERF_COUNT_SW_DUMMY as u64;
+const CLOCK: u64 = Perf::SW_CPU_CLOCK;
+const DUMMY: u64 = Perf::SW_DUMMY;
 
 /// Name, scope, event, how many of it.
 const CONFIGURATIONS: [(&str, Scope, u64, usize); 14] = [
@@ -70,7 +68,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn survey(rounds: usize) -> Result<(), Failure> {
-    let cpus = cpu_list::parse(&std::fs::read_to_string("/sys/devices/system/cpu/online")?);
+    let cpus = online_cpus();
     let cgroup = OwnCgroup::create()?;
     let mut worker = Command::new(std::env::current_exe()?)
         .arg("worker")
@@ -94,13 +92,13 @@ fn survey(rounds: usize) -> Result<(), Failure> {
             let index = (step + round) % CONFIGURATIONS.len();
             let (_, scope, event, count) = CONFIGURATIONS[index];
             let begin = Instant::now();
-            let events = open(scope, event, count, pid, cgroup.fd().as_raw_fd(), &cpus)?;
+            let events = open(scope, event, count, pid, cgroup.fd().as_fd(), &cpus)?;
             let follower = match scope {
                 Scope::Filtered => Some(Follower::start(Follow::Processes(&[pid]))?),
                 _ => None,
             };
             if let Some(follower) = &follower {
-                events.iter().try_for_each(|event| set_program(event.as_fd(), follower.program()))?;
+                events.iter().try_for_each(|event| Real.set_bpf(event, follower.program()))?;
             }
             seen[index][WORK.len()].push(begin.elapsed().as_nanos() as u64);
             for (column, (work, _)) in WORK.iter().enumerate() {
@@ -111,7 +109,8 @@ fn survey(rounds: usize) -> Result<(), Failure> {
                 seen[index][column].push(time);
             }
             let begin = Instant::now();
-            drop((events, follower));
+            Real.close(events);
+            drop(follower);
             seen[index][WORK.len() + 1].push(begin.elapsed().as_nanos() as u64);
         }
     }
@@ -225,41 +224,25 @@ fn open(
     event: u64,
     count: usize,
     pid: i32,
-    cgroup: RawFd,
+    cgroup: BorrowedFd<'_>,
     cpus: &[u32],
-) -> io::Result<Vec<OwnedFd>> {
+) -> io::Result<Vec<Descriptor>> {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;
     attr.config = event;
     attr.sample_type = Perf::SAMPLE_IP | Perf::SAMPLE_TID | Perf::SAMPLE_TIME;
+    attr.set_inherit(matches!(scope, Scope::Inherit).into());
     if event == CLOCK {
         attr.set_freq(1);
         attr.__bindgen_anon_1.sample_freq = 997;
     }
-    let (target, flags) = match scope {
-        Scope::Bare => return Ok(Vec::new()),
-        Scope::Inherit => {
-            attr.set_inherit(1);
-            (pid, 0)
-        }
-        Scope::Cgroup => (cgroup, PERF_FLAG_PID_CGROUP),
-        Scope::Wide | Scope::Filtered => (-1, 0),
+    let place = |cpu: u32| match scope {
+        Scope::Inherit => Place::new(pid, cpu as i32),
+        Scope::Cgroup => Place { cgroup: Some(cgroup), ..Place::cpu(cpu as i32) },
+        Scope::Bare | Scope::Wide | Scope::Filtered => Place::cpu(cpu as i32),
     };
-    let mut events = Vec::new();
-    for _ in 0..count {
-        for &cpu in cpus {
-            // SAFETY: attr is a whole attr with its size set; the kernel only reads it.
-            let fd = unsafe {
-                perf_event_open_sys::perf_event_open(&mut attr, target, cpu as i32, -1, u64::from(flags))
-            };
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // SAFETY: just opened, and nobody else's.
-            events.push(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-    Ok(events)
+    let places = (0..count).flat_map(|_| cpus).map(|&cpu| place(cpu));
+    places.map(|place| Real.open(&attr, &place)).collect()
 }
 
 fn worker() -> Result<(), Failure> {

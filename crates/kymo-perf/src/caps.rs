@@ -6,7 +6,7 @@
 use crate::machine::Machine;
 use crate::pmu::text;
 use crate::selector::EventAttr;
-use crate::sys::{Kernel, Real, perf_event_attr};
+use crate::sys::{Kernel, Place, Real, perf_event_attr};
 use crate::tracefs::TracefsError;
 use perf_event_open_sys::bindings;
 use std::fs;
@@ -352,7 +352,10 @@ fn trials(machine: &Machine, kernel: &dyn Kernel) -> Trials {
     let attempt = |attr: perf_event_attr, task: i32, cpu: i32| -> Trial {
         let mut attr = attr;
         attr.set_disabled(1);
-        kernel.open(&attr, task, cpu, None, true).map(drop).map_err(|error| error.raw_os_error().unwrap_or(0))
+        kernel
+            .open(&attr, &Place::new(task, cpu))
+            .map(|event| kernel.close(vec![event]))
+            .map_err(|error| error.raw_os_error().unwrap_or(0))
     };
     let tracepoint = machine.tracefs().find("sched", "sched_switch").ok().map(|point| {
         let attr =

@@ -8,7 +8,7 @@ use crate::caps::{Caps, TracefsState};
 use crate::machine::Machine;
 use crate::pmu::Pmu;
 use crate::selector::{EventAttr, KnownKind, cache_events, known_events};
-use crate::sys::{ANY, Kernel};
+use crate::sys::{ANY, Kernel, Place};
 use crate::tracefs::{Tracepoint, glob};
 use perf_event_open_sys::bindings;
 
@@ -304,7 +304,10 @@ impl Lister<'_> {
         let open = |attr: EventAttr, task: i32, cpu: i32| {
             let mut raw = attr.to_raw();
             raw.set_disabled(1);
-            self.kernel.open(&raw, task, cpu, None, true).map_err(|error| error.raw_os_error().unwrap_or(0))
+            let opened = self.kernel.open(&raw, &Place::new(task, cpu));
+            opened
+                .map(|event| self.kernel.close(vec![event]))
+                .map_err(|error| error.raw_os_error().unwrap_or(0))
         };
         if let Some(cpu) = cpu {
             return match open(attr, ANY, cpu as i32) {

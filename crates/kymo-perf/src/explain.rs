@@ -47,7 +47,7 @@ impl<'a> Attempt<'a> {
             cpu: error.cpu.unwrap_or(ANY),
             task_owner: owner(task),
             in_group: request.leader.is_some(),
-            descriptors,
+            descriptors: error.shortage.map(|shortage| shortage.needed).or(descriptors),
         })
     }
 

@@ -34,13 +34,14 @@
 //! What becomes of `cycles` on a machine without hardware counters? The scripted kernel has none.
 //!
 //! ```
-//! use kymo_perf::evlist::{Plan, Request, Targets, serial};
+//! use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
 //! use kymo_perf::sys::{Fake, Perf, attr_zeroed};
+//! use std::sync::Arc;
 //!
 //! let mut attr = attr_zeroed();
 //! (attr.type_, attr.config) = (Perf::HARDWARE, Perf::HW_CPU_CYCLES);
 //! let plan = Plan { events: vec![Request::new("cycles", attr)], targets: Targets::tasks(vec![10, 11], &[0, 1]) };
-//! let list = serial::open(&Fake::new().without_pmu(), plan)?;
+//! let list = evlist::open(Arc::new(Fake::new().without_pmu()), plan, Engine::Auto)?;
 //! assert_eq!(list.descriptors(), 4); // two tasks on two CPUs
 //! assert_eq!(list.events[0].request.name, "cpu-clock");
 //! assert_eq!(list.notes.len(), 1); // and it says so

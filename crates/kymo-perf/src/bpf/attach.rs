@@ -8,8 +8,7 @@ use super::sys::{self, ProgramKind};
 use super::types::TaskTypes;
 use crate::tracefs::Tracefs;
 use std::ffi::CStr;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// How the programs that follow are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +26,8 @@ pub(super) struct Wanted {
     pub(super) children: bool,
     /// There is an entry that waits for its exec.
     pub(super) from_exec: bool,
+    /// What has ended stays in the map.
+    pub(super) keep_ended: bool,
 }
 
 /// Most bytes of the verifier's words that an error carries: the end, where the reason is.
@@ -71,10 +72,11 @@ pub(super) fn attach(how: Attachment, maps: Maps, wanted: Wanted) -> Result<Vec<
 fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
     let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
     let flags = Source::Argument(1);
-    let mut points: Vec<(&'static str, &'static CStr, Program)> = vec![
-        ("kymo_newtask", c"task_newtask", program::newtask(maps, Source::Task, flags, wanted.children)),
-        ("kymo_exit", c"sched_process_exit", program::exit(maps, Source::Task)),
-    ];
+    let mut points: Vec<(&'static str, &'static CStr, Program)> =
+        vec![("kymo_newtask", c"task_newtask", program::newtask(maps, Source::Task, flags, wanted.children))];
+    if !wanted.keep_ended {
+        points.push(("kymo_exit", c"sched_process_exit", program::exit(maps, Source::Task)));
+    }
     if maps.key == Key::Thread {
         points.push(("kymo_exec", c"sched_process_exec", program::exec(maps, Source::Argument(1))));
     }
@@ -102,10 +104,12 @@ fn attach_events(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
     let newtask = point("task", "task_newtask")?;
     let (id, flags) = (newtask.field("pid")?, newtask.field("clone_flags")?);
     links.push(attach("kymo_newtask", &newtask, &program::newtask(maps, id, flags, wanted.children))?);
-    let exit = point("sched", "sched_process_exit")?;
-    // Which exit is a process's last is in the record since Linux 6.16.
-    let last = if maps.key == Key::Process { exit.field("group_dead")? } else { Source::Task };
-    links.push(attach("kymo_exit", &exit, &program::exit(maps, last))?);
+    if !wanted.keep_ended {
+        let exit = point("sched", "sched_process_exit")?;
+        // Which exit is a process's last is in the record since Linux 6.16.
+        let last = if maps.key == Key::Process { exit.field("group_dead")? } else { Source::Task };
+        links.push(attach("kymo_exit", &exit, &program::exit(maps, last))?);
+    }
     if maps.key == Key::Thread {
         let exec = point("sched", "sched_process_exec")?;
         links.push(attach("kymo_exec", &exec, &program::exec(maps, exec.field("old_pid")?))?);
@@ -152,14 +156,6 @@ fn offset(format: &str, name: &str) -> Option<i16> {
         (parts.next()?.rsplit([' ', '*']).next()? == name).then_some(())?;
         parts.next()?.trim().strip_prefix("offset:")?.parse().ok()
     })
-}
-
-/// Lets an event's samples pass through a program.
-///
-/// # Errors
-/// What `ioctl(2)` says: EINVAL for an event that cannot have one, EEXIST if it has one.
-pub fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    sys::set_program(event, program)
 }
 
 #[cfg(test)]

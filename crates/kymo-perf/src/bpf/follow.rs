@@ -5,16 +5,14 @@ use super::error::BpfError;
 use super::map::{Followed, State};
 use super::program::{self, FROM_EXEC, Key, Maps, NOW};
 use super::sys::ProgramKind;
-use crate::proc;
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How many processes (or threads) can be followed at the same time if never said. The table takes 1 MiB.
 const ENTRIES: u32 = 1 << 16;
 
-/// How often the threads of targets are listed at most, until a list has nobody new.
-const ROUNDS: usize = 16;
+/// The same where ended processes stay in the map: as many as can pass in a long recording. The table takes 4 MiB.
+const ENTRIES_KEPT: u32 = 1 << 18;
 
 /// Who is to be followed. Ids are those of the first pid namespace.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +35,8 @@ pub enum Follow<'a> {
 pub struct Options {
     /// How to attach; `None`: by raw tracepoints, else by tracepoint events.
     pub attachment: Option<Attachment>,
-    /// Keep an entry for each thread even where one for each process would do, as older kernels need it.
-    pub by_thread: bool,
+    /// Leave ended processes in the map, as kernels need it that do not tell which exit is a process's last.
+    pub keep_ended: bool,
     /// How many can be followed at the same time.
     pub entries: Option<u32>,
 }
@@ -81,32 +79,29 @@ impl Follower {
     pub fn start_with(who: Follow<'_>, options: &Options) -> Result<Follower, BpfError> {
         let key = match who {
             Follow::Threads { .. } => Key::Thread,
-            _ if options.by_thread => Key::Thread,
-            _ => Key::Process,
+            Follow::Processes(_) | Follow::Command(_) => Key::Process,
         };
         if let Some(how) = options.attachment {
             return Follower::begin(who, how, key, options);
         }
         Follower::begin(who, Attachment::Raw, key, options).or_else(|raw| {
-            let events = |key| Follower::begin(who, Attachment::Tracepoint, key, options);
-            events(key)
+            let events = |options| Follower::begin(who, Attachment::Tracepoint, key, &options);
+            events(*options)
                 .or_else(|error| match error {
-                    // This kernel's records do not tell a process's last exit: an entry for each thread then.
-                    BpfError::Field { .. } if key == Key::Process => events(Key::Thread),
+                    // Before Linux 6.16 the records do not tell a process's last exit.
+                    BpfError::Field { .. } => events(Options { keep_ended: true, ..*options }),
                     error => Err(error),
                 })
-                .map_err(|tracepoint| {
-                    // Nothing works: a reason that a person can do something about, if there is one.
-                    match available() {
-                        Err(reason) => BpfError::Unavailable(reason),
-                        Ok(()) => BpfError::Both { raw: Box::new(raw), tracepoint: Box::new(tracepoint) },
-                    }
+                .map_err(|tracepoint| match available() {
+                    // A reason that a person can do something about, if there is one.
+                    Err(reason) => BpfError::Unavailable(reason),
+                    Ok(()) => BpfError::Both { raw: Box::new(raw), tracepoint: Box::new(tracepoint) },
                 })
         })
     }
 
     fn begin(who: Follow<'_>, how: Attachment, key: Key, options: &Options) -> Result<Follower, BpfError> {
-        let entries = options.entries.unwrap_or(ENTRIES);
+        let entries = options.entries.unwrap_or(if options.keep_ended { ENTRIES_KEPT } else { ENTRIES });
         let followed = Followed::new(entries).map_err(|cause| BpfError::Map {
             what: "who is followed",
             entries,
@@ -118,6 +113,7 @@ impl Follower {
         let wanted = Wanted {
             children: !matches!(who, Follow::Threads { children: false, .. }),
             from_exec: matches!(who, Follow::Command(_)),
+            keep_ended: options.keep_ended,
         };
         // I2: whoever is made from here on is seen; only then is anyone entered.
         let links = attach::attach(how, maps, wanted)?;
@@ -134,9 +130,7 @@ impl Follower {
     pub fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
         let entered = match who {
             Follow::Command(pid) => self.enter(&[pid], FROM_EXEC),
-            Follow::Threads { ids, .. } => self.enter(ids, NOW),
-            Follow::Processes(pids) if self.key == Key::Process => self.enter(pids, NOW),
-            Follow::Processes(pids) => self.enter_threads_of(pids),
+            Follow::Threads { ids, .. } | Follow::Processes(ids) => self.enter(ids, NOW),
         };
         let settled = entered.and_then(|()| self.state.settle(true));
         settled.map_err(|cause| BpfError::Enter { targets: who.count(), cause })
@@ -150,24 +144,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Lists and enters until a list has nobody new: a thread that one made before it was entered is in the next list (I4).
-    fn enter_threads_of(&mut self, pids: &[i32]) -> io::Result<()> {
-        let mut known = BTreeSet::new();
-        let missed_before = self.missed_at_entry;
-        for _ in 0..ROUNDS {
-            let found: Vec<i32> = pids.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect();
-            // Everyone again, not only the new ones; those that did not fit are counted once.
-            self.missed_at_entry = missed_before;
-            self.enter(&found, NOW)?;
-            let new = found.into_iter().filter(|&id| known.insert(id)).count();
-            if new == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The program that decides for each sample. Give it to the events that sample, but never to tracepoints: there it would hide the
+    /// The program that decides for each sample. Give it to the events that sample ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there it would hide the
     /// hits from everyone else, too.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.sample.as_fd()

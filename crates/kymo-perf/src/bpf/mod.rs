@@ -17,7 +17,8 @@
 //!
 //! Keys are *process* ids wherever processes are followed: a thread belongs to whom its process belongs, so 10,000 threads are one entry, need no list of
 //! /proc, and cannot slip away between a list and its use; and an exec in a thread that is not the first (which takes over the first one's
-//! id) changes nothing. Keys are *thread* ids where threads are asked for, and on kernels that do not tell which exit is a process's last.
+//! id) changes nothing. Keys are *thread* ids where threads are asked for. Kernels without type information and before 6.16 do not tell which exit is a process's
+//! last: there ended processes stay in the map, which is larger then; I3 makes that harmless.
 //!
 //! # Invariants
 //! - **I1** A sample is kept if and only if what ran is in FOLLOWED with 1. The program decides before the kernel collects the sample's data.
@@ -53,7 +54,7 @@ mod sys;
 mod tests;
 mod types;
 
-pub use attach::{Attachment, set_program};
+pub use attach::Attachment;
 pub use available::Unavailable;
 pub use error::BpfError;
 pub use follow::{Follow, Follower, Options};

@@ -15,19 +15,27 @@
 //! - **E1** After a success each event has one descriptor per (CPU of the event, surviving task); after a failure no descriptor is left.
 //! - **E2** A member's group descriptor is its leader's at the same CPU and the same task.
 //! - **E3** Fallbacks are monotone: precision only falls, features only go, tasks only shrink, exclusion only grows. So opening ends.
+mod batch;
+mod fallback;
 mod note;
 mod rings;
-pub mod serial;
+mod serial;
+mod shape;
 mod switch;
+mod table;
 #[cfg(test)]
 mod tests;
 
-pub use note::{Feature, Note, OpenError, Stage};
+pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub use rings::{MappedRing, RingError};
 
-use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
+use crate::sys::{ANY, Descriptor, Kernel, Perf, perf_event_attr};
+use fallback::Fallbacks;
+use shape::Shape;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use table::Table;
 
 /// One event to open, resolved to what the kernel wants.
 #[derive(Clone, Debug)]
@@ -67,7 +75,7 @@ impl Request {
 }
 
 /// Whom to observe, expanded: every event is opened for each task on each CPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Targets {
     /// Thread ids, or [`ANY`] alone for all tasks.
     pub tasks: Vec<i32>,
@@ -75,26 +83,33 @@ pub struct Targets {
     pub cpus: Vec<i32>,
     /// Tasks that vanish before they are opened are left out, as long as one remains.
     pub ignore_missing: bool,
+    /// The directory of a cgroup whose tasks are observed, present and future ones; `tasks` is [`ANY`] alone then.
+    pub cgroup: Option<Arc<OwnedFd>>,
 }
 
 impl Targets {
+    fn new(tasks: Vec<i32>, cpus: Vec<i32>, ignore_missing: bool) -> Targets {
+        Targets { tasks, cpus, ignore_missing, cgroup: None }
+    }
+
+    /// All tasks of a cgroup, present and future, on these CPUs: one descriptor per CPU.
+    pub fn cgroup(directory: Arc<OwnedFd>, cpus: &[u32]) -> Targets {
+        Targets { cgroup: Some(directory), ..Targets::system(cpus) }
+    }
+
     /// Everything on these CPUs.
     pub fn system(cpus: &[u32]) -> Targets {
-        Targets {
-            tasks: vec![ANY],
-            cpus: cpus.iter().map(|&cpu| cpu as i32).collect(),
-            ignore_missing: false,
-        }
+        Targets::new(vec![ANY], numbers(cpus), false)
     }
 
     /// These tasks, wherever they run: one descriptor per task and CPU, because the kernel maps no inherited event that is not bound to a CPU.
     pub fn tasks(tasks: Vec<i32>, cpus: &[u32]) -> Targets {
-        Targets { tasks, cpus: cpus.iter().map(|&cpu| cpu as i32).collect(), ignore_missing: true }
+        Targets::new(tasks, numbers(cpus), true)
     }
 
     /// These tasks, one descriptor and one ring each; children are not followed.
     pub fn per_thread(tasks: Vec<i32>) -> Targets {
-        Targets { tasks, cpus: vec![ANY], ignore_missing: true }
+        Targets::new(tasks, vec![ANY], true)
     }
 }
 
@@ -107,6 +122,25 @@ pub struct Plan {
     pub targets: Targets,
 }
 
+fn numbers(cpus: &[u32]) -> Vec<i32> {
+    cpus.iter().map(|&cpu| cpu as i32).collect()
+}
+
+/// Who makes the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// The calling thread.
+    Serial,
+    /// Threads that live as long as the list.
+    Parallel {
+        /// How many; `None`: as many as there are CPUs that this process may use, or less where there is less to do.
+        workers: Option<usize>,
+    },
+    /// The faster one for the number of descriptors.
+    #[default]
+    Auto,
+}
+
 /// One event of an open list.
 #[derive(Debug)]
 pub struct Event {
@@ -114,8 +148,6 @@ pub struct Event {
     pub request: Request,
     /// The CPUs it is opened on.
     pub cpus: Vec<i32>,
-    /// Descriptors: one row per CPU, one column per surviving task.
-    pub fds: Vec<Vec<OwnedFd>>,
 }
 
 /// An open list of events. Dropping it closes them.
@@ -127,6 +159,33 @@ pub struct Evlist {
     pub tasks: Vec<i32>,
     /// What had to be changed, in order.
     pub notes: Vec<Note>,
+    kernel: Arc<dyn Kernel>,
+    shape: Arc<Shape>,
+    table: Arc<Table>,
+}
+
+/// Opens everything in the plan.
+///
+/// # Errors
+/// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
+pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlist, OpenError> {
+    let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
+    let _ = engine;
+    let table = serial::open(kernel.as_ref(), &mut fallbacks)?;
+    let Fallbacks { shape, notes, .. } = fallbacks;
+    let events = shape.events.iter().zip(&shape.cpus);
+    let list = Evlist {
+        events: events
+            .map(|(request, cpus)| Event { request: request.clone(), cpus: cpus.clone() })
+            .collect(),
+        tasks: shape.tasks.clone(),
+        notes,
+        kernel,
+        shape,
+        table: Arc::new(table),
+    };
+    list.set_filters()?;
+    Ok(list)
 }
 
 /// A count of samples that one descriptor lost.
@@ -149,35 +208,60 @@ impl Evlist {
     ///
     /// # Errors
     /// What the kernel says, which it should not.
-    pub fn ids(&self, kernel: &dyn Kernel) -> io::Result<Vec<Vec<u64>>> {
-        self.events
-            .iter()
-            .map(|event| event.fds.iter().flatten().map(|fd| kernel.id(fd.as_fd())).collect())
-            .collect()
+    pub fn ids(&self) -> io::Result<Vec<Vec<u64>>> {
+        let events = self.table.events.iter();
+        events.map(|rows| rows.iter().flatten().map(|fd| self.kernel.id(fd)).collect()).collect()
     }
 
     /// How many descriptors are open.
     pub fn descriptors(&self) -> usize {
-        self.events.iter().map(|event| event.fds.iter().map(Vec::len).sum::<usize>()).sum()
+        self.table.len()
+    }
+
+    fn set_filters(&self) -> Result<(), OpenError> {
+        for (index, event) in self.events.iter().enumerate() {
+            let Some(filter) = &event.request.filter else { continue };
+            for fd in self.table.events[index].iter().flatten() {
+                self.kernel.set_filter(fd, filter).map_err(|source| OpenError {
+                    event: event.request.name.clone(),
+                    index,
+                    task: None,
+                    cpu: None,
+                    stage: Stage::Filter,
+                    shortage: None,
+                    source,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches a BPF program to every descriptor of the events that `which` chooses: a sample is recorded if it returns other than 0.
+    ///
+    /// # Errors
+    /// The first refusal; those before it keep the program.
+    pub fn set_bpf(&self, program: BorrowedFd<'_>, mut which: impl FnMut(&Event) -> bool) -> io::Result<()> {
+        let chosen = self.events.iter().zip(&self.table.events).filter(|(event, _)| which(event));
+        chosen.flat_map(|(_, rows)| rows.iter().flatten()).try_for_each(|fd| self.kernel.set_bpf(fd, program))
     }
 
     /// Enables leaders and single events, CPU by CPU; those that are [`Request::immediate`] only, or all others only.
     ///
     /// # Errors
     /// The first refusal.
-    pub fn enable(&self, kernel: &dyn Kernel, immediate: bool) -> io::Result<()> {
-        self.each_leader(immediate, &mut |fd| kernel.enable(fd.as_fd()))
+    pub fn enable(&self, immediate: bool) -> io::Result<()> {
+        self.each_leader(immediate, &mut |fd| self.kernel.enable(fd))
     }
 
     /// Disables leaders and single events: those that only track mappings last, so that no mapping is missed.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
-    pub fn disable(&self, kernel: &dyn Kernel) -> io::Result<()> {
+    pub fn disable(&self) -> io::Result<()> {
         let mut result = Ok(());
         for immediate in [false, true] {
             let _ = self.each_leader(immediate, &mut |fd| {
-                let one = kernel.disable(fd.as_fd());
+                let one = self.kernel.disable(fd);
                 if result.is_ok() {
                     result = one;
                 }
@@ -187,21 +271,33 @@ impl Evlist {
         result
     }
 
+    /// Closes everything, as dropping does.
+    pub fn close(self) {}
+
     fn each_leader(
         &self,
         immediate: bool,
-        act: &mut dyn FnMut(&OwnedFd) -> io::Result<()>,
+        act: &mut dyn FnMut(&Descriptor) -> io::Result<()>,
     ) -> io::Result<()> {
         for cpu in self.cpus() {
-            for event in self.events.iter().filter(|e| e.request.leader.is_none()) {
-                if event.request.immediate == immediate
+            for (index, event) in self.events.iter().enumerate() {
+                if self.shape.leads(index)
+                    && event.request.immediate == immediate
                     && let Ok(row) = event.cpus.binary_search(&cpu)
                 {
-                    event.fds[row].iter().try_for_each(&mut *act)?;
+                    self.table.events[index][row].iter().try_for_each(&mut *act)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Everything of a CPU that can be polled: for its ring, the first that is alive matters.
+    pub fn poll_fds(&self, cpu: i32) -> Vec<BorrowedFd<'_>> {
+        let rows = self.events.iter().enumerate().filter_map(|(index, event)| {
+            Some(&self.table.events[index][event.cpus.binary_search(&cpu).ok()?])
+        });
+        rows.flatten().filter_map(|fd| self.kernel.poll_fd(fd)).collect()
     }
 
     /// All CPUs that any event is opened on, ascending.
@@ -213,7 +309,7 @@ impl Evlist {
     }
 
     /// Reads how many samples each descriptor lost; only those that lost any. Empty on kernels before 6.0, which do not count.
-    pub fn lost(&self, kernel: &dyn Kernel) -> Vec<Lost> {
+    pub fn lost(&self) -> Vec<Lost> {
         let mut found = Vec::new();
         for (index, event) in self.events.iter().enumerate() {
             let format = event.request.attr.read_format;
@@ -225,13 +321,13 @@ impl Evlist {
             let members = self.events.len();
             let mut words = vec![0u64; 3 + 3 * members];
             for (row, &cpu) in event.cpus.iter().enumerate() {
-                for (column, fd) in event.fds[row].iter().enumerate() {
-                    let Ok(read) = kernel.read(fd.as_fd(), &mut words) else { continue };
+                for (column, fd) in self.table.events[index][row].iter().enumerate() {
+                    let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
                     let words = &words[..read.min(words.len())];
                     // A group read begins with its count and then has the leader's own values first.
                     let value = if format & Perf::FORMAT_GROUP != 0 { 1 + times as usize } else { 0 };
                     let (id, lost) = if format & Perf::FORMAT_GROUP != 0 {
-                        let id = kernel.id(fd.as_fd()).unwrap_or(0);
+                        let id = self.kernel.id(fd).unwrap_or(0);
                         let own = words.get(value..).unwrap_or(&[]).chunks_exact(3).find(|c| c[1] == id);
                         (id, own.map_or(0, |c| c[2]))
                     } else {
@@ -245,5 +341,14 @@ impl Evlist {
             }
         }
         found
+    }
+}
+
+impl Drop for Evlist {
+    fn drop(&mut self) {
+        // Ours alone: workers give their share back when a phase ends.
+        if let Some(table) = Arc::get_mut(&mut self.table) {
+            std::mem::take(table).close(self.kernel.as_ref(), &self.shape);
+        }
     }
 }

@@ -156,23 +156,41 @@ pub enum Stage {
     Filter,
 }
 
+/// There were too few descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// How many the list needs: one per event, CPU and task.
+    pub needed: u64,
+    /// How many the process may have.
+    pub limit: Option<u64>,
+}
+
 /// An event could not be opened. What to do about it is for the caller to say, who knows the machine.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {} {event}{}{}: {source}",
+#[error("failed to {} {event}{}{}: {source}{}",
     match stage { Stage::Open => "open", Stage::Filter => "set the filter of" },
     match task { Some(task) => format!(" for task {task}"), None => String::new() },
-    match cpu { Some(cpu) => format!(" on CPU {cpu}"), None => String::new() })]
+    match cpu { Some(cpu) => format!(" on CPU {cpu}"), None => String::new() },
+    match shortage {
+        Some(Shortage { needed, limit: Some(limit) }) => {
+            format!("; the list needs {needed} descriptors, the limit is {limit}")
+        }
+        Some(Shortage { needed, limit: None }) => format!("; the list needs {needed} descriptors"),
+        None => String::new(),
+    })]
 pub struct OpenError {
     /// The event's name.
     pub event: String,
     /// Its index in the plan.
     pub index: usize,
-    /// The task, unless all.
+    /// The task, unless all, or where it does not matter.
     pub task: Option<i32>,
-    /// The CPU, unless any.
+    /// The CPU, unless any, or where it does not matter.
     pub cpu: Option<i32>,
     /// What failed.
     pub stage: Stage,
+    /// How many descriptors would have been enough, if it was their number.
+    pub shortage: Option<Shortage>,
     /// Why, in the kernel's words.
     pub source: io::Error,
 }

@@ -2,10 +2,10 @@
 use super::note::Note;
 use super::{ANY, Evlist};
 use crate::ring::Ring;
-use crate::sys::Kernel;
+use crate::sys::Descriptor;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 /// A ring and whose records it holds.
 #[derive(Debug)]
@@ -42,15 +42,10 @@ impl Evlist {
     ///
     /// # Errors
     /// [`RingError`] if a ring cannot be had even with one page.
-    pub fn map_rings(
-        &mut self,
-        kernel: &dyn Kernel,
-        pages: usize,
-        shrink: bool,
-    ) -> Result<Vec<MappedRing>, RingError> {
+    pub fn map_rings(&mut self, pages: usize, shrink: bool) -> Result<Vec<MappedRing>, RingError> {
         let mut now = pages.max(1).next_power_of_two();
         loop {
-            match self.try_map(kernel, now) {
+            match self.try_map(now) {
                 Err(error) if shrink && now > 1 && error.source.raw_os_error() == Some(libc::EPERM) => {
                     now /= 2
                 }
@@ -63,13 +58,13 @@ impl Evlist {
         }
     }
 
-    fn try_map(&self, kernel: &dyn Kernel, pages: usize) -> Result<Vec<MappedRing>, RingError> {
+    fn try_map(&self, pages: usize) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
         let mut homes: HashMap<(i32, i32), usize> = HashMap::new();
         let per_task = self.cpus() == [ANY];
         for (index, event) in self.events.iter().enumerate() {
             for (row, &cpu) in event.cpus.iter().enumerate() {
-                for (column, fd) in event.fds[row].iter().enumerate() {
+                for (column, fd) in self.table.events[index][row].iter().enumerate() {
                     let task = self.tasks[column];
                     let key = (cpu, if per_task { task } else { ANY });
                     let fail = |redirect, source| RingError {
@@ -80,11 +75,12 @@ impl Evlist {
                         source,
                     };
                     match homes.get(&key).map(|&home| &rings[home]) {
-                        Some(home) => kernel
-                            .set_output(fd.as_fd(), self.owner_fd(home))
-                            .map_err(|source| fail(true, source))?,
+                        Some(home) => {
+                            let owner = self.owner(home);
+                            self.kernel.set_output(fd, owner).map_err(|source| fail(true, source))?;
+                        }
                         None => {
-                            let ring = kernel.map(fd.as_fd(), pages).map_err(|source| fail(false, source))?;
+                            let ring = self.kernel.map(fd, pages).map_err(|source| fail(false, source))?;
                             homes.insert(key, rings.len());
                             rings.push(MappedRing { cpu, task, owner: (index, row, column), ring });
                         }
@@ -95,9 +91,13 @@ impl Evlist {
         Ok(rings)
     }
 
-    /// The descriptor to poll for a ring.
-    pub fn owner_fd(&self, ring: &MappedRing) -> BorrowedFd<'_> {
+    /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
+    pub fn poll_fd(&self, ring: &MappedRing) -> Option<BorrowedFd<'_>> {
+        self.kernel.poll_fd(self.owner(ring))
+    }
+
+    fn owner(&self, ring: &MappedRing) -> &Descriptor {
         let (event, row, column) = ring.owner;
-        self.events[event].fds[row][column].as_fd()
+        &self.table.events[event][row][column]
     }
 }

@@ -1,8 +1,6 @@
 //! Turning events off and on while a recording runs.
-use super::{Event, Evlist};
-use crate::sys::Kernel;
+use super::Evlist;
 use std::io;
-use std::os::fd::AsFd;
 
 impl Evlist {
     /// Disables leaders and single events, but not those that only track mappings: what begins meanwhile is still known when
@@ -10,24 +8,27 @@ impl Evlist {
     ///
     /// # Errors
     /// The first refusal, after all were tried.
-    pub fn pause(&self, kernel: &dyn Kernel) -> io::Result<()> {
-        let leaders = self.events.iter().filter(|event| event.request.leader.is_none());
-        all(leaders.filter(|event| !event.request.immediate).map(|event| switch(event, kernel, false)))
+    pub fn pause(&self) -> io::Result<()> {
+        let leaders = (0..self.events.len()).filter(|&event| self.shape.leads(event));
+        all(leaders
+            .filter(|&event| !self.events[event].request.immediate)
+            .map(|event| self.one(event, false)))
     }
 
     /// Enables or disables the events of this name, one by one also inside a group. How many events have the name.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
-    pub fn switch(&self, kernel: &dyn Kernel, name: &str, on: bool) -> io::Result<usize> {
-        let named: Vec<&Event> = self.events.iter().filter(|event| event.request.name == name).collect();
-        all(named.iter().map(|event| switch(event, kernel, on))).map(|()| named.len())
+    pub fn switch(&self, name: &str, on: bool) -> io::Result<usize> {
+        let named = (0..self.events.len()).filter(|&event| self.events[event].request.name == name);
+        let named: Vec<usize> = named.collect();
+        all(named.iter().map(|&event| self.one(event, on))).map(|()| named.len())
     }
-}
 
-fn switch(event: &Event, kernel: &dyn Kernel, on: bool) -> io::Result<()> {
-    let fds = event.fds.iter().flatten();
-    all(fds.map(|fd| if on { kernel.enable(fd.as_fd()) } else { kernel.disable(fd.as_fd()) }))
+    fn one(&self, event: usize, on: bool) -> io::Result<()> {
+        let fds = self.table.events[event].iter().flatten();
+        all(fds.map(|fd| if on { self.kernel.enable(fd) } else { self.kernel.disable(fd) }))
+    }
 }
 
 /// The first error, after all were run.

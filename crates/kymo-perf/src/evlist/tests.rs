@@ -1,7 +1,7 @@
 //! The serial opener against scripted kernels.
-use super::{Feature, Note, OpenError, Plan, Request, Targets, serial};
+use super::{Engine, Feature, Note, OpenError, Plan, Request, Targets};
 use crate::sys::{Fake, Perf, attr_zeroed};
-use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 fn hardware(name: &str) -> Request {
     let mut attr = attr_zeroed();
@@ -22,14 +22,14 @@ fn plan(events: Vec<Request>, tasks: &[i32], cpus: &[u32]) -> Plan {
     Plan { events, targets: Targets::tasks(tasks.to_vec(), cpus) }
 }
 
-fn open(kernel: &Fake, plan: Plan) -> Result<super::Evlist, OpenError> {
-    serial::open(kernel, plan)
+fn open(kernel: &Arc<Fake>, plan: Plan) -> Result<super::Evlist, OpenError> {
+    super::open(Arc::<Fake>::clone(kernel), plan, Engine::Serial)
 }
 
 /// Checks that hardware counters, where there are some, are opened as asked, one descriptor per CPU and task.
 #[test]
 fn hardware_present() {
-    let kernel = Fake::new();
+    let kernel = Arc::new(Fake::new());
     let list = open(&kernel, plan(vec![hardware("cycles")], &[10, 11], &[0, 1, 2])).unwrap();
     assert_eq!(list.descriptors(), 6);
     assert!(list.notes.is_empty());
@@ -44,7 +44,7 @@ fn cycles_become_cpu_clock() {
     let mut precise = hardware("cycles:uP");
     precise.attr.set_precise_ip(3);
     precise.precise_max = true;
-    let list = open(&Fake::new().without_pmu(), plan(vec![precise], &[10], &[0])).unwrap();
+    let list = open(&Arc::new(Fake::new().without_pmu()), plan(vec![precise], &[10], &[0])).unwrap();
     assert_eq!(list.events[0].request.name, "cpu-clock:u");
     assert_eq!(list.events[0].request.attr.precise_ip(), 0);
     assert_eq!(list.notes, [Note::SoftwareClock { asked: "cycles:uP".into(), used: "cpu-clock:u".into() }]);
@@ -55,7 +55,7 @@ fn cycles_become_cpu_clock() {
 fn missing_pmu_is_an_error_for_other_events() {
     let mut request = hardware("instructions");
     request.attr.config = 1;
-    let error = open(&Fake::new().without_pmu(), plan(vec![request], &[10], &[3])).unwrap_err();
+    let error = open(&Arc::new(Fake::new().without_pmu()), plan(vec![request], &[10], &[3])).unwrap_err();
     assert_eq!((error.event.as_str(), error.task, error.cpu), ("instructions", Some(10), Some(3)));
     assert_eq!(error.source.raw_os_error(), Some(libc::ENOENT));
     let text = error.to_string();
@@ -68,7 +68,7 @@ fn precision_falls() {
     let mut request = hardware("cycles:P");
     request.attr.set_precise_ip(3);
     request.precise_max = true;
-    let kernel = Fake::new().rule(|call| (call.attr.precise_ip() > 1).then_some(libc::EOPNOTSUPP));
+    let kernel = Arc::new(Fake::new().rule(|call| (call.attr.precise_ip() > 1).then_some(libc::EOPNOTSUPP)));
     let list = open(&kernel, plan(vec![request], &[10], &[0])).unwrap();
     assert_eq!(list.events[0].request.attr.precise_ip(), 1);
     assert_eq!(list.notes, [Note::Precision { event: "cycles:P".into(), to: 1 }]);
@@ -79,7 +79,7 @@ fn precision_falls() {
 fn fixed_precision_stays() {
     let mut request = hardware("cycles:pp");
     request.attr.set_precise_ip(2);
-    let kernel = Fake::new().rule(|call| (call.attr.precise_ip() > 1).then_some(libc::EIO));
+    let kernel = Arc::new(Fake::new().rule(|call| (call.attr.precise_ip() > 1).then_some(libc::EIO)));
     let error = open(&kernel, plan(vec![request], &[10], &[0])).unwrap_err();
     assert_eq!(error.source.raw_os_error(), Some(libc::EIO));
 }
@@ -88,18 +88,17 @@ fn fixed_precision_stays() {
 #[test]
 fn vanished_task_leaves_no_column() {
     // Task 11 vanishes when the second event reaches CPU 1.
-    let kernel = Fake::new().rule(|call| (call.task == 11 && call.index >= 8).then_some(libc::ESRCH));
+    let kernel =
+        Arc::new(Fake::new().rule(|call| (call.task == 11 && call.index >= 8).then_some(libc::ESRCH)));
     let list = open(&kernel, plan(vec![software("a"), software("b")], &[10, 11, 12], &[0, 1])).unwrap();
     assert_eq!(list.tasks, [10, 12]);
-    for event in &list.events {
-        assert!(event.fds.iter().all(|row| row.len() == 2), "{event:?}");
-    }
+    assert!(list.table.events.iter().flatten().all(|row| row.len() == 2), "{list:?}");
     let opened = kernel.opened();
-    for event in &list.events {
-        for (row, cpu) in event.fds.iter().zip(&event.cpus) {
+    for (index, event) in list.events.iter().enumerate() {
+        for (row, cpu) in list.table.events[index].iter().zip(&event.cpus) {
             for (fd, task) in row.iter().zip(&list.tasks) {
                 // A closed number may have been given out again: the last one counts.
-                let call = opened.iter().rfind(|o| o.fd == fd.as_raw_fd()).unwrap();
+                let call = opened.iter().rfind(|o| o.fd == fd.number()).unwrap();
                 assert_eq!((call.cpu, call.task), (*cpu, *task));
             }
         }
@@ -110,7 +109,7 @@ fn vanished_task_leaves_no_column() {
 /// Checks that the last task's disappearance is an error, and that a single named task is not quietly ignored.
 #[test]
 fn all_tasks_gone() {
-    let kernel = Fake::new().without_task(10).without_task(11);
+    let kernel = Arc::new(Fake::new().without_task(10).without_task(11));
     let error = open(&kernel, plan(vec![software("a")], &[10, 11], &[0])).unwrap_err();
     assert_eq!(error.source.raw_os_error(), Some(libc::ESRCH));
     let mut fixed = plan(vec![software("a")], &[10, 12], &[0]);
@@ -122,19 +121,21 @@ fn all_tasks_gone() {
 /// the error.
 #[test]
 fn descriptor_limit() {
-    let list = open(&Fake::new().descriptors(6), plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1])).unwrap();
+    let list = open(&Arc::new(Fake::new().descriptors(6)), plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1]))
+        .unwrap();
     assert_eq!(list.descriptors(), 8);
-    assert_eq!(list.notes, [Note::Descriptors { limit: 2048 }]);
-    let kernel = Fake::new().descriptors(6).raises_allowed(0);
+    assert_eq!(list.notes, [Note::Descriptors { limit: 12 }]);
+    let kernel = Arc::new(Fake::new().descriptors(6).raises_allowed(0));
     let error = open(&kernel, plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1])).unwrap_err();
-    assert_eq!((error.task, error.cpu), (Some(3), Some(1)));
+    let text = error.to_string();
+    assert!(text.ends_with("; the list needs 8 descriptors, the limit is 6"), "{text}");
     assert_eq!(error.source.raw_os_error(), Some(libc::EMFILE));
 }
 
 /// Checks that without permission for the kernel side the user side is recorded, under a name that says so.
 #[test]
 fn user_only() {
-    let kernel = Fake::new().unprivileged();
+    let kernel = Arc::new(Fake::new().unprivileged());
     let list = open(&kernel, plan(vec![hardware("cycles"), hardware("cycles:P")], &[10], &[0])).unwrap();
     let names: Vec<_> = list.events.iter().map(|e| e.request.name.as_str()).collect();
     assert_eq!(names, ["cycles:u", "cycles:Pu"]);
@@ -146,7 +147,7 @@ fn user_only() {
 /// Checks that a kernel without loss counts gets attrs without them, for every event, with one note.
 #[test]
 fn old_kernel() {
-    let kernel = Fake::new().without_read_lost();
+    let kernel = Arc::new(Fake::new().without_read_lost());
     let list = open(&kernel, plan(vec![software("a"), software("b")], &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.attr.read_format == Perf::FORMAT_ID));
     assert_eq!(list.notes, [Note::Missing { feature: Feature::ReadLost }]);
@@ -155,7 +156,7 @@ fn old_kernel() {
 /// Checks that an event that no kernel would take ends with EINVAL, after a bounded number of tries (E3).
 #[test]
 fn refused_event_ends() {
-    let kernel = Fake::new().rule(|call| (call.attr.config == 2).then_some(libc::EINVAL));
+    let kernel = Arc::new(Fake::new().rule(|call| (call.attr.config == 2).then_some(libc::EINVAL)));
     let error = open(&kernel, plan(vec![software("bad")], &[10], &[0])).unwrap_err();
     assert_eq!(error.source.raw_os_error(), Some(libc::EINVAL));
 }
@@ -172,7 +173,7 @@ fn group(weak: bool) -> Vec<Request> {
 /// Checks that a member's group descriptor is its leader's at the same CPU and task (E2).
 #[test]
 fn members_join_their_leader() {
-    let kernel = Fake::new();
+    let kernel = Arc::new(Fake::new());
     let list = open(&kernel, plan(group(false), &[10, 11], &[0, 1])).unwrap();
     for call in kernel.opened().iter().filter(|o| o.group.is_some()) {
         let leader = kernel.opened().into_iter().find(|o| Some(o.fd) == call.group).unwrap();
@@ -185,10 +186,10 @@ fn members_join_their_leader() {
 #[test]
 fn weak_group_is_dissolved() {
     let refuse = |call: crate::sys::fake::Call<'_>| (call.grouped && call.index > 4).then_some(libc::EINVAL);
-    let list = open(&Fake::new().rule(refuse), plan(group(true), &[10], &[0, 1])).unwrap();
+    let list = open(&Arc::new(Fake::new().rule(refuse)), plan(group(true), &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.leader.is_none() && e.request.attr.disabled() == 1));
     assert_eq!(list.notes, [Note::GroupDissolved { leader: "leader".into() }]);
-    let strict = open(&Fake::new().rule(refuse), plan(group(false), &[10], &[0, 1])).unwrap_err();
+    let strict = open(&Arc::new(Fake::new().rule(refuse)), plan(group(false), &[10], &[0, 1])).unwrap_err();
     assert_eq!(strict.event, "last");
 }
 
@@ -197,7 +198,7 @@ fn weak_group_is_dissolved() {
 fn pmu_with_few_cpus() {
     let mut request = software("power");
     request.cpus = Some(vec![1]);
-    let list = open(&Fake::new(), plan(vec![software("a"), request], &[-1], &[0, 1])).unwrap();
+    let list = open(&Arc::new(Fake::new()), plan(vec![software("a"), request], &[-1], &[0, 1])).unwrap();
     assert_eq!(list.events[1].cpus, [1]);
     assert_eq!(list.descriptors(), 3);
 }
@@ -205,25 +206,25 @@ fn pmu_with_few_cpus() {
 /// Checks that one descriptor per CPU is mapped and that all others of that CPU write into its ring.
 #[test]
 fn rings_are_shared_per_cpu() {
-    let kernel = Fake::new();
+    let kernel = Arc::new(Fake::new());
     let mut list = open(&kernel, plan(vec![software("a"), software("b")], &[10, 11], &[0, 1])).unwrap();
-    let rings = list.map_rings(&kernel, 4, false).unwrap();
+    let rings = list.map_rings(4, false).unwrap();
     assert_eq!(rings.iter().map(|r| (r.cpu, r.owner)).collect::<Vec<_>>(), [(0, (0, 0, 0)), (1, (0, 1, 0))]);
     assert_eq!(kernel.redirected().len(), 6);
     let per_thread =
         Plan { events: vec![software("a"), software("b")], targets: Targets::per_thread(vec![7, 8]) };
     let mut list = open(&kernel, per_thread).unwrap();
-    let rings = list.map_rings(&kernel, 4, false).unwrap();
+    let rings = list.map_rings(4, false).unwrap();
     assert_eq!(rings.iter().map(|r| (r.cpu, r.task)).collect::<Vec<_>>(), [(-1, 7), (-1, 8)]);
 }
 
 /// Checks that a low memory lock limit makes rings smaller, or is an error where the size was demanded.
 #[test]
 fn rings_shrink() {
-    let kernel = Fake::new().map_limit_pages(8);
+    let kernel = Arc::new(Fake::new().map_limit_pages(8));
     let mut list = open(&kernel, plan(vec![software("a")], &[10], &[0])).unwrap();
-    assert!(list.map_rings(&kernel, 128, false).is_err());
-    let rings = list.map_rings(&kernel, 128, true).unwrap();
+    assert!(list.map_rings(128, false).is_err());
+    let rings = list.map_rings(128, true).unwrap();
     assert_eq!(rings[0].ring.size_bytes(), 8 * crate::sys::page_size());
     assert_eq!(list.notes, [Note::SmallerRings { asked_pages: 128, pages: 8 }]);
 }
@@ -231,7 +232,7 @@ fn rings_shrink() {
 /// Checks that only leaders are switched and that events which track mappings go off last.
 #[test]
 fn switching() {
-    let kernel = Fake::new();
+    let kernel = Arc::new(Fake::new());
     let mut events = group(false);
     let mut tracker = software("dummy:u");
     tracker.immediate = true;
@@ -239,9 +240,9 @@ fn switching() {
     events[2].leader = Some(1);
     events[3].leader = Some(1);
     let list = open(&kernel, plan(events, &[10], &[0, 1])).unwrap();
-    let fd = |event: usize, row: usize| list.events[event].fds[row][0].as_raw_fd();
-    list.enable(&kernel, false).unwrap();
+    let fd = |event: usize, row: usize| list.table.events[event][row][0].number();
+    list.enable(false).unwrap();
     assert_eq!(kernel.enabled(), [fd(1, 0), fd(1, 1)]);
-    list.disable(&kernel).unwrap();
+    list.disable().unwrap();
     assert_eq!(kernel.disabled(), [fd(1, 0), fd(1, 1), fd(0, 0), fd(0, 1)]);
 }

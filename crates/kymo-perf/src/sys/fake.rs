@@ -1,11 +1,20 @@
 //! A kernel that follows a script: it fails the opens that a test tells it to, and its rings are files that the test can write into.
-use super::{Kernel, Perf, perf_event_attr};
+//!
+//! It keeps account of what is open, who opened it, and of every use of something that is not open ([`Fake::mistakes`]).
+//!
+//! # Safety
+//! Files behind descriptors are lent out while the account of them lies behind a lock; see [`Fake::poll_fd`].
+#![allow(unsafe_code, reason = "lends the files behind descriptors")]
+use super::{Binding, Descriptor, Kernel, Perf, Place, perf_event_attr};
 use crate::ring::Ring;
 use rustix::fs::MemfdFlags;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// One call of `perf_event_open`, as a script sees it.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +29,16 @@ pub struct Call<'a> {
     pub cpu: i32,
     /// Whether it joins a group.
     pub grouped: bool,
+    /// Whether it observes a cgroup.
+    pub cgroup: bool,
+    /// How many descriptors are open.
+    pub live: usize,
     /// How often the descriptor limit was raised before.
     pub raises: u32,
 }
 
 type Rule = Box<dyn Fn(Call<'_>) -> Option<i32> + Send + Sync>;
+type Homes = Box<dyn Fn(i32) -> Option<u32> + Send + Sync>;
 
 /// What the fake kernel was asked to open, kept for the test to look at.
 #[derive(Clone, Debug)]
@@ -37,8 +51,12 @@ pub struct Opened {
     pub cpu: i32,
     /// The group leader's descriptor number.
     pub group: Option<i32>,
+    /// The number of the cgroup's descriptor.
+    pub cgroup: Option<i32>,
     /// The descriptor number that was given out.
     pub fd: i32,
+    /// Who opened it.
+    pub opener: ThreadId,
 }
 
 #[derive(Default)]
@@ -46,16 +64,47 @@ struct State {
     calls: usize,
     raises: u32,
     opened: Vec<Opened>,
+    /// What is open, by number: its index in `opened`.
+    live: BTreeMap<i32, usize>,
+    /// Virtual numbers: those that were given back, and the first that was never used.
+    free: BinaryHeap<Reverse<i32>>,
+    next: i32,
+    /// Files of virtual descriptors, made when they are mapped.
+    files: HashMap<i32, OwnedFd>,
     redirected: Vec<(i32, i32)>,
     enabled: Vec<i32>,
     disabled: Vec<i32>,
+    on: BTreeMap<i32, bool>,
+    programs: Vec<(i32, i32)>,
+    bindings: HashMap<ThreadId, Vec<Option<u32>>>,
+    mistakes: Vec<String>,
+}
+
+impl State {
+    /// Notes the use of something that is not open.
+    fn check(&mut self, what: &str, event: &Descriptor) -> io::Result<()> {
+        if self.live.contains_key(&event.number()) {
+            return Ok(());
+        }
+        self.mistakes.push(format!("{what} of {}, which is not open", event.number()));
+        Err(io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    fn own(&self) -> Vec<i32> {
+        let me = std::thread::current().id();
+        let own = self.live.iter().filter(|&(_, &index)| self.opened[index].opener == me);
+        own.map(|(&number, _)| number).collect()
+    }
 }
 
 /// A scripted kernel. Without rules every call succeeds, hardware events included.
 #[derive(Default)]
 pub struct Fake {
     rules: Vec<Rule>,
+    homes: Option<Homes>,
     raises_allowed: u32,
+    limit: Option<usize>,
+    numbers_only: bool,
     map_limit_pages: Option<usize>,
     state: Mutex<State>,
 }
@@ -72,9 +121,23 @@ impl Fake {
         Fake { raises_allowed: 2, ..Fake::default() }
     }
 
+    /// Descriptors are numbers with no file behind them, always the lowest free one, as the kernel's are. They cannot be polled;
+    /// mapping one makes a file for it.
+    pub fn virtual_descriptors(mut self) -> Fake {
+        self.numbers_only = true;
+        self.state().next = 3;
+        self
+    }
+
     /// Adds a rule: an open for which it returns an errno fails with it. The first rule that matches counts.
     pub fn rule(mut self, rule: impl Fn(Call<'_>) -> Option<i32> + Send + Sync + 'static) -> Fake {
         self.rules.push(Box::new(rule));
+        self
+    }
+
+    /// Says on which CPU a task ran last.
+    pub fn homes(mut self, homes: impl Fn(i32) -> Option<u32> + Send + Sync + 'static) -> Fake {
+        self.homes = Some(Box::new(homes));
         self
     }
 
@@ -85,7 +148,10 @@ impl Fake {
 
     /// An ordinary user at `perf_event_paranoid` 2: own tasks, user space only.
     pub fn unprivileged(self) -> Fake {
-        self.rule(|call| (call.task == super::ANY || call.attr.exclude_kernel() == 0).then_some(libc::EACCES))
+        self.rule(|call| {
+            (call.cgroup || call.task == super::ANY || call.attr.exclude_kernel() == 0)
+                .then_some(libc::EACCES)
+        })
     }
 
     /// A task that is gone: ESRCH.
@@ -98,9 +164,10 @@ impl Fake {
         self.rule(|call| (call.attr.read_format & Perf::FORMAT_LOST != 0).then_some(libc::EINVAL))
     }
 
-    /// At most this many opens succeed until the descriptor limit is raised, and as many again after each raise.
-    pub fn descriptors(self, limit: usize) -> Fake {
-        self.rule(move |call| (call.index >= limit * (call.raises as usize + 1)).then_some(libc::EMFILE))
+    /// At most this many descriptors can be open until the limit is raised, and as many more after each raise.
+    pub fn descriptors(mut self, limit: usize) -> Fake {
+        self.limit = Some(limit);
+        self
     }
 
     /// How often the descriptor limit may be raised (2 if never said).
@@ -120,6 +187,11 @@ impl Fake {
         self.state().opened.clone()
     }
 
+    /// The numbers that are open, ascending.
+    pub fn live(&self) -> Vec<i32> {
+        self.state().live.keys().copied().collect()
+    }
+
     /// The redirections: (event, output).
     pub fn redirected(&self) -> Vec<(i32, i32)> {
         self.state().redirected.clone()
@@ -135,80 +207,225 @@ impl Fake {
         self.state().disabled.clone()
     }
 
+    /// The open descriptors that are enabled by themselves (a leader's state rules its members), ascending.
+    pub fn on(&self) -> Vec<i32> {
+        let state = self.state();
+        state
+            .on
+            .iter()
+            .filter(|&(number, &on)| on && state.live.contains_key(number))
+            .map(|(&n, _)| n)
+            .collect()
+    }
+
+    /// The programs that were attached: (event, program).
+    pub fn programs(&self) -> Vec<(i32, i32)> {
+        self.state().programs.clone()
+    }
+
+    /// Where each thread was bound to, in order; `None` is where it was at first.
+    pub fn bindings(&self) -> Vec<(ThreadId, Vec<Option<u32>>)> {
+        self.state().bindings.iter().map(|(&thread, list)| (thread, list.clone())).collect()
+    }
+
+    /// Uses of descriptors that were not open: closed twice, switched after closing, joined as a group.
+    pub fn mistakes(&self) -> Vec<String> {
+        self.state().mistakes.clone()
+    }
+
+    fn effective_limit(&self, raises: u32) -> Option<usize> {
+        self.limit.map(|limit| limit * (raises as usize + 1))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kernel for Fake {
-    fn open(
-        &self,
-        attr: &perf_event_attr,
-        task: i32,
-        cpu: i32,
-        group: Option<BorrowedFd<'_>>,
-        _cloexec: bool,
-    ) -> io::Result<OwnedFd> {
+    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+        let refuse = |errno| Err(io::Error::from_raw_os_error(errno));
         let mut state = self.state();
-        let call =
-            Call { index: state.calls, attr, task, cpu, grouped: group.is_some(), raises: state.raises };
+        let call = Call {
+            index: state.calls,
+            attr,
+            task: place.task,
+            cpu: place.cpu,
+            grouped: place.group.is_some(),
+            cgroup: place.cgroup.is_some(),
+            live: state.live.len(),
+            raises: state.raises,
+        };
         state.calls += 1;
-        if task == super::ANY && cpu == super::ANY {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        if (place.task == super::ANY || place.cgroup.is_some()) && place.cpu == super::ANY {
+            return refuse(libc::EINVAL);
+        }
+        // The kernel finds a free number before it looks at anything else.
+        if self.effective_limit(state.raises).is_some_and(|limit| state.live.len() >= limit) {
+            return refuse(libc::EMFILE);
         }
         if let Some(errno) = self.rules.iter().find_map(|rule| rule(call)) {
-            // A failed call does not use up a place of `descriptors`.
-            state.calls -= usize::from(errno == libc::EMFILE);
-            return Err(io::Error::from_raw_os_error(errno));
+            return refuse(errno);
         }
-        let fd = rustix::fs::memfd_create("kymo-fake-event", MemfdFlags::CLOEXEC)?;
-        let group = group.map(|fd| fd.as_raw_fd());
-        state.opened.push(Opened { attr: *attr, task, cpu, group, fd: fd.as_raw_fd() });
-        Ok(fd)
+        if let Some(group) = place.group {
+            state.check("joining the group", group)?;
+        }
+        let fd = if !self.numbers_only {
+            rustix::fs::memfd_create("kymo-fake-event", MemfdFlags::CLOEXEC)?.into_raw_fd()
+        } else if let Some(Reverse(free)) = state.free.pop() {
+            free
+        } else {
+            state.next += 1;
+            state.next - 1
+        };
+        let index = state.opened.len();
+        state.opened.push(Opened {
+            attr: *attr,
+            task: place.task,
+            cpu: place.cpu,
+            group: place.group.map(Descriptor::number),
+            cgroup: place.cgroup.map(|fd| fd.as_raw_fd()),
+            fd,
+            opener: std::thread::current().id(),
+        });
+        state.live.insert(fd, index);
+        state.on.insert(fd, attr.disabled() == 0);
+        Ok(Descriptor::new(fd))
     }
 
-    fn enable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
-        self.state().enabled.push(event.as_raw_fd());
+    fn close(&self, mut events: Vec<Descriptor>) {
+        events.sort_unstable();
+        let mut state = self.state();
+        for event in events {
+            if state.check("closing", &event).is_err() {
+                continue;
+            }
+            let number = event.number();
+            state.live.remove(&number);
+            state.files.remove(&number);
+            if self.numbers_only {
+                state.free.push(Reverse(number));
+            } else {
+                // SAFETY: made by into_raw_fd in open, and out of the account now, so this is done once.
+                drop(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+    }
+
+    fn enable(&self, event: &Descriptor) -> io::Result<()> {
+        let mut state = self.state();
+        state.check("enabling", event)?;
+        state.enabled.push(event.number());
+        state.on.insert(event.number(), true);
         Ok(())
     }
 
-    fn disable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
-        self.state().disabled.push(event.as_raw_fd());
+    fn disable(&self, event: &Descriptor) -> io::Result<()> {
+        let mut state = self.state();
+        state.check("disabling", event)?;
+        state.disabled.push(event.number());
+        state.on.insert(event.number(), false);
         Ok(())
     }
 
-    fn set_output(&self, event: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
-        self.state().redirected.push((event.as_raw_fd(), output.as_raw_fd()));
+    fn enable_own(&self) -> io::Result<()> {
+        let mut state = self.state();
+        for number in state.own() {
+            state.enabled.push(number);
+            state.on.insert(number, true);
+        }
         Ok(())
     }
 
-    fn set_filter(&self, _event: BorrowedFd<'_>, _filter: &str) -> io::Result<()> {
+    fn disable_own(&self) -> io::Result<()> {
+        let mut state = self.state();
+        for number in state.own() {
+            state.disabled.push(number);
+            state.on.insert(number, false);
+        }
         Ok(())
     }
 
-    fn id(&self, event: BorrowedFd<'_>) -> io::Result<u64> {
-        Ok(1000 + event.as_raw_fd() as u64)
+    fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()> {
+        let mut state = self.state();
+        state.check("redirecting", event)?;
+        state.check("redirecting to the ring", output)?;
+        state.redirected.push((event.number(), output.number()));
+        Ok(())
     }
 
-    fn read(&self, _event: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<usize> {
+    fn set_filter(&self, event: &Descriptor, _filter: &str) -> io::Result<()> {
+        self.state().check("filtering", event)
+    }
+
+    fn set_bpf(&self, event: &Descriptor, program: BorrowedFd<'_>) -> io::Result<()> {
+        let mut state = self.state();
+        state.check("attaching a program", event)?;
+        state.programs.push((event.number(), program.as_raw_fd()));
+        Ok(())
+    }
+
+    fn id(&self, event: &Descriptor) -> io::Result<u64> {
+        self.state().check("asking for the id", event)?;
+        Ok(1000 + event.number() as u64)
+    }
+
+    fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
+        self.state().check("reading", event)?;
         words.fill(0);
         Ok(words.len())
     }
 
-    fn map(&self, event: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring> {
+    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
+        self.state().check("mapping", event)?;
         if self.map_limit_pages.is_some_and(|limit| data_pages > limit) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
-        rustix::fs::ftruncate(event, ((1 + data_pages) * super::page_size()) as u64)?;
-        Ring::map(event, data_pages)
+        let made = match self.poll_fd(event) {
+            Some(_) => None,
+            None => Some(rustix::fs::memfd_create("kymo-fake-ring", MemfdFlags::CLOEXEC)?),
+        };
+        let file = made.as_ref().map(std::os::fd::AsFd::as_fd).or_else(|| self.poll_fd(event));
+        let file = file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        rustix::fs::ftruncate(file, ((1 + data_pages) * super::page_size()) as u64)?;
+        let ring = Ring::map(file, data_pages)?;
+        self.state().files.extend(made.map(|file| (event.number(), file)));
+        Ok(ring)
     }
 
-    fn raise_descriptors(&self) -> Option<u64> {
+    fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>> {
+        if self.numbers_only {
+            return None;
+        }
+        // SAFETY: the file is closed by `close` alone, which takes the Descriptor by value; no Drop of this kernel closes it.
+        Some(unsafe { BorrowedFd::borrow_raw(event.number()) })
+    }
+
+    fn descriptor_limit(&self) -> Option<u64> {
+        self.effective_limit(self.state().raises).map(|limit| limit as u64)
+    }
+
+    fn raise_descriptors(&self, _wanted: u64) -> Option<u64> {
         let mut state = self.state();
         if state.raises >= self.raises_allowed {
             return None;
         }
         state.raises += 1;
-        Some(1024 * u64::from(state.raises + 1))
+        Some(self.effective_limit(state.raises).map_or(u64::MAX, |limit| limit as u64))
+    }
+
+    fn reserve_descriptors(&self, _more: usize) {}
+
+    fn last_cpu(&self, task: i32) -> Option<u32> {
+        self.homes.as_ref()?(task)
+    }
+
+    fn bind(&self, cpu: u32) -> io::Result<Binding> {
+        self.state().bindings.entry(std::thread::current().id()).or_default().push(Some(cpu));
+        Ok(Binding::of(&[]))
+    }
+
+    fn unbind(&self, _before: &Binding) {
+        self.state().bindings.entry(std::thread::current().id()).or_default().push(None);
     }
 }

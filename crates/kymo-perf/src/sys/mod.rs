@@ -3,85 +3,124 @@
 //! Everything above this module speaks to a [`Kernel`]; with [`Fake`] every fallback can be tested on a machine that has
 //! no PMU, no privilege and no shortage of descriptors.
 mod attr;
+mod descriptor;
 pub mod fake;
 mod inherited;
 mod real;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
+pub use descriptor::{Descriptor, Place};
 pub use fake::Fake;
 pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
-pub use real::{Real, is_root_like, online_cpus, page_size};
-pub use thread::{pin_to, run_first};
+pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
+pub use thread::{Binding, pin_to, run_first};
 
 use crate::ring::Ring;
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 /// Any task (`pid` argument) or any CPU (`cpu` argument).
 pub const ANY: i32 = -1;
 
-/// The system calls that events need. Descriptors are always owned; closing is dropping.
+/// The system calls that events need. A [`Descriptor`] goes back to the kernel that handed it out, to be closed.
 pub trait Kernel: Send + Sync + fmt::Debug {
-    /// Opens one event for `task` (or [`ANY`]) on `cpu` (or [`ANY`]); `cloexec` is off only for kernels that do not know it.
+    /// Opens one event.
     ///
     /// # Errors
     /// What `perf_event_open(2)` says.
-    fn open(
-        &self,
-        attr: &perf_event_attr,
-        task: i32,
-        cpu: i32,
-        group: Option<BorrowedFd<'_>>,
-        cloexec: bool,
-    ) -> io::Result<OwnedFd>;
+    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor>;
+
+    /// Closes events, in ascending order of their numbers.
+    fn close(&self, events: Vec<Descriptor>);
 
     /// Enables the event (a leader enables its group).
     ///
     /// # Errors
     /// What `ioctl(2)` says.
-    fn enable(&self, event: BorrowedFd<'_>) -> io::Result<()>;
+    fn enable(&self, event: &Descriptor) -> io::Result<()>;
 
     /// Disables the event.
     ///
     /// # Errors
     /// What `ioctl(2)` says.
-    fn disable(&self, event: BorrowedFd<'_>) -> io::Result<()>;
+    fn disable(&self, event: &Descriptor) -> io::Result<()>;
+
+    /// Enables every event that the calling thread opened and that is still open, members of groups too.
+    ///
+    /// # Errors
+    /// What `prctl(2)` says.
+    fn enable_own(&self) -> io::Result<()>;
+
+    /// Disables every event that the calling thread opened and that is still open, members of groups too: a member
+    /// must be enabled the same way again, not through its leader.
+    ///
+    /// # Errors
+    /// What `prctl(2)` says.
+    fn disable_own(&self) -> io::Result<()>;
 
     /// Lets `event` write into the ring of `output`.
     ///
     /// # Errors
     /// EINVAL if they differ in CPU, task or clock.
-    fn set_output(&self, event: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()>;
+    fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()>;
 
     /// Attaches a tracepoint filter.
     ///
     /// # Errors
     /// EINVAL for an expression that the kernel does not understand.
-    fn set_filter(&self, event: BorrowedFd<'_>, filter: &str) -> io::Result<()>;
+    fn set_filter(&self, event: &Descriptor, filter: &str) -> io::Result<()>;
+
+    /// Attaches a BPF program: it sees every sample, and one for which it returns 0 is not recorded.
+    ///
+    /// # Errors
+    /// EEXIST if there is one already, EINVAL for a program of another type, EPERM without the privilege.
+    fn set_bpf(&self, event: &Descriptor, program: BorrowedFd<'_>) -> io::Result<()>;
 
     /// The kernel's id of the event, as samples carry it.
     ///
     /// # Errors
     /// What `ioctl(2)` says.
-    fn id(&self, event: BorrowedFd<'_>) -> io::Result<u64>;
+    fn id(&self, event: &Descriptor) -> io::Result<u64>;
 
     /// Reads the event's counter words (`read_format` says which they are).
     ///
     /// # Errors
     /// What `read(2)` says; ENOSPC if `words` is too small.
-    fn read(&self, event: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<usize>;
+    fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize>;
 
     /// Maps the event's ring of `data_pages` pages (a power of two).
     ///
     /// # Errors
     /// EPERM beyond `perf_event_mlock_kb` and RLIMIT_MEMLOCK, EINVAL for an inheritable event on any CPU.
-    fn map(&self, event: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring>;
+    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring>;
 
-    /// Raises the limit of open descriptors: first to the hard limit, then (with privilege) beyond. The new limit, or `None` if it cannot
-    /// be raised.
-    fn raise_descriptors(&self) -> Option<u64>;
+    /// The event as something to poll; `None` where there is no file behind it.
+    fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>>;
+
+    /// How many descriptors this process may have open; `None`: any number.
+    fn descriptor_limit(&self) -> Option<u64>;
+
+    /// Raises that limit: first to the hard limit, then (with privilege) to `wanted` or somewhat beyond the hard limit. The
+    /// new limit, or `None` if it cannot be raised.
+    fn raise_descriptors(&self, wanted: u64) -> Option<u64>;
+
+    /// Makes room for this many more descriptors at once, because a table that grows while threads share it waits for all
+    /// CPUs each time. Only makes things faster.
+    fn reserve_descriptors(&self, more: usize);
+
+    /// The CPU on which the task ran last.
+    fn last_cpu(&self, task: i32) -> Option<u32>;
+
+    /// Binds the calling thread to one CPU; what it was bound to before, to be given to [`Kernel::unbind`].
+    ///
+    /// # Errors
+    /// EINVAL if the CPU is offline, not permitted, or beyond the 1024th.
+    fn bind(&self, cpu: u32) -> io::Result<Binding>;
+
+    /// Lets the calling thread run again where it could before.
+    fn unbind(&self, before: &Binding);
 }

@@ -1,16 +1,16 @@
 //! The kernel that runs.
 //!
 //! # Safety
-//! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. Each wrapper takes borrowed
-//! descriptors and returns owned ones.
+//! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A [`Descriptor`] is made by `open` alone
+//! and consumed by `close`, so while one can be borrowed its number is open and ours.
 #![allow(unsafe_code, reason = "raw system calls")]
-use super::{Kernel, perf_event_attr};
+use super::{Binding, Descriptor, Kernel, Place, perf_event_attr};
 use crate::ring::Ring;
 use perf_event_open_sys::{bindings, ioctls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The kernel that runs this program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,56 +20,97 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+fn borrow(event: &Descriptor) -> BorrowedFd<'_> {
+    // SAFETY: open as long as the Descriptor can be borrowed (module comment).
+    unsafe { BorrowedFd::borrow_raw(event.number()) }
+}
+
 impl Kernel for Real {
-    fn open(
-        &self,
-        attr: &perf_event_attr,
-        task: i32,
-        cpu: i32,
-        group: Option<BorrowedFd<'_>>,
-        cloexec: bool,
-    ) -> io::Result<OwnedFd> {
+    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
         let mut attr = *attr;
-        let flags = if cloexec { bindings::PERF_FLAG_FD_CLOEXEC } else { 0 };
-        let group = group.map_or(-1, |fd| fd.as_raw_fd());
+        let mut flags = if place.cloexec { bindings::PERF_FLAG_FD_CLOEXEC } else { 0 };
+        let mut task = place.task;
+        if let Some(cgroup) = place.cgroup {
+            flags |= bindings::PERF_FLAG_PID_CGROUP;
+            task = cgroup.as_raw_fd();
+        }
+        let group = place.group.map_or(-1, Descriptor::number);
         // SAFETY: attr is initialised and as long as its size field says (sys::attr); the kernel only reads it (and writes size on E2BIG).
-        let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, cpu, group, flags.into()) };
+        let fd =
+            unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, place.cpu, group, flags.into()) };
         check(fd)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+        Ok(Descriptor::new(fd))
     }
 
-    fn enable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+    fn close(&self, mut events: Vec<Descriptor>) {
+        events.sort_unstable();
+        for run in events.chunk_by(|a, b| a.number() + 1 == b.number()) {
+            if let [one] = run {
+                // SAFETY: ours, and nobody can use it any more: we own the Descriptor.
+                let result = unsafe { libc::close(one.number()) };
+                debug_assert_eq!(result, 0);
+                continue;
+            }
+            let (first, last) =
+                (run[0].number() as libc::c_uint, run[run.len() - 1].number() as libc::c_uint);
+            // SAFETY: every number from first to last is one of the Descriptors of this run, which we own: nobody else's is hit.
+            let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            if result < 0 {
+                // Before Linux 5.9.
+                for event in run {
+                    // SAFETY: as above; close_range closes nothing when it fails.
+                    unsafe { libc::close(event.number()) };
+                }
+            }
+        }
+    }
+
+    fn enable(&self, event: &Descriptor) -> io::Result<()> {
         // SAFETY: no pointer argument.
-        check(unsafe { ioctls::ENABLE(event.as_raw_fd(), 0) })
+        check(unsafe { ioctls::ENABLE(event.number(), 0) })
     }
 
-    fn disable(&self, event: BorrowedFd<'_>) -> io::Result<()> {
+    fn disable(&self, event: &Descriptor) -> io::Result<()> {
         // SAFETY: no pointer argument.
-        check(unsafe { ioctls::DISABLE(event.as_raw_fd(), 0) })
+        check(unsafe { ioctls::DISABLE(event.number(), 0) })
     }
 
-    fn set_output(&self, event: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
+    fn enable_own(&self) -> io::Result<()> {
+        // SAFETY: no pointer argument.
+        check(unsafe { libc::prctl(libc::PR_TASK_PERF_EVENTS_ENABLE, 0, 0, 0, 0) })
+    }
+
+    fn disable_own(&self) -> io::Result<()> {
+        // SAFETY: no pointer argument.
+        check(unsafe { libc::prctl(libc::PR_TASK_PERF_EVENTS_DISABLE, 0, 0, 0, 0) })
+    }
+
+    fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()> {
         // SAFETY: the argument is a descriptor number, not a pointer.
-        check(unsafe { ioctls::SET_OUTPUT(event.as_raw_fd(), output.as_raw_fd()) })
+        check(unsafe { ioctls::SET_OUTPUT(event.number(), output.number()) })
     }
 
-    fn set_filter(&self, event: BorrowedFd<'_>, filter: &str) -> io::Result<()> {
+    fn set_filter(&self, event: &Descriptor, filter: &str) -> io::Result<()> {
         let filter = CString::new(filter)?;
         // SAFETY: a zero-terminated string that outlives the call; the kernel only reads it.
-        check(unsafe { ioctls::SET_FILTER(event.as_raw_fd(), filter.as_ptr().cast_mut()) })
+        check(unsafe { ioctls::SET_FILTER(event.number(), filter.as_ptr().cast_mut()) })
     }
 
-    fn id(&self, event: BorrowedFd<'_>) -> io::Result<u64> {
+    fn set_bpf(&self, event: &Descriptor, program: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: the argument is a descriptor number, not a pointer.
+        check(unsafe { ioctls::SET_BPF(event.number(), program.as_raw_fd() as u32) })
+    }
+
+    fn id(&self, event: &Descriptor) -> io::Result<u64> {
         let mut id = 0u64;
         // SAFETY: the kernel writes one u64 through the pointer.
-        check(unsafe { ioctls::ID(event.as_raw_fd(), &mut id) })?;
+        check(unsafe { ioctls::ID(event.number(), &mut id) })?;
         Ok(id)
     }
 
-    fn read(&self, event: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<usize> {
+    fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
         let mut bytes = vec![0u8; words.len() * 8];
-        let read = rustix::io::read(event, &mut bytes)?;
+        let read = rustix::io::read(borrow(event), &mut bytes)?;
         for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             let mut raw = [0; 8];
             raw.copy_from_slice(chunk);
@@ -78,20 +119,81 @@ impl Kernel for Real {
         Ok(read / 8)
     }
 
-    fn map(&self, event: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring> {
-        Ring::map(event, data_pages)
+    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
+        Ring::map(borrow(event), data_pages)
     }
 
-    fn raise_descriptors(&self) -> Option<u64> {
+    fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>> {
+        Some(borrow(event))
+    }
+
+    fn descriptor_limit(&self) -> Option<u64> {
+        getrlimit(Resource::Nofile).current
+    }
+
+    fn raise_descriptors(&self, wanted: u64) -> Option<u64> {
         let now = getrlimit(Resource::Nofile);
-        let raised = match (now.current, now.maximum) {
-            (Some(soft), Some(hard)) if soft < hard => Rlimit { current: Some(hard), maximum: Some(hard) },
-            (_, Some(hard)) => Rlimit { current: Some(hard + 1000), maximum: Some(hard + 1000) },
-            _ => return None,
-        };
-        let to = raised.current;
-        setrlimit(Resource::Nofile, raised).ok()?;
-        to
+        let (soft, hard) = (now.current?, now.maximum);
+        let mut tries = Vec::new();
+        if hard.is_none_or(|hard| soft < hard) {
+            // Beyond the hard limit only if it is too low: that takes privilege, and children inherit it.
+            tries.extend(hard.filter(|&hard| hard < wanted).map(|_| wanted));
+            tries.push(hard.unwrap_or(wanted));
+        } else if let Some(hard) = hard {
+            tries.extend([wanted.max(hard + 1000), hard + 1000]);
+        }
+        tries.into_iter().filter(|&to| to > soft).find(|&to| {
+            let maximum = hard.map(|hard| hard.max(to));
+            setrlimit(Resource::Nofile, Rlimit { current: Some(to), maximum }).is_ok()
+        })
+    }
+
+    fn reserve_descriptors(&self, more: usize) {
+        reserve_descriptors(more);
+    }
+
+    fn last_cpu(&self, task: i32) -> Option<u32> {
+        let mut buffer = [0u8; 1024];
+        let file = std::fs::File::open(format!("/proc/{task}/task/{task}/stat"))
+            .or_else(|_| std::fs::File::open(format!("/proc/{task}/stat")))
+            .ok()?;
+        let read = io::Read::read(&mut &file, &mut buffer).ok()?;
+        // The name, in brackets, may hold anything; the CPU is the 39th field of all, the 37th behind it.
+        let text =
+            std::str::from_utf8(&buffer[buffer[..read].iter().rposition(|&byte| byte == b')')? + 1..read]);
+        text.ok()?.split_ascii_whitespace().nth(36)?.parse().ok()
+    }
+
+    fn bind(&self, cpu: u32) -> io::Result<Binding> {
+        let before = Binding::current()?;
+        super::pin_to(cpu)?;
+        Ok(before)
+    }
+
+    fn unbind(&self, before: &Binding) {
+        if let Err(error) = before.apply() {
+            tracing::debug!(%error, "a thread stays bound to one CPU");
+        }
+    }
+}
+
+/// Makes room in this process's table of descriptors for this many more. The table doubles as it fills, and each time that
+/// happens while threads share it, the kernel waits until all CPUs have passed a quiet state: so do it early, and once.
+pub fn reserve_descriptors(more: usize) {
+    let Ok(probe) = rustix::fs::open(
+        "/",
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    ) else {
+        return;
+    };
+    // The lowest free number is a fair guess of how many are in use.
+    let last = (probe.as_raw_fd() as usize).saturating_add(more);
+    let limit =
+        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit.saturating_sub(1) as usize);
+    if let Ok(last) = i32::try_from(last.min(limit)) {
+        // Dropped at once: the table stays as large as it has become.
+        drop(rustix::io::fcntl_dupfd_cloexec(&probe, last));
     }
 }
 

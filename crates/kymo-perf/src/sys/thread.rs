@@ -3,20 +3,47 @@
 //! # Safety
 //! One raw system call that reads a local struct.
 #![allow(unsafe_code, reason = "one raw system call")]
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
+
+/// The CPUs on which a thread may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding(CpuSet);
+
+impl Binding {
+    /// Where the calling thread may run now.
+    ///
+    /// # Errors
+    /// EINVAL on a machine that could have more than 1024 CPUs.
+    pub fn current() -> io::Result<Binding> {
+        Ok(Binding(sched_getaffinity(None)?))
+    }
+
+    /// These CPUs; those beyond the 1024th are left out.
+    pub fn of(cpus: &[u32]) -> Binding {
+        let mut set = CpuSet::new();
+        cpus.iter().filter(|&&cpu| (cpu as usize) < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu as usize));
+        Binding(set)
+    }
+
+    /// Lets the calling thread run there.
+    ///
+    /// # Errors
+    /// EINVAL if none of the CPUs is online and permitted.
+    pub fn apply(&self) -> io::Result<()> {
+        Ok(sched_setaffinity(None, &self.0)?)
+    }
+}
 
 /// Binds the calling thread to one CPU.
 ///
 /// # Errors
 /// EINVAL if the CPU is offline, not permitted, or beyond the 1024th.
 pub fn pin_to(cpu: u32) -> io::Result<()> {
-    let mut set = CpuSet::new();
     if cpu as usize >= CpuSet::MAX_CPU {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    set.set(cpu as usize);
-    Ok(sched_setaffinity(None, &set)?)
+    Binding::of(&[cpu]).apply()
 }
 
 /// Makes the calling thread run before all ordinary ones (SCHED_FIFO, lowest priority of that class).

@@ -2,43 +2,43 @@
 
 use crate::support::skip;
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::cpu_list;
-use kymo_perf::sys::{Perf, attr_zeroed};
+use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, bindings, online_cpus};
 use kymo_perf::workload::{Exit, Workload};
-use perf_event_open_sys::bindings::{PERF_COUNT_SW_PAGE_FAULTS, PERF_FLAG_PID_CGROUP};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::os::fd::AsFd as _;
 use std::process::Command;
 
 /// Counts page faults in a cgroup, one event per CPU.
-struct Faults(Vec<File>);
+struct Faults(Vec<Descriptor>);
 
 impl Faults {
     fn open(cgroup: &OwnCgroup) -> io::Result<Faults> {
         let mut attr = attr_zeroed();
-        (attr.type_, attr.config) = (Perf::SOFTWARE, PERF_COUNT_SW_PAGE_FAULTS as u64);
-        let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-        let (directory, flags) = (cgroup.fd(), u64::from(PERF_FLAG_PID_CGROUP));
-        let open = |cpu: u32| {
-            // SAFETY: a whole attr with its size set, which the kernel reads (and whose size it may write).
-            let fd = unsafe {
-                perf_event_open_sys::perf_event_open(&mut attr, directory.as_raw_fd(), cpu as i32, -1, flags)
-            };
-            // SAFETY: just opened, and nobody else's.
-            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(fd) }) }
-        };
-        Ok(Faults(cpu_list::parse(&online).into_iter().map(open).collect::<Result<_, _>>()?))
+        (attr.type_, attr.config) = (Perf::SOFTWARE, u64::from(bindings::PERF_COUNT_SW_PAGE_FAULTS));
+        let directory = cgroup.fd();
+        let mut faults = Faults(Vec::new());
+        for cpu in online_cpus() {
+            let place = Place { cgroup: Some(directory.as_fd()), ..Place::cpu(cpu as i32) };
+            faults.0.push(Real.open(&attr, &place)?);
+        }
+        Ok(faults)
     }
 
     fn count(&self) -> u64 {
-        let read = |mut event: &File| {
-            let mut count = [0; 8];
-            event.read_exact(&mut count).unwrap();
-            u64::from_ne_bytes(count)
+        let read = |event| {
+            let mut count = [0];
+            assert_eq!(Real.read(event, &mut count).unwrap(), 1);
+            count[0]
         };
         self.0.iter().map(read).sum()
+    }
+}
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        Real.close(std::mem::take(&mut self.0));
     }
 }
 

@@ -1,0 +1,125 @@
+//! What a list looks like at one moment of its opening: the same for all workers, changed only while none runs.
+use super::{Plan, Request};
+use crate::sys::{ANY, Descriptor, Kernel, Place, perf_event_attr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A place in the table of descriptors. Slots are ordered as the serial engine opens them: event, CPU, task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot {
+    /// Index of the event.
+    pub(crate) event: usize,
+    /// Index among the CPUs of the event.
+    pub(crate) row: usize,
+    /// Index of the task.
+    pub(crate) column: usize,
+}
+
+/// Events, CPUs and tasks as they are to be opened now.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// The requests, as far as fallbacks have changed them.
+    pub(crate) events: Vec<Request>,
+    /// The leader of the batch that an event joins, if it does.
+    pub(crate) batches: Vec<Option<usize>>,
+    /// The CPUs of each event, ascending.
+    pub(crate) cpus: Vec<Vec<i32>>,
+    /// The tasks that are left.
+    pub(crate) tasks: Vec<i32>,
+    /// Whether the kernel knows close-on-exec.
+    pub(crate) cloexec: bool,
+    target_cpus: Vec<i32>,
+    cgroup: Option<Arc<OwnedFd>>,
+}
+
+impl Shape {
+    pub(crate) fn new(plan: Plan) -> Shape {
+        let batches = super::batch::find(&plan.events);
+        let mut shape = Shape {
+            cpus: Vec::new(),
+            batches,
+            events: plan.events,
+            tasks: plan.targets.tasks,
+            cloexec: true,
+            target_cpus: plan.targets.cpus,
+            cgroup: plan.targets.cgroup,
+        };
+        shape.cpus = (0..shape.events.len()).map(|event| shape.cover(event)).collect();
+        shape
+    }
+
+    /// The CPUs of the target that the event's PMU covers.
+    fn cover(&self, event: usize) -> Vec<i32> {
+        match &self.events[event].cpus {
+            Some(own) if self.target_cpus != [ANY] => {
+                self.target_cpus.iter().copied().filter(|&cpu| own.contains(&(cpu as u32))).collect()
+            }
+            _ => self.target_cpus.clone(),
+        }
+    }
+
+    /// To be called when the event's PMU changed.
+    pub(crate) fn cover_again(&mut self, event: usize) {
+        self.cpus[event] = self.cover(event);
+    }
+
+    /// How many descriptors the list needs.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.cpus.iter().map(Vec::len).sum::<usize>() * self.tasks.len()
+    }
+
+    /// How many slots come before this one.
+    #[allow(dead_code, reason = "for the parallel engine")]
+    pub(crate) fn ordinal(&self, slot: Slot) -> usize {
+        let rows: usize = self.cpus[..slot.event].iter().map(Vec::len).sum();
+        (rows + slot.row) * self.tasks.len() + slot.column
+    }
+
+    /// The leader whose group the event joins: that which was asked for, or that of a batch.
+    pub(crate) fn leader(&self, event: usize) -> Option<usize> {
+        self.events[event].leader.or(self.batches[event])
+    }
+
+    /// Whether the event is switched by itself: it leads, or is alone.
+    pub(crate) fn leads(&self, event: usize) -> bool {
+        self.leader(event).is_none()
+    }
+
+    /// The attr that the kernel gets; in files it stands as it was asked for.
+    fn attr(&self, event: usize) -> perf_event_attr {
+        let mut attr = self.events[event].attr;
+        if self.batches[event].is_some() {
+            // The leader of the batch starts it.
+            attr.set_disabled(0);
+            attr.set_enable_on_exec(0);
+        }
+        attr
+    }
+
+    /// Opens one slot. `leader` gives the descriptor of an event in the row of a CPU and the column of this slot.
+    pub(crate) fn open<'a>(
+        &self,
+        kernel: &dyn Kernel,
+        slot: Slot,
+        leader: impl FnOnce(usize, usize) -> Option<&'a Descriptor>,
+    ) -> io::Result<Descriptor> {
+        let cpu = self.cpus[slot.event][slot.row];
+        let mut place = Place::new(self.tasks[slot.column], cpu);
+        place.cloexec = self.cloexec;
+        place.cgroup = self.cgroup.as_ref().map(|fd| fd.as_fd());
+        if let Some(event) = self.leader(slot.event) {
+            // A leader that does not cover this CPU cannot lead here.
+            let row = self.cpus[event].binary_search(&cpu).ok();
+            let fd = row.and_then(|row| leader(event, row));
+            place.group = Some(fd.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?);
+        }
+        let attr = self.attr(slot.event);
+        loop {
+            match kernel.open(&attr, &place) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}

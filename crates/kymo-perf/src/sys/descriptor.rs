@@ -1,0 +1,47 @@
+//! An open event, and where an event is to be opened.
+use super::ANY;
+use std::os::fd::{BorrowedFd, RawFd};
+
+/// An open event of one [`super::Kernel`]: owned like an `OwnedFd`, but closed only by [`super::Kernel::close`], so that
+/// thousands can be closed in one call and scripted kernels can hand out numbers with no file behind them. Dropping it leaks it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Descriptor(RawFd);
+
+impl Descriptor {
+    /// Takes over a number that the kernel has just handed out.
+    pub(crate) fn new(number: RawFd) -> Descriptor {
+        Descriptor(number)
+    }
+
+    /// The descriptor's number.
+    pub fn number(&self) -> i32 {
+        self.0
+    }
+}
+
+/// Where one event is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The thread, 0 for the calling one, or [`ANY`].
+    pub task: i32,
+    /// The CPU, or [`ANY`].
+    pub cpu: i32,
+    /// The leader of the group that it joins.
+    pub group: Option<&'a Descriptor>,
+    /// The directory of a cgroup: its tasks are observed, and `task` is ignored. Needs a CPU.
+    pub cgroup: Option<BorrowedFd<'a>>,
+    /// Whether it closes on exec; off only for kernels that do not know it.
+    pub cloexec: bool,
+}
+
+impl Place<'_> {
+    /// A task (or [`ANY`]) on a CPU (or [`ANY`]), in no group, closed on exec.
+    pub fn new(task: i32, cpu: i32) -> Place<'static> {
+        Place { task, cpu, group: None, cgroup: None, cloexec: true }
+    }
+
+    /// All tasks of one CPU.
+    pub fn cpu(cpu: i32) -> Place<'static> {
+        Place::new(ANY, cpu)
+    }
+}
