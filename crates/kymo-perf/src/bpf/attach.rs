@@ -61,63 +61,71 @@ fn last_words(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_BYTES)..]).into_owned()
 }
 
-/// Attaches all that `wanted` needs. Dropping the descriptors detaches.
-pub(super) fn attach(how: Attachment, maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
+/// What is attached. Dropping it detaches.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) links: Vec<OwnedFd>,
+    /// The program that sees new tasks, kept to ask the kernel how often it could not run.
+    pub(super) newtask: OwnedFd,
+}
+
+/// Attaches all that `wanted` needs.
+pub(super) fn attach(how: Attachment, maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
     match how {
         Attachment::Raw => attach_raw(maps, wanted),
         Attachment::Tracepoint => attach_events(maps, wanted),
     }
 }
 
-fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
+fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
     let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
-    let flags = Source::Argument(1);
-    let mut points: Vec<(&'static str, &'static CStr, Program)> =
-        vec![("kymo_newtask", c"task_newtask", program::newtask(maps, Source::Task, flags, wanted.children))];
-    if !wanted.keep_ended {
-        points.push(("kymo_exit", c"sched_process_exit", program::exit(maps, Source::Task)));
-    }
-    if maps.key == Key::Thread {
-        points.push(("kymo_exec", c"sched_process_exec", program::exec(maps, Source::Argument(1))));
-    }
-    if wanted.from_exec {
-        points.push(("kymo_rename", c"task_rename", program::rename(maps)));
-    }
-    let link = |(name, point, program): &(&'static str, &'static CStr, Program)| {
+    let attach = |name, point: &CStr, program: &Program| -> Result<(OwnedFd, OwnedFd), BpfError> {
         let loaded = load(ProgramKind::RawTracepoint, name, program, Some(&types))?;
-        // The link keeps the program; its own descriptor goes.
-        sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
+        let link = sys::open_raw_tracepoint(point, loaded.as_fd()).map_err(|cause| BpfError::Attach {
             program: name,
             point: point.to_string_lossy().into_owned(),
             cause,
-        })
+        })?;
+        // The link keeps the program; its own descriptor may go.
+        Ok((link, loaded))
     };
-    points.iter().map(link).collect()
-}
-
-fn attach_events(maps: Maps, wanted: Wanted) -> Result<Vec<OwnedFd>, BpfError> {
-    let tracefs = Tracefs::here();
-    let cpu = crate::sys::online_cpus()[0];
-    let point = |system, name| Point::find(&tracefs, system, name);
-    let attach = |name, point: &Point, program: &Program| point.attach(name, program, cpu as i32);
-    let mut links = Vec::new();
-    let newtask = point("task", "task_newtask")?;
-    let (id, flags) = (newtask.field("pid")?, newtask.field("clone_flags")?);
-    links.push(attach("kymo_newtask", &newtask, &program::newtask(maps, id, flags, wanted.children))?);
+    let program = program::newtask(maps, Source::Task, Source::Argument(1), wanted.children);
+    let (link, newtask) = attach("kymo_newtask", c"task_newtask", &program)?;
+    let mut links = vec![link];
     if !wanted.keep_ended {
-        let exit = point("sched", "sched_process_exit")?;
-        // Which exit is a process's last is in the record since Linux 6.16.
-        let last = if maps.key == Key::Process { exit.field("group_dead")? } else { Source::Task };
-        links.push(attach("kymo_exit", &exit, &program::exit(maps, last))?);
+        links.push(attach("kymo_exit", c"sched_process_exit", &program::exit(maps, Source::Task))?.0);
     }
     if maps.key == Key::Thread {
-        let exec = point("sched", "sched_process_exec")?;
-        links.push(attach("kymo_exec", &exec, &program::exec(maps, exec.field("old_pid")?))?);
+        links.push(attach("kymo_exec", c"sched_process_exec", &program::exec(maps, Source::Argument(1)))?.0);
     }
     if wanted.from_exec {
-        links.push(attach("kymo_rename", &point("task", "task_rename")?, &program::rename(maps))?);
+        links.push(attach("kymo_rename", c"task_rename", &program::rename(maps))?.0);
     }
-    Ok(links)
+    Ok(Attached { links, newtask })
+}
+
+fn attach_events(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
+    let tracefs = Tracefs::here();
+    let cpu = crate::sys::online_cpus()[0] as i32;
+    let point = |system, name| Point::find(&tracefs, system, name);
+    let at = point("task", "task_newtask")?;
+    let program = program::newtask(maps, at.field("pid")?, at.field("clone_flags")?, wanted.children);
+    let (link, newtask) = at.attach("kymo_newtask", &program, cpu)?;
+    let mut links = vec![link];
+    if !wanted.keep_ended {
+        let at = point("sched", "sched_process_exit")?;
+        // Which exit is a process's last is in the record since Linux 6.16.
+        let last = if maps.key == Key::Process { at.field("group_dead")? } else { Source::Task };
+        links.push(at.attach("kymo_exit", &program::exit(maps, last), cpu)?.0);
+    }
+    if maps.key == Key::Thread {
+        let at = point("sched", "sched_process_exec")?;
+        links.push(at.attach("kymo_exec", &program::exec(maps, at.field("old_pid")?), cpu)?.0);
+    }
+    if wanted.from_exec {
+        links.push(point("task", "task_rename")?.attach("kymo_rename", &program::rename(maps), cpu)?.0);
+    }
+    Ok(Attached { links, newtask })
 }
 
 /// A tracepoint, and where its record has which field.
@@ -140,12 +148,18 @@ impl Point {
             .ok_or_else(|| BpfError::Field { point: self.name.clone(), field: name.to_owned() })
     }
 
-    fn attach(&self, name: &'static str, program: &Program, cpu: i32) -> Result<OwnedFd, BpfError> {
+    /// The event that runs the program, and the program.
+    fn attach(
+        &self,
+        name: &'static str,
+        program: &Program,
+        cpu: i32,
+    ) -> Result<(OwnedFd, OwnedFd), BpfError> {
         let loaded = load(ProgramKind::Tracepoint, name, program, None)?;
         let failed = |cause| BpfError::Attach { program: name, point: self.name.clone(), cause };
         let event = sys::open_tracepoint(self.id, cpu).map_err(failed)?;
         sys::set_program(event.as_fd(), loaded.as_fd()).map_err(failed)?;
-        Ok(event)
+        Ok((event, loaded))
     }
 }
 

@@ -8,7 +8,7 @@ use std::io;
 pub enum BpfError {
     /// This process may not.
     #[error("tasks cannot be followed in the kernel: {0}")]
-    Unavailable(#[from] super::Unavailable),
+    Unavailable(super::Unavailable),
     /// A map was refused.
     #[error("failed to make the BPF map of {what} ({entries} entries): {cause}")]
     Map {

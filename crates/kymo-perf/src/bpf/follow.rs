@@ -1,18 +1,22 @@
 //! [`Follower`]: the maps, the programs and their attachment, in the order that loses nobody.
-use super::attach::{self, Attachment, Wanted, load};
+use super::attach::{self, Attached, Attachment, Wanted, load};
 use super::available::{Unavailable, available};
 use super::error::BpfError;
 use super::map::{Followed, State};
 use super::program::{self, FROM_EXEC, Key, Maps, NOW};
 use super::sys::ProgramKind;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// How many processes (or threads) can be followed at the same time if never said. The table takes 1 MiB.
-const ENTRIES: u32 = 1 << 16;
+/// How many processes can be followed at the same time if never said. The table takes 16 bytes for each, and making it is the largest part
+/// of the set-up.
+const PROCESSES: u32 = 1 << 14;
 
-/// The same where ended processes stay in the map: as many as can pass in a long recording. The table takes 4 MiB.
-const ENTRIES_KEPT: u32 = 1 << 18;
+/// The same for threads.
+const THREADS: u32 = 1 << 16;
+
+/// The same where ended processes stay in the map: as many as can pass in a long recording.
+const PROCESSES_KEPT: u32 = 1 << 18;
 
 /// Who is to be followed. Ids are those of the first pid namespace.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +50,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Follower {
     // First, so that they are detached before the maps go.
-    links: Vec<OwnedFd>,
+    attached: Attached,
     sample: OwnedFd,
     followed: Followed,
     state: State,
@@ -101,7 +105,11 @@ impl Follower {
     }
 
     fn begin(who: Follow<'_>, how: Attachment, key: Key, options: &Options) -> Result<Follower, BpfError> {
-        let entries = options.entries.unwrap_or(if options.keep_ended { ENTRIES_KEPT } else { ENTRIES });
+        let entries = options.entries.unwrap_or(match key {
+            Key::Process | Key::Thread if options.keep_ended => PROCESSES_KEPT,
+            Key::Process => PROCESSES,
+            Key::Thread => THREADS,
+        });
         let followed = Followed::new(entries).map_err(|cause| BpfError::Map {
             what: "who is followed",
             entries,
@@ -116,9 +124,9 @@ impl Follower {
             keep_ended: options.keep_ended,
         };
         // I2: whoever is made from here on is seen; only then is anyone entered.
-        let links = attach::attach(how, maps, wanted)?;
+        let attached = attach::attach(how, maps, wanted)?;
         let mut follower =
-            Follower { links, sample, followed, state, key, attachment: how, missed_at_entry: 0 };
+            Follower { attached, sample, followed, state, key, attachment: how, missed_at_entry: 0 };
         follower.add(who)?;
         Ok(follower)
     }
@@ -159,10 +167,11 @@ impl Follower {
         Ok(self.followed.contents()?.into_iter().map(|(id, value)| (id, value == NOW)).collect())
     }
 
-    /// How many could not be followed because too many were at the same time, or memory was short. 0 in any sane recording; else
-    /// samples are missing.
+    /// How many new tasks could not be followed, because too many were at the same time, memory was short, or the kernel could not run the
+    /// program (then strangers' tasks are counted, too). 0 in any sane recording; else samples may be missing.
     pub fn missed(&self) -> u64 {
-        self.missed_at_entry + self.state.missed().unwrap_or(0)
+        let skipped = skipped(self.attached.newtask.as_fd()).unwrap_or(0);
+        self.missed_at_entry + self.state.missed().unwrap_or(0) + skipped
     }
 
     /// Whether there is an entry for each thread, not for each process.
@@ -177,7 +186,7 @@ impl Follower {
 
     /// How many descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
-        self.links.len() + 3
+        self.attached.links.len() + 4
     }
 }
 
@@ -188,4 +197,10 @@ impl Follow<'_> {
             Follow::Command(_) => 1,
         }
     }
+}
+
+/// How often the kernel could not run a program because it was running already on that CPU; `None` before Linux 5.12.
+fn skipped(program: BorrowedFd<'_>) -> Option<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?.trim().parse().ok()
 }

@@ -28,7 +28,7 @@
 //!   sets what the maker is, or removes what is there. So an id that is used again is never followed by mistake, whatever is left in the map.
 //! - **I4** `newtask` removes only if it saw "settled" *before* it looked for the maker. So a child that was entered from a list is not
 //!   removed by a maker whose own entry was still to come.
-//! - **I5** What could not be entered is counted ([`Follower::missed`]), never silent.
+//! - **I5** What could not be entered, and every time that the kernel could not run `newtask`, is counted ([`Follower::missed`]), never silent.
 //! - **I6** The programs that follow return 1, so that other users of the same tracepoints see every hit.
 //!
 //! # What is not the same as with inherited events

@@ -4,6 +4,7 @@
 //! really answers so.
 
 use crate::support::skip;
+use kymo_perf::bpf::{Follow, Follower, Unavailable};
 use kymo_perf::caps::{Caps, TracefsState, probe};
 use kymo_perf::explain::{Attempt, explain_open};
 use kymo_perf::machine::Machine;
@@ -127,4 +128,22 @@ fn tracefs_of_root() {
         error.to_string().contains("sudo mount -o remount,mode=750,gid=$(id -g) /sys/kernel/tracing"),
         "{error}"
     );
+}
+
+/// Checks that following in the kernel is refused with the capabilities that are missing, and leaves nothing open.
+#[test]
+fn following_says_what_is_missing() {
+    if !is_inner("unprivileged::following_says_what_is_missing") {
+        return;
+    }
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let reason = Follower::available().unwrap_err();
+    if reason != Unavailable::PidNamespace {
+        assert_eq!(reason.to_string(), "this process lacks CAP_BPF and CAP_PERFMON");
+        assert!(reason.hint().unwrap().contains("setcap"));
+    }
+    let error = Follower::start(Follow::Processes(&[1])).unwrap_err();
+    assert_eq!(error.to_string(), format!("tasks cannot be followed in the kernel: {reason}"));
+    assert_eq!(open(), before);
 }
