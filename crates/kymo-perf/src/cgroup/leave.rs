@@ -26,10 +26,11 @@ const ENDING: Duration = Duration::from_millis(100);
 pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> Result<usize, String> {
     let mut moved = 0;
     let mut reason = String::from("processes in it fork faster than they can be moved");
+    let mut frozen = false;
     for round in 0..ROUNDS {
-        if round == CALM_ROUNDS {
-            // Not there in an old hierarchy: then it stays at rounds.
-            let _ = write_file(directory.as_fd(), c"cgroup.freeze", "1");
+        if round == CALM_ROUNDS && !frozen {
+            freeze(directory);
+            frozen = true;
         }
         let now = match empty(parent, directory.as_fd(), DEPTH) {
             Ok(now) => now,
@@ -42,13 +43,17 @@ pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> 
         match remove(parent, directory.as_fd(), name) {
             Ok(()) => return Ok(moved),
             Err(Errno::BUSY) if now > 0 => {}
-            Err(Errno::BUSY) => {
-                // No process that could be moved, yet populated: tasks on their way out, or ones that we are not shown.
+            // No process that could be moved, yet populated: tasks on their way out, one that had forked and ended before it was moved, or ones
+            // that we are not shown.
+            Err(Errno::BUSY) if wait_for(directory.as_fd(), c"cgroup.events", "populated 0", ENDING) => {}
+            Err(Errno::BUSY) if frozen => {
                 reason =
                     String::from("it has processes that cannot be seen from here (another PID namespace?)");
-                if !wait_for(directory.as_fd(), c"cgroup.events", "populated 0", ENDING) {
-                    break;
-                }
+                break;
+            }
+            Err(Errno::BUSY) => {
+                freeze(directory);
+                frozen = true;
             }
             Err(error) => {
                 reason = io::Error::from(error).to_string();
@@ -58,6 +63,11 @@ pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> 
     }
     let _ = write_file(directory.as_fd(), c"cgroup.freeze", "0");
     Err(reason)
+}
+
+/// Keeps those who fork from doing so while they are moved. An old hierarchy cannot, and stays at rounds.
+fn freeze(directory: &OwnedFd) {
+    let _ = write_file(directory.as_fd(), c"cgroup.freeze", "1");
 }
 
 /// Removes the empty cgroup `name`, if it is (still) the one that is open as `directory`.

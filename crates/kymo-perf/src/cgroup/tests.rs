@@ -117,15 +117,16 @@ fn daemons_go_back() {
     }
 }
 
-/// Checks that processes that do nothing but fork and end are caught and moved out, too.
+/// Checks that chains of processes that do nothing but fork and end are caught and moved out, too.
 #[test]
 fn forks_without_end() {
     let Some(cgroup) = own("cgroup::forks_without_end") else { return };
     let path = cgroup.path().to_owned();
-    // The chain ends when this directory is gone.
+    // The chains end when this directory is gone.
     let directory = tempfile::tempdir().unwrap();
-    run_in(&cgroup, &format!("x() {{ test -e {} && x & }}; x", directory.path().display()));
-    cgroup.remove().unwrap();
+    let chain = format!("x() {{ test -e {} && x & }}", directory.path().display());
+    run_in(&cgroup, &format!("{chain}; for i in 1 2 3 4 5 6 7 8; do x; done"));
+    assert!(cgroup.remove().unwrap().moved >= 8);
     assert!(!path.exists());
 }
 
