@@ -4,6 +4,9 @@
     bench/versus.py report            the same big recording read by perf and by kymo
     bench/versus.py overhead          what recording costs the recorded program
     bench/versus.py start             what `record -- true` takes
+    bench/versus.py evlist            event lists opened and closed by both tools
+    bench/versus.py attach            from the start of `record -p` on thousands of threads until it records
+    bench/versus.py spawn             the cost of creating threads while being recorded
 
 Every subject is one module in bench/versus/; bench/README.md says what each one measures and how to read it.
 Needs Python 3.9 and nothing else from the Python world.

@@ -12,13 +12,16 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import overhead, report, start
+from versus import attach, evlist, overhead, report, spawn, start
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
     "report": report,
     "overhead": overhead,
     "start": start,
+    "evlist": evlist,
+    "attach": attach,
+    "spawn": spawn,
 }
 
 
