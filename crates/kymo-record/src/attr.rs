@@ -102,6 +102,7 @@ pub(crate) fn request(
         precise_max: selected.precise_max,
         filter: None,
         immediate: false,
+        alone: false,
     }
 }
 

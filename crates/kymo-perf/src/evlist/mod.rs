@@ -18,24 +18,27 @@
 mod batch;
 mod fallback;
 mod note;
+mod parallel;
+mod pool;
 mod rings;
 mod serial;
 mod shape;
-mod switch;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unit;
 
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub use rings::{MappedRing, RingError};
 
-use crate::sys::{ANY, Descriptor, Kernel, Perf, perf_event_attr};
+use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
 use fallback::Fallbacks;
-use shape::Shape;
+use pool::Pool;
+use shape::{Shape, Slot};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use table::Table;
+use unit::{Unit, Units};
 
 /// One event to open, resolved to what the kernel wants.
 #[derive(Clone, Debug)]
@@ -56,6 +59,8 @@ pub struct Request {
     pub filter: Option<String>,
     /// Tracks mappings and names: enabled at once and disabled last.
     pub immediate: bool,
+    /// Will be switched by itself ([`Evlist::switch`]), so it must not share a switch with others.
+    pub alone: bool,
 }
 
 impl Request {
@@ -70,6 +75,7 @@ impl Request {
             precise_max: false,
             filter: None,
             immediate: false,
+            alone: false,
         }
     }
 }
@@ -161,7 +167,10 @@ pub struct Evlist {
     pub notes: Vec<Note>,
     kernel: Arc<dyn Kernel>,
     shape: Arc<Shape>,
-    table: Arc<Table>,
+    units: Arc<Units>,
+    pool: Option<Pool>,
+    /// Whether each worker can switch all its events in one call.
+    own: bool,
 }
 
 /// Opens everything in the plan.
@@ -170,10 +179,16 @@ pub struct Evlist {
 /// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
 pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlist, OpenError> {
     let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
-    let _ = engine;
-    let table = serial::open(kernel.as_ref(), &mut fallbacks)?;
+    let pool = Some(workers(engine, &fallbacks.shape)).filter(|&count| count > 0).map(Pool::start);
+    let pool = pool.filter(|pool| pool.len() > 0);
+    let units = match &pool {
+        Some(pool) => parallel::open(pool, &kernel, &mut fallbacks)?,
+        None => vec![Unit::whole(serial::open(kernel.as_ref(), &mut fallbacks)?.events)],
+    };
     let Fallbacks { shape, notes, .. } = fallbacks;
     let events = shape.events.iter().zip(&shape.cpus);
+    let single = (0..shape.events.len()).all(|event| shape.leads(event));
+    let own = pool.as_ref().is_some_and(|pool| pool.len() >= units.len());
     let list = Evlist {
         events: events
             .map(|(request, cpus)| Event { request: request.clone(), cpus: cpus.clone() })
@@ -181,11 +196,34 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
         tasks: shape.tasks.clone(),
         notes,
         kernel,
+        units: Arc::new(Units::new(units, &shape)),
+        own: own && single && !shape.events.iter().any(|request| request.immediate),
         shape,
-        table: Arc::new(table),
+        pool,
     };
     list.set_filters()?;
     Ok(list)
+}
+
+/// From how many descriptors on workers are worth their start.
+const PARALLEL_FROM: usize = 128;
+
+/// How many workers to start; 0: none, the calling thread does it.
+fn workers(engine: Engine, shape: &Shape) -> usize {
+    let cpus = shape.cpus.iter().map(Vec::len).max().unwrap_or(0);
+    // More would have nothing to do.
+    let most = if shape.tasks.len() > 1 { shape.tasks.len() } else { cpus };
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    match engine {
+        Engine::Serial => 0,
+        Engine::Parallel { workers } => workers.unwrap_or_else(here).clamp(1, most.max(1)),
+        Engine::Auto => {
+            let count = here().min(most);
+            // All events of one task are in one context, which one caller at a time can change.
+            let divisible = shape.tasks.len() > 1 || shape.tasks == [ANY];
+            if count > 1 && divisible && shape.descriptors() >= PARALLEL_FROM { count } else { 0 }
+        }
+    }
 }
 
 /// A count of samples that one descriptor lost.
@@ -209,29 +247,38 @@ impl Evlist {
     /// # Errors
     /// What the kernel says, which it should not.
     pub fn ids(&self) -> io::Result<Vec<Vec<u64>>> {
-        let events = self.table.events.iter();
-        events.map(|rows| rows.iter().flatten().map(|fd| self.kernel.id(fd)).collect()).collect()
+        let ids = |event| self.units.event(&self.shape, event).map(|(_, fd)| self.kernel.id(fd)).collect();
+        (0..self.events.len()).map(ids).collect()
     }
 
     /// How many descriptors are open.
     pub fn descriptors(&self) -> usize {
-        self.table.len()
+        self.units.len()
+    }
+
+    /// How many workers there are; 0 if the calling thread does everything.
+    pub fn workers(&self) -> usize {
+        self.pool.as_ref().map_or(0, Pool::len)
     }
 
     fn set_filters(&self) -> Result<(), OpenError> {
         for (index, event) in self.events.iter().enumerate() {
-            let Some(filter) = &event.request.filter else { continue };
-            for fd in self.table.events[index].iter().flatten() {
-                self.kernel.set_filter(fd, filter).map_err(|source| OpenError {
-                    event: event.request.name.clone(),
-                    index,
-                    task: None,
-                    cpu: None,
-                    stage: Stage::Filter,
-                    shortage: None,
-                    source,
-                })?;
-            }
+            let Some(filter) = event.request.filter.clone() else { continue };
+            let set = move |share: &Shared<'_>| {
+                share
+                    .unit
+                    .event(share.shape, index)
+                    .try_for_each(|(_, fd)| share.kernel.set_filter(fd, &filter))
+            };
+            self.in_units(set).map_err(|source| OpenError {
+                event: event.request.name.clone(),
+                index,
+                task: None,
+                cpu: None,
+                stage: Stage::Filter,
+                shortage: None,
+                source,
+            })?;
         }
         Ok(())
     }
@@ -239,18 +286,25 @@ impl Evlist {
     /// Attaches a BPF program to every descriptor of the events that `which` chooses: a sample is recorded if it returns other than 0.
     ///
     /// # Errors
-    /// The first refusal; those before it keep the program.
+    /// The first refusal; descriptors that have the program already keep it.
     pub fn set_bpf(&self, program: BorrowedFd<'_>, mut which: impl FnMut(&Event) -> bool) -> io::Result<()> {
-        let chosen = self.events.iter().zip(&self.table.events).filter(|(event, _)| which(event));
-        chosen.flat_map(|(_, rows)| rows.iter().flatten()).try_for_each(|fd| self.kernel.set_bpf(fd, program))
+        let chosen: Vec<usize> = (0..self.events.len()).filter(|&event| which(&self.events[event])).collect();
+        let program = program.try_clone_to_owned()?;
+        self.in_units(move |share| {
+            let mut fds = chosen.iter().flat_map(|&event| share.unit.event(share.shape, event));
+            fds.try_for_each(|(_, fd)| share.kernel.set_bpf(fd, program.as_fd()))
+        })
     }
 
-    /// Enables leaders and single events, CPU by CPU; those that are [`Request::immediate`] only, or all others only.
+    /// Enables leaders and single events; those that are [`Request::immediate`] only, or all others only.
     ///
     /// # Errors
-    /// The first refusal.
+    /// The first refusal, after all were tried.
     pub fn enable(&self, immediate: bool) -> io::Result<()> {
-        self.each_leader(immediate, &mut |fd| self.kernel.enable(fd))
+        if immediate && !self.events.iter().any(|event| event.request.immediate) {
+            return Ok(());
+        }
+        self.turn(true, immediate)
     }
 
     /// Disables leaders and single events: those that only track mappings last, so that no mapping is missed.
@@ -258,46 +312,96 @@ impl Evlist {
     /// # Errors
     /// The first refusal, after all were tried.
     pub fn disable(&self) -> io::Result<()> {
-        let mut result = Ok(());
-        for immediate in [false, true] {
-            let _ = self.each_leader(immediate, &mut |fd| {
-                let one = self.kernel.disable(fd);
-                if result.is_ok() {
-                    result = one;
-                }
-                Ok(())
-            });
+        let others = self.turn(false, false);
+        let tracks = self.events.iter().any(|event| event.request.immediate);
+        others.and(if tracks { self.turn(false, true) } else { Ok(()) })
+    }
+
+    /// Disables leaders and single events, but not those that only track mappings: what begins meanwhile is still known when
+    /// sampling goes on.
+    ///
+    /// # Errors
+    /// The first refusal, after all were tried.
+    pub fn pause(&self) -> io::Result<()> {
+        self.turn(false, false)
+    }
+
+    fn turn(&self, on: bool, immediate: bool) -> io::Result<()> {
+        if self.own {
+            return self.in_units(
+                move |share| {
+                    if on { share.kernel.enable_own() } else { share.kernel.disable_own() }
+                },
+            );
         }
-        result
+        let leads =
+            |&event: &usize| self.shape.leads(event) && self.events[event].request.immediate == immediate;
+        let leaders: Vec<usize> = (0..self.events.len()).filter(leads).collect();
+        self.in_units(move |share| {
+            let fds = leaders.iter().flat_map(|&event| share.unit.event(share.shape, event));
+            first(fds.map(|(_, fd)| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) }))
+        })
+    }
+
+    /// Enables or disables the events of this name, one by one also inside a group; they should be [`Request::alone`]. How many events
+    /// have the name.
+    ///
+    /// # Errors
+    /// The first refusal, after all were tried.
+    pub fn switch(&self, name: &str, on: bool) -> io::Result<usize> {
+        let named = (0..self.events.len()).filter(|&event| self.events[event].request.name == name);
+        let named: Vec<usize> = named.collect();
+        let count = named.len();
+        let done = self.in_units(move |share| {
+            let fds = named.iter().flat_map(|&event| share.unit.event(share.shape, event));
+            first(fds.map(|(_, fd)| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) }))
+        });
+        done.map(|()| count)
     }
 
     /// Closes everything, as dropping does.
     pub fn close(self) {}
 
-    fn each_leader(
+    /// Runs something for every unit, in its worker if it has one. The first error in the order of units, after all have run.
+    fn in_units(
         &self,
-        immediate: bool,
-        act: &mut dyn FnMut(&Descriptor) -> io::Result<()>,
+        act: impl Fn(&Shared<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
-        for cpu in self.cpus() {
-            for (index, event) in self.events.iter().enumerate() {
-                if self.shape.leads(index)
-                    && event.request.immediate == immediate
-                    && let Ok(row) = event.cpus.binary_search(&cpu)
-                {
-                    self.table.events[index][row].iter().try_for_each(&mut *act)?;
+        let count = self.units.as_slice().len();
+        let Some(pool) = &self.pool else {
+            let shared = |unit| Shared {
+                kernel: self.kernel.as_ref(),
+                shape: &self.shape,
+                unit: &self.units.as_slice()[unit],
+                units: &self.units,
+            };
+            return first((0..count).map(|unit| act(&shared(unit))));
+        };
+        let (act, alone) = (Arc::new(act), count <= pool.len());
+        let jobs = (0..count).map(|unit| {
+            let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
+            let (units, act) = (Arc::clone(&self.units), Arc::clone(&act));
+            move |seat: &mut pool::Seat| {
+                let unit = &units.as_slice()[unit];
+                seat.take(kernel.as_ref(), unit.home);
+                let result = act(&Shared { kernel: kernel.as_ref(), shape: &shape, unit, units: &units });
+                if !alone {
+                    seat.leave(kernel.as_ref());
                 }
+                result
             }
-        }
-        Ok(())
+        });
+        first(pool.run(jobs).into_iter())
     }
 
     /// Everything of a CPU that can be polled: for its ring, the first that is alive matters.
     pub fn poll_fds(&self, cpu: i32) -> Vec<BorrowedFd<'_>> {
         let rows = self.events.iter().enumerate().filter_map(|(index, event)| {
-            Some(&self.table.events[index][event.cpus.binary_search(&cpu).ok()?])
+            let row = event.cpus.binary_search(&cpu).ok()?;
+            Some((0..self.tasks.len()).map(move |column| Slot { event: index, row, column }))
         });
-        rows.flatten().filter_map(|fd| self.kernel.poll_fd(fd)).collect()
+        let fds = rows.flatten().filter_map(|slot| self.units.get(&self.shape, slot));
+        fds.filter_map(|fd| self.kernel.poll_fd(fd)).collect()
     }
 
     /// All CPUs that any event is opened on, ascending.
@@ -320,8 +424,9 @@ impl Evlist {
                 + u64::from(format & Perf::FORMAT_TOTAL_TIME_RUNNING != 0);
             let members = self.events.len();
             let mut words = vec![0u64; 3 + 3 * members];
-            for (row, &cpu) in event.cpus.iter().enumerate() {
-                for (column, fd) in self.table.events[index][row].iter().enumerate() {
+            {
+                for (Slot { row, column, .. }, fd) in self.units.event(&self.shape, index) {
+                    let cpu = event.cpus[row];
                     let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
                     let words = &words[..read.min(words.len())];
                     // A group read begins with its count and then has the leader's own values first.
@@ -346,9 +451,30 @@ impl Evlist {
 
 impl Drop for Evlist {
     fn drop(&mut self) {
-        // Ours alone: workers give their share back when a phase ends.
-        if let Some(table) = Arc::get_mut(&mut self.table) {
-            std::mem::take(table).close(self.kernel.as_ref(), &self.shape);
+        // Ours alone: workers drop their share of it before they say that they are done.
+        let Some(units) = Arc::get_mut(&mut self.units).map(std::mem::take) else { return };
+        match &self.pool {
+            Some(pool) => parallel::close(pool, &self.kernel, &self.shape, units.into_vec()),
+            None => {
+                units.into_vec().iter_mut().for_each(|unit| unit.close(self.kernel.as_ref(), &self.shape))
+            }
         }
     }
+}
+
+/// What an action on a unit gets.
+struct Shared<'a> {
+    kernel: &'a dyn Kernel,
+    shape: &'a Shape,
+    unit: &'a Unit,
+    units: &'a Units,
+}
+
+/// The first error, after all were run.
+fn first(results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
+    let mut first = Ok(());
+    for one in results {
+        first = first.and(one);
+    }
+    first
 }

@@ -1,11 +1,13 @@
 //! Rings for an open list: per CPU (or task) the first descriptor is mapped, the rest write into it.
 use super::note::Note;
-use super::{ANY, Evlist};
+use super::shape::Slot;
+use super::{ANY, Evlist, Shared};
 use crate::ring::Ring;
-use crate::sys::Descriptor;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 
 /// A ring and whose records it holds.
 #[derive(Debug)]
@@ -60,44 +62,60 @@ impl Evlist {
 
     fn try_map(&self, pages: usize) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
-        let mut homes: HashMap<(i32, i32), usize> = HashMap::new();
+        let mut owners: HashMap<(i32, i32), Slot> = HashMap::new();
         let per_task = self.cpus() == [ANY];
-        for (index, event) in self.events.iter().enumerate() {
-            for (row, &cpu) in event.cpus.iter().enumerate() {
-                for (column, fd) in self.table.events[index][row].iter().enumerate() {
+        let fail = |slot: Slot, redirect, source| RingError {
+            event: self.events[slot.event].request.name.clone(),
+            cpu: self.shape.cpus[slot.event][slot.row],
+            pages,
+            redirect,
+            source,
+        };
+        for event in 0..self.events.len() {
+            for (row, &cpu) in self.shape.cpus[event].iter().enumerate() {
+                // Without per-task rings, all tasks of a CPU write where its first does.
+                for column in 0..if per_task { self.tasks.len() } else { self.tasks.len().min(1) } {
+                    let slot = Slot { event, row, column };
+                    let Entry::Vacant(vacant) = owners.entry(self.ring_of(slot, per_task)) else { continue };
+                    let Some(fd) = self.units.get(&self.shape, slot) else { continue };
+                    let ring = self.kernel.map(fd, pages).map_err(|source| fail(slot, false, source))?;
+                    vacant.insert(slot);
                     let task = self.tasks[column];
-                    let key = (cpu, if per_task { task } else { ANY });
-                    let fail = |redirect, source| RingError {
-                        event: event.request.name.clone(),
-                        cpu,
-                        pages,
-                        redirect,
-                        source,
-                    };
-                    match homes.get(&key).map(|&home| &rings[home]) {
-                        Some(home) => {
-                            let owner = self.owner(home);
-                            self.kernel.set_output(fd, owner).map_err(|source| fail(true, source))?;
-                        }
-                        None => {
-                            let ring = self.kernel.map(fd, pages).map_err(|source| fail(false, source))?;
-                            homes.insert(key, rings.len());
-                            rings.push(MappedRing { cpu, task, owner: (index, row, column), ring });
-                        }
-                    }
+                    rings.push(MappedRing { cpu, task, owner: (event, row, column), ring });
                 }
             }
         }
+        let failed = Arc::new(OnceLock::new());
+        let first_failed = Arc::clone(&failed);
+        let events = self.events.len();
+        let redirect = move |share: &Shared<'_>| {
+            let slots = (0..events).flat_map(|event| share.unit.event(share.shape, event));
+            for (slot, fd) in slots {
+                let cpu = share.shape.cpus[slot.event][slot.row];
+                let key = (cpu, if per_task { share.shape.tasks[slot.column] } else { ANY });
+                let Some(&owner) = owners.get(&key).filter(|&&owner| owner != slot) else { continue };
+                let Some(output) = share.units.get(share.shape, owner) else { continue };
+                share.kernel.set_output(fd, output).inspect_err(|_| {
+                    let _ = first_failed.set(slot);
+                })?;
+            }
+            Ok(())
+        };
+        self.in_units(redirect).map_err(|source| {
+            fail(failed.get().copied().unwrap_or(Slot { event: 0, row: 0, column: 0 }), true, source)
+        })?;
         Ok(rings)
+    }
+
+    /// Whose ring a slot writes into: that of its CPU, or of its task on any CPU.
+    fn ring_of(&self, slot: Slot, per_task: bool) -> (i32, i32) {
+        let cpu = self.shape.cpus[slot.event][slot.row];
+        (cpu, if per_task { self.tasks[slot.column] } else { ANY })
     }
 
     /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
     pub fn poll_fd(&self, ring: &MappedRing) -> Option<BorrowedFd<'_>> {
-        self.kernel.poll_fd(self.owner(ring))
-    }
-
-    fn owner(&self, ring: &MappedRing) -> &Descriptor {
         let (event, row, column) = ring.owner;
-        &self.table.events[event][row][column]
+        self.kernel.poll_fd(self.units.get(&self.shape, Slot { event, row, column })?)
     }
 }

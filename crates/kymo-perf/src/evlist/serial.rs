@@ -16,7 +16,7 @@ pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<Tab
     let mut table = Table::default();
     while table.events.len() < fallbacks.shape.events.len() {
         if let Err(error) = open_event(kernel, fallbacks, &mut table) {
-            table.close(kernel, &fallbacks.shape);
+            table.close(kernel);
             return Err(error);
         }
     }
@@ -44,7 +44,7 @@ fn open_event(kernel: &dyn Kernel, fallbacks: &mut Fallbacks, table: &mut Table)
                     Next::Slot => {}
                     Next::Column(column) => kernel.close(table.remove_column(column)),
                     Next::Event(first) => {
-                        table.split_off(first).close(kernel, &fallbacks.shape);
+                        table.split_off(first).close(kernel);
                         return Ok(());
                     }
                 },

@@ -29,7 +29,8 @@ pub(crate) struct Shape {
     pub(crate) tasks: Vec<i32>,
     /// Whether the kernel knows close-on-exec.
     pub(crate) cloexec: bool,
-    target_cpus: Vec<i32>,
+    /// The CPUs of the target, ascending.
+    pub(crate) target_cpus: Vec<i32>,
     cgroup: Option<Arc<OwnedFd>>,
 }
 
@@ -70,10 +71,21 @@ impl Shape {
     }
 
     /// How many slots come before this one.
-    #[allow(dead_code, reason = "for the parallel engine")]
     pub(crate) fn ordinal(&self, slot: Slot) -> usize {
         let rows: usize = self.cpus[..slot.event].iter().map(Vec::len).sum();
         (rows + slot.row) * self.tasks.len() + slot.column
+    }
+
+    /// The slot that this many come before; `None` beyond the last.
+    pub(crate) fn slot(&self, ordinal: usize) -> Option<Slot> {
+        let mut row = ordinal.checked_div(self.tasks.len())?;
+        for (event, cpus) in self.cpus.iter().enumerate() {
+            if row < cpus.len() {
+                return Some(Slot { event, row, column: ordinal % self.tasks.len() });
+            }
+            row -= cpus.len();
+        }
+        None
     }
 
     /// The leader whose group the event joins: that which was asked for, or that of a batch.

@@ -1,5 +1,5 @@
 //! The descriptors of a list.
-use super::shape::{Shape, Slot};
+use super::shape::Slot;
 use crate::sys::{Descriptor, Kernel};
 
 /// Descriptors by event, row (CPU of the event) and column (task).
@@ -11,11 +11,6 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn get(&self, slot: Slot) -> Option<&Descriptor> {
         self.events.get(slot.event)?.get(slot.row)?.get(slot.column)
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.events.iter().flatten().map(Vec::len).sum()
     }
 
     /// Takes a task out of every row that has come so far; what it had is returned to be closed, members before their leaders.
@@ -30,7 +25,7 @@ impl Table {
     }
 
     /// Closes everything, members before their leaders: a leader that goes first leaves its members enabled on their own.
-    pub(crate) fn close(self, kernel: &dyn Kernel, _shape: &Shape) {
+    pub(crate) fn close(self, kernel: &dyn Kernel) {
         // Leaders come before their members in the list.
         for event in self.events.into_iter().rev() {
             kernel.close(event.into_iter().flatten().collect());

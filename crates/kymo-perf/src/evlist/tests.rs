@@ -1,4 +1,7 @@
-//! The serial opener against scripted kernels.
+//! Lists against scripted kernels, and one against this one.
+mod faults;
+mod real;
+
 use super::{Engine, Feature, Note, OpenError, Plan, Request, Targets};
 use crate::sys::{Fake, Perf, attr_zeroed};
 use std::sync::Arc;
@@ -24,6 +27,13 @@ fn plan(events: Vec<Request>, tasks: &[i32], cpus: &[u32]) -> Plan {
 
 fn open(kernel: &Arc<Fake>, plan: Plan) -> Result<super::Evlist, OpenError> {
     super::open(Arc::<Fake>::clone(kernel), plan, Engine::Serial)
+}
+
+/// The numbers of an event's descriptors by CPU and task.
+fn rows(list: &super::Evlist, event: usize) -> Vec<Vec<i32>> {
+    let mut rows = vec![Vec::new(); list.events[event].cpus.len()];
+    list.units.event(&list.shape, event).for_each(|(slot, fd)| rows[slot.row].push(fd.number()));
+    rows
 }
 
 /// Checks that hardware counters, where there are some, are opened as asked, one descriptor per CPU and task.
@@ -92,13 +102,13 @@ fn vanished_task_leaves_no_column() {
         Arc::new(Fake::new().rule(|call| (call.task == 11 && call.index >= 8).then_some(libc::ESRCH)));
     let list = open(&kernel, plan(vec![software("a"), software("b")], &[10, 11, 12], &[0, 1])).unwrap();
     assert_eq!(list.tasks, [10, 12]);
-    assert!(list.table.events.iter().flatten().all(|row| row.len() == 2), "{list:?}");
+    assert!((0..2).all(|event| rows(&list, event).iter().all(|row| row.len() == 2)), "{list:?}");
     let opened = kernel.opened();
     for (index, event) in list.events.iter().enumerate() {
-        for (row, cpu) in list.table.events[index].iter().zip(&event.cpus) {
+        for (row, cpu) in rows(&list, index).iter().zip(&event.cpus) {
             for (fd, task) in row.iter().zip(&list.tasks) {
                 // A closed number may have been given out again: the last one counts.
-                let call = opened.iter().rfind(|o| o.fd == fd.number()).unwrap();
+                let call = opened.iter().rfind(|o| o.fd == *fd).unwrap();
                 assert_eq!((call.cpu, call.task), (*cpu, *task));
             }
         }
@@ -240,7 +250,7 @@ fn switching() {
     events[2].leader = Some(1);
     events[3].leader = Some(1);
     let list = open(&kernel, plan(events, &[10], &[0, 1])).unwrap();
-    let fd = |event: usize, row: usize| list.table.events[event][row][0].number();
+    let fd = |event: usize, row: usize| rows(&list, event)[row][0];
     list.enable(false).unwrap();
     assert_eq!(kernel.enabled(), [fd(1, 0), fd(1, 1)]);
     list.disable().unwrap();

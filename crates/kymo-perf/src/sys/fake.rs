@@ -416,8 +416,8 @@ impl Kernel for Fake {
 
     fn reserve_descriptors(&self, _more: usize) {}
 
-    fn last_cpu(&self, task: i32) -> Option<u32> {
-        self.homes.as_ref()?(task)
+    fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>> {
+        tasks.iter().map(|&task| self.homes.as_ref().and_then(|homes| homes(task))).collect()
     }
 
     fn bind(&self, cpu: u32) -> io::Result<Binding> {

@@ -112,8 +112,8 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// CPUs each time. Only makes things faster.
     fn reserve_descriptors(&self, more: usize);
 
-    /// The CPU on which the task ran last.
-    fn last_cpu(&self, task: i32) -> Option<u32>;
+    /// The CPU on which each task ran last; `None` for one that is gone.
+    fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>>;
 
     /// Binds the calling thread to one CPU; what it was bound to before, to be given to [`Kernel::unbind`].
     ///

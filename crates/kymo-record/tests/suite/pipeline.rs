@@ -86,8 +86,8 @@ impl Kernel for Shared {
     fn reserve_descriptors(&self, more: usize) {
         self.0.fake.reserve_descriptors(more);
     }
-    fn last_cpu(&self, task: i32) -> Option<u32> {
-        self.0.fake.last_cpu(task)
+    fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>> {
+        self.0.fake.last_cpus(tasks)
     }
     fn bind(&self, cpu: u32) -> io::Result<Binding> {
         self.0.fake.bind(cpu)

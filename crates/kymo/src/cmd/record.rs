@@ -250,7 +250,9 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
-    let plan = Plan::resolve(options(args, events)).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut plan = Plan::resolve(options(args, events)).map_err(|error| anyhow::anyhow!("{error}"))?;
+    // Commands may switch events one by one.
+    plan.open.events.iter_mut().for_each(|event| event.alone = channel.is_some());
     plan.notes.iter().for_each(|note| words.say(note));
     if dry_run {
         print!("{plan}");

@@ -1,0 +1,220 @@
+//! The parallel engine: units open side by side until each is done or refused; then, with all of them at rest, one fallback for the
+//! refusal that the serial engine would have met first; then each unit goes on where it stopped.
+//!
+//! ```text
+//!   unit 0  ====x            ==x      =====|
+//!   unit 1  ===========|       |           |      = opens   x refused   | rests
+//!   unit 2  =======x         ======x  ===  |
+//!                  ^barrier        ^barrier^ done
+//!                   one fallback    one fallback
+//! ```
+use super::fallback::{Fallbacks, Next};
+use super::note::OpenError;
+use super::pool::{Pool, Seat};
+use super::shape::{Shape, Slot};
+use super::unit::{Edit, Share, Unit};
+use crate::sys::{ANY, Kernel};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// Opens everything with the workers of the pool.
+///
+/// # Errors
+/// As the serial engine's, and the same for the same answers of the kernel.
+pub(crate) fn open(
+    pool: &Pool,
+    kernel: &Arc<dyn Kernel>,
+    fallbacks: &mut Fallbacks,
+) -> Result<Vec<Unit>, OpenError> {
+    let mut units = divide(pool, kernel, &fallbacks.shape);
+    let mut edit = Edit::Nothing;
+    // A refusal that waits until all slots before its ordinal have been tried.
+    let mut waiting: Option<Refusal> = None;
+    loop {
+        let below = waiting.as_ref().map_or(usize::MAX, |refusal| refusal.ordinal);
+        let (mut refusals, opened);
+        // All units give back before any opens again, or descriptors would run out that the serial engine has.
+        units = apply(pool, kernel, &fallbacks.shape, units, edit);
+        (units, refusals, opened) = advance(pool, kernel, &fallbacks.shape, units, below);
+        if opened {
+            fallbacks.progressed();
+        }
+        if let Some(refusal) = waiting.take() {
+            refusals.push(refusal);
+        } else {
+            let live: usize = units.iter().map(Unit::len).sum();
+            let first_untried = count_as_serial(&mut refusals, live, &fallbacks.shape);
+            let first = refusals.iter().map(|refusal| refusal.ordinal).min();
+            if let (Some(untried), Some(first)) = (first_untried, first)
+                && untried < first
+            {
+                // Descriptors ran out in slots that the serial engine reaches later than some that were not tried: those
+                // give theirs back, the others are tried.
+                edit = Edit::Ordinal(first);
+                waiting = refusals.into_iter().min_by_key(Refusal::rank);
+                continue;
+            }
+        }
+        let Some(refusal) = refusals.into_iter().min_by_key(Refusal::rank) else {
+            return Ok(units);
+        };
+        match fallbacks.decide(kernel.as_ref(), refusal.slot, refusal.error) {
+            Ok(Next::Slot) => edit = Edit::Nothing,
+            Ok(Next::Column(column)) => edit = Edit::Column(column),
+            Ok(Next::Event(event)) => edit = Edit::Event(event),
+            Err(error) => {
+                close(pool, kernel, &fallbacks.shape, units);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// An open that failed, and how many slots come before it in serial order.
+#[derive(Debug)]
+struct Refusal {
+    ordinal: usize,
+    slot: Slot,
+    error: io::Error,
+}
+
+impl Refusal {
+    /// Which of two the serial engine meets first: the kernel takes a number for the event before it looks at anything else.
+    fn rank(&self) -> (usize, bool) {
+        (self.ordinal, !self.no_descriptor())
+    }
+
+    fn no_descriptor(&self) -> bool {
+        self.error.raw_os_error() == Some(libc::EMFILE)
+    }
+}
+
+/// Descriptors run out for whoever comes last, but the serial engine misses them at the slot whose ordinal is the number of those
+/// that there are. Moves such refusals there; returns the least ordinal where one was met really.
+fn count_as_serial(refusals: &mut [Refusal], live: usize, shape: &Shape) -> Option<usize> {
+    let lacking = || refusals.iter().filter(|refusal| refusal.no_descriptor());
+    let first = lacking().map(|refusal| refusal.ordinal).min();
+    for refusal in refusals.iter_mut().filter(|refusal| refusal.no_descriptor()) {
+        refusal.ordinal = live;
+        refusal.slot = shape.slot(live).unwrap_or(refusal.slot);
+    }
+    first
+}
+
+/// Makes what is open fit the changed shape.
+fn apply(
+    pool: &Pool,
+    kernel: &Arc<dyn Kernel>,
+    shape: &Arc<Shape>,
+    units: Vec<Unit>,
+    edit: Edit,
+) -> Vec<Unit> {
+    if edit == Edit::Nothing {
+        return units;
+    }
+    in_workers(pool, kernel, shape, units, move |unit, kernel, shape| unit.apply(kernel, shape, edit))
+        .into_iter()
+        .map(|(unit, ())| unit)
+        .collect()
+}
+
+/// One run of all units; their refusals, and whether anything was opened.
+fn advance(
+    pool: &Pool,
+    kernel: &Arc<dyn Kernel>,
+    shape: &Arc<Shape>,
+    units: Vec<Unit>,
+    below: usize,
+) -> (Vec<Unit>, Vec<Refusal>, bool) {
+    let results = in_workers(pool, kernel, shape, units, move |unit, kernel, shape| {
+        let before = unit.len();
+        let result = unit.advance(kernel, shape, below);
+        (result, unit.len() > before)
+    });
+    let (mut units, mut refusals, mut any) = (Vec::new(), Vec::new(), false);
+    for (unit, (result, opened)) in results {
+        units.push(unit);
+        any |= opened;
+        refusals.extend(result.err().map(|(slot, error)| Refusal {
+            ordinal: shape.ordinal(slot),
+            slot,
+            error,
+        }));
+    }
+    (units, refusals, any)
+}
+
+/// Closes all units.
+pub(crate) fn close(pool: &Pool, kernel: &Arc<dyn Kernel>, shape: &Arc<Shape>, units: Vec<Unit>) {
+    in_workers(pool, kernel, shape, units, |unit, kernel, shape| unit.close(kernel, shape));
+}
+
+/// Does something to every unit in its worker, at its home.
+fn in_workers<R: Send + 'static>(
+    pool: &Pool,
+    kernel: &Arc<dyn Kernel>,
+    shape: &Arc<Shape>,
+    units: Vec<Unit>,
+    act: impl Fn(&mut Unit, &dyn Kernel, &Shape) -> R + Copy + Send + 'static,
+) -> Vec<(Unit, R)> {
+    let alone = units.len() <= pool.len();
+    pool.run(units.into_iter().map(|mut unit| {
+        let (kernel, shape) = (Arc::clone(kernel), Arc::clone(shape));
+        move |seat: &mut Seat| {
+            seat.take(kernel.as_ref(), unit.home);
+            let result = act(&mut unit, kernel.as_ref(), &shape);
+            if !alone {
+                seat.leave(kernel.as_ref());
+            }
+            (unit, result)
+        }
+    }))
+}
+
+/// Who opens what. Events of CPUs are best opened, switched and closed on that CPU, for the kernel sends no interrupt to itself;
+/// events of tasks on the CPU where the task ran last, where the kernel looks for it.
+fn divide(pool: &Pool, kernel: &Arc<dyn Kernel>, shape: &Shape) -> Vec<Unit> {
+    if shape.tasks.len() > 1 {
+        let homes = homes(pool, kernel, &shape.tasks);
+        return by_home(&homes, pool.len());
+    }
+    // All of the target: a fallback may give an event another PMU, which covers more.
+    let home = |cpu: i32| u32::try_from(cpu).ok().filter(|_| shape.tasks == [ANY]);
+    shape.target_cpus.iter().map(|&cpu| Unit::new(Share::Cpu(cpu), home(cpu))).collect()
+}
+
+/// Where each task ran last.
+fn homes(pool: &Pool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Option<u32>> {
+    let jobs = tasks.chunks(tasks.len().div_ceil(pool.len()).max(1)).map(|tasks| {
+        let (kernel, tasks) = (Arc::clone(kernel), tasks.to_vec());
+        move |_: &mut Seat| -> Vec<Option<u32>> { kernel.last_cpus(&tasks) }
+    });
+    pool.run(jobs.collect::<Vec<_>>()).into_iter().flatten().collect()
+}
+
+/// One unit per home, none with more than twice its fair share: the rest, and tasks of no known home, go to the smallest.
+fn by_home(homes: &[Option<u32>], workers: usize) -> Vec<Unit> {
+    let most = (2 * homes.len()).div_ceil(workers.max(1));
+    let mut units: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    let mut rest = Vec::new();
+    for (column, home) in homes.iter().enumerate() {
+        match home.map(|home| units.entry(home).or_default()) {
+            Some(unit) if unit.len() < most => unit.push(column),
+            _ => rest.push(column),
+        }
+    }
+    let mut units: Vec<(Option<u32>, Vec<usize>)> =
+        units.into_iter().map(|(home, columns)| (Some(home), columns)).collect();
+    while units.len() < workers && !rest.is_empty() {
+        units.push((None, Vec::new()));
+    }
+    let (count, taken) = (units.len().max(1), homes.len() - rest.len());
+    let fair = (taken + rest.len()).div_ceil(count);
+    let mut rest = rest.into_iter();
+    for (_, columns) in &mut units {
+        columns.extend(rest.by_ref().take(fair.saturating_sub(columns.len())));
+        columns.sort_unstable();
+    }
+    units.into_iter().map(|(home, columns)| Unit::new(Share::Columns(columns), home)).collect()
+}

@@ -1,0 +1,123 @@
+//! Threads that do the calls of one list, from its opening to its closing.
+//!
+//! ```text
+//!   caller:  run(jobs) ----> one queue per worker ----> worker 0  on CPU 0   (its events, for life:
+//!            waits  <------- results <----------------- worker 1  on CPU 1    prctl and locality depend on it)
+//! ```
+//!
+//! A job says which worker is to do it. A worker that serves one CPU stays bound to it; one that serves several moves, and
+//! goes back when its job is done. Nothing depends on it: where binding is refused, calls are slower and as correct.
+use crate::sys::{Binding, Kernel};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+/// Stacks of workers: nothing recurses.
+const STACK_BYTES: usize = 256 << 10;
+
+type Job = Box<dyn FnOnce(&mut Seat) + Send>;
+
+/// Where a worker sits.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    before: Option<Binding>,
+    cpu: Option<u32>,
+}
+
+impl Seat {
+    /// Moves to a CPU, if not there yet.
+    pub(crate) fn take(&mut self, kernel: &dyn Kernel, cpu: Option<u32>) {
+        let Some(cpu) = cpu.filter(|_| self.cpu != cpu) else { return };
+        if let Ok(before) = kernel.bind(cpu) {
+            self.before.get_or_insert(before);
+            self.cpu = Some(cpu);
+        }
+    }
+
+    /// Goes back to where the thread could run at first.
+    pub(crate) fn leave(&mut self, kernel: &dyn Kernel) {
+        if let Some(before) = self.before.take() {
+            kernel.unbind(&before);
+        }
+        self.cpu = None;
+    }
+}
+
+/// The workers. Dropping it waits for them.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    workers: Vec<Worker>,
+}
+
+/// Its queue and its thread; both go when the pool does.
+type Worker = (Option<Sender<Job>>, Option<JoinHandle<()>>);
+
+impl Pool {
+    /// Starts workers; fewer, perhaps none, if the system refuses more threads.
+    pub(crate) fn start(count: usize) -> Pool {
+        let mut workers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (send, receive) = channel::<Job>();
+            let work = move || {
+                let mut seat = Seat::default();
+                while let Ok(job) = receive.recv() {
+                    job(&mut seat);
+                }
+            };
+            let thread =
+                std::thread::Builder::new().name("kymo-evlist".into()).stack_size(STACK_BYTES).spawn(work);
+            match thread {
+                Ok(thread) => workers.push((Some(send), Some(thread))),
+                Err(error) => {
+                    tracing::debug!(%error, "fewer workers than planned");
+                    break;
+                }
+            }
+        }
+        Pool { workers }
+    }
+
+    /// How many workers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Lets worker `i` (modulo their number) do job `i`, and waits for all. The results are in the order of the jobs.
+    ///
+    /// # Panics
+    /// If a job did.
+    pub(crate) fn run<R: Send + 'static>(
+        &self,
+        jobs: impl IntoIterator<Item = impl FnOnce(&mut Seat) -> R + Send + 'static>,
+    ) -> Vec<R> {
+        let (send, receive) = channel();
+        let mut results: Vec<Option<R>> = Vec::new();
+        for (index, job) in jobs.into_iter().enumerate() {
+            let send = send.clone();
+            let job: Job = Box::new(move |seat| {
+                let result = job(seat);
+                // Nobody waits any more only if another job panicked.
+                let _ = send.send((index, result));
+            });
+            results.push(None);
+            if let (Some(queue), _) = &self.workers[index % self.workers.len()] {
+                let _ = queue.send(job);
+            }
+        }
+        drop(send);
+        for (index, result) in receive {
+            results[index] = Some(result);
+        }
+        results.into_iter().map(|result| result.expect("a worker of the event list panicked")).collect()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(|(queue, _)| drop(queue.take()));
+        for (_, thread) in &mut self.workers {
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Both engines on the kernel that runs.
+use crate::evlist::{Engine, Evlist, Plan, Request, Targets, open};
+use crate::sys::{ANY, Binding, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
+use std::sync::{Arc, Barrier, Mutex};
+
+fn dummy(name: &str) -> Request {
+    let mut attr = attr_zeroed();
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_DUMMY);
+    attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_TOTAL_TIME_ENABLED;
+    attr.set_disabled(1);
+    attr.set_exclude_kernel(1);
+    Request::new(name, attr)
+}
+
+/// Runs `body` with the ids of 64 threads that wait.
+fn with_threads<T>(body: impl FnOnce(Vec<i32>) -> T) -> T {
+    let (tids, done) = (Mutex::new(Vec::new()), Barrier::new(65));
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                tids.lock().unwrap().push(rustix::thread::gettid().as_raw_nonzero().get());
+                done.wait();
+                done.wait();
+            });
+        }
+        done.wait();
+        let list = tids.lock().unwrap().clone();
+        let result = body(list);
+        done.wait();
+        result
+    })
+}
+
+fn permitted(test: &str) -> bool {
+    match Real.open(&dummy("dummy").attr, &Place::new(0, ANY)) {
+        Ok(event) => {
+            Real.close(vec![event]);
+            true
+        }
+        Err(error) => {
+            eprintln!("SKIPPED {test}: perf events are not permitted here: {error}");
+            false
+        }
+    }
+}
+
+/// How long each descriptor's event has been enabled; more than nothing if it was.
+fn enabled(list: &Evlist) -> Vec<u64> {
+    let events = (0..list.events.len()).flat_map(|event| list.units.event(&list.shape, event));
+    let mut words = [0; 3];
+    events.map(|(_, fd)| Real.read(fd, &mut words).map(|_| words[1]).unwrap()).collect()
+}
+
+/// Checks that both engines give the same table for 64 threads of this process, that every event goes on and off, and that this
+/// thread may run where it could before.
+#[test]
+fn both_engines() {
+    if !permitted("evlist::tests::real::both_engines") {
+        return;
+    }
+    let before = Binding::current().ok();
+    with_threads(|tids| {
+        for count in [1, 10] {
+            let events: Vec<Request> = (0..count).map(|index| dummy(&format!("dummy{index}"))).collect();
+            let plan = Plan { events, targets: Targets::tasks(tids.clone(), &online_cpus()) };
+            let mut shapes = Vec::new();
+            for engine in
+                [Engine::Serial, Engine::Parallel { workers: None }, Engine::Parallel { workers: Some(3) }]
+            {
+                let mut list = open(Arc::new(Real), plan.clone(), engine).unwrap();
+                let rings = list.map_rings(1, true).unwrap();
+                assert_eq!(rings.len(), online_cpus().len());
+                list.enable(false).unwrap();
+                list.disable().unwrap();
+                let ids = list.ids().unwrap();
+                assert!(ids.iter().flatten().all(|&id| id != 0));
+                let sizes: Vec<usize> = ids.iter().map(Vec::len).collect();
+                shapes.push((list.tasks.clone(), sizes, list.descriptors(), list.notes.clone()));
+                drop(rings);
+                list.close();
+            }
+            assert!(shapes.iter().all(|shape| *shape == shapes[0]), "{shapes:?}");
+        }
+    });
+    assert_eq!(Binding::current().ok(), before);
+}
+
+/// Checks that switching all events of the opening thread reaches the list's events and no others: one that this thread has opened stays off.
+#[test]
+fn own_events_only() {
+    if !permitted("evlist::tests::real::own_events_only") {
+        return;
+    }
+    // This thread's: it runs while they are enabled.
+    let me = rustix::thread::gettid().as_raw_nonzero().get();
+    let other = open(
+        Arc::new(Real),
+        Plan { events: vec![dummy("other")], targets: Targets::per_thread(vec![me]) },
+        Engine::Serial,
+    );
+    let other = other.unwrap();
+    with_threads(|mut tids| {
+        tids[0] = me;
+        let plan = Plan { events: vec![dummy("dummy")], targets: Targets::per_thread(tids) };
+        let list = open(Arc::new(Real), plan, Engine::Parallel { workers: Some(2) }).unwrap();
+        assert_eq!(list.workers(), 2);
+        list.enable(false).unwrap();
+        let column = list.tasks.iter().position(|&task| task == me).unwrap();
+        let mut now = enabled(&list)[column];
+        // Time passes while this thread runs.
+        while now == 0 {
+            now = enabled(&list)[column];
+        }
+        assert_eq!(enabled(&other), [0]);
+        list.disable().unwrap();
+        let stopped = enabled(&list);
+        assert!(stopped[column] > 0);
+        assert_eq!(enabled(&list), stopped, "all are off");
+    });
+}
