@@ -89,6 +89,7 @@ fn engines_and_phases() {
     for (engine, name) in [(&["--model"][..], "serial"), (&["-j"], "parallel"), (&["-j", "3"], "parallel")] {
         let found = json(&[&target[..], engine].concat());
         assert_eq!(found["engine"], name);
+        assert!(found["workers"].as_u64() >= Some(1), "{engine:?}: {}", found["workers"]);
         for count in ["cpus", "threads", "events", "descriptors", "iterations"] {
             assert_eq!(found[count], auto[count], "{engine:?}: {count}");
         }

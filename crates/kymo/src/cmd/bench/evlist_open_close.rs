@@ -119,7 +119,7 @@ fn us(took: Duration) -> f64 {
 
 /// perf's lines, and what only kymo has to say.
 fn write_head(out: &mut dyn Write, args: &EvlistArgs, list: &List, round: &Round) -> std::io::Result<()> {
-    writeln!(out, "  Number of workers:\t{}", workers(list.engine))?;
+    writeln!(out, "  Number of workers:\t{}", round.workers)?;
     writeln!(out, "  Number of cpus:\t{}", round.cpus)?;
     writeln!(out, "  Number of threads:\t{}", round.tasks)?;
     writeln!(out, "  Number of events:\t{} ({} fds)", list.plan.events.len(), round.descriptors)?;
@@ -128,15 +128,6 @@ fn write_head(out: &mut dyn Write, args: &EvlistArgs, list: &List, round: &Round
         writeln!(out, "  Scope:\t\t{words}")?;
     }
     out.flush()
-}
-
-fn workers(engine: Engine) -> String {
-    match engine {
-        Engine::Serial => "1".into(),
-        Engine::Parallel { workers: Some(workers) } => workers.to_string(),
-        Engine::Parallel { workers: None } => format!("{} (as CPUs)", sys::online_cpus().len()),
-        Engine::Auto => "chosen by the list".into(),
-    }
 }
 
 fn scope_words(list: &List) -> Option<String> {
@@ -169,11 +160,7 @@ fn as_json(
             Engine::Parallel { .. } => "parallel",
             Engine::Auto => "auto",
         },
-        "workers": match list.engine {
-            Engine::Serial => Some(1),
-            Engine::Parallel { workers } => workers.or(Some(sys::online_cpus().len())),
-            Engine::Auto => None,
-        },
+        "workers": first.workers,
         "scope": list.scope.map(Scope::name),
         "cpus": first.cpus,
         "threads": first.tasks,

@@ -58,6 +58,8 @@ pub(crate) struct Round {
     pub(crate) descriptors: usize,
     pub(crate) tasks: usize,
     pub(crate) cpus: usize,
+    /// Threads that made the calls.
+    pub(crate) workers: usize,
     /// What the list says was changed so that the machine would accept it.
     pub(crate) notes: Vec<String>,
     pub(crate) phases: [Duration; PHASES.len()],
@@ -106,6 +108,8 @@ impl List {
         clock.next();
         events.disable().context("failed to disable events")?;
         let (descriptors, tasks, cpus) = (events.descriptors(), events.tasks.len(), events.cpus().len());
+        // Without any, the calling thread did it.
+        let workers = events.workers().max(1);
         let notes = events.notes.iter().map(ToString::to_string).collect();
         clock.next();
         drop(rings);
@@ -117,7 +121,7 @@ impl List {
             cgroup.remove()?;
         }
         clock.next();
-        Ok(Round { descriptors, tasks, cpus, notes, phases: clock.phases })
+        Ok(Round { descriptors, tasks, cpus, workers, notes, phases: clock.phases })
     }
 }
 
