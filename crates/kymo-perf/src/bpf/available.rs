@@ -108,7 +108,7 @@ impl Facts {
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let map = text(Path::new("/proc/self/uid_map")).unwrap_or_default();
         Facts {
-            pid_namespace: std::fs::metadata("/proc/self/ns/pid").ok().map(|meta| meta.ino()),
+            pid_namespace: pid_namespace(),
             effective: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0),
             // The first namespace maps all ids to themselves.
             user_namespace: !map.is_empty() && map.split_ascii_whitespace().ne(["0", "0", "4294967295"]),
@@ -126,9 +126,7 @@ impl Facts {
     }
 
     fn judge(&self) -> Result<(), Unavailable> {
-        if self.pid_namespace.is_some_and(|inode| inode != FIRST_PID_NAMESPACE) {
-            return Err(Unavailable::PidNamespace);
-        }
+        same_ids(self.pid_namespace)?;
         if let Err((errno, words)) = &self.trial {
             let refused = matches!(*errno, Some(libc::EPERM | libc::EACCES));
             let missing = if self.effective & SYS_ADMIN != 0 {
@@ -156,6 +154,20 @@ impl Facts {
         }
         if self.tracepoints { Ok(()) } else { Err(Unavailable::NoTracepoints) }
     }
+}
+
+fn pid_namespace() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|meta| meta.ino())
+}
+
+fn same_ids(namespace: Option<u64>) -> Result<(), Unavailable> {
+    let other = namespace.is_some_and(|inode| inode != FIRST_PID_NAMESPACE);
+    if other { Err(Unavailable::PidNamespace) } else { Ok(()) }
+}
+
+/// Whether the ids that we see are the kernel's: without that, strangers would be followed.
+pub(super) fn ids_are_the_kernels() -> Result<(), Unavailable> {
+    same_ids(pid_namespace())
 }
 
 /// Whether tasks can be followed here. Loads the least program and forgets it; well under a millisecond.

@@ -10,7 +10,7 @@ pub enum BpfError {
     #[error("tasks cannot be followed in the kernel: {0}")]
     Unavailable(super::Unavailable),
     /// A map was refused.
-    #[error("failed to make the BPF map of {what} ({entries} entries): {cause}")]
+    #[error("failed to make the BPF map of {what} ({entries} entries): {cause}{}", memory_hint(cause))]
     Map {
         /// What it is to hold.
         what: &'static str,
@@ -79,4 +79,13 @@ pub enum BpfError {
 
 fn with_log(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("; the kernel's verifier says:\n{log}") }
+}
+
+fn memory_hint(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EPERM) => {
+            "; before Linux 5.11 its memory must be permitted: run `ulimit -l unlimited` as root first"
+        }
+        _ => "",
+    }
 }

@@ -1,6 +1,6 @@
 //! [`Follower`]: the maps, the programs and their attachment, in the order that loses nobody.
 use super::attach::{self, Attached, Attachment, Wanted, load};
-use super::available::{Unavailable, available};
+use super::available::{Unavailable, available, ids_are_the_kernels};
 use super::error::BpfError;
 use super::map::{Followed, State};
 use super::program::{self, FROM_EXEC, Key, Maps, NOW};
@@ -41,6 +41,8 @@ pub struct Options {
     pub attachment: Option<Attachment>,
     /// Leave ended processes in the map, as kernels need it that do not tell which exit is a process's last.
     pub keep_ended: bool,
+    /// Take the map's memory at once, as kernels before 6.1 need it.
+    pub preallocate: bool,
     /// How many can be followed at the same time.
     pub entries: Option<u32>,
 }
@@ -81,6 +83,7 @@ impl Follower {
     /// # Errors
     /// As [`Follower::start`].
     pub fn start_with(who: Follow<'_>, options: &Options) -> Result<Follower, BpfError> {
+        ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let key = match who {
             Follow::Threads { .. } => Key::Thread,
             Follow::Processes(_) | Follow::Command(_) => Key::Process,
@@ -110,14 +113,25 @@ impl Follower {
             Key::Process => PROCESSES,
             Key::Thread => THREADS,
         });
-        let followed = Followed::new(entries).map_err(|cause| BpfError::Map {
-            what: "who is followed",
-            entries,
-            cause,
-        })?;
         let state = State::new().map_err(|cause| BpfError::Map { what: "state", entries: 2, cause })?;
-        let maps = Maps { followed: followed.number(), state: state.number(), key };
-        let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
+        let maps_and_sample = |preallocate| {
+            let what = "who is followed";
+            let followed = Followed::new(entries, preallocate).map_err(|cause| BpfError::Map {
+                what,
+                entries,
+                cause,
+            })?;
+            let maps = Maps { followed: followed.number(), state: state.number(), key };
+            let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
+            Ok((followed, maps, sample))
+        };
+        let (followed, maps, sample) = maps_and_sample(options.preallocate).or_else(|error| match error {
+            // Before Linux 6.1 a program that runs in interrupts may not use a map that grows.
+            BpfError::Load { ref cause, .. } if cause.raw_os_error() == Some(libc::EINVAL) => {
+                maps_and_sample(true).map_err(|_: BpfError| error)
+            }
+            error => Err(error),
+        })?;
         let wanted = Wanted {
             children: !matches!(who, Follow::Threads { children: false, .. }),
             from_exec: matches!(who, Follow::Command(_)),

@@ -7,7 +7,7 @@ use std::io;
 /// How many entries are set in one call.
 const BATCH: usize = 4096;
 
-/// `FOLLOWED`: who is followed. Memory grows with what is in it, except for the table (16 bytes an entry).
+/// `FOLLOWED`: who is followed.
 #[derive(Debug)]
 pub(super) struct Followed {
     map: MapFd,
@@ -15,11 +15,10 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    pub(super) fn new(entries: u32) -> io::Result<Followed> {
-        Ok(Followed {
-            map: sys::create_map(MapKind::Hash, entries, super::sys::name("kymo_followed"))?,
-            entries,
-        })
+    /// Memory grows with what is in it, except for the table (16 bytes an entry); or all is taken at once.
+    pub(super) fn new(entries: u32, preallocate: bool) -> io::Result<Followed> {
+        let kind = if preallocate { MapKind::FullHash } else { MapKind::Hash };
+        Ok(Followed { map: sys::create_map(kind, entries, sys::name("kymo_followed"))?, entries })
     }
 
     pub(super) fn number(&self) -> i32 {
@@ -80,7 +79,7 @@ pub(super) struct State(MapFd);
 
 impl State {
     pub(super) fn new() -> io::Result<State> {
-        Ok(State(sys::create_map(MapKind::Array, 2, super::sys::name("kymo_state"))?))
+        Ok(State(sys::create_map(MapKind::Array, 2, sys::name("kymo_state"))?))
     }
 
     pub(super) fn number(&self) -> i32 {

@@ -135,8 +135,8 @@ impl Assembler {
         }
     }
 
-    /// *slot = the id of a task; R6 is the context
-    fn fetch_id(&mut self, slot: i16, from: Source, wanted: &mut Vec<(usize, Member)>) {
+    /// *slot = the id of a task, or on to `unread`; R6 is the context
+    fn fetch_id(&mut self, slot: i16, from: Source, unread: Label, wanted: &mut Vec<(usize, Member)>) {
         match from {
             Source::Record(offset) => {
                 self.load32(R0, R6, offset);
@@ -149,7 +149,8 @@ impl Assembler {
             Source::Task => {
                 self.fetch64(from);
                 self.mov(R3, R0);
-                self.read_member(slot, 4, Member::Id, wanted); // a task that runs or is made can be read
+                self.read_member(slot, 4, Member::Id, wanted);
+                self.jump_unless(R0, 0, unread); // never: the task is there
             }
         }
     }
@@ -186,14 +187,14 @@ pub(super) fn sample(maps: Maps) -> Program {
 /// is about to be entered.
 pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
-    let (end, stranger, unsettled) = (a.label(), a.label(), a.label());
+    let (end, stranger, unsettled, missed) = (a.label(), a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
     if maps.key == Key::Process {
         a.fetch64(flags);
         a.and_imm(R0, CLONE_THREAD);
         a.jump_unless(R0, 0, end); // a thread is what its process is
     }
-    a.fetch_id(OTHER, id, &mut wanted); // OTHER = the child
+    a.fetch_id(OTHER, id, if follow { missed } else { end }, &mut wanted); // OTHER = the child
     // SETTLED first, then the maker (I4): if settled is seen, the maker's entry is what it will stay.
     a.mov_imm(R7, 0);
     a.store32_imm(FP, VALUE, SETTLED as i32);
@@ -201,8 +202,8 @@ pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Pr
     a.jump_if(R0, 0, unsettled); // never: the verifier wants it asked
     a.load64(R7, R0, 0); // R7 = settled?
     a.place(unsettled);
+    // Where only the named threads are wanted, whatever they make is a stranger.
     if follow {
-        let missed = a.label();
         a.running(KEY, maps.key); // KEY = the maker
         a.look_up(maps.followed, KEY);
         a.jump_if(R0, 0, stranger);
@@ -211,16 +212,17 @@ pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Pr
         a.set(maps.followed, OTHER, VALUE);
         a.jump_unless(R0, 0, missed);
         a.jump(end);
-        a.place(missed);
-        a.count_missed(maps);
-        a.jump(end);
     }
-    // Where only the named threads are wanted, whatever they make is a stranger, too.
     a.place(stranger);
     a.jump_if(R7, 0, end);
     a.look_up(maps.followed, OTHER); // asking first takes no lock; nearly always it is not there
     a.jump_if(R0, 0, end);
     a.remove(maps.followed, OTHER);
+    if follow {
+        a.jump(end);
+        a.place(missed);
+        a.count_missed(maps);
+    }
     a.show(end);
     Program { code: a.finish(), wanted }
 }
@@ -275,7 +277,7 @@ pub(super) fn exec(maps: Maps, old: Source) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (end, missed, same) = (a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
-    a.fetch_id(OTHER, old, &mut wanted); // OTHER = the id before
+    a.fetch_id(OTHER, old, end, &mut wanted); // OTHER = the id before
     a.running(KEY, maps.key); // KEY = the id now
     a.look_up(maps.followed, OTHER);
     a.jump_if(R0, 0, end); // a stranger

@@ -37,6 +37,8 @@ impl MapFd {
 pub(super) enum MapKind {
     /// Any keys; memory grows with what is in it.
     Hash,
+    /// Any keys; all memory is taken when it is made.
+    FullHash,
     /// Keys 0 to the size; all there from the start, zero.
     Array,
 }
@@ -173,6 +175,7 @@ unsafe fn bpf_open<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd
 pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Result<MapFd> {
     let (kind, flags) = match kind {
         MapKind::Hash => (TYPE_HASH, NO_PREALLOC),
+        MapKind::FullHash => (TYPE_HASH, 0),
         MapKind::Array => (TYPE_ARRAY, 0),
     };
     let mut attr = CreateAttr {

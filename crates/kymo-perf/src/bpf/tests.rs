@@ -19,9 +19,15 @@ const PAGE_FAULTS: u64 = 2;
 
 /// All ways of following the same processes.
 const WAYS: [Options; 3] = [
-    Options { attachment: Some(Attachment::Raw), keep_ended: false, entries: None },
-    Options { attachment: Some(Attachment::Tracepoint), keep_ended: false, entries: None },
-    Options { attachment: Some(Attachment::Raw), keep_ended: true, entries: None },
+    Options { attachment: Some(Attachment::Raw), keep_ended: false, preallocate: false, entries: None },
+    Options { attachment: Some(Attachment::Tracepoint), keep_ended: false, preallocate: true, entries: None },
+    // As before Linux 5.17.
+    Options {
+        attachment: Some(Attachment::Tracepoint),
+        keep_ended: true,
+        preallocate: true,
+        entries: Some(5_000),
+    },
 ];
 
 /// Says loudly why a test cannot run here; `true` if it can.
@@ -317,7 +323,7 @@ fn a_full_map() {
     }
     for attachment in [Attachment::Raw, Attachment::Tracepoint] {
         let mut ours = Storm::start("burst", OURS, 20);
-        let options = Options { attachment: Some(attachment), entries: Some(1), keep_ended: false };
+        let options = Options { attachment: Some(attachment), entries: Some(1), ..Options::default() };
         let mut follower = Follower::start_with(Follow::Processes(&[ours.pid()]), &options).unwrap();
         assert_eq!(follower.missed(), 0);
         ours.go();
