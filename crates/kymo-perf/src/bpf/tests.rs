@@ -202,11 +202,15 @@ fn one_of_two() {
     let (ours, stranger) = (Storm::start("loop", OURS, 0), Storm::start("loop", STRANGERS, 0));
     let follower = Follower::start(Follow::Processes(&[ours.pid()])).unwrap();
     let watch = Watch::open(Perf::SW_CPU_CLOCK, 100_000, &follower);
-    // Until our program has got some CPU time, by its own account.
-    let used = |pid| std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    let used = |pid| used(pid).split(' ').next().unwrap().parse::<u64>().unwrap();
-    let (ours_before, stranger_before) = (used(ours.pid()), used(stranger.pid()));
-    while used(ours.pid()) < ours_before + 50_000_000 || used(stranger.pid()) < stranger_before + 50_000_000 {
+    // Until both have had some CPU time, by the kernel's account: user time in ticks is the 12th field behind the name.
+    let used = |pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit(") ").next().unwrap();
+        fields.split(' ').nth(11).unwrap().parse::<u64>().unwrap()
+    };
+    let both = || used(ours.pid()).min(used(stranger.pid()));
+    let before = used(ours.pid()).max(used(stranger.pid()));
+    while both() < before + 5 {
         std::thread::yield_now();
     }
     let samples = watch.samples();
