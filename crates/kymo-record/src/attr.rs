@@ -1,5 +1,5 @@
 //! From an event as selected to an attr for recording it: what a sample carries, who is followed, what is tracked.
-use crate::plan::{CallGraph, Options, Rate};
+use crate::options::{CallGraph, Options, Rate};
 use kymo_perf::evlist::Request;
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
 use kymo_perf::sys::{Perf, attr_zeroed, perf_event_attr};
@@ -21,8 +21,10 @@ pub(crate) struct Common {
     pub(crate) on_exec: bool,
     /// Observes CPUs, not tasks.
     pub(crate) system: bool,
-    /// Follows children.
+    /// The kernel copies events for children.
     pub(crate) inherit: bool,
+    /// Events of CPUs, which belong to no task.
+    pub(crate) per_cpu: bool,
     /// Samples per second unless the event says otherwise.
     pub(crate) rate: Rate,
     /// Wake the drain when so many bytes are in the ring.
@@ -70,7 +72,7 @@ pub(crate) fn request(
         attr.set_freq(0);
         attr.sample_period = 0;
     }
-    let inherit = selected.overrides.inherit.unwrap_or(common.inherit);
+    let inherit = selected.overrides.inherit.unwrap_or(common.inherit) && !common.per_cpu;
     if selected.group_read {
         attr.sample_type |= Perf::SAMPLE_READ;
         attr.read_format |= Perf::FORMAT_GROUP;

@@ -35,6 +35,8 @@
 //!     rate: Rate::Default(999),
 //!     call_graph: CallGraph::FramePointers,
 //!     targets: TargetSpec { command: vec!["ls".into()], ..TargetSpec::default() },
+//!     scope: None,
+//!     jobs: None,
 //!     inherit: None,
 //!     ring_pages: None,
 //!     data: false,
@@ -66,20 +68,27 @@ mod attr;
 mod build_ids;
 mod control;
 mod drain;
+mod existing;
 mod formats;
 mod machine;
+mod observe;
+mod options;
 mod output;
 mod plan;
 mod pool;
 mod round;
+mod scope;
 mod session;
 mod sink;
 mod synth;
+mod targets;
 mod walk;
 mod writer;
 
 pub use account::LossAccount;
 pub use control::{Answer, Channel, ControlError, ControlSpec};
+pub use options::{CallGraph, Clock, Delay, Options, Rate, TargetSpec};
 pub use output::{Output, OutputError};
-pub use plan::{CallGraph, Clock, Delay, Options, Plan, PlanError, Rate, TargetSpec, tracking_event};
+pub use plan::{Plan, PlanError, tracking_event};
+pub use scope::{Choice, Estimate, Scope};
 pub use session::{Error, Session, Summary};

@@ -1,165 +1,26 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
 use crate::attr::{self, Common};
-use crate::output::Output;
+use crate::options::{Options, Rate};
+use crate::scope::{self, Choice, Facts, Scope, Whom};
+use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
-use kymo_perf::proc;
-use kymo_perf::selector::Selected;
 use kymo_perf::sys::{self, Perf};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::time::Duration;
-
-/// How often events sample, unless an event says it itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// So many samples per second, but the natural period for events that have one (1 for tracepoints and breakpoints).
-    Default(u64),
-    /// So many samples per second.
-    Frequency(u64),
-    /// A sample every so many events.
-    Period(u64),
-}
-
-/// How call chains are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallGraph {
-    /// Not at all.
-    None,
-    /// By the kernel, along frame pointers.
-    FramePointers,
-    /// As a copy of the user stack, to be unwound later.
-    Dwarf {
-        /// Size of the copy: a multiple of 8, at most 65,528.
-        stack_bytes: u32,
-    },
-}
-
-impl CallGraph {
-    /// The usual size of a stack copy.
-    pub const DEFAULT_STACK_BYTES: u32 = 8192;
-}
-
-/// The clock of the recording's times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// CLOCK_REALTIME.
-    Realtime,
-    /// CLOCK_MONOTONIC.
-    Monotonic,
-    /// CLOCK_MONOTONIC_RAW.
-    MonotonicRaw,
-    /// CLOCK_BOOTTIME.
-    Boottime,
-    /// CLOCK_TAI.
-    Tai,
-}
-
-impl Clock {
-    /// The kernel's number.
-    pub fn id(self) -> i32 {
-        match self {
-            Clock::Realtime => 0,
-            Clock::Monotonic => 1,
-            Clock::MonotonicRaw => 4,
-            Clock::Boottime => 7,
-            Clock::Tai => 11,
-        }
-    }
-
-    /// The clock of this name, as perf spells them.
-    pub fn parse(name: &str) -> Option<Clock> {
-        let name = name.to_ascii_lowercase();
-        Some(match name.strip_prefix("clock_").unwrap_or(&name) {
-            "realtime" | "real" => Clock::Realtime,
-            "monotonic" | "mono" => Clock::Monotonic,
-            "monotonic_raw" | "raw" => Clock::MonotonicRaw,
-            "boottime" | "boot" => Clock::Boottime,
-            "tai" => Clock::Tai,
-            _ => return None,
-        })
-    }
-}
-
-/// When sampling begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delay {
-    /// This long after the start.
-    After(Duration),
-    /// Not by itself.
-    Disabled,
-}
-
-/// Whom to observe.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TargetSpec {
-    /// A command to start; the others decide what is observed if any is given.
-    pub command: Vec<OsString>,
-    /// Processes.
-    pub pids: Vec<i32>,
-    /// Threads.
-    pub tids: Vec<i32>,
-    /// All processes of this user.
-    pub uid: Option<u32>,
-    /// Everything.
-    pub all: bool,
-    /// Everything on these CPUs.
-    pub cpus: Vec<u32>,
-    /// One ring per thread instead of one per CPU.
-    pub per_thread: bool,
-}
-
-/// What to record, as asked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The events.
-    pub events: Vec<Selected>,
-    /// How often they sample.
-    pub rate: Rate,
-    /// Call chains.
-    pub call_graph: CallGraph,
-    /// Whom to observe.
-    pub targets: TargetSpec,
-    /// Follow children; `None`: yes, except for single threads.
-    pub inherit: Option<bool>,
-    /// Data pages of each ring, a power of two; `None`: the kernel's allowance, and smaller if that is refused.
-    pub ring_pages: Option<usize>,
-    /// Data addresses in samples, and data mappings.
-    pub data: bool,
-    /// Context switch records.
-    pub switch_events: bool,
-    /// Raw bytes in samples of all events (tracepoints always have them).
-    pub raw: bool,
-    /// The CPU in samples, also where it is not needed.
-    pub sample_cpu: bool,
-    /// The period in samples, also where it is fixed.
-    pub period: bool,
-    /// Counts and times of each event in reads.
-    pub counts: bool,
-    /// Take no samples, only count.
-    pub no_samples: bool,
-    /// When sampling begins.
-    pub delay: Option<Delay>,
-    /// The clock of times; `None`: the kernel's own.
-    pub clock: Option<Clock>,
-    /// Compress records with zstd at this level.
-    pub compress: Option<i32>,
-    /// Store build IDs of mapped files.
-    pub build_ids: bool,
-    /// Where to.
-    pub output: Output,
-    /// The command line, for the recording's header.
-    pub cmdline: Vec<String>,
-    /// Who records, for the recording's header.
-    pub version: String,
-}
 
 /// Everything resolved: what will be opened, for whom, into what.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The events and targets to open. The task of a command is not known yet: it stands as 0.
+    /// The events and targets to open, for the scope. The task of a command is not known yet: it stands as 0.
     pub open: evlist::Plan,
+    /// How events are bound to whom they observe.
+    pub scope: Scope,
+    /// The scopes that were weighed, the cheapest first and the impossible last; empty if the target leaves no choice.
+    pub scopes: Vec<Choice>,
+    /// Children and new threads are followed.
+    pub follow: bool,
     /// The tracepoints among the events.
     pub tracepoints: Vec<kymo_perf::tracefs::Tracepoint>,
     /// The command to start.
@@ -176,6 +37,10 @@ pub struct Plan {
     pub options: Options,
     /// Remarks on how it was resolved, for the user.
     pub notes: Vec<String>,
+    /// Remarks on what opening changed; for those who want details.
+    pub late_notes: Vec<String>,
+    /// Whom to observe, whatever the scope.
+    pub(crate) observed: Observed,
 }
 
 /// Why a plan cannot be made.
@@ -207,6 +72,14 @@ pub enum PlanError {
     /// An event that cannot follow tasks.
     #[error("{0} counts for a whole socket or machine, not for a task: record it with -a or -C")]
     SystemWideOnly(String),
+    /// A scope that was asked for and cannot be had.
+    #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
+    Scope {
+        /// The scope.
+        scope: Scope,
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// Whether tracking needs an event of its own: when everything is observed (so that nothing is missed while what runs already is listed), when sampling
@@ -223,53 +96,134 @@ impl Plan {
     pub fn resolve(mut options: Options) -> Result<Plan, PlanError> {
         let mut notes = Vec::new();
         let spec = options.targets.clone();
-        let (targets, until, system) = resolve_targets(&spec, &mut notes)?;
-        if !system || !spec.pids.is_empty() {
-            let only = options.events.iter().find(|event| event.system_wide_only && !system);
-            if let Some(event) = only {
-                return Err(PlanError::SystemWideOnly(event.name.clone()));
-            }
+        let observed = targets::resolve(&spec, &mut notes)?;
+        if observed.kind != Kind::Cpus
+            && let Some(event) = options.events.iter().find(|event| event.system_wide_only)
+        {
+            return Err(PlanError::SystemWideOnly(event.name.clone()));
         }
         options.rate = clamp(options.rate, &mut notes);
-        let observe_command = targets.tasks == [0];
-        let per_thread = targets.cpus == [sys::ANY];
-        let inherit = options.inherit.unwrap_or(spec.tids.is_empty()) && !per_thread;
+        if options.scope == Some(Scope::ThreadCpu) {
+            // That is what it means.
+            options.inherit.get_or_insert(false);
+        }
+        let per_thread = spec.per_thread && observed.kind != Kind::Cpus;
+        let follow = options.inherit.unwrap_or(spec.tids.is_empty()) && !per_thread;
+        let whom = Whom { command: observed.kind == Kind::Command, tasks: observed.tasks.len(), follow };
+        let (scope, scopes) = match observed.kind {
+            _ if per_thread => (Scope::PerThread, Vec::new()),
+            Kind::Cpus => (Scope::Cpus, Vec::new()),
+            Kind::Tasks | Kind::Command => {
+                let scopes = scope::rank(&options, whom, &Facts::here());
+                (scope::choose(&scopes, options.scope)?, scopes)
+            }
+        };
+        if scopes.is_empty() && options.scope.is_some() {
+            notes.push(format!("--scope is ignored: {}", scope::only(scope)));
+        }
         let (ring_pages, ring_may_shrink) = match options.ring_pages {
             Some(pages) => (pages, false),
             None => (default_ring_pages(), true),
         };
-        let with_tracker = tracking_event(&options, system);
-        let common = Common {
-            several: options.events.len() > 1 || with_tracker,
-            on_exec: observe_command && options.delay.is_none(),
-            system,
-            inherit,
-            rate: options.rate,
-            watermark_bytes: watermark_bytes(ring_pages),
-        };
-        let mut events: Vec<_> = (options.events.iter().enumerate())
-            .map(|(index, event)| attr::request(event, index, &options, &common, index == 0 && !with_tracker))
-            .collect();
-        if with_tracker {
-            let tracker_common = Common { on_exec: observe_command, ..common };
-            events.push(attr::tracker(&options, &tracker_common));
-        }
-        Ok(Plan {
-            open: evlist::Plan { events, targets },
+        let mut plan = Plan {
+            open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },
+            scope,
+            scopes,
+            follow,
             tracepoints: options.events.iter().filter_map(|event| event.tracepoint.clone()).collect(),
             command: spec.command,
-            observe_command,
-            until,
+            observe_command: observed.kind == Kind::Command,
+            until: observed.until.clone(),
             ring_pages,
             ring_may_shrink,
             options,
             notes,
-        })
+            late_notes: Vec::new(),
+            observed,
+        };
+        plan.set_scope(scope);
+        Ok(plan)
+    }
+
+    /// Builds what to open for a scope.
+    pub(crate) fn set_scope(&mut self, scope: Scope) {
+        self.scope = scope;
+        let (options, observed) = (&self.options, &self.observed);
+        let with_tracker = tracking_event(options, self.system());
+        let starts_on_exec = self.starts_on_exec();
+        let common = Common {
+            several: options.events.len() > 1 || with_tracker,
+            on_exec: starts_on_exec && options.delay.is_none(),
+            system: self.system(),
+            inherit: self.follow && scope == Scope::Inherit,
+            per_cpu: scope.is_per_cpu(),
+            rate: options.rate,
+            watermark_bytes: watermark_bytes(self.ring_pages),
+        };
+        let mut events: Vec<_> = (options.events.iter().enumerate())
+            .map(|(index, event)| attr::request(event, index, options, &common, index == 0 && !with_tracker))
+            .collect();
+        if with_tracker {
+            events.push(attr::tracker(options, &Common { on_exec: starts_on_exec, ..common }));
+        }
+        let tasks = || observed.tasks.clone();
+        let mut targets = match scope {
+            Scope::Cpus | Scope::Cgroup | Scope::Filtered => Targets::system(&observed.cpus),
+            Scope::PerThread => Targets::per_thread(tasks()),
+            Scope::Inherit | Scope::ThreadCpu => Targets::tasks(tasks(), &observed.cpus),
+        };
+        targets.ignore_missing =
+            !scope.is_per_cpu() && !self.observe_command && options.targets.tids.is_empty();
+        self.open = evlist::Plan { events, targets };
+    }
+
+    /// Whether there is a scope to fall back to.
+    pub(crate) fn has_other_scope(&self) -> bool {
+        let others = self.scopes.iter().filter(|choice| choice.scope != self.scope);
+        self.options.scope.is_none() && others.clone().any(|choice| choice.verdict.is_ok())
+    }
+
+    /// The scope is not possible after all: the next best takes its place.
+    ///
+    /// # Errors
+    /// [`PlanError::Scope`] if it was asked for or there is no other.
+    pub(crate) fn give_up_scope(&mut self, reason: String) -> Result<(), PlanError> {
+        let gone = self.scope;
+        if !self.has_other_scope() {
+            return Err(PlanError::Scope { scope: gone, reason });
+        }
+        if let Some(choice) = self.scopes.iter_mut().find(|choice| choice.scope == gone) {
+            choice.verdict = Err(reason.clone());
+        }
+        let next = self.scopes.iter().find(|choice| choice.verdict.is_ok());
+        let next = next.map_or(Scope::Inherit, |choice| choice.scope);
+        self.late_notes.push(format!("no {} scope, using {}: {reason}", gone.name(), next.name()));
+        self.set_scope(next);
+        Ok(())
+    }
+
+    /// The command has this process id now.
+    pub(crate) fn set_command(&mut self, pid: i32) {
+        self.observed.tasks = vec![pid];
+        if !self.scope.is_per_cpu() {
+            self.open.targets.tasks = vec![pid];
+        }
     }
 
     /// Whether CPUs are observed, not tasks.
     pub fn system(&self) -> bool {
-        self.open.targets.tasks == [sys::ANY]
+        self.scope == Scope::Cpus
+    }
+
+    /// Whether the kernel turns the events on when the command is executed: only events of tasks know of that.
+    pub fn starts_on_exec(&self) -> bool {
+        self.observe_command && !self.scope.is_per_cpu()
+    }
+
+    /// How many descriptors opening will take.
+    pub fn descriptors(&self) -> u64 {
+        let targets = &self.open.targets;
+        (self.open.events.len() * targets.tasks.len() * targets.cpus.len()) as u64
     }
 
     /// Uses smaller rings, and wakes the drains accordingly earlier.
@@ -313,77 +267,6 @@ fn clamp(rate: Rate, notes: &mut Vec<String>) -> Rate {
     }
 }
 
-/// The targets, whose end to wait for, and whether CPUs are observed. Earlier forms win over later ones, with a remark.
-fn resolve_targets(
-    spec: &TargetSpec,
-    notes: &mut Vec<String>,
-) -> Result<(Targets, Vec<i32>, bool), PlanError> {
-    let online = sys::online_cpus();
-    for &cpu in &spec.cpus {
-        if !online.contains(&cpu) {
-            return Err(PlanError::NoCpu { cpu, online });
-        }
-    }
-    let mut ignored =
-        |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} says whom to observe"));
-    let named = !spec.pids.is_empty() || !spec.tids.is_empty();
-    if named || spec.uid.is_some() {
-        let by = if named { "-p or -t" } else { "-u" };
-        if named && spec.uid.is_some() {
-            ignored("-u", by);
-        }
-        if spec.all {
-            ignored("-a", by);
-        }
-        if !spec.cpus.is_empty() {
-            ignored("-C", by);
-        }
-        let (tasks, until) = match spec.uid {
-            Some(uid) if !named => of_user(uid)?,
-            _ => named_tasks(spec)?,
-        };
-        let mut targets =
-            if spec.per_thread { Targets::per_thread(tasks) } else { Targets::tasks(tasks, &online) };
-        targets.ignore_missing = spec.tids.is_empty();
-        return Ok((targets, until, false));
-    }
-    let system = spec.all || !spec.cpus.is_empty() || spec.command.is_empty();
-    if system {
-        if spec.per_thread {
-            ignored("--per-thread", "-a or -C");
-        }
-        let cpus = if spec.cpus.is_empty() { online } else { spec.cpus.clone() };
-        return Ok((Targets::system(&cpus), Vec::new(), true));
-    }
-    let mut targets =
-        if spec.per_thread { Targets::per_thread(vec![0]) } else { Targets::tasks(vec![0], &online) };
-    targets.ignore_missing = false;
-    Ok((targets, Vec::new(), false))
-}
-
-fn of_user(uid: u32) -> Result<(Vec<i32>, Vec<i32>), PlanError> {
-    let mut processes = proc::processes_of_user(uid)?;
-    // Observing the observer would feed itself.
-    let own = std::process::id() as i32;
-    processes.retain(|&pid| pid != own);
-    let tasks: Vec<i32> = processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect();
-    if tasks.is_empty() { Err(PlanError::NoProcess(uid)) } else { Ok((tasks, processes)) }
-}
-
-fn named_tasks(spec: &TargetSpec) -> Result<(Vec<i32>, Vec<i32>), PlanError> {
-    let mut tasks = Vec::new();
-    for &pid in &spec.pids {
-        tasks.extend(proc::tasks(pid).map_err(|_| PlanError::NoTask { what: "process", id: pid })?);
-    }
-    for &tid in &spec.tids {
-        proc::process_of(tid).ok_or(PlanError::NoTask { what: "thread", id: tid })?;
-        tasks.push(tid);
-    }
-    tasks.sort_unstable();
-    tasks.dedup();
-    Ok((tasks, spec.pids.iter().chain(&spec.tids).copied().collect()))
-}
-
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let targets = &self.open.targets;
@@ -408,16 +291,21 @@ impl fmt::Display for Plan {
                 writeln!(f, "    with {} bytes of user stack", attr.sample_stack_user)?;
             }
         }
-        let scope = match (self.system(), targets.cpus == [sys::ANY]) {
-            (true, _) => "CPUs",
-            (false, true) => "threads, wherever they run",
-            (false, false) => "threads on each CPU",
-        };
-        writeln!(f, "scope: {scope}")?;
+        writeln!(f, "scope: {}", self.scope)?;
+        for Choice { scope, verdict } in &self.scopes {
+            let chosen = if *scope == self.scope { '*' } else { ' ' };
+            match verdict {
+                Ok(estimate) => writeln!(f, "  {chosen} {}: {estimate}", scope.name())?,
+                Err(reason) => writeln!(f, "  - {}: {reason}", scope.name())?,
+            }
+        }
         match (self.observe_command, self.system()) {
             (true, _) => writeln!(f, "tasks: the command and its children")?,
             (_, true) => writeln!(f, "tasks: all")?,
-            _ => writeln!(f, "tasks: {} ({:?})", targets.tasks.len(), Shortened(&targets.tasks))?,
+            _ => {
+                let tasks = &self.observed.tasks;
+                writeln!(f, "tasks: {} ({:?})", tasks.len(), Shortened(tasks))?;
+            }
         }
         if targets.cpus != [sys::ANY] {
             writeln!(f, "cpus: {:?}", Shortened(&targets.cpus))?;
@@ -428,7 +316,7 @@ impl fmt::Display for Plan {
             "rings: {rings} of {} KiB{}, {} descriptors",
             self.ring_pages * sys::page_size() / 1024,
             if self.ring_may_shrink { " (or less, if that is refused)" } else { "" },
-            self.open.events.len() * targets.tasks.len() * targets.cpus.len()
+            self.descriptors()
         )?;
         writeln!(f, "output: {}", self.options.output)?;
         if let Some(level) = self.options.compress {
@@ -460,6 +348,7 @@ impl fmt::Debug for Shortened<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{CallGraph, Clock, TargetSpec};
     use crate::output::Output;
     use kymo_perf::machine::Machine;
     use kymo_perf::selector;
@@ -471,6 +360,9 @@ mod tests {
             rate: Rate::Default(999),
             call_graph: CallGraph::FramePointers,
             targets,
+            // Whatever this machine permits.
+            scope: Some(Scope::Inherit),
+            jobs: None,
             inherit: None,
             ring_pages: None,
             data: false,
@@ -557,21 +449,64 @@ mod tests {
         assert_eq!(plan.until, [own_pid()]);
         let cpus = TargetSpec { cpus: vec![0], per_thread: true, ..TargetSpec::default() };
         let plan = Plan::resolve(options("cpu-clock", cpus)).unwrap();
-        assert_eq!((plan.open.targets.cpus.as_slice(), plan.notes.len()), (&[0][..], 1));
+        // --per-thread and the scope that all these tests ask for.
+        assert_eq!((plan.open.targets.cpus.as_slice(), plan.notes.len()), (&[0][..], 2));
     }
 
     /// Checks that children are followed except from single threads, per-thread rings, and when told not to.
     #[test]
     fn inheritance() {
-        let inherit = |targets: TargetSpec, change: Option<bool>| {
-            let plan = Plan::resolve(Options { inherit: change, ..options("cpu-clock", targets) }).unwrap();
-            plan.open.events[0].attr.inherit()
+        let inherit = |targets: TargetSpec, change: Option<bool>, scope| {
+            let options = Options { inherit: change, scope, ..options("cpu-clock", targets) };
+            Plan::resolve(options).unwrap().open.events[0].attr.inherit()
         };
-        assert_eq!(inherit(command(), None), 1);
-        assert_eq!(inherit(command(), Some(false)), 0);
-        assert_eq!(inherit(TargetSpec { per_thread: true, ..command() }, None), 0);
-        assert_eq!(inherit(TargetSpec { tids: vec![own_pid()], ..TargetSpec::default() }, None), 0);
-        assert_eq!(inherit(TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() }, None), 1);
+        let (copies, one_by_one) = (Some(Scope::Inherit), Some(Scope::ThreadCpu));
+        assert_eq!(inherit(command(), None, copies), 1);
+        assert_eq!(inherit(command(), None, one_by_one), 0);
+        assert_eq!(inherit(command(), Some(false), None), 0);
+        assert_eq!(inherit(TargetSpec { per_thread: true, ..command() }, None, None), 0);
+        let thread = || TargetSpec { tids: vec![own_pid()], ..TargetSpec::default() };
+        assert_eq!(inherit(thread(), None, None), 0);
+        assert_eq!(inherit(thread(), Some(true), copies), 1);
+        let process = || TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() };
+        assert_eq!(inherit(process(), None, copies), 1);
+        assert_eq!(inherit(process(), None, one_by_one), 0);
+    }
+
+    /// Checks that events of a scope per CPU belong to no task: they are not inherited, start when told to, and are opened once per CPU.
+    #[test]
+    fn per_cpu() {
+        let mut plan = Plan::resolve(options("{cpu-clock,page-faults}", command())).unwrap();
+        for scope in [Scope::Cgroup, Scope::Filtered] {
+            plan.set_scope(scope);
+            let attr = &plan.open.events[0].attr;
+            assert_eq!((attr.inherit(), attr.enable_on_exec(), attr.disabled(), attr.mmap2()), (0, 0, 1, 1));
+            assert_eq!(plan.open.targets.tasks, [sys::ANY]);
+            assert_eq!(plan.open.targets.cpus, Targets::system(&sys::online_cpus()).cpus);
+            assert!(!plan.starts_on_exec() && !plan.system());
+            assert_eq!(plan.descriptors(), 2 * sys::online_cpus().len() as u64);
+        }
+        plan.set_scope(Scope::Inherit);
+        plan.set_command(77);
+        assert_eq!(plan.open.targets.tasks, [77]);
+        assert!(plan.starts_on_exec());
+    }
+
+    /// Checks that a scope that proves impossible makes way for the next best one, but not if it was asked for.
+    #[test]
+    fn giving_up_a_scope() {
+        let mut plan = Plan::resolve(Options { scope: None, ..options("cpu-clock", command()) }).unwrap();
+        let mut tried = vec![plan.scope];
+        while plan.has_other_scope() {
+            plan.give_up_scope("a test says so".into()).unwrap();
+            tried.push(plan.scope);
+        }
+        assert_eq!(plan.scope, Scope::Inherit, "what needs no privilege is last: {tried:?}");
+        assert_eq!(plan.late_notes.len(), tried.len() - 1);
+        assert!(plan.give_up_scope("no".into()).is_err());
+        let mut asked = Plan::resolve(options("cpu-clock", command())).unwrap();
+        let error = asked.give_up_scope("a test says so".into()).unwrap_err();
+        assert!(error.to_string().contains("--scope inherit is not possible here: a test says so"));
     }
 
     /// Checks that a group with :S is read as one by its leader, and that its members neither sample nor start by themselves.

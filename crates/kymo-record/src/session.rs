@@ -2,8 +2,11 @@
 use crate::account::LossAccount;
 use crate::control::{self, Channel};
 use crate::drain::{self, Message, Shared, Source};
+use crate::existing::{self, Existing, KernelThread};
+use crate::observe::Observer;
+use crate::options::Delay;
 use crate::output::{self, OutputError};
-use crate::plan::{Delay, Plan};
+use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
 use crate::round::RoundNumber;
 use crate::sink::Sink;
@@ -13,7 +16,7 @@ use crate::{build_ids, machine, synth};
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::{Attr, BuildId, Compressor, EventSpec, Features, SampleId, build};
 use kymo_perf::evlist::{self, Engine, Evlist, MappedRing, Note, OpenError, RingError};
-use kymo_perf::proc::{self, KernelText, Module};
+use kymo_perf::proc::{self, Module};
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -45,6 +48,9 @@ pub enum Error {
     /// The output could not be made ready.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// The scope that was asked for is not possible.
+    #[error(transparent)]
+    Scope(#[from] PlanError),
     /// The command could not be executed.
     #[error("failed to execute {command}: {source}")]
     Command {
@@ -80,6 +86,10 @@ pub struct Summary {
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
     pub write_error: Option<io::Error>,
+    /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
+    pub unfollowed: u64,
+    /// What else the user should know.
+    pub remarks: Vec<String>,
 }
 
 /// Everything is open and the output holds what was there before; nothing samples yet.
@@ -93,10 +103,10 @@ pub struct Session {
     walk: Walk,
     compressor: Option<Compressor>,
     features: Features,
-    text: Option<KernelText>,
-    modules: Vec<Module>,
+    kernel: KernelThread,
     workload: Option<Workload>,
     channel: Option<Channel>,
+    observer: Observer,
 }
 
 impl Session {
@@ -117,11 +127,10 @@ impl Session {
         if plan.observe_command
             && let Some(workload) = &workload
         {
-            plan.open.targets.tasks = vec![workload.pid()];
+            plan.set_command(workload.pid());
         }
-        // Reading a hundred thousand kernel symbols takes as long as everything else here.
-        let modules = std::thread::spawn(|| (proc::kernel_text(), proc::modules()));
-        let (events, rings) = open(&kernel, &mut plan)?;
+        let text = existing::read_kernel();
+        let (observer, events, rings) = open(&kernel, &mut plan)?;
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
@@ -138,7 +147,6 @@ impl Session {
         let opened = output::open(&plan.options.output)?;
         let sink = Sink::create(opened, &specs, &early, &features)
             .map_err(system("write the recording's header"))?;
-        let (text, modules) = modules.join().unwrap_or_default();
         Ok(Session {
             plan,
             rings,
@@ -148,10 +156,10 @@ impl Session {
             walk,
             compressor,
             features,
-            text,
-            modules,
+            kernel: text,
             workload,
             channel: None,
+            observer,
         })
     }
 
@@ -206,7 +214,12 @@ impl Session {
         };
         let mut workload = self.workload;
         let (plan, events) = (&self.plan, &self.events);
-        let (written, result, files) = std::thread::scope(|scope| {
+        let attr = self.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
+        let command = match &workload {
+            Some(workload) if plan.observe_command => synth::name_only(&attr, workload.pid()),
+            _ => Vec::new(),
+        };
+        let (written, result, listed) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| writer.run(&receive));
             for (cpu, sources) in groups {
                 let (send, shared, ready) = (send.clone(), &shared, &ready);
@@ -217,17 +230,19 @@ impl Session {
             }
             ready.wait();
             // From here on nothing new is missed, so what is there already can be listed.
-            let tracking = if plan.observe_command { Ok(()) } else { events.enable(true) };
-            let existing = Existing {
-                plan,
-                events,
-                attr: self.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default(),
-                text: self.text,
-                modules: &self.modules,
-            }
-            .run();
-            let _ = send.send(Message::Synthesized(existing.records));
-            drop(send);
+            let tracking = if plan.starts_on_exec() { Ok(()) } else { events.enable(true) };
+            let existing = Existing { plan, attr, kernel: self.kernel, command };
+            let list = move || {
+                let mut listed = existing.run();
+                let _ = send.send(Message::Synthesized(std::mem::take(&mut listed.records)));
+                listed
+            };
+            let (listed, listing) = if plan.system() && !plan.command.is_empty() {
+                // What the command does at its start should not be taken for what was there before.
+                (Some(list()), None)
+            } else {
+                (None, Some(scope.spawn(list)))
+            };
             let channel = self.channel;
             let mut control = Control { plan, events, workload: workload.as_mut(), channel };
             let result = tracking
@@ -239,22 +254,25 @@ impl Session {
             // Release: pairs with the drains' Acquire.
             shared.stop.store(true, Ordering::Release);
             let _ = rustix::io::write(&shared.stop_fd, &1u64.to_ne_bytes());
-            (writer.join(), result, existing.files)
+            let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
+            (writer.join(), result, listed)
         });
         let mut written =
             written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
         let ended = result?;
-        written.walk.files.extend(files);
+        written.walk.files.extend(listed.files);
         let finish = Finish {
             events,
             specs: &self.specs,
             features: self.features,
-            modules: &self.modules,
+            modules: &listed.modules,
             build_ids: plan.options.build_ids,
         };
         let summary = finish.run(written, &shared);
         let exit = workload.as_mut().and_then(|workload| end(workload, ended));
-        Ok(Summary { exit, ..summary })
+        let unfollowed = self.observer.missed();
+        let remarks = self.observer.remove().into_iter().collect();
+        Ok(Summary { exit, unfollowed, remarks, ..summary })
     }
 }
 
@@ -307,11 +325,40 @@ fn find(name: &OsStr) -> Result<(), Errno> {
     found
 }
 
+/// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way for the next best, unless it was asked for.
+fn open(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Observer, Evlist, Vec<MappedRing>), Error> {
+    loop {
+        let reason = match Observer::prepare(plan) {
+            Ok(observer) => match open_events(kernel, plan) {
+                Ok((events, rings)) => {
+                    observer.bind(&events).map_err(system("attach the filter of tasks to the events"))?;
+                    return Ok((observer, events, rings));
+                }
+                Err(Error::Open(error)) if refused(&error) && plan.has_other_scope() => error.to_string(),
+                Err(error) => return Err(error),
+            },
+            Err(reason) => reason,
+        };
+        plan.give_up_scope(reason)?;
+    }
+}
+
+/// Whether the kernel forbids it, or does not have it.
+fn refused(error: &OpenError) -> bool {
+    let errno = error.source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP))
+}
+
 /// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
-fn open(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+    let engine = match plan.options.jobs {
+        None => Engine::Auto,
+        Some(1) => Engine::Serial,
+        Some(workers) => Engine::Parallel { workers: Some(workers) },
+    };
     let mut shrunk = None;
     loop {
-        let mut events = evlist::open(Arc::clone(kernel), plan.open.clone(), Engine::Auto)?;
+        let mut events = evlist::open(Arc::clone(kernel), plan.open.clone(), engine)?;
         let rings = events.map_rings(plan.ring_pages, plan.ring_may_shrink)?;
         let pages = rings.first().map_or(plan.ring_pages, |ring| ring.ring.size_bytes() / sys::page_size());
         if pages >= plan.ring_pages {
@@ -353,39 +400,6 @@ fn tracing_data(plan: &Plan) -> Result<Option<Vec<u8>>, Error> {
     crate::formats::data(&plan.tracepoints).map(Some).map_err(system("read the formats of tracepoints"))
 }
 
-/// Makes up records for what is there already.
-struct Existing<'a> {
-    plan: &'a Plan,
-    events: &'a Evlist,
-    attr: Attr,
-    text: Option<KernelText>,
-    modules: &'a [Module],
-}
-
-impl Existing<'_> {
-    fn run(self) -> synth::Tasks {
-        let mut records = synth::kernel(&self.attr, self.text, self.modules);
-        let options = &self.plan.options;
-        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
-        let pids = if self.plan.system() {
-            proc::processes().unwrap_or_default()
-        } else if self.plan.observe_command {
-            self.events.tasks.iter().for_each(|&pid| records.extend(synth::name_only(&self.attr, pid)));
-            Vec::new()
-        } else {
-            let mut pids: Vec<i32> =
-                self.events.tasks.iter().filter_map(|&tid| proc::process_of(tid)).collect();
-            pids.sort_unstable();
-            pids.dedup();
-            pids
-        };
-        let tasks = synth::tasks(&self.attr, &pids, data);
-        records.extend(tasks.records);
-        records.extend(build::finished_init());
-        synth::Tasks { records, files: tasks.files }
-    }
-}
-
 /// What ended the recording.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
@@ -406,7 +420,7 @@ struct Control<'a> {
 impl Control<'_> {
     fn run(&mut self, until: Option<BorrowedFd<'_>>, failed: BorrowedFd<'_>) -> Result<Ended, Error> {
         let delay = self.plan.options.delay;
-        let on_exec = self.plan.observe_command && delay.is_none();
+        let on_exec = self.plan.starts_on_exec() && delay.is_none();
         if !on_exec && delay.is_none() {
             self.events.enable(false).map_err(system("enable events"))?;
         }
@@ -546,7 +560,15 @@ impl Finish<'_> {
             throttled: written.walk.throttled,
         };
         let wakeups = shared.wakeups.load(Ordering::Relaxed);
-        Summary { bytes, wakeups, account, exit: None, write_error: error }
+        Summary {
+            bytes,
+            wakeups,
+            account,
+            exit: None,
+            write_error: error,
+            unfollowed: 0,
+            remarks: Vec::new(),
+        }
     }
 
     /// How many samples the kernel says were lost in all, and the records that tell so.

@@ -23,6 +23,8 @@ pub(crate) fn options(selector: &str, targets: TargetSpec, output: &Path) -> Opt
         rate: Rate::Default(999),
         call_graph: CallGraph::None,
         targets,
+        scope: None,
+        jobs: None,
         inherit: None,
         ring_pages: None,
         data: false,

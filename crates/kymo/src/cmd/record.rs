@@ -19,8 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Options, Output, Plan, Rate, Session, Summary,
-    TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Options, Output, Plan, Rate, Scope, Session,
+    Summary, TargetSpec,
 };
 
 use crate::exit;
@@ -91,6 +91,12 @@ pub(crate) struct RecordArgs {
     /// One ring buffer per thread instead of one per CPU; children are not followed
     #[arg(long)]
     per_thread: bool,
+    /// How to bind events to what is recorded: cgroup, filtered, inherit or thread-cpu [default: the cheapest that is permitted; --dry-run lists them]
+    #[arg(long, value_name = "SCOPE", value_parser = parse_scope)]
+    scope: Option<Scope>,
+    /// Open events with so many workers; 1: one after the other [default: by their number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
     /// Do not follow children
     #[arg(short = 'i', long)]
     no_inherit: bool,
@@ -216,6 +222,10 @@ fn parse_clock(text: &str) -> Result<Clock, String> {
     Clock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
 }
 
+fn parse_scope(text: &str) -> Result<Scope, String> {
+    Scope::parse(text).ok_or_else(|| "expected cgroup, filtered, inherit or thread-cpu".into())
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if args.command.is_empty()
@@ -272,10 +282,11 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let requests = plan.open.events.clone();
     let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
-    let descriptors = (requests.len() * rings * plan.open.targets.tasks.len()) as u64;
+    let descriptors = plan.descriptors();
     let started = Session::start(plan).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
+        session.plan().late_notes.iter().filter(|_| words.verbose).for_each(|note| words.say(note));
         let session = if let Some(channel) = channel { session.control(channel) } else { session };
         session.run(Some(until.as_fd()))
     });
@@ -378,6 +389,8 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
             cpus: args.cpus.map_or_else(Vec::new, |cpus| cpus.0),
             per_thread: args.per_thread,
         },
+        scope: args.scope,
+        jobs: args.jobs.map(usize::from),
         inherit: args.no_inherit.then_some(false),
         ring_pages: args.ring_pages,
         data: args.data,
@@ -430,7 +443,7 @@ fn finish(
     fail_on_loss: bool,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
-    let Summary { bytes, wakeups, account, exit, write_error } = summary;
+    let Summary { bytes, wakeups, account, exit, write_error, unfollowed, remarks } = summary;
     let name = match output {
         Output::File(path) => path.display().to_string(),
         Output::Stdout => "-".to_owned(),
@@ -444,6 +457,12 @@ fn finish(
             account.samples
         );
         eprintln!("[ kymo record: {account} ]");
+        if unfollowed > 0 {
+            words.say(&format!(
+                "{unfollowed} threads or processes were not followed, their samples are missing: record with --scope inherit, or -a"
+            ));
+        }
+        remarks.iter().for_each(|remark| words.say(remark));
         first_look(output, bytes, account.samples);
     } else if account.lost() > 0 {
         eprintln!("kymo record: {account}");

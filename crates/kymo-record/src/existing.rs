@@ -1,0 +1,62 @@
+//! What was there before the recording began, listed while it already runs.
+use crate::plan::Plan;
+use crate::synth;
+use crate::targets::Kind;
+use kymo_data::{Attr, build};
+use kymo_perf::proc::{self, KernelText, Module};
+use std::collections::HashSet;
+use std::thread::JoinHandle;
+
+/// The kernel's text and its modules, which take as long to read as everything else at the start.
+pub(crate) type KernelThread = JoinHandle<(Option<KernelText>, Vec<Module>)>;
+
+/// Begins to read the kernel's symbols and modules.
+pub(crate) fn read_kernel() -> KernelThread {
+    std::thread::spawn(|| (proc::kernel_text(), proc::modules()))
+}
+
+/// Makes up records for what is there already.
+pub(crate) struct Existing<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) attr: Attr,
+    pub(crate) kernel: KernelThread,
+    /// The name of the command's process, as it is before its exec.
+    pub(crate) command: Vec<u8>,
+}
+
+/// What was listed.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// The records.
+    pub(crate) records: Vec<u8>,
+    /// Files that are mapped as code.
+    pub(crate) files: HashSet<Vec<u8>>,
+    /// The kernel's modules.
+    pub(crate) modules: Vec<Module>,
+}
+
+impl Existing<'_> {
+    pub(crate) fn run(self) -> Listed {
+        let (text, modules) = self.kernel.join().unwrap_or_default();
+        let mut records = synth::kernel(&self.attr, text, &modules);
+        let options = &self.plan.options;
+        let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
+        let observed = &self.plan.observed;
+        let pids = match observed.kind {
+            Kind::Cpus => proc::processes().unwrap_or_default(),
+            Kind::Command => Vec::new(),
+            Kind::Tasks => {
+                let threads = options.targets.tids.iter().filter_map(|&tid| proc::process_of(tid));
+                let mut pids: Vec<i32> = observed.processes.iter().copied().chain(threads).collect();
+                pids.sort_unstable();
+                pids.dedup();
+                pids
+            }
+        };
+        records.extend(self.command);
+        let tasks = synth::tasks(&self.attr, &pids, data);
+        records.extend(tasks.records);
+        records.extend(build::finished_init());
+        Listed { records, files: tasks.files, modules }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks. Set up before events are opened, and
+//! gone when it is dropped.
+use crate::plan::Plan;
+use crate::scope::Scope;
+use kymo_perf::bpf::{Follow, Follower};
+use kymo_perf::cgroup::OwnCgroup;
+use kymo_perf::evlist::Evlist;
+use kymo_perf::sys::Perf;
+use std::io;
+
+/// Keeps the scope's part of the kernel alive.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    cgroup: Option<OwnCgroup>,
+    follower: Option<Follower>,
+}
+
+impl Observer {
+    /// Sets up what the plan's scope needs and completes the plan's targets. `Err` says why this scope cannot be had after all.
+    pub(crate) fn prepare(plan: &mut Plan) -> Result<Observer, String> {
+        let mut observer = Observer::default();
+        match plan.scope {
+            Scope::Cgroup => {
+                let cgroup = OwnCgroup::create().map_err(|error| error.to_string())?;
+                for &task in &plan.observed.tasks {
+                    cgroup.add(task).map_err(|error| error.to_string())?;
+                }
+                plan.open.targets.cgroup = Some(cgroup.fd());
+                observer.cgroup = Some(cgroup);
+            }
+            Scope::Filtered => {
+                let (observed, options) = (&plan.observed, &plan.options);
+                let who = match &observed.tasks[..] {
+                    [command] if plan.observe_command => Follow::Command(*command),
+                    _ if plan.follow && options.targets.tids.is_empty() => {
+                        Follow::Processes(&observed.processes)
+                    }
+                    tasks => Follow::Threads { ids: tasks, children: plan.follow },
+                };
+                observer.follower = Some(Follower::start(who).map_err(|error| error.to_string())?);
+            }
+            Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
+        }
+        Ok(observer)
+    }
+
+    /// Binds the events that were opened, before any is turned on.
+    pub(crate) fn bind(&self, events: &Evlist) -> io::Result<()> {
+        let Some(follower) = &self.follower else { return Ok(()) };
+        // An event that only tracks has no samples to filter.
+        let samples = |event: &kymo_perf::evlist::Event| {
+            let attr = &event.request.attr;
+            !(attr.type_ == Perf::SOFTWARE && attr.config == Perf::SW_DUMMY)
+        };
+        events.set_bpf(follower.program(), samples)
+    }
+
+    /// Tasks that were not followed because the table of followed ones was full.
+    pub(crate) fn missed(&self) -> u64 {
+        self.follower.as_ref().map_or(0, Follower::missed)
+    }
+
+    /// Undoes it all; says what could not be undone.
+    pub(crate) fn remove(self) -> Option<String> {
+        self.cgroup.and_then(|cgroup| cgroup.remove().err()).map(|error| error.to_string())
+    }
+}

@@ -1,0 +1,154 @@
+//! What to record, as asked for.
+use crate::output::Output;
+use crate::scope::Scope;
+use kymo_perf::selector::Selected;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How often events sample, unless an event says it itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So many samples per second, but the natural period for events that have one (1 for tracepoints and breakpoints).
+    Default(u64),
+    /// So many samples per second.
+    Frequency(u64),
+    /// A sample every so many events.
+    Period(u64),
+}
+
+/// How call chains are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallGraph {
+    /// Not at all.
+    None,
+    /// By the kernel, along frame pointers.
+    FramePointers,
+    /// As a copy of the user stack, to be unwound later.
+    Dwarf {
+        /// Size of the copy: a multiple of 8, at most 65,528.
+        stack_bytes: u32,
+    },
+}
+
+impl CallGraph {
+    /// The usual size of a stack copy.
+    pub const DEFAULT_STACK_BYTES: u32 = 8192;
+}
+
+/// The clock of the recording's times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// CLOCK_REALTIME.
+    Realtime,
+    /// CLOCK_MONOTONIC.
+    Monotonic,
+    /// CLOCK_MONOTONIC_RAW.
+    MonotonicRaw,
+    /// CLOCK_BOOTTIME.
+    Boottime,
+    /// CLOCK_TAI.
+    Tai,
+}
+
+impl Clock {
+    /// The kernel's number.
+    pub fn id(self) -> i32 {
+        match self {
+            Clock::Realtime => 0,
+            Clock::Monotonic => 1,
+            Clock::MonotonicRaw => 4,
+            Clock::Boottime => 7,
+            Clock::Tai => 11,
+        }
+    }
+
+    /// The clock of this name, as perf spells them.
+    pub fn parse(name: &str) -> Option<Clock> {
+        let name = name.to_ascii_lowercase();
+        Some(match name.strip_prefix("clock_").unwrap_or(&name) {
+            "realtime" | "real" => Clock::Realtime,
+            "monotonic" | "mono" => Clock::Monotonic,
+            "monotonic_raw" | "raw" => Clock::MonotonicRaw,
+            "boottime" | "boot" => Clock::Boottime,
+            "tai" => Clock::Tai,
+            _ => return None,
+        })
+    }
+}
+
+/// When sampling begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// This long after the start.
+    After(Duration),
+    /// Not by itself.
+    Disabled,
+}
+
+/// Whom to observe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetSpec {
+    /// A command to start; the others decide what is observed if any is given.
+    pub command: Vec<OsString>,
+    /// Processes.
+    pub pids: Vec<i32>,
+    /// Threads.
+    pub tids: Vec<i32>,
+    /// All processes of this user.
+    pub uid: Option<u32>,
+    /// Everything.
+    pub all: bool,
+    /// Everything on these CPUs.
+    pub cpus: Vec<u32>,
+    /// One ring per thread instead of one per CPU.
+    pub per_thread: bool,
+}
+
+/// What to record, as asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The events.
+    pub events: Vec<Selected>,
+    /// How often they sample.
+    pub rate: Rate,
+    /// Call chains.
+    pub call_graph: CallGraph,
+    /// Whom to observe.
+    pub targets: TargetSpec,
+    /// How to bind events to the targets; `None`: the cheapest way that is permitted.
+    pub scope: Option<Scope>,
+    /// How many workers open events: `None` decides by their number, 1 opens them one after the other.
+    pub jobs: Option<usize>,
+    /// Follow children; `None`: yes, except for single threads.
+    pub inherit: Option<bool>,
+    /// Data pages of each ring, a power of two; `None`: the kernel's allowance, and smaller if that is refused.
+    pub ring_pages: Option<usize>,
+    /// Data addresses in samples, and data mappings.
+    pub data: bool,
+    /// Context switch records.
+    pub switch_events: bool,
+    /// Raw bytes in samples of all events (tracepoints always have them).
+    pub raw: bool,
+    /// The CPU in samples, also where it is not needed.
+    pub sample_cpu: bool,
+    /// The period in samples, also where it is fixed.
+    pub period: bool,
+    /// Counts and times of each event in reads.
+    pub counts: bool,
+    /// Take no samples, only count.
+    pub no_samples: bool,
+    /// When sampling begins.
+    pub delay: Option<Delay>,
+    /// The clock of times; `None`: the kernel's own.
+    pub clock: Option<Clock>,
+    /// Compress records with zstd at this level.
+    pub compress: Option<i32>,
+    /// Store build IDs of mapped files.
+    pub build_ids: bool,
+    /// Where to.
+    pub output: Output,
+    /// The command line, for the recording's header.
+    pub cmdline: Vec<String>,
+    /// Who records, for the recording's header.
+    pub version: String,
+}

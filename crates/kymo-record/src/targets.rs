@@ -1,0 +1,95 @@
+//! Whom to observe: from options to tasks and CPUs, before anything is opened.
+use crate::options::TargetSpec;
+use crate::plan::PlanError;
+use kymo_perf::{proc, sys};
+
+/// What kind of thing is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A command that will be started.
+    Command,
+    /// Tasks that exist.
+    Tasks,
+    /// CPUs, whatever runs on them.
+    Cpus,
+}
+
+/// Whom to observe, looked up.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    /// Which kind.
+    pub(crate) kind: Kind,
+    /// The tasks that exist; 0 stands for a command that has none yet; empty for CPUs.
+    pub(crate) tasks: Vec<i32>,
+    /// Processes all of whose threads are among the tasks.
+    pub(crate) processes: Vec<i32>,
+    /// Tasks whose end ends the recording.
+    pub(crate) until: Vec<i32>,
+    /// The CPUs to open events on.
+    pub(crate) cpus: Vec<u32>,
+}
+
+/// Looks up the targets. Earlier forms win over later ones, with a remark.
+pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Observed, PlanError> {
+    let online = sys::online_cpus();
+    for &cpu in &spec.cpus {
+        if !online.contains(&cpu) {
+            return Err(PlanError::NoCpu { cpu, online });
+        }
+    }
+    let mut ignored =
+        |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} says whom to observe"));
+    let named = !spec.pids.is_empty() || !spec.tids.is_empty();
+    if named || spec.uid.is_some() {
+        let by = if named { "-p or -t" } else { "-u" };
+        if named && spec.uid.is_some() {
+            ignored("-u", by);
+        }
+        if spec.all {
+            ignored("-a", by);
+        }
+        if !spec.cpus.is_empty() {
+            ignored("-C", by);
+        }
+        let (tasks, processes, until) = match spec.uid {
+            Some(uid) if !named => of_user(uid)?,
+            _ => named_tasks(spec)?,
+        };
+        return Ok(Observed { kind: Kind::Tasks, tasks, processes, until, cpus: online });
+    }
+    let (processes, until) = (Vec::new(), Vec::new());
+    if spec.all || !spec.cpus.is_empty() || spec.command.is_empty() {
+        if spec.per_thread {
+            ignored("--per-thread", "-a or -C");
+        }
+        let cpus = if spec.cpus.is_empty() { online } else { spec.cpus.clone() };
+        return Ok(Observed { kind: Kind::Cpus, tasks: Vec::new(), processes, until, cpus });
+    }
+    Ok(Observed { kind: Kind::Command, tasks: vec![0], processes, until, cpus: online })
+}
+
+/// Tasks, processes, and whose end to wait for.
+type Tasks = (Vec<i32>, Vec<i32>, Vec<i32>);
+
+fn of_user(uid: u32) -> Result<Tasks, PlanError> {
+    let mut processes = proc::processes_of_user(uid)?;
+    // Observing the observer would feed itself.
+    let own = std::process::id() as i32;
+    processes.retain(|&pid| pid != own);
+    let tasks: Vec<i32> = processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect();
+    if tasks.is_empty() { Err(PlanError::NoProcess(uid)) } else { Ok((tasks, processes.clone(), processes)) }
+}
+
+fn named_tasks(spec: &TargetSpec) -> Result<Tasks, PlanError> {
+    let mut tasks = Vec::new();
+    for &pid in &spec.pids {
+        tasks.extend(proc::tasks(pid).map_err(|_| PlanError::NoTask { what: "process", id: pid })?);
+    }
+    for &tid in &spec.tids {
+        proc::process_of(tid).ok_or(PlanError::NoTask { what: "thread", id: tid })?;
+        tasks.push(tid);
+    }
+    tasks.sort_unstable();
+    tasks.dedup();
+    Ok((tasks, spec.pids.clone(), spec.pids.iter().chain(&spec.tids).copied().collect()))
+}
