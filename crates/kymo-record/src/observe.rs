@@ -5,7 +5,7 @@ use crate::scope::Scope;
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::evlist::Evlist;
-use kymo_perf::sys::Perf;
+use kymo_perf::sys::{Perf, perf_event_attr};
 use std::io;
 
 /// Keeps the scope's part of the kernel alive.
@@ -28,6 +28,8 @@ impl Observer {
                 plan.open.targets.cgroup = Some(cgroup.fd());
                 observer.cgroup = Some(cgroup);
             }
+            // Events that only track have no samples to filter.
+            Scope::Filtered if !plan.open.events.iter().any(|event| samples(&event.attr)) => {}
             Scope::Filtered => {
                 let (observed, options) = (&plan.observed, &plan.options);
                 let who = match &observed.tasks[..] {
@@ -47,12 +49,7 @@ impl Observer {
     /// Binds the events that were opened, before any is turned on.
     pub(crate) fn bind(&self, events: &Evlist) -> io::Result<()> {
         let Some(follower) = &self.follower else { return Ok(()) };
-        // An event that only tracks has no samples to filter.
-        let samples = |event: &kymo_perf::evlist::Event| {
-            let attr = &event.request.attr;
-            !(attr.type_ == Perf::SOFTWARE && attr.config == Perf::SW_DUMMY)
-        };
-        events.set_bpf(follower.program(), samples)
+        events.set_bpf(follower.program(), |event| samples(&event.request.attr))
     }
 
     /// Tasks that were not followed because the table of followed ones was full.
@@ -64,4 +61,9 @@ impl Observer {
     pub(crate) fn remove(self) -> Option<String> {
         self.cgroup.and_then(|cgroup| cgroup.remove().err()).map(|error| error.to_string())
     }
+}
+
+/// Whether the event takes samples.
+fn samples(attr: &perf_event_attr) -> bool {
+    !(attr.type_ == Perf::SOFTWARE && attr.config == Perf::SW_DUMMY)
 }

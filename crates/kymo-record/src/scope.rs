@@ -1,11 +1,11 @@
 //! How the kernel is told whom to observe, and which way costs least here.
 //!
 //! ```text
-//!              descriptors        follows children by        a new thread pays        needs
-//!  cgroup      events x CPUs      the cgroup                 nothing                  a command, a cgroup, CPU events
-//!  filtered    events x CPUs      BPF at fork                one map entry            BPF, CPU events
-//!  inherit     x tasks            the kernel, at clone       one event per event+CPU  nothing
-//!  thread-cpu  x tasks            (not at all)               nothing                  nothing
+//!              descriptors      follows by       a new thread pays     a switch to others pays   needs
+//!  cgroup      events x CPUs    its cgroup       nothing               stopping the events       a command, a cgroup, CPU events
+//!  filtered    events x CPUs    BPF at fork      a look at a map       nothing                   BPF, CPU events
+//!  inherit     .. x tasks       a copy at clone  a copy of each event  stopping the events       nothing
+//!  thread-cpu  .. x tasks       (does not)       nothing               stopping the events       nothing
 //! ```
 //!
 //! What each observes exactly, and what escapes it, is in `docs/design/0003-scopes.md`.
@@ -88,6 +88,8 @@ pub struct Estimate {
     pub start_us: f64,
     /// What each thread or process that the target creates pays, in microseconds.
     pub per_child_us: f64,
+    /// What the target pays each time it leaves a CPU to someone else, or to nobody, and comes back, in microseconds.
+    pub per_switch_us: f64,
     /// CPU time that the whole machine spends each second on samples that are dropped, in microseconds.
     pub dropped_us_per_s: f64,
     /// What is different with its samples; scopes without come first.
@@ -97,19 +99,17 @@ pub struct Estimate {
 impl Estimate {
     /// One number to compare by: microseconds spent on ten seconds of a target that creates `children` tasks.
     fn total_us(&self, children: f64) -> f64 {
-        self.start_us + children * self.per_child_us + 10.0 * self.dropped_us_per_s
+        self.start_us
+            + children * self.per_child_us
+            + 10.0 * (Costs::SWITCHES_PER_S * self.per_switch_us + self.dropped_us_per_s)
     }
 }
 
 impl fmt::Display for Estimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} descriptors, about {:.1} ms to start, {:.1} us per new thread",
-            self.descriptors,
-            self.start_us / 1000.0,
-            self.per_child_us
-        )?;
+        write!(f, "{} descriptors, about {:.1} ms to start", self.descriptors, self.start_us / 1000.0)?;
+        write!(f, ", {:.1} us per new thread", self.per_child_us)?;
+        write!(f, ", {:.1} us per switch to others", self.per_switch_us)?;
         if self.dropped_us_per_s > 0.0 {
             let ms = self.dropped_us_per_s / 1000.0;
             write!(f, ", {ms:.1} ms of CPU time per second for dropped samples")?;
@@ -130,31 +130,55 @@ pub struct Choice {
     pub verdict: Result<Estimate, String>,
 }
 
-/// What the calls cost, in microseconds: medians of `kymo-perf`'s `scope_cost`, `follow_cost` and `evlist_scale` examples on the
-/// machine of `bench/runs/2026-11-21-scopes.txt`. Only their proportions matter here.
+/// What things cost, in microseconds: from `bench/runs/2026-11-21-scopes.txt` (`kymo-perf`'s examples `scope_cost` and `follow_cost`). Only
+/// their proportions matter here.
 struct Costs;
 
 impl Costs {
     /// One descriptor of a task: open, redirect, enable.
     const TASK_EVENT: f64 = 7.0;
     /// One descriptor of a CPU.
-    const CPU_EVENT: f64 = 6.0;
-    /// Making a cgroup and moving the command into it.
-    const CGROUP: f64 = 300.0;
+    const CPU_EVENT: f64 = 15.0;
+    /// Making a cgroup, moving the command into it, removing it.
+    const CGROUP: f64 = 220.0;
     /// Loading and attaching the programs that follow tasks.
-    const FOLLOWER: f64 = 3000.0;
-    /// Entering one task into their table.
-    const FOLLOWED_TASK: f64 = 0.5;
+    const FOLLOWER: f64 = 1200.0;
     /// One inherited event, at the clone and at the exit together.
-    const INHERITED_EVENT: f64 = 2.5;
+    const COPY: f64 = 3.0;
     /// Following one new task by BPF.
-    const FOLLOWED_CHILD: f64 = 0.4;
+    const FOLLOWED_CHILD: f64 = 0.5;
+    /// Taking events off a CPU and putting them back, if none of them is driven by a timer.
+    const SWITCH: f64 = 0.6;
+    /// The same for one that is: timers are stopped and started.
+    const SWITCH_TIMER: f64 = 5.0;
+    /// And for each further event.
+    const SWITCH_FURTHER: f64 = 0.9;
     /// One sample that the filter drops: the interrupt and the program.
     const DROPPED_SAMPLE: f64 = 1.0;
-    /// Tasks that a command is expected to create: it is not known, and threads are what this is about.
+    /// How often a target leaves a CPU to others: not known beforehand; a program that waits for nothing hardly, a server often.
+    const SWITCHES_PER_S: f64 = 2000.0;
+    /// Tasks that a command is expected to create: not known either, and threads are what this is about.
     const CHILDREN_OF_COMMAND: f64 = 10_000.0;
     /// New tasks of a running process, for each that it has: as it made those, it will make more.
     const CHILDREN_PER_TASK: f64 = 10.0;
+
+    fn switch(options: &Options) -> f64 {
+        let timer = |event: &Selected| is_clock(event);
+        let first = if options.events.iter().any(timer) { Costs::SWITCH_TIMER } else { Costs::SWITCH };
+        first + options.events.len().saturating_sub(1) as f64 * Costs::SWITCH_FURTHER
+    }
+}
+
+/// Whether the event takes samples: where none does, there is nothing to filter.
+fn samples(event: &Selected) -> bool {
+    let attr = event.attr.to_raw();
+    !(attr.type_ == Perf::SOFTWARE && attr.config == Perf::SW_DUMMY)
+}
+
+/// Whether a software timer drives the event.
+fn is_clock(event: &Selected) -> bool {
+    let attr = event.attr.to_raw();
+    attr.type_ == Perf::SOFTWARE && matches!(attr.config, Perf::SW_CPU_CLOCK | Perf::SW_TASK_CLOCK)
 }
 
 /// What this machine permits.
@@ -162,6 +186,8 @@ impl Costs {
 pub(crate) struct Facts {
     /// Online CPUs.
     pub(crate) cpus: usize,
+    /// Events on CPUs.
+    pub(crate) cpu_events: Result<(), String>,
     /// A cgroup of one's own.
     pub(crate) cgroup: Result<(), String>,
     /// BPF programs that follow tasks.
@@ -176,6 +202,7 @@ impl Facts {
         Facts {
             cpus: sys::online_cpus().len(),
             cgroup: after(|| cgroup::available().map(|_| ()).map_err(|error| error.to_string())),
+            cpu_events: cpu_events.clone(),
             follower: after(|| Follower::available().map_err(|error| error.to_string())),
         }
     }
@@ -213,25 +240,29 @@ pub(crate) struct Whom {
 pub(crate) fn rank(options: &Options, whom: Whom, facts: &Facts) -> Vec<Choice> {
     let events = options.events.len() as f64;
     let (cpus, tasks) = (facts.cpus as f64, whom.tasks as f64);
+    let filter = options.events.iter().any(samples);
     let estimate = |scope| match scope {
         Scope::Cgroup => Estimate {
             descriptors: (events * cpus) as u64,
             start_us: Costs::CGROUP + events * cpus * Costs::CPU_EVENT,
             per_child_us: 0.0,
+            per_switch_us: Costs::switch(options),
             dropped_us_per_s: 0.0,
             reservation: None,
         },
         Scope::Filtered => Estimate {
             descriptors: (events * cpus) as u64,
-            start_us: Costs::FOLLOWER + tasks * Costs::FOLLOWED_TASK + events * cpus * Costs::CPU_EVENT,
-            per_child_us: Costs::FOLLOWED_CHILD,
+            start_us: if filter { Costs::FOLLOWER } else { 0.0 } + events * cpus * Costs::CPU_EVENT,
+            per_child_us: if filter { Costs::FOLLOWED_CHILD } else { 0.0 },
+            per_switch_us: 0.0,
             dropped_us_per_s: samples_per_second(options) * cpus * Costs::DROPPED_SAMPLE,
             reservation: reservation(options),
         },
         _ => Estimate {
             descriptors: (events * cpus * tasks) as u64,
             start_us: events * cpus * tasks * Costs::TASK_EVENT,
-            per_child_us: if scope == Scope::Inherit { events * cpus * Costs::INHERITED_EVENT } else { 0.0 },
+            per_child_us: if scope == Scope::Inherit { events * cpus * Costs::COPY } else { 0.0 },
+            per_switch_us: Costs::switch(options),
             dropped_us_per_s: 0.0,
             reservation: None,
         },
@@ -285,7 +316,11 @@ fn objection(scope: Scope, options: &Options, whom: Whom, facts: &Facts) -> Opti
             .or_else(|| {
                 own_inherit(!whom.follow).then(|| "its events disagree on whether to follow children".into())
             })
-            .or_else(|| facts.follower.clone().err()),
+            .or_else(|| {
+                if options.events.iter().any(samples) { &facts.follower } else { &facts.cpu_events }
+                    .clone()
+                    .err()
+            }),
         Scope::Inherit if !whom.follow && !own_inherit(true) => {
             Some("children are not to be followed".into())
         }
@@ -318,21 +353,20 @@ fn unfilterable(options: &Options) -> Option<String> {
 
 /// How many samples a second each CPU takes while someone else runs.
 fn samples_per_second(options: &Options) -> f64 {
+    let events = options.events.iter().filter(|event| samples(event)).count() as f64;
     match options.rate {
         _ if options.delay == Some(Delay::Disabled) => 0.0,
-        Rate::Default(hz) | Rate::Frequency(hz) => options.events.len() as f64 * hz.min(100_000) as f64,
+        Rate::Default(hz) | Rate::Frequency(hz) => events * hz.min(100_000) as f64,
         // Unknown; a period is usually chosen to come to about as many.
-        Rate::Period(_) => options.events.len() as f64 * 1000.0,
+        Rate::Period(_) => events * 1000.0,
     }
 }
 
 /// What is different, not wrong, with samples that are filtered: worth another scope if there is one.
 fn reservation(options: &Options) -> Option<String> {
     let by_time = |event: &Selected| {
-        let attr = event.attr.to_raw();
-        let clock = attr.type_ == Perf::SOFTWARE && attr.config <= Perf::SW_CPU_CLOCK + 1;
         // Hardware counters advance with whatever runs, as clocks do.
-        clock || attr.type_ != Perf::SOFTWARE
+        is_clock(event) || !samples(event) || event.attr.to_raw().type_ != Perf::SOFTWARE
     };
     let each = |event: &Selected| {
         matches!(

@@ -37,6 +37,7 @@ impl Perf {
     pub const BREAKPOINT: u32 = bindings::PERF_TYPE_BREAKPOINT as u32;
     pub const HW_CPU_CYCLES: u64 = bindings::PERF_COUNT_HW_CPU_CYCLES as u64;
     pub const SW_CPU_CLOCK: u64 = bindings::PERF_COUNT_SW_CPU_CLOCK as u64;
+    pub const SW_TASK_CLOCK: u64 = bindings::PERF_COUNT_SW_TASK_CLOCK as u64;
     pub const SW_DUMMY: u64 = bindings::PERF_COUNT_SW_DUMMY as u64;
     pub const SAMPLE_IP: u64 = bindings::PERF_SAMPLE_IP as u64;
     pub const SAMPLE_TID: u64 = bindings::PERF_SAMPLE_TID as u64;

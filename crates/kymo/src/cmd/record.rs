@@ -222,7 +222,7 @@ fn parse_clock(text: &str) -> Result<Clock, String> {
     Clock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
 }
 
-fn parse_scope(text: &str) -> Result<Scope, String> {
+pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
     Scope::parse(text).ok_or_else(|| "expected cgroup, filtered, inherit or thread-cpu".into())
 }
 

@@ -27,6 +27,7 @@ mod programs;
 mod real;
 mod record;
 mod scenario;
+mod scopes;
 mod table;
 mod tools;
 mod tree;

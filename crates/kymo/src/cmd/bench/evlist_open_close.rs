@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use clap::Args;
 use kymo_perf::caps;
-use kymo_perf::evlist::{self, Engine, Targets};
+use kymo_perf::evlist::{Engine, Targets};
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys::{self, Kernel, Real};
-use kymo_record::{CallGraph, Options, Output, Plan, Rate, TargetSpec};
+use kymo_record::{CallGraph, Options, Output, Plan, Rate, Scope, TargetSpec};
 use serde_json::json;
 
-use super::list::{List, PHASES, Refused, Round, Scope, samples};
+use super::list::{List, PHASES, Refused, Round, samples};
 use super::stats::Stats;
-use crate::cmd::record::{Cpus, parse_cpus, parse_user};
+use crate::cmd::record::{Cpus, parse_cpus, parse_scope, parse_user};
 use crate::exit;
 
 /// The shape of `--json`; raised when a field changes its meaning or goes.
@@ -68,7 +68,7 @@ pub(crate) struct EvlistArgs {
     #[arg(short, long)]
     detail: bool,
     /// How to bind events to tasks [default: as `kymo record` would]
-    #[arg(long, value_name = "SCOPE")]
+    #[arg(long, value_name = "SCOPE", value_parser = parse_scope)]
     scope: Option<Scope>,
     /// Print JSON instead of text
     #[arg(long)]
@@ -179,10 +179,9 @@ fn list(args: &EvlistArgs) -> anyhow::Result<List> {
     let selected =
         select(&args.event, args.nr_events).map_err(|error| exit::usage(anyhow::anyhow!(error)))?;
     let plan = Plan::resolve(options(args, selected))?;
-    plan.notes.iter().for_each(|note| eprintln!("kymo bench: {note}"));
     let system = plan.system();
     let per_thread = plan.open.targets.cpus == [sys::ANY];
-    let (ring_pages, mut open) = (plan.ring_pages, plan.open);
+    let (ring_pages, mut open) = (plan.ring_pages, plan.open.clone());
     // As in perf, no event that only tracks: the first one does.
     open.events.retain(|event| !event.immediate);
     if let Some(first) = open.events.first_mut() {
@@ -198,32 +197,20 @@ fn list(args: &EvlistArgs) -> anyhow::Result<List> {
         Some(0) => Engine::Parallel { workers: None },
         Some(workers) => Engine::Parallel { workers: Some(workers.into()) },
     };
-    let scope = match args.scope {
-        Some(Scope::Filtered | Scope::Inherit | Scope::ThreadCpu) if system => {
-            let error =
-                anyhow::anyhow!("--scope binds events to tasks, and there are none: use -p, -t or -u");
-            return Err(exit::usage(error));
-        }
-        Some(_) if per_thread => {
-            return Err(exit::usage(anyhow::anyhow!(
-                "--per-thread has one event per thread, whatever --scope says"
-            )));
-        }
-        Some(scope) => Some(scope),
-        None if system || per_thread => None,
-        None => Some(default_scope(&open)),
-    };
+    if args.scope.is_some() && system {
+        let error = anyhow::anyhow!("--scope binds events to tasks, and there are none: use -p, -t or -u");
+        return Err(exit::usage(error));
+    }
+    if args.scope.is_some() && per_thread {
+        let error = anyhow::anyhow!("--per-thread has one event per thread, whatever --scope says");
+        return Err(exit::usage(error));
+    }
+    let scope = (!system && !per_thread).then_some(plan.scope);
     let mut list = List { pids: args.pids.clone(), plan: open, scope, engine, ring_pages };
     if list.scope == Some(Scope::Filtered) && list.pids.is_empty() && list.plan.events.iter().any(samples) {
         list.pids = processes(&list.plan.targets);
     }
-    list.shape(&sys::online_cpus());
     Ok(list)
-}
-
-/// Events on CPUs where they are permitted and need no filter; otherwise perf's shape.
-fn default_scope(open: &evlist::Plan) -> Scope {
-    if caps::probe().perfmon() && !open.events.iter().any(samples) { Scope::Filtered } else { Scope::Inherit }
 }
 
 fn processes(targets: &Targets) -> Vec<i32> {
@@ -261,6 +248,8 @@ fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
             cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
             per_thread: args.per_thread,
         },
+        scope: args.scope,
+        jobs: None,
         inherit: None,
         ring_pages: None,
         data: false,

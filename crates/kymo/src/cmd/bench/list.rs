@@ -6,35 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::evlist::{self, Engine, OpenError, Plan, Request, Targets};
+use kymo_perf::evlist::{self, Engine, OpenError, Plan, Request};
 use kymo_perf::sys::{Kernel, Perf};
+use kymo_record::Scope;
 
 /// The parts of a round, in order.
 pub(crate) const PHASES: [&str; 8] = ["init", "open", "mmap", "enable", "disable", "munmap", "close", "fini"];
-
-/// How events are bound to whom they observe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Scope {
-    /// Events on CPUs that observe a cgroup of their own (an empty one here)
-    Cgroup,
-    /// Events on CPUs, whose samples of other processes are dropped in the kernel
-    Filtered,
-    /// Events on every task and CPU, inherited by new tasks
-    Inherit,
-    /// Events on every task and CPU
-    ThreadCpu,
-}
-
-impl Scope {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Scope::Cgroup => "cgroup",
-            Scope::Filtered => "filtered",
-            Scope::Inherit => "inherit",
-            Scope::ThreadCpu => "thread-cpu",
-        }
-    }
-}
 
 /// Whether the event can sample at all. What cannot needs no filter.
 pub(crate) fn samples(request: &Request) -> bool {
@@ -66,20 +43,6 @@ pub(crate) struct Round {
 }
 
 impl List {
-    /// Gives events of tasks the shape of the scope.
-    pub(crate) fn shape(&mut self, online: &[u32]) {
-        let inherit = match self.scope {
-            None => return,
-            Some(Scope::Inherit) => 1,
-            Some(Scope::ThreadCpu) => 0,
-            Some(Scope::Filtered | Scope::Cgroup) => {
-                self.plan.targets = Targets::system(online);
-                0
-            }
-        };
-        self.plan.events.iter_mut().for_each(|event| event.attr.set_inherit(inherit));
-    }
-
     /// Opens, maps, enables, disables and closes everything once. Making the copy of the plan is not in the time, as in perf.
     pub(crate) fn round(&self, kernel: &Arc<dyn Kernel>) -> anyhow::Result<Round> {
         let (mut plan, kernel) = (self.plan.clone(), Arc::clone(kernel));
