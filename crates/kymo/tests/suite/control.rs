@@ -11,8 +11,9 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::scenario::fresh_folder;
 use crate::tools::{Need, Tool, kymo, perf, ready};
 
-/// Says that it is there, waits for a line on its standard input, then computes for some tenths of a second, and ends.
-const WAITS: &str = "echo there; read line; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+/// Says that it is there, waits for a line on its standard input, then computes for some tenths of a second,
+/// forks once, and ends.
+const WAITS: &str = "echo there; read line; i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; (:)";
 
 /// A recorder under control, and the program that it records.
 struct Controlled {
@@ -30,12 +31,16 @@ fn fifo(path: &Path) -> File {
 impl Controlled {
     /// Starts `record` of a program that waits, with commands that lie in the fifo already.
     fn start(tool: &Tool, test: &str, options: &[&str], first: &str) -> Controlled {
+        Controlled::start_events(tool, test, &[&["-e", "cpu-clock", "-F", "999"], options].concat(), first)
+    }
+
+    fn start_events(tool: &Tool, test: &str, options: &[&str], first: &str) -> Controlled {
         let folder = fresh_folder(&format!("control-{test}-{}", tool.name));
         let (commands, acks) = (fifo(&folder.join("commands")), fifo(&folder.join("acks")));
         let file = folder.join("perf.data");
         let control = format!("fifo:{},{}", folder.join("commands").display(), folder.join("acks").display());
         let text = file.to_str().expect("a plain name");
-        let mut arguments = vec!["record", "-e", "cpu-clock", "-F", "999", "-o", text, "--control", &control];
+        let mut arguments = vec!["record", "-o", text, "--control", &control];
         arguments.extend_from_slice(options);
         arguments.extend(["--", "sh", "-c", WAITS]);
         (&commands).write_all(first.as_bytes()).expect("room in the fifo");
@@ -82,7 +87,13 @@ impl Controlled {
     }
 
     /// Lets the program compute, waits for the end; how many samples there are and what was said on stderr.
-    fn end(mut self, compute: bool) -> (u64, String) {
+    fn end(self, compute: bool) -> (u64, String) {
+        let (stats, said) = self.finish(compute);
+        (count(&stats), said)
+    }
+
+    /// As above; what `report --stats` prints and what was said on stderr.
+    fn finish(mut self, compute: bool) -> (String, String) {
         let stdin = self.child.stdin.take();
         if compute {
             stdin.as_ref().expect("a pipe").write_all(b"go\n").expect("the program reads");
@@ -91,11 +102,14 @@ impl Controlled {
         drop(stdin);
         let text = self.file.to_str().expect("a plain name");
         let stats = kymo().succeed(["report", "-i", text, "--stats"]).stdout;
-        let line = stats.lines().find(|line| line.contains("SAMPLE events:"));
-        let count =
-            line.and_then(|line| line.split_whitespace().nth(2)).map_or(0, |n| n.parse().expect("a count"));
-        (count, String::from_utf8_lossy(&said.stderr).into_owned())
+        (stats, String::from_utf8_lossy(&said.stderr).into_owned())
     }
+}
+
+/// The first count of samples in statistics.
+fn count(stats: &str) -> u64 {
+    let line = stats.lines().find(|line| line.contains("SAMPLE events:"));
+    line.and_then(|line| line.split_whitespace().nth(2)).map_or(0, |n| n.parse().expect("a count"))
 }
 
 fn tools(test: &str) -> Vec<Tool> {
@@ -140,6 +154,24 @@ fn disable() {
             assert!(samples >= 30, "{}: {samples} samples when enabled again; {said}", tool.name);
         }
     }
+}
+
+/// Checks that an event is disabled by its name alone, also the first of a list so long that the list would switch all in one go.
+#[test]
+fn one_of_many() {
+    if !ready("control::one_of_many", &[Need::Root]) {
+        return;
+    }
+    let events = "page-faults,minor-faults,major-faults,cs,migrations,alignment-faults,emulation-faults,cgroup-switches";
+    let options = ["-e", events, "-c", "1", "-D", "-1"];
+    let mut recorder = Controlled::start_events(&kymo(), "many", &options, "ping\n");
+    recorder.ack();
+    recorder.idle();
+    recorder.does("enable");
+    recorder.does("disable page-faults");
+    let (stats, said) = recorder.finish(true);
+    let of = |name: &str| stats.split_once(&format!("{name} stats:")).map_or(0, |(_, rest)| count(rest));
+    assert!(of("minor-faults") > of("page-faults"), "{stats}{said}");
 }
 
 /// Checks that every known command is acknowledged, also one that finds nothing to do, and others are not; that `evlist` lists, and that
