@@ -5,6 +5,7 @@ use crate::scope::{self, Choice, Facts, Scope, Whom};
 use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
@@ -37,11 +38,16 @@ pub struct Plan {
     pub options: Options,
     /// Remarks on how it was resolved, for the user.
     pub notes: Vec<String>,
-    /// Remarks on what opening changed; for those who want details.
+    /// Remarks on what opening changed.
     pub late_notes: Vec<String>,
     /// Whom to observe, whatever the scope.
     pub(crate) observed: Observed,
+    /// How often all threads were opened again because new ones had come.
+    attempts: u32,
 }
+
+/// How often it is tried to open all threads of processes before new ones come.
+const ATTEMPTS: u32 = 3;
 
 /// Why a plan cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +146,7 @@ impl Plan {
             notes,
             late_notes: Vec::new(),
             observed,
+            attempts: 0,
         };
         plan.set_scope(scope);
         Ok(plan)
@@ -200,6 +207,30 @@ impl Plan {
         self.late_notes.push(format!("no {} scope, using {}: {reason}", gone.name(), next.name()));
         self.set_scope(next);
         Ok(())
+    }
+
+    /// Whether the processes have made threads while their threads were opened one by one. A thread is inherited if its maker was open by then, and
+    /// missed otherwise, and nobody can tell which. So the list is made anew and all is opened again, a few times; then the user is told.
+    pub(crate) fn tasks_have_come(&mut self) -> bool {
+        if self.scope != Scope::Inherit || self.observed.processes.is_empty() {
+            return false;
+        }
+        let fresh = targets::tasks_again(&self.observed, &self.options.targets.tids);
+        let known: HashSet<i32> = self.observed.tasks.iter().copied().collect();
+        let new = fresh.iter().filter(|task| !known.contains(task)).count();
+        if new == 0 {
+            return false;
+        }
+        if self.attempts >= ATTEMPTS {
+            self.late_notes.push(format!(
+                "{new} threads began while the others were opened: some may be missed; --scope filtered (as root) misses none"
+            ));
+            return false;
+        }
+        self.attempts += 1;
+        self.observed.tasks = fresh;
+        self.set_scope(self.scope);
+        true
     }
 
     /// The command has this process id now.
@@ -490,6 +521,21 @@ mod tests {
         plan.set_command(77);
         assert_eq!(plan.open.targets.tasks, [77]);
         assert!(plan.starts_on_exec());
+    }
+
+    /// Checks that threads which come while all are opened make it start over, a few times, and that it then goes on and says so.
+    #[test]
+    fn threads_come_while_attaching() {
+        let targets = TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() };
+        let mut plan = Plan::resolve(options("cpu-clock", targets)).unwrap();
+        for _ in 0..ATTEMPTS {
+            plan.observed.tasks.retain(|&task| task != own_pid());
+            assert!(plan.tasks_have_come());
+            assert!(plan.open.targets.tasks.contains(&own_pid()));
+        }
+        plan.observed.tasks.retain(|&task| task != own_pid());
+        assert!(!plan.tasks_have_come());
+        assert!(plan.late_notes[0].contains("some may be missed"), "{:?}", plan.late_notes);
     }
 
     /// Checks that a scope that proves impossible makes way for the next best one, but not if it was asked for.

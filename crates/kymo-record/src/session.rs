@@ -330,6 +330,7 @@ fn open(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Observer, Evlist, 
     loop {
         let reason = match Observer::prepare(plan) {
             Ok(observer) => match open_events(kernel, plan) {
+                Ok(_) if plan.tasks_have_come() => continue,
                 Ok((events, rings)) => {
                     observer.bind(&events).map_err(system("attach the filter of tasks to the events"))?;
                     return Ok((observer, events, rings));

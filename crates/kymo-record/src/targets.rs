@@ -80,6 +80,15 @@ fn of_user(uid: u32) -> Result<Tasks, PlanError> {
     if tasks.is_empty() { Err(PlanError::NoProcess(uid)) } else { Ok((tasks, processes.clone(), processes)) }
 }
 
+/// The tasks of the same targets as they are now.
+pub(crate) fn tasks_again(observed: &Observed, tids: &[i32]) -> Vec<i32> {
+    let threads = observed.processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default());
+    let mut tasks: Vec<i32> = threads.chain(tids.iter().copied()).collect();
+    tasks.sort_unstable();
+    tasks.dedup();
+    tasks
+}
+
 fn named_tasks(spec: &TargetSpec) -> Result<Tasks, PlanError> {
     let mut tasks = Vec::new();
     for &pid in &spec.pids {

@@ -286,7 +286,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let started = Session::start(plan).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
-        session.plan().late_notes.iter().filter(|_| words.verbose).for_each(|note| words.say(note));
+        session.plan().late_notes.iter().for_each(|note| words.say(note));
         let session = if let Some(channel) = channel { session.control(channel) } else { session };
         session.run(Some(until.as_fd()))
     });
