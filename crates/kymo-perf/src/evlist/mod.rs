@@ -205,8 +205,9 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
     Ok(list)
 }
 
-/// From how many descriptors on workers are worth their start.
-const PARALLEL_FROM: usize = 128;
+/// From how many descriptors on workers are worth their start: of CPU-wide events, and of tasks, where it has to be read first where
+/// each ran last. Measured with the example `evlist_speed` on two CPUs, the fewest that can help: see docs/design/0002-event-lists.md.
+const PARALLEL_FROM: (usize, usize) = (128, 512);
 
 /// How many workers to start; 0: none, the calling thread does it.
 fn workers(engine: Engine, shape: &Shape) -> usize {
@@ -218,10 +219,13 @@ fn workers(engine: Engine, shape: &Shape) -> usize {
         Engine::Serial => 0,
         Engine::Parallel { workers } => workers.unwrap_or_else(here).clamp(1, most.max(1)),
         Engine::Auto => {
-            let count = here().min(most);
             // All events of one task are in one context, which one caller at a time can change.
             let divisible = shape.tasks.len() > 1 || shape.tasks == [ANY];
-            if count > 1 && divisible && shape.descriptors() >= PARALLEL_FROM { count } else { 0 }
+            let from = if shape.tasks.len() > 1 { PARALLEL_FROM.1 } else { PARALLEL_FROM.0 };
+            if most < 2 || !divisible || shape.descriptors() < from {
+                return 0;
+            }
+            Some(here().min(most)).filter(|&count| count > 1).unwrap_or(0)
         }
     }
 }

@@ -7,6 +7,7 @@ mod descriptor;
 pub mod fake;
 mod inherited;
 mod real;
+pub mod simulated;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
