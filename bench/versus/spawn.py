@@ -14,7 +14,8 @@ def add_arguments(parser):
     parser.add_argument("--threads", type=int, default=20_000, help="threads to create in one run (default: 20000)")
     parser.add_argument("--frequency", type=int, default=999, help="samples per second and CPU (default: 999)")
     parser.add_argument("--event", default="cpu-clock", help="what to record (default: cpu-clock)")
-    parser.add_argument("--scopes", default="cgroup,filtered,inherit", help="scopes of kymo beside its own choice (default: cgroup,filtered,inherit)")
+    parser.add_argument("--scopes", default="cgroup,filtered,inherit,thread-cpu",
+                        help="scopes of kymo beside its own choice (default: all; thread-cpu does not follow the threads)")
 
 
 def run(bench, args):

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::tools::{Need, kymo, perf, ready};
+use crate::tools::{Need, kymo, perf, ready, skip};
 
 const EVLIST: [&str; 5] = ["bench", "internals", "evlist-open-close", "-i", "2"];
 
@@ -105,7 +105,8 @@ fn engines_and_phases() {
     }
 }
 
-/// Checks that on CPUs there are as many descriptors as CPUs, however many tasks there are, and that the shape is said.
+/// Checks that on CPUs there are as many descriptors as CPUs, however many tasks there are and however they are named, and that the
+/// shape is said.
 #[test]
 fn scopes_on_cpus() {
     if !ready("bench::scopes_on_cpus", &[Need::Root]) {
@@ -113,13 +114,28 @@ fn scopes_on_cpus() {
     }
     let sleeper = Sleeper::start();
     let pid = sleeper.pid();
-    let on_cpus = json(&["-p", &pid, "--scope", "filtered"]);
-    assert_eq!(
-        (on_cpus["descriptors"].as_u64(), &on_cpus["scope"]),
-        (on_cpus["cpus"].as_u64(), &Value::from("filtered"))
-    );
+    let on_cpus = |found: Value, scope: &str| {
+        assert_eq!(found["descriptors"], found["cpus"], "{scope}");
+        assert_eq!(found["scope"], scope);
+    };
+    on_cpus(json(&["-p", &pid, "--scope", "filtered"]), "filtered");
     let said = kymo().succeed(evlist(&["-p", &pid, "--scope", "filtered"]));
     assert!(said.stdout.contains("without a filter: these events never sample"), "{}", said.stdout);
+    match kymo_perf::bpf::Follower::available() {
+        Ok(()) => {
+            for target in [["-p", &pid], ["-t", &pid], ["-u", "0"]] {
+                on_cpus(
+                    json(&[&target[..], &["-e", "cpu-clock", "--scope", "filtered"]].concat()),
+                    "filtered",
+                );
+            }
+        }
+        Err(reason) => skip("bench::scopes_on_cpus: filtered", &reason.to_string()),
+    }
+    match kymo_perf::cgroup::available() {
+        Ok(_) => on_cpus(json(&["--scope", "cgroup"]), "cgroup"),
+        Err(reason) => skip("bench::scopes_on_cpus: cgroup", &reason.to_string()),
+    }
 }
 
 /// Checks that a target that is gone, or not permitted, is said in words that name it.

@@ -47,6 +47,7 @@ fn usage_errors_are_129() {
         &["bench", "internals", "evlist-open-close", "-e", "no-such-event-here"],
         &["bench", "internals", "evlist-open-close", "-j", "--model"],
         &["bench", "internals", "evlist-open-close", "--scope", "inherit"],
+        &["bench", "internals", "evlist-open-close", "--scope", "cgroup", "-p", "1"],
     ] {
         let said = kymo().run(arguments);
         assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kymo_perf::caps;
-use kymo_perf::evlist::{Engine, Targets};
+use kymo_perf::evlist::Engine;
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
@@ -16,7 +16,7 @@ use kymo_perf::sys::{self, Kernel, Real};
 use kymo_record::{CallGraph, Options, Output, Plan, Rate, Scope, TargetSpec};
 use serde_json::json;
 
-use super::list::{List, PHASES, Refused, Round, samples};
+use super::list::{Followed, List, PHASES, Refused, Round, samples};
 use super::stats::Stats;
 use crate::cmd::record::{Cpus, parse_cpus, parse_scope, parse_user};
 use crate::exit;
@@ -67,7 +67,7 @@ pub(crate) struct EvlistArgs {
     /// Print the time of each phase, too
     #[arg(short, long)]
     detail: bool,
-    /// How to bind events to tasks [default: as `kymo record` would]
+    /// How to bind events to tasks: cgroup (an empty one, without a target), filtered, inherit or thread-cpu [default: as `kymo record` would]
     #[arg(long, value_name = "SCOPE", value_parser = parse_scope)]
     scope: Option<Scope>,
     /// Print JSON instead of text
@@ -197,28 +197,35 @@ fn list(args: &EvlistArgs) -> anyhow::Result<List> {
         Some(0) => Engine::Parallel { workers: None },
         Some(workers) => Engine::Parallel { workers: Some(workers.into()) },
     };
-    if args.scope.is_some() && system {
-        let error = anyhow::anyhow!("--scope binds events to tasks, and there are none: use -p, -t or -u");
-        return Err(exit::usage(error));
+    let wrong = match args.scope {
+        // What belongs to a cgroup of one's own was started in it; here nothing is.
+        Some(Scope::Cgroup) if !nobody(args) => {
+            Some("the cgroup of --scope cgroup is an empty one: leave out -p, -t, -u and -C")
+        }
+        Some(Scope::Cgroup) | None => None,
+        Some(_) if system => Some("--scope binds events to tasks, and there are none: use -p, -t or -u"),
+        Some(_) if per_thread => Some("--per-thread has one event per thread, whatever --scope says"),
+        Some(_) => None,
+    };
+    if let Some(words) = wrong {
+        return Err(exit::usage(anyhow::anyhow!(words)));
     }
-    if args.scope.is_some() && per_thread {
-        let error = anyhow::anyhow!("--per-thread has one event per thread, whatever --scope says");
-        return Err(exit::usage(error));
-    }
-    let scope = (!system && !per_thread).then_some(plan.scope);
-    let mut list = List { pids: args.pids.clone(), plan: open, scope, engine, ring_pages };
-    if list.scope == Some(Scope::Filtered) && list.pids.is_empty() && list.plan.events.iter().any(samples) {
-        list.pids = processes(&list.plan.targets);
-    }
-    Ok(list)
+    let own_cgroup = args.scope.filter(|&scope| scope == Scope::Cgroup);
+    let scope = own_cgroup.or((!system && !per_thread).then_some(plan.scope));
+    Ok(List { followed: followed(args)?, plan: open, scope, engine, ring_pages })
 }
 
-fn processes(targets: &Targets) -> Vec<i32> {
-    let mut pids: Vec<i32> =
-        targets.tasks.iter().filter_map(|&task| kymo_perf::proc::process_of(task)).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids
+fn followed(args: &EvlistArgs) -> anyhow::Result<Followed> {
+    Ok(match args.user {
+        _ if !args.tids.is_empty() => Followed::Threads(args.tids.clone()),
+        Some(uid) if args.pids.is_empty() => Followed::Processes(kymo_perf::proc::processes_of_user(uid)?),
+        _ => Followed::Processes(args.pids.clone()),
+    })
+}
+
+/// Whether no target was named: everything is opened then, as perf does.
+fn nobody(args: &EvlistArgs) -> bool {
+    args.pids.is_empty() && args.tids.is_empty() && args.user.is_none() && args.cpus.is_none()
 }
 
 /// The events, so many times.
@@ -234,7 +241,6 @@ fn select(text: &str, times: u32) -> Result<Vec<Selected>, String> {
 
 /// As perf's benchmark: perf's default frequency, no call chains.
 fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
-    let nobody = args.pids.is_empty() && args.tids.is_empty() && args.user.is_none();
     Options {
         events,
         rate: Rate::Frequency(4000),
@@ -244,11 +250,11 @@ fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
             pids: args.pids.clone(),
             tids: args.tids.clone(),
             uid: args.user,
-            all: args.all_cpus || (nobody && args.cpus.is_none()),
+            all: args.all_cpus || nobody(args),
             cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
             per_thread: args.per_thread,
         },
-        scope: args.scope,
+        scope: args.scope.filter(|&scope| scope != Scope::Cgroup),
         jobs: None,
         inherit: None,
         ring_pages: None,

@@ -18,12 +18,28 @@ pub(crate) fn samples(request: &Request) -> bool {
     !(request.attr.type_ == Perf::SOFTWARE && request.attr.config == Perf::SW_DUMMY)
 }
 
+/// Tasks to be followed in the kernel.
+pub(crate) enum Followed {
+    Processes(Vec<i32>),
+    Threads(Vec<i32>),
+}
+
+impl Followed {
+    fn start(&self) -> anyhow::Result<Follower> {
+        let who = match self {
+            Followed::Processes(pids) => Follow::Processes(pids),
+            Followed::Threads(ids) => Follow::Threads { ids, children: false },
+        };
+        Ok(Follower::start(who)?)
+    }
+}
+
 /// What is opened again and again.
 pub(crate) struct List {
     /// Events and targets; tasks as they were at the start.
     pub(crate) plan: Plan,
-    /// The processes that were named, to be followed where events are on CPUs.
-    pub(crate) pids: Vec<i32>,
+    /// Whom to follow where events are on CPUs and samples of others are dropped.
+    pub(crate) followed: Followed,
     /// `None`: the target leaves no choice.
     pub(crate) scope: Option<Scope>,
     pub(crate) engine: Engine,
@@ -55,7 +71,7 @@ impl List {
             plan.targets.cgroup = Some(cgroup.fd());
         }
         let filtered = self.scope == Some(Scope::Filtered) && plan.events.iter().any(samples);
-        let follower = filtered.then(|| Follower::start(Follow::Processes(&self.pids))).transpose()?;
+        let follower = filtered.then(|| self.followed.start()).transpose()?;
         clock.next();
         let mut events = evlist::open(kernel, plan, self.engine).map_err(Refused)?;
         if let Some(follower) = &follower {
