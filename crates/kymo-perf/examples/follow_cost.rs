@@ -80,7 +80,7 @@ fn open(
     for cpu in online_cpus() {
         let event = Real.open(&attr, &Place::new(task, cpu as i32))?;
         if let Some(follower) = follower {
-            Real.set_bpf(&event, follower.program())?;
+            Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
         }
         let ring = Real.map(&event, 8)?;
         Real.enable(&event)?;
@@ -161,12 +161,12 @@ fn samples() -> Result<(), Box<dyn std::error::Error>> {
             let mut attr = clock(false);
             attr.__bindgen_anon_1.sample_period = 50_000;
             let event = Real.open(&attr, &Place::new(0, -1))?;
-            Real.set_bpf(&event, follower.program())?;
+            Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
             Real.enable(&event)?;
             let start = Instant::now();
             while start.elapsed().as_millis() < 500 {}
             Real.close(vec![event]);
-            let number = std::os::fd::AsRawFd::as_raw_fd(&follower.program());
+            let number = std::os::fd::AsRawFd::as_raw_fd(&follower.program().expect("not bound yet"));
             let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
             let field = |name: &str| {
                 let value = info.lines().find_map(|line| line.strip_prefix(name))?.trim();

@@ -98,7 +98,9 @@ fn survey(rounds: usize) -> Result<(), Failure> {
                 _ => None,
             };
             if let Some(follower) = &follower {
-                events.iter().try_for_each(|event| Real.set_bpf(event, follower.program()))?;
+                events
+                    .iter()
+                    .try_for_each(|event| Real.set_bpf(event, follower.program().expect("not bound yet")))?;
             }
             seen[index][WORK.len()].push(begin.elapsed().as_nanos() as u64);
             for (column, (work, _)) in WORK.iter().enumerate() {

@@ -80,6 +80,7 @@ mod round;
 mod scope;
 mod session;
 mod sink;
+mod strangers;
 mod synth;
 mod targets;
 mod walk;

@@ -2,7 +2,7 @@
 //! gone when it is dropped.
 use crate::plan::Plan;
 use crate::scope::Scope;
-use kymo_perf::bpf::{Follow, Follower};
+use kymo_perf::bpf::{EverFollowed, Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::evlist::Evlist;
 use kymo_perf::sys::{Perf, perf_event_attr};
@@ -47,9 +47,18 @@ impl Observer {
     }
 
     /// Binds the events that were opened, before any is turned on.
-    pub(crate) fn bind(&self, events: &Evlist) -> io::Result<()> {
-        let Some(follower) = &self.follower else { return Ok(()) };
-        events.set_bpf(follower.program(), |event| samples(&event.request.attr))
+    pub(crate) fn bind(&mut self, events: &Evlist) -> io::Result<()> {
+        let Some(follower) = &mut self.follower else { return Ok(()) };
+        if let Some(program) = follower.program() {
+            events.set_bpf(program, |event| samples(&event.request.attr))?;
+        }
+        follower.bound();
+        Ok(())
+    }
+
+    /// The processes whose records are wanted; `None` if all are, or the kernel cannot tell.
+    pub(crate) fn ever_followed(&self) -> Option<EverFollowed> {
+        self.follower.as_ref().and_then(Follower::ever)
     }
 
     /// Tasks that were not followed because the table of followed ones was full.

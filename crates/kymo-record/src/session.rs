@@ -10,6 +10,7 @@ use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
 use crate::round::RoundNumber;
 use crate::sink::Sink;
+use crate::strangers::Strangers;
 use crate::walk::Walk;
 use crate::writer::{WriterThread, Written};
 use crate::{build_ids, machine, synth};
@@ -208,6 +209,10 @@ impl Session {
             sink: self.sink,
             walk: self.walk,
             compressor: self.compressor,
+            strangers: Strangers::new(
+                self.observer.ever_followed(),
+                self.events.events.iter().map(|event| &event.request.attr),
+            ),
             rings: self.rings.len(),
             shared: &shared,
             failed_fd: &failed_fd,
@@ -329,7 +334,7 @@ fn find(name: &OsStr) -> Result<(), Errno> {
 fn open(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Observer, Evlist, Vec<MappedRing>), Error> {
     loop {
         let reason = match Observer::prepare(plan) {
-            Ok(observer) => match open_events(kernel, plan) {
+            Ok(mut observer) => match open_events(kernel, plan) {
                 Ok(_) if plan.tasks_have_come() => continue,
                 Ok((events, rings)) => {
                     observer.bind(&events).map_err(system("attach the filter of tasks to the events"))?;

@@ -2,6 +2,7 @@
 use crate::drain::{Message, Shared};
 use crate::round::Rounds;
 use crate::sink::Sink;
+use crate::strangers::Strangers;
 use crate::walk::Walk;
 use crossbeam_channel::Receiver;
 use kymo_data::{Compressor, build};
@@ -20,6 +21,7 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) sink: Sink,
     pub(crate) walk: Walk,
     pub(crate) compressor: Option<Compressor>,
+    pub(crate) strangers: Strangers,
     pub(crate) rings: usize,
     pub(crate) shared: &'a Shared,
     /// Becomes readable when writing has failed.
@@ -71,7 +73,8 @@ impl WriterThread<'_> {
                     (state.append(&records, &mut packed), None)
                 }
                 Message::Empty { ring, round } => (Ok(0), Some((ring, round))),
-                Message::Full { ring, buffer, len, round, emptied, starved } => {
+                Message::Full { ring, mut buffer, len, round, emptied, starved } => {
+                    let len = self.strangers.remove(&mut buffer[..len]);
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);
                     (written, emptied.then_some((ring, round)))
@@ -127,7 +130,7 @@ impl Written {
 
     /// Compresses and appends whole records; returns how many bytes that made.
     fn append(&mut self, records: &[u8], packed: &mut Vec<u8>) -> io::Result<u64> {
-        if self.error.is_some() {
+        if self.error.is_some() || records.is_empty() {
             return Ok(0);
         }
         let bytes = match &mut self.compressor {

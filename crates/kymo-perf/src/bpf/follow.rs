@@ -2,9 +2,12 @@
 use super::attach::{self, Attached, Attachment, Wanted, load};
 use super::available::{Unavailable, available, ids_are_the_kernels};
 use super::error::BpfError;
+use super::ever::{Ever, EverFollowed};
 use super::map::{Followed, State};
 use super::program::{self, FROM_EXEC, Key, Maps, NOW};
 use super::sys::ProgramKind;
+use crate::proc;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -43,6 +46,8 @@ pub struct Options {
     pub keep_ended: bool,
     /// Take the map's memory at once, as kernels before 6.1 need it.
     pub preallocate: bool,
+    /// Do without memory that is shared with the programs, as before Linux 5.12: nobody remembers who was ever followed.
+    pub no_sharing: bool,
     /// How many can be followed at the same time.
     pub entries: Option<u32>,
 }
@@ -53,9 +58,11 @@ pub struct Options {
 pub struct Follower {
     // First, so that they are detached before the maps go.
     attached: Attached,
-    sample: OwnedFd,
+    /// Until it is with the events.
+    sample: Option<OwnedFd>,
     followed: Followed,
     state: State,
+    ever: Option<Ever>,
     key: Key,
     attachment: Attachment,
     missed_at_entry: u64,
@@ -113,7 +120,13 @@ impl Follower {
             Key::Process => PROCESSES,
             Key::Thread => THREADS,
         });
-        let state = State::new().map_err(|cause| BpfError::Map { what: "state", entries: 2, cause })?;
+        let mut state = State::new(!options.no_sharing).map_err(|cause| BpfError::Map {
+            what: "state",
+            entries: 2,
+            cause,
+        })?;
+        // Without it nothing is lost: then records about processes cannot be told apart, and all are kept.
+        let mut ever = if options.no_sharing { None } else { Ever::new().ok() };
         let maps_and_sample = |preallocate| {
             let what = "who is followed";
             let followed = Followed::new(entries, preallocate).map_err(|cause| BpfError::Map {
@@ -121,7 +134,8 @@ impl Follower {
                 entries,
                 cause,
             })?;
-            let maps = Maps { followed: followed.number(), state: state.number(), key };
+            let ever = ever.as_ref().and_then(Ever::number);
+            let maps = Maps { followed: followed.number(), state: state.number(), ever, key };
             let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
             Ok((followed, maps, sample))
         };
@@ -138,9 +152,28 @@ impl Follower {
             keep_ended: options.keep_ended,
         };
         // I2: whoever is made from here on is seen; only then is anyone entered.
-        let attached = attach::attach(how, maps, wanted)?;
-        let mut follower =
-            Follower { attached, sample, followed, state, key, attachment: how, missed_at_entry: 0 };
+        let attached = attach::attach(how, maps, wanted).or_else(|error| match error {
+            // Before Linux 5.12 programs cannot set a bit among others in one step.
+            BpfError::Load { .. } if ever.take().is_some() => {
+                attach::attach(how, Maps { ever: None, ..maps }, wanted).map_err(|_: BpfError| error)
+            }
+            error => Err(error),
+        })?;
+        // The programs keep the maps, and we the memory.
+        state.loaded();
+        if let Some(ever) = &mut ever {
+            ever.loaded();
+        }
+        let mut follower = Follower {
+            attached,
+            sample: Some(sample),
+            followed,
+            state,
+            ever,
+            key,
+            attachment: how,
+            missed_at_entry: 0,
+        };
         follower.add(who)?;
         Ok(follower)
     }
@@ -162,14 +195,31 @@ impl Follower {
         self.state.settle(false)?;
         // Ids of the first namespace are positive.
         let keys: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
+        // I7: the bits first, so that whatever a followed one makes finds its maker's process there.
+        match (&self.ever, self.key) {
+            (Some(ever), Key::Process) => ever.enter(keys.iter().copied()),
+            (Some(ever), Key::Thread) => ever.enter(processes_of(ids)),
+            (None, _) => {}
+        }
         self.missed_at_entry += self.followed.enter(&keys, value)?;
         Ok(())
     }
 
-    /// The program that decides for each sample. Give it to the events that sample ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there it would hide the
-    /// hits from everyone else, too.
-    pub fn program(&self) -> BorrowedFd<'_> {
-        self.sample.as_fd()
+    /// The program that decides for each sample; `None` once all is [`bound`](Self::bound). Give it to the events that sample
+    /// ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there it would hide the hits from everyone else, too.
+    pub fn program(&self) -> Option<BorrowedFd<'_>> {
+        self.sample.as_ref().map(AsFd::as_fd)
+    }
+
+    /// All events have the program: they keep it, and its descriptor is closed.
+    pub fn bound(&mut self) {
+        self.sample = None;
+    }
+
+    /// The processes that were followed at any time, with thread keys those of the followed threads. `None` where the kernel cannot keep them
+    /// for us (before Linux 5.12). It may outlive the follower; then nobody is added to it any more.
+    pub fn ever(&self) -> Option<EverFollowed> {
+        self.ever.as_ref().map(Ever::bits)
     }
 
     /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and whether samples are kept already (`true`) or
@@ -200,7 +250,9 @@ impl Follower {
 
     /// How many descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
-        self.attached.links.len() + 4
+        // The program that sees new tasks, and who is followed.
+        let always = 2;
+        self.attached.links.len() + always + self.state.descriptors() + usize::from(self.sample.is_some())
     }
 }
 
@@ -211,6 +263,21 @@ impl Follow<'_> {
             Follow::Command(_) => 1,
         }
     }
+}
+
+/// The processes of these threads, as far as they live. One file for each process, not for each thread.
+fn processes_of(tids: &[i32]) -> Vec<u32> {
+    let (mut known, mut found) = (HashSet::new(), HashSet::new());
+    for &tid in tids {
+        if known.contains(&tid) {
+            continue;
+        }
+        let Some(pid) = proc::process_of(tid) else { continue };
+        if found.insert(pid as u32) {
+            known.extend(proc::tasks(pid).unwrap_or_default());
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// How often the kernel could not run a program because it was running already on that CPU; `None` before Linux 5.12.

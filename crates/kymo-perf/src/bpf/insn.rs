@@ -16,6 +16,7 @@ pub(super) const R4: Reg = Reg(4);
 pub(super) const R6: Reg = Reg(6);
 pub(super) const R7: Reg = Reg(7);
 pub(super) const R8: Reg = Reg(8);
+pub(super) const R9: Reg = Reg(9);
 pub(super) const FP: Reg = Reg(10);
 
 /// A function of the kernel that programs may call, by the number of the ABI.
@@ -61,6 +62,7 @@ const MOVE: u8 = 0xbf;
 const MOVE_IMM: u8 = 0xb7;
 const ADD_IMM: u8 = 0x07;
 const AND_IMM: u8 = 0x57;
+const SHIFT_LEFT: u8 = 0x6f;
 const SHIFT_RIGHT_IMM: u8 = 0x77;
 const JUMP: u8 = 0x05;
 const JUMP_EQ: u8 = 0x1d;
@@ -72,6 +74,8 @@ const EXIT: u8 = 0x95;
 const PSEUDO_MAP_FD: u8 = 1;
 /// In the immediate of an atomic instruction.
 const ATOMIC_ADD: i32 = 0;
+/// The same (Linux 5.12).
+const ATOMIC_OR: i32 = 0x40;
 
 impl Assembler {
     pub(super) fn new() -> Assembler {
@@ -105,6 +109,11 @@ impl Assembler {
     /// dst &= imm
     pub(super) fn and_imm(&mut self, dst: Reg, imm: i32) {
         self.push(AND_IMM, dst, R0, 0, imm);
+    }
+
+    /// dst <<= src
+    pub(super) fn shift_left(&mut self, dst: Reg, src: Reg) {
+        self.push(SHIFT_LEFT, dst, src, 0, 0);
     }
 
     /// dst >>= bits, zeros from above
@@ -156,6 +165,11 @@ impl Assembler {
     /// *(u64 *)(base + offset) += src, in one step for all CPUs
     pub(super) fn atomic_add64(&mut self, base: Reg, offset: i16, src: Reg) {
         self.push(ATOMIC_64, base, src, offset, ATOMIC_ADD);
+    }
+
+    /// *(u64 *)(base + offset) |= src, in one step for all CPUs
+    pub(super) fn atomic_or64(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(ATOMIC_64, base, src, offset, ATOMIC_OR);
     }
 
     /// dst = the map with this descriptor (two instructions' room)
@@ -254,10 +268,12 @@ mod tests {
         a.store32_imm(FP, -8, 1);
         a.store64_imm(R0, 8, 2);
         a.atomic_add64(R0, 0, R1);
+        a.atomic_or64(R0, 0, R9);
+        a.shift_left(R1, R9);
         a.load_map(R1, 5);
         a.call(Helper::ReadKernel);
         a.exit();
-        let expected: [[u8; 8]; 18] = [
+        let expected: [[u8; 8]; 20] = [
             [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
             [0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff],
             [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
@@ -272,6 +288,8 @@ mod tests {
             [0x62, 0x0a, 0xf8, 0xff, 1, 0, 0, 0],
             [0x7a, 0x00, 8, 0, 2, 0, 0, 0],
             [0xdb, 0x10, 0, 0, 0, 0, 0, 0],
+            [0xdb, 0x90, 0, 0, 0x40, 0, 0, 0],
+            [0x6f, 0x91, 0, 0, 0, 0, 0, 0],
             [0x18, 0x11, 0, 0, 5, 0, 0, 0],
             [0, 0, 0, 0, 0, 0, 0, 0],
             [0x85, 0, 0, 0, 113, 0, 0, 0],

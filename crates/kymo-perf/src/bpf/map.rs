@@ -1,8 +1,9 @@
-//! The two maps that the programs and we share.
+//! The maps that the programs and we share, but for the one of [`super::ever`].
 use super::program::{MISSED, SETTLED};
-use super::sys::{self, MapFd, MapKind};
+use super::sys::{self, MapFd, MapKind, Shared};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// How many entries are set in one call.
 const BATCH: usize = 4096;
@@ -73,24 +74,67 @@ impl Followed {
     }
 }
 
+const STATES: u32 = 2;
+
 /// `STATE`: what the programs count, and what they wait for.
 #[derive(Debug)]
-pub(super) struct State(MapFd);
+pub(super) enum State {
+    /// In shared memory; the descriptor only until the programs are loaded.
+    Shared(Shared, Option<MapFd>),
+    /// Reached by system calls.
+    Plain(MapFd),
+}
 
 impl State {
-    pub(super) fn new() -> io::Result<State> {
-        Ok(State(sys::create_map(MapKind::Array, 2, sys::name("kymo_state"))?))
+    /// In shared memory if wanted and possible.
+    pub(super) fn new(shared: bool) -> io::Result<State> {
+        let name = sys::name("kymo_state");
+        match shared.then(|| sys::create_shared(STATES, name)) {
+            Some(Ok((map, shared))) => Ok(State::Shared(shared, Some(map))),
+            _ => sys::create_map(MapKind::Array, STATES, name).map(State::Plain),
+        }
     }
 
+    fn map(&self) -> Option<&MapFd> {
+        match self {
+            State::Shared(_, map) => map.as_ref(),
+            State::Plain(map) => Some(map),
+        }
+    }
+
+    /// For programs that are being loaded.
     pub(super) fn number(&self) -> i32 {
-        self.0.number()
+        self.map().map_or(-1, MapFd::number)
+    }
+
+    /// How many descriptors it keeps.
+    pub(super) fn descriptors(&self) -> usize {
+        self.map().is_some().into()
+    }
+
+    /// All programs are loaded.
+    pub(super) fn loaded(&mut self) {
+        if let State::Shared(_, map) = self {
+            *map = None;
+        }
     }
 
     pub(super) fn missed(&self) -> io::Result<u64> {
-        sys::lookup(&self.0, MISSED)
+        match self {
+            // Relaxed: a statistic.
+            State::Shared(shared, _) => Ok(shared.words()[MISSED as usize].load(Ordering::Relaxed)),
+            State::Plain(map) => sys::lookup(map, MISSED),
+        }
     }
 
     pub(super) fn settle(&self, settled: bool) -> io::Result<()> {
-        sys::update(&self.0, SETTLED, settled.into())
+        match self {
+            // SeqCst: stays on its side of the entries that are made before or behind it (I4).
+            State::Shared(shared, _) => {
+                shared.words()[SETTLED as usize].store(settled.into(), Ordering::SeqCst);
+                Ok(())
+            }
+            State::Plain(map) => sys::update(map, SETTLED, settled.into()),
+        }
     }
 }

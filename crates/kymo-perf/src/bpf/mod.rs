@@ -13,6 +13,7 @@
 //!  Follower::start, add --------------> enters the targets
 //!
 //!  STATE: [0] how many could not be entered  [1] whether all targets are entered ("settled")
+//!  EVER: a bit per process id, set by newtask, start and add, never cleared: read by us without a system call
 //! ```
 //!
 //! Keys are *process* ids wherever processes are followed: a thread belongs to whom its process belongs, so 10,000 threads are one entry, need no list of
@@ -30,6 +31,9 @@
 //!   removed by a maker whose own entry was still to come.
 //! - **I5** What could not be entered, and every time that the kernel could not run `newtask`, is counted ([`Follower::missed`]), never silent.
 //! - **I6** The programs that follow return 1, so that other users of the same tracepoints see every hit.
+//! - **I7** A process's bit in EVER is set before it is in FOLLOWED and, if it is new, before it runs; in EVER are processes even where keys are
+//!   threads. So whoever reads a record about a followed process finds the bit, however far behind it reads and from whichever ring. The kernel writes
+//!   the FORK and NAMESPACES records of a new process just before `newtask` runs: for them the maker's bit counts, too.
 //!
 //! # What is not the same as with inherited events
 //! - Samples in the kernel after a process's last thread (with thread keys: the thread itself) passed `sched_process_exit` are dropped. Inherited
@@ -37,7 +41,9 @@
 //! - A sample that hits while another BPF program of the same CPU runs (or a map is being changed) is dropped by the kernel itself.
 //! - With thread keys, an exec in a thread other than the first drops the samples in the kernel between taking over the id and the new program's
 //!   first instruction.
-//! - Side-band records (comm, mmap, fork, exit) of events on every CPU come for all processes: BPF does not see them.
+//! - Side-band records (comm, mmap, fork, exit) of events on every CPU come for all processes: BPF does not see them. Whoever reads
+//!   them drops the strangers' by EVER ([`Follower::ever`]). An id that is used again counts as followed there: too much can be kept, never too
+//!   little. Where maps cannot be mapped or programs cannot set single bits (before Linux 5.12) there is no EVER, and all must be kept.
 //!
 //! # What it costs
 //! On a 2-CPU VM ([one run](../../../../bench/runs/2026-11-21-follow.txt)): 0.8 ms to begin, for one thread or ten thousand of a process; 0.2 ms to
@@ -47,10 +53,11 @@
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
-//! the programs; `map`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+//! the programs; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
 mod available;
 mod error;
+mod ever;
 mod follow;
 mod insn;
 mod map;
@@ -63,4 +70,5 @@ mod types;
 pub use attach::Attachment;
 pub use available::Unavailable;
 pub use error::BpfError;
+pub use ever::EverFollowed;
 pub use follow::{Follow, Follower, Options};

@@ -1,7 +1,7 @@
 //! The programs, in the instructions of [`super::insn`].
 //!
-//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`].
-use super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8};
+//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`], `EVER` that of [`super::ever`].
+use super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::sys::Instruction;
 use super::types::Member;
 
@@ -25,6 +25,7 @@ const CLONE_THREAD: i32 = 0x1_0000;
 const KEY: i16 = -4;
 const OTHER: i16 = -8;
 const VALUE: i16 = -16;
+const WORD: i16 = -20;
 
 /// What FOLLOWED's keys are, all in the first pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +36,13 @@ pub(super) enum Key {
     Thread,
 }
 
-/// The descriptors of both maps, and what the keys are.
+/// The descriptors of the maps, and what FOLLOWED's keys are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps {
     pub(super) followed: i32,
     pub(super) state: i32,
+    /// `None` where there is no such map.
+    pub(super) ever: Option<i32>,
     pub(super) key: Key,
 }
 
@@ -114,6 +117,22 @@ impl Assembler {
         self.mov_imm(R1, 1);
         self.atomic_add64(R0, 0, R1);
         self.place(end);
+    }
+
+    /// EVER's bit of the process *slot is set; R9 is lost
+    fn set_ever(&mut self, ever: i32, slot: i16) {
+        let beyond = self.label();
+        self.load32(R9, FP, slot);
+        self.mov(R1, R9);
+        self.shift_right_imm(R1, 6);
+        self.store32(FP, WORD, R1);
+        self.look_up(ever, WORD);
+        self.jump_if(R0, 0, beyond); // pid_max was raised since: such ids count as set
+        self.and_imm(R9, 63);
+        self.mov_imm(R1, 1);
+        self.shift_left(R1, R9);
+        self.atomic_or64(R0, 0, R1);
+        self.place(beyond);
     }
 
     /// *slot = `bytes` bytes of a member of the struct at R3; R0 = 0 if it could be read
@@ -209,6 +228,16 @@ pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Pr
         a.jump_if(R0, 0, stranger);
         a.load64(R8, R0, 0);
         a.store64(FP, VALUE, R8); // VALUE = what the maker is: NOW or FROM_EXEC
+        if let Some(ever) = maps.ever {
+            let thread = a.label();
+            if maps.key == Key::Thread {
+                a.fetch64(flags);
+                a.and_imm(R0, CLONE_THREAD);
+                a.jump_unless(R0, 0, thread); // its process is its maker's: set already (I7)
+            }
+            a.set_ever(ever, OTHER); // a new process has the id of its first thread
+            a.place(thread);
+        }
         a.set(maps.followed, OTHER, VALUE);
         a.jump_unless(R0, 0, missed);
         a.jump(end);

@@ -3,13 +3,17 @@
 //! # Safety
 //! The kernel reads and writes through addresses in the attributes. The risks: a buffer that is shorter than the map's keys and values
 //! say, and an attribute shorter than its announced size. So every map of this module has `u32` keys and `u64` values, fixed
-//! where it is made ([`MapFd`] cannot be made otherwise), and every attribute is a struct whose size is what is announced.
+//! where it is made ([`MapFd`] cannot be made otherwise), and every attribute is a struct whose size is what is announced. Memory shared
+//! with programs ([`Shared`]) is as long as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
 use crate::sys::{Perf, attr_zeroed, bindings};
 use perf_event_open_sys::ioctls;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU64;
 
 /// One instruction as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub(super) enum MapKind {
     FullHash,
     /// Keys 0 to the size; all there from the start, zero.
     Array,
+    /// The same in memory that can be mapped (Linux 5.5).
+    SharedArray,
 }
 
 /// What kind of program, by the number of the ABI.
@@ -63,6 +69,7 @@ const MAP_UPDATE_BATCH: libc::c_long = 26;
 const TYPE_HASH: u32 = 1;
 const TYPE_ARRAY: u32 = 2;
 const NO_PREALLOC: u32 = 1;
+const MAPPABLE: u32 = 1 << 10;
 
 #[repr(C)]
 #[derive(Default)]
@@ -177,6 +184,7 @@ pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Res
         MapKind::Hash => (TYPE_HASH, NO_PREALLOC),
         MapKind::FullHash => (TYPE_HASH, 0),
         MapKind::Array => (TYPE_ARRAY, 0),
+        MapKind::SharedArray => (TYPE_ARRAY, MAPPABLE),
     };
     let mut attr = CreateAttr {
         kind,
@@ -189,6 +197,46 @@ pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Res
     };
     // SAFETY: no addresses in it.
     unsafe { bpf_open(MAP_CREATE, &mut attr) }.map(MapFd)
+}
+
+/// The values of an array, in memory that is shared with the programs and stays when the map's descriptor is closed. Unmapped on drop.
+#[derive(Debug)]
+pub(super) struct Shared {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and everything in it is reached through atomics.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// The values by key.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped readable and writable until drop and so long (create_shared); any bit pattern is a u64.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; all views borrowed self and are gone.
+        let result = unsafe { munmap(self.base.as_ptr().cast(), 8 * self.words) };
+        debug_assert!(result.is_ok());
+    }
+}
+
+/// Makes an array whose values are mapped here, all 0.
+pub(super) fn create_shared(entries: u32, name: [u8; 16]) -> io::Result<(MapFd, Shared)> {
+    let map = create_map(MapKind::SharedArray, entries, name)?;
+    let words = entries as usize;
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe { mmap(null_mut(), 8 * words, prot, flags, &map.0, 0) }?;
+    // Values of 8 bytes stand one behind the other, from a page's start on.
+    let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    Ok((map, Shared { base, words }))
 }
 
 /// The value of a key.

@@ -19,13 +19,26 @@ const PAGE_FAULTS: u64 = 2;
 
 /// All ways of following the same processes.
 const WAYS: [Options; 3] = [
-    Options { attachment: Some(Attachment::Raw), keep_ended: false, preallocate: false, entries: None },
-    Options { attachment: Some(Attachment::Tracepoint), keep_ended: false, preallocate: true, entries: None },
+    Options {
+        attachment: Some(Attachment::Raw),
+        keep_ended: false,
+        preallocate: false,
+        no_sharing: false,
+        entries: None,
+    },
+    Options {
+        attachment: Some(Attachment::Tracepoint),
+        keep_ended: false,
+        preallocate: true,
+        no_sharing: false,
+        entries: None,
+    },
     // As before Linux 5.17.
     Options {
         attachment: Some(Attachment::Tracepoint),
         keep_ended: true,
         preallocate: true,
+        no_sharing: true,
         entries: Some(5_000),
     },
 ];
@@ -59,6 +72,10 @@ fn storm_program() -> Option<&'static Path> {
     built.as_ref().map(|(_, program)| program.as_path())
 }
 
+fn own_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
 /// A running storm.
 struct Storm {
     child: Child,
@@ -90,6 +107,18 @@ impl Storm {
 
     fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
+    }
+
+    /// The same, but which processes touched: those whose thread of the same id did.
+    fn processes(self, touchers: usize) -> BTreeSet<i32> {
+        let slot = |page: u64| page >> 16 & 0xff;
+        // Slots 0, 2 and 3 are touched by first threads; 0 and 2 by the same process.
+        let pages = self.touched(touchers);
+        pages
+            .into_iter()
+            .filter(|&(_, page)| matches!(slot(page), 0 | 2 | 3))
+            .map(|(tid, _)| tid as i32)
+            .collect()
     }
 
     /// Ends its input, waits, and returns what its threads touched: (thread, address), every page of it. So many must have done so.
@@ -131,7 +160,7 @@ impl Watch {
         attr.set_exclude_kernel(1);
         let open = |cpu| {
             let event = Real.open(&attr, &Place::new(ANY, cpu as i32)).unwrap();
-            Real.set_bpf(&event, follower.program()).unwrap();
+            Real.set_bpf(&event, follower.program().unwrap()).unwrap();
             let ring = Real.map(&event, 1024).unwrap();
             Real.enable(&event).unwrap();
             (event, ring)
@@ -169,7 +198,8 @@ impl Watch {
     }
 }
 
-/// Checks that every program in every variant passes this kernel's verifier and can be attached, with few descriptors.
+/// Checks that every program in every variant passes this kernel's verifier and can be attached, with few descriptors, fewer when all events
+/// have the program.
 #[test]
 fn verified() {
     if !possible("verified") {
@@ -178,16 +208,22 @@ fn verified() {
     let me = std::process::id() as i32;
     for options in WAYS {
         for (who, most) in [
-            (Follow::Processes(&[me]), 6),
-            (Follow::Command(me), 7),
-            (Follow::Threads { ids: &[me], children: true }, 7),
-            (Follow::Threads { ids: &[me], children: false }, 7),
+            (Follow::Processes(&[me]), 5),
+            (Follow::Command(me), 6),
+            (Follow::Threads { ids: &[me], children: true }, 6),
+            (Follow::Threads { ids: &[me], children: false }, 6),
         ] {
-            let follower =
+            let mut follower =
                 Follower::start_with(who, &options).unwrap_or_else(|e| panic!("{options:?} {who:?}: {e}"));
             let now = !matches!(who, Follow::Command(_));
             assert!(follower.followed().unwrap().contains(&(me as u32, now)), "{options:?} {who:?}");
+            assert_eq!(follower.ever().is_some(), !options.no_sharing);
+            assert!(follower.ever().is_none_or(|ever| ever.contains(me) && !ever.contains(1)));
+            let most = most + usize::from(options.no_sharing);
             assert!(follower.descriptors() <= most);
+            follower.bound();
+            assert!(follower.program().is_none());
+            assert!(follower.descriptors() < most);
             assert_eq!(follower.missed(), 0);
         }
     }
@@ -257,6 +293,65 @@ fn nobody_is_missing() {
                 assert_eq!(follower.followed().unwrap(), [], "{options:?} {threads}");
             }
         }
+    }
+}
+
+/// Checks that of a process that forks, executes and makes threads without pause every process's bit is set, and still is when all have ended,
+/// while no bit is set for a stranger that does the same: by process and by thread.
+#[test]
+fn who_was_ever_followed() {
+    if !possible("who_was_ever_followed") {
+        return;
+    }
+    for options in WAYS.iter().filter(|options| !options.no_sharing) {
+        for threads in [false, true] {
+            let (mut ours, mut stranger) =
+                (Storm::start("burst", OURS, 50), Storm::start("burst", STRANGERS, 50));
+            let (pid, other) = (ours.pid(), stranger.pid());
+            let who = if threads {
+                Follow::Threads { ids: &[pid], children: true }
+            } else {
+                Follow::Processes(&[pid])
+            };
+            let follower = Follower::start_with(who, options).unwrap();
+            let ever = follower.ever().expect("this kernel can, as its programs could be loaded");
+            assert!(ever.contains(pid) && !ever.contains(other));
+            stranger.go();
+            ours.go();
+            let (touched, others) = (ours.processes(50 * 4), stranger.processes(50 * 4));
+            drop(follower);
+            let missing: Vec<_> = touched.iter().filter(|&&id| !ever.contains(id)).collect();
+            assert!(missing.is_empty(), "{options:?} {threads}: {missing:?}");
+            assert_eq!(touched.len(), 50 * 2, "each child, and each child's child");
+            // Ids may have been used again meanwhile, by ours after a stranger.
+            assert!(others.difference(&touched).all(|&id| !ever.contains(id)), "{options:?} {threads}");
+        }
+    }
+}
+
+/// Checks that with thread keys the bit is that of the thread's process, and that what the thread makes is in only where it is followed.
+#[test]
+fn ever_followed_are_processes() {
+    if !possible("ever_followed_are_processes") {
+        return;
+    }
+    let me = std::process::id() as i32;
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let tid = own_thread();
+        for children in [true, false] {
+            let follower = Follower::start(Follow::Threads { ids: &[tid], children }).unwrap();
+            let ever = follower.ever().expect("this kernel can");
+            let mut child = Command::new("true").spawn().unwrap();
+            child.wait().unwrap();
+            let inner = std::thread::spawn(own_thread).join().unwrap();
+            send.send((ever, child.id() as i32, tid, inner, children)).unwrap();
+        }
+    });
+    for (ever, child, tid, inner, children) in receive {
+        assert!(ever.contains(me));
+        assert_eq!(ever.contains(child), children);
+        assert!(!ever.contains(tid) && !ever.contains(inner), "threads are no processes");
     }
 }
 

@@ -3,3 +3,4 @@ mod common;
 mod pipeline;
 mod real;
 mod skip;
+mod strangers;

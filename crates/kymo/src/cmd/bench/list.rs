@@ -74,9 +74,9 @@ impl List {
         let follower = filtered.then(|| self.followed.start()).transpose()?;
         clock.next();
         let mut events = evlist::open(kernel, plan, self.engine).map_err(Refused)?;
-        if let Some(follower) = &follower {
-            let program = events.set_bpf(follower.program(), |event| samples(&event.request));
-            program.context("failed to attach the filter to the events")?;
+        if let Some(program) = follower.as_ref().and_then(Follower::program) {
+            let given = events.set_bpf(program, |event| samples(&event.request));
+            given.context("failed to attach the filter to the events")?;
         }
         clock.next();
         let rings = events.map_rings(self.ring_pages, true)?;

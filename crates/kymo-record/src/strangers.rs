@@ -1,0 +1,241 @@
+//! Records about processes that nobody asked for, taken out before anything is made of them.
+//!
+//! Events on every CPU see the names, mappings, forks and exits of the whole machine, also where a program in the kernel keeps only the samples of
+//! some processes. The rest would be noise, and would carry other people's file names out of the machine. Who is followed *now* cannot
+//! decide: records are read late, and ring by ring. Who was *ever* followed can ([`EverFollowed`]), because that never becomes untrue.
+use kymo_data::abi;
+use kymo_perf::bpf::EverFollowed;
+use kymo_perf::sys::perf_event_attr;
+
+/// Where a record that names a process has its id, in bytes from the record's start.
+const PID_AT: usize = 8;
+/// Where a FORK record has the maker's process.
+const PARENT_AT: usize = 12;
+
+/// What follows a record's own fields behind the ids of its writer, each 8 bytes long.
+const BEHIND_TID: [u64; 5] = [
+    abi::PERF_SAMPLE_TIME,
+    abi::PERF_SAMPLE_ID,
+    abi::PERF_SAMPLE_STREAM_ID,
+    abi::PERF_SAMPLE_CPU,
+    abi::PERF_SAMPLE_IDENTIFIER,
+];
+
+/// Takes strangers' records out of buffers.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    /// `None`: all records are wanted, or nobody can tell.
+    ever: Option<EverFollowed>,
+    /// Where records have the process in which they were written, in bytes from their end.
+    writer_from_end: Option<usize>,
+}
+
+impl Strangers {
+    /// For records of these events.
+    pub(crate) fn new<'a>(
+        ever: Option<EverFollowed>,
+        attrs: impl IntoIterator<Item = &'a perf_event_attr>,
+    ) -> Strangers {
+        // Only one event tracks, whatever the others put behind their records.
+        let tracking = attrs.into_iter().find(|attr| attr.task() == 1);
+        let writer_from_end = tracking
+            .filter(|attr| attr.sample_id_all() == 1 && attr.sample_type & abi::PERF_SAMPLE_TID != 0)
+            .map(|attr| 8 + 8 * BEHIND_TID.iter().filter(|&bit| attr.sample_type & bit != 0).count());
+        Strangers { ever, writer_from_end }
+    }
+
+    /// Moves the wanted records to the front; returns how many bytes they are.
+    pub(crate) fn remove(&self, records: &mut [u8]) -> usize {
+        match &self.ever {
+            None => records.len(),
+            Some(ever) => {
+                retain(records, |record| about(record, self.writer_from_end, |pid| ever.contains(pid)))
+            }
+        }
+    }
+}
+
+fn pid_at(record: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(record.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// Whether a record is about somebody who is `followed`, or about the machine.
+fn about(record: &[u8], writer_from_end: Option<usize>, followed: impl Fn(i32) -> bool) -> bool {
+    let kind = u32::from_le_bytes([record[0], record[1], record[2], record[3]]);
+    let also_at = match kind {
+        // Of a child that is being made the kernel says so before it is followed; its maker is by then.
+        abi::PERF_RECORD_FORK => Some(PARENT_AT),
+        // The same; and a switch is from one to another: written by either of them.
+        abi::PERF_RECORD_NAMESPACES | abi::PERF_RECORD_SWITCH_CPU_WIDE => {
+            writer_from_end.and_then(|bytes| record.len().checked_sub(bytes))
+        }
+        abi::PERF_RECORD_MMAP
+        | abi::PERF_RECORD_MMAP2
+        | abi::PERF_RECORD_COMM
+        | abi::PERF_RECORD_EXIT
+        | abi::PERF_RECORD_READ => None,
+        // Samples were chosen in the kernel; the others are about the machine or the recording.
+        _ => return true,
+    };
+    // -1 is the kernel itself, or somebody who is gone already.
+    let wanted = |pid: i32| pid < 0 || followed(pid);
+    let Some(pid) = pid_at(record, PID_AT) else { return true };
+    wanted(pid) || also_at.and_then(|at| pid_at(record, at)).is_some_and(wanted)
+}
+
+/// Moves the records that are wanted to the front, in order, in one pass; returns their length. What comes behind an impossible size stays.
+fn retain(records: &mut [u8], wanted: impl Fn(&[u8]) -> bool) -> usize {
+    // Before `kept` is what stays; from `run` to `at` is what stays, too, but is not there yet.
+    let (mut kept, mut run, mut at) = (0, 0, 0);
+    while let Some(size) = records.get(at + 6..at + 8) {
+        let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
+        let Some(record) = records.get(at..at + size).filter(|_| size >= 8) else { break };
+        if !wanted(record) {
+            kept = move_run(records, run..at, kept);
+            run = at + size;
+        }
+        at += size;
+    }
+    let end = records.len();
+    move_run(records, run..end, kept)
+}
+
+fn move_run(records: &mut [u8], run: std::ops::Range<usize>, kept: usize) -> usize {
+    let end = kept + run.len();
+    if run.start != kept {
+        records.copy_within(run, kept);
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: i32 = 100;
+    const OTHER: i32 = 200;
+    /// Time and CPU behind the ids.
+    const WRITER_FROM_END: usize = 24;
+
+    /// A record with these ids first, then `words` words, and who wrote it.
+    fn record(kind: u32, ids: &[i32], words: usize, writer: i32) -> Vec<u8> {
+        let mut out = vec![0; 8];
+        out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+        out.extend(vec![0xee; 8 * words]);
+        out.extend([writer, writer, 0, 0, 0, 0].iter().flat_map(|id| id.to_le_bytes()));
+        out[..4].copy_from_slice(&kind.to_le_bytes());
+        let size = u16::try_from(out.len()).unwrap();
+        out[6..8].copy_from_slice(&size.to_le_bytes());
+        out
+    }
+
+    fn wanted(record: &[u8]) -> bool {
+        about(record, Some(WRITER_FROM_END), |pid| pid == OURS)
+    }
+
+    /// Checks for each kind that names a process that ours stays and a stranger's goes, and that the kernel's own mappings stay.
+    #[test]
+    fn by_process() {
+        for kind in [
+            abi::PERF_RECORD_MMAP,
+            abi::PERF_RECORD_MMAP2,
+            abi::PERF_RECORD_COMM,
+            abi::PERF_RECORD_EXIT,
+            abi::PERF_RECORD_READ,
+            abi::PERF_RECORD_FORK,
+            abi::PERF_RECORD_NAMESPACES,
+            abi::PERF_RECORD_SWITCH_CPU_WIDE,
+        ] {
+            assert!(wanted(&record(kind, &[OURS, 7], 3, OURS)), "{kind}");
+            assert!(!wanted(&record(kind, &[OTHER, 7], 3, OTHER)), "{kind}");
+            assert!(!wanted(&record(kind, &[0, 0], 3, OTHER)), "{kind}: an idle CPU");
+            assert!(wanted(&record(kind, &[-1, 0], 3, OTHER)), "{kind}");
+        }
+    }
+
+    /// Checks that a new process is judged by its maker as well, as the kernel writes that record first; an ended one is not.
+    #[test]
+    fn by_maker() {
+        assert!(wanted(&record(abi::PERF_RECORD_FORK, &[OTHER, OURS, 7, 8], 1, OURS)));
+        assert!(wanted(&record(abi::PERF_RECORD_FORK, &[OURS, OTHER, 7, 8], 1, OTHER)));
+        assert!(wanted(&record(abi::PERF_RECORD_NAMESPACES, &[OTHER, 7], 2, OURS)));
+        assert!(!wanted(&record(abi::PERF_RECORD_EXIT, &[OTHER, OURS, 7, 8], 1, OTHER)));
+    }
+
+    /// Checks that a switch between one of ours and a stranger stays, whoever wrote it.
+    #[test]
+    fn switches() {
+        assert!(wanted(&record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &[OTHER, 7], 0, OURS)));
+        assert!(wanted(&record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &[OURS, 7], 0, OTHER)));
+        // Without the writer's ids only the named one can tell.
+        assert!(!about(&record(abi::PERF_RECORD_SWITCH_CPU_WIDE, &[OTHER, 7], 0, OURS), None, |p| p == OURS));
+    }
+
+    /// Checks that what is about the machine or the recording stays, whoever wrote it.
+    #[test]
+    fn of_the_machine() {
+        for kind in [
+            abi::PERF_RECORD_SAMPLE,
+            abi::PERF_RECORD_LOST,
+            abi::PERF_RECORD_LOST_SAMPLES,
+            abi::PERF_RECORD_THROTTLE,
+            abi::PERF_RECORD_UNTHROTTLE,
+            abi::PERF_RECORD_KSYMBOL,
+            abi::PERF_RECORD_BPF_EVENT,
+            abi::PERF_RECORD_TEXT_POKE,
+            abi::PERF_RECORD_CGROUP,
+            999,
+        ] {
+            assert!(wanted(&record(kind, &[OTHER, OTHER], 3, OTHER)), "{kind}");
+        }
+    }
+
+    /// Checks that what is kept is whole, in order and at the front, for every pattern of seven records of different lengths.
+    #[test]
+    fn every_pattern() {
+        for pattern in 0..1 << 7u32 {
+            let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+            for at in 0..7 {
+                let ours = pattern >> at & 1 == 1;
+                let pid = if ours { OURS } else { OTHER };
+                let one = record(abi::PERF_RECORD_COMM, &[pid, at], at as usize % 4, pid);
+                bytes.extend(&one);
+                expected.extend(ours.then_some(one).into_iter().flatten());
+            }
+            let len = retain(&mut bytes, wanted);
+            assert_eq!(&bytes[..len], &expected, "{pattern:b}");
+        }
+    }
+
+    /// Checks that damaged and cut records end the pass and stay, behind what was kept before them.
+    #[test]
+    fn damaged() {
+        let ours = record(abi::PERF_RECORD_COMM, &[OURS, 1], 2, OURS);
+        for tail in [vec![0; 16], vec![1, 2, 3], [&[3, 0, 0, 0, 0, 0, 0xff, 0xff][..], &[9; 20]].concat()] {
+            let mut bytes = record(abi::PERF_RECORD_COMM, &[OTHER, 1], 1, OTHER);
+            bytes.extend(&ours);
+            bytes.extend(&tail);
+            let len = retain(&mut bytes, wanted);
+            assert_eq!(bytes[..len], [&ours[..], &tail].concat());
+        }
+        // Too short to name anybody.
+        let mut short = vec![3, 0, 0, 0, 0, 0, 8, 0];
+        assert_eq!(retain(&mut short, wanted), 8);
+        assert_eq!(retain(&mut [], wanted), 0);
+    }
+
+    /// Checks where the writer's ids are looked for, and that without knowledge of who was followed everything stays.
+    #[test]
+    fn layouts() {
+        let mut attrs = [kymo_perf::sys::attr_zeroed(), kymo_perf::sys::attr_zeroed()];
+        attrs[1].set_task(1);
+        attrs[1].sample_type =
+            abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_IDENTIFIER;
+        assert_eq!(Strangers::new(None, &attrs).writer_from_end, None);
+        attrs[1].set_sample_id_all(1);
+        let strangers = Strangers::new(None, &attrs);
+        assert_eq!(strangers.writer_from_end, Some(24));
+        let mut bytes = record(abi::PERF_RECORD_COMM, &[OTHER, 1], 1, OTHER);
+        assert_eq!(strangers.remove(&mut bytes), bytes.len());
+    }
+}
