@@ -126,7 +126,7 @@ pub use record::{
     Record, RecordHeader, Switch, Task, Throttle,
 };
 pub use recording::{ReadSummary, RecordReader, Recording};
-pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout};
+pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};
 pub use source::{ReadAt, WriteAt};
 pub use words::Words;
 pub use writer::{EventSpec, PipeWriter, Reserved, Writer, groups};

@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::attr::Attr;
 use crate::record::ParseError;
 use crate::words::{Words, u32_at, u64_at};
+use std::ops::Range;
 
 /// Registers of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +205,17 @@ const TRAILER: u64 = PERF_SAMPLE_TID
     | PERF_SAMPLE_STREAM_ID
     | PERF_SAMPLE_CPU
     | PERF_SAMPLE_IDENTIFIER;
+
+/// Where parts of a sample lie in its body, in bytes; each begins with the word that says what or how much follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackParts {
+    /// The call chain: count, then addresses.
+    pub callchain: Range<usize>,
+    /// The user's registers: abi, then values.
+    pub regs_user: Range<usize>,
+    /// The user's stack, right behind them: size, bytes, and how many of them are real.
+    pub stack_user: Range<usize>,
+}
 
 /// How one event's samples and sample ids lie in bytes. Cheap to build, `Copy`, no allocation when parsing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -465,6 +477,47 @@ impl SampleLayout {
             sample.aux = Some(tail.bytes(size, "aux data")?);
         }
         Ok(())
+    }
+
+    /// Where the call chain, the user's registers and the user's stack lie in the body of a SAMPLE record. `None` when the event
+    /// does not record all three, and when a field reaches beyond the record.
+    pub fn stack_parts(&self, body: &[u8]) -> Option<StackParts> {
+        const ALL: u64 = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
+        let bits = self.sample_type;
+        if bits & ALL != ALL {
+            return None;
+        }
+        let mut tail = Tail { body, at: self.fixed_bytes };
+        if bits & PERF_SAMPLE_READ != 0 {
+            let read = ReadValues::parse(self.read_format, body.get(tail.at..)?)?;
+            tail.at += read.words.as_bytes().len();
+        }
+        let from = tail.at;
+        let nr = tail.u64("callchain length").ok()?;
+        tail.words(nr, "callchain").ok()?;
+        let callchain = from..tail.at;
+        if bits & PERF_SAMPLE_RAW != 0 {
+            let size = u32_at(body, tail.at)?;
+            tail.at += 4;
+            tail.bytes(size.into(), "raw data").ok()?;
+        }
+        if bits & PERF_SAMPLE_BRANCH_STACK != 0 {
+            let nr = tail.u64("branch count").ok()?;
+            let with_index = self.branch_sample_type & PERF_SAMPLE_BRANCH_HW_INDEX != 0;
+            let with_counters = self.branch_sample_type & PERF_SAMPLE_BRANCH_COUNTERS != 0;
+            let each = 3 + u64::from(with_counters);
+            tail.words(nr.saturating_mul(each).saturating_add(with_index.into()), "branches").ok()?;
+        }
+        let from = tail.at;
+        tail.regs(self.regs_user).ok()?;
+        let regs_user = from..tail.at;
+        let size = tail.u64("user stack size").ok()?;
+        tail.bytes(size, "user stack").ok()?;
+        if size > 0 {
+            tail.u64("user stack dynamic size").ok()?;
+        }
+        let stack_user = regs_user.end..tail.at;
+        Some(StackParts { callchain, regs_user, stack_user })
     }
 
     /// As [`parse`](SampleLayout::parse) for a record; errors name its position.

@@ -1,4 +1,5 @@
 //! What was lost, by cause.
+use kymo_profile::unwind::{Stop, UnwindStats};
 use std::fmt;
 
 /// Records that did not make it into the recording, by cause. All zero is the normal case.
@@ -57,9 +58,64 @@ impl fmt::Display for LossAccount {
     }
 }
 
+/// What unwinding while recording came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unwound {
+    /// Walks and why they ended.
+    pub stats: UnwindStats,
+    /// Samples of user tasks without one byte of stack: the task was just starting or ending.
+    pub without_stack: u64,
+    /// Buffers that were unwound before all mappings were known, because a CPU's ring could not be read for too long.
+    pub early_buffers: u64,
+}
+
+impl Unwound {
+    /// Stacks whose outermost frame was not reached; what was reached is in the recording.
+    pub fn cut_short(&self) -> u64 {
+        self.stats.samples - self.stats.stopped(Stop::Root)
+    }
+}
+
+impl fmt::Display for Unwound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let frames = self.stats.frames as f64 / self.stats.samples.max(1) as f64;
+        write!(f, "unwound {} stacks, {frames:.1} frames each", self.stats.samples)?;
+        let cut_short = self.cut_short();
+        if cut_short > 0 {
+            write!(f, "; {cut_short} cut short")?;
+        }
+        let causes = Stop::ALL.iter().filter(|&&stop| stop != Stop::Root);
+        let mut separator = ": ";
+        for (count, cause) in causes.map(|&stop| (self.stats.stopped(stop), stop.label())) {
+            if count > 0 {
+                write!(f, "{separator}{count} {cause}")?;
+                separator = ", ";
+            }
+        }
+        for (count, what) in [
+            (self.without_stack, "samples had no stack"),
+            (self.early_buffers, "buffers were unwound before all mappings were known"),
+        ] {
+            if count > 0 {
+                write!(f, "; {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::LossAccount;
+    use super::{LossAccount, Unwound};
+
+    /// Checks the line about unwinding where there is nothing to say, and where there is.
+    #[test]
+    fn unwound() {
+        assert_eq!(Unwound::default().to_string(), "unwound 0 stacks, 0.0 frames each");
+        let some = Unwound { without_stack: 2, early_buffers: 1, ..Unwound::default() };
+        let text = "unwound 0 stacks, 0.0 frames each; 2 samples had no stack; 1 buffers were unwound before all mappings were known";
+        assert_eq!(some.to_string(), text);
+    }
 
     /// Checks the one line that ends every run, with and without losses.
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! While it runs its CPU produces nothing, so however fast samples come, a drain that is on time loses none. It copies out, hands
 //! over, and never waits for the disk; if no buffer is free it leaves the records in the ring.
+use crate::look::{Look, Poke, Ticks};
 use crate::pool::Pool;
 use crate::round::RoundNumber;
 use crossbeam_channel::Sender;
@@ -20,7 +21,7 @@ const LONG_NAP: Duration = Duration::from_millis(1000);
 /// How long it waits for a free buffer before it looks at the other rings and the stop sign again.
 const BUFFER_WAIT: Duration = Duration::from_millis(20);
 
-/// From a drain to the writer.
+/// From a drain to the writer, or to whoever reduces what is written.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// Records.
@@ -33,6 +34,8 @@ pub(crate) enum Message {
         len: usize,
         /// The round that ran when the ring's head was read.
         round: u64,
+        /// When that was.
+        look: Look,
         /// Whether this is all that was in the ring then.
         emptied: bool,
         /// Whether the drain had to wait for a buffer since the last message.
@@ -46,6 +49,8 @@ pub(crate) enum Message {
         ring: usize,
         /// The round that ran when the ring's head was read.
         round: u64,
+        /// When that was.
+        look: Look,
     },
 }
 
@@ -56,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// The running round.
     pub(crate) round: RoundNumber,
+    /// The order of looks at rings.
+    pub(crate) ticks: Ticks,
     /// The events are off: empty the rings and end.
     pub(crate) stop: AtomicBool,
     /// Becomes readable with `stop`.
@@ -93,6 +100,7 @@ pub(crate) fn run(
     cpu: Option<u32>,
     sources: Vec<Source<'_>>,
     shared: &Shared,
+    poke: &Poke,
     out: &Sender<Message>,
     ready: impl FnOnce(),
 ) {
@@ -113,7 +121,8 @@ pub(crate) fn run(
         told: None,
         starved: false,
     });
-    let mut drain = Drain { states: states.collect(), shared, out, spare: None, nap: NAP };
+    let mut drain =
+        Drain { states: states.collect(), shared, poke, out, spare: None, nap: NAP, asked: false };
     ready();
     drain.run();
 }
@@ -130,9 +139,12 @@ enum Found {
 struct Drain<'a> {
     states: Vec<State<'a>>,
     shared: &'a Shared,
+    poke: &'a Poke,
     out: &'a Sender<Message>,
     spare: Option<Vec<u8>>,
     nap: Duration,
+    /// Somebody waits to hear also of rings that are empty.
+    asked: bool,
 }
 
 impl Drain<'_> {
@@ -140,6 +152,7 @@ impl Drain<'_> {
         loop {
             // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
             let stopping = self.shared.stop.load(Ordering::Acquire);
+            self.asked = self.poke.take();
             let (mut some, mut much) = (false, false);
             for at in 0..self.states.len() {
                 let found = self.look(at);
@@ -173,9 +186,12 @@ impl Drain<'_> {
             self.spare = self.shared.pool.wait(BUFFER_WAIT);
         }
         let Some(mut buffer) = self.spare.take() else { return Found::Much };
-        // The round first, then the ring's head: see `round`.
+        // The round first, then the ring's head: see `round`. The ticks stand around it: see `look`.
+        let before = self.shared.ticks.tick();
         let round = self.shared.round.now();
-        let span = match state.reader.begin() {
+        let span = state.reader.begin();
+        let look = Look { before, after: self.shared.ticks.tick() };
+        let span = match span {
             Ok(span) => span,
             Err(corrupt) => {
                 tracing::warn!(%corrupt, "skipped");
@@ -189,8 +205,8 @@ impl Drain<'_> {
         let available = span.len_bytes();
         if available == 0 {
             self.spare = Some(buffer);
-            if state.told != Some(round)
-                && self.out.try_send(Message::Empty { ring: state.index, round }).is_ok()
+            if (self.asked || state.told != Some(round))
+                && self.out.try_send(Message::Empty { ring: state.index, round, look }).is_ok()
             {
                 state.told = Some(round);
             }
@@ -202,7 +218,7 @@ impl Drain<'_> {
         let starved = std::mem::take(&mut state.starved);
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
-        let message = Message::Full { ring: state.index, buffer, len, round, emptied, starved };
+        let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
         // The channel has a place for every buffer, so this does not wait; it fails only after the writer's panic.
         let _ = self.out.send(message);
         if much { Found::Much } else { Found::Some }
@@ -212,7 +228,10 @@ impl Drain<'_> {
     fn sleep(&mut self) {
         let timeout =
             Timespec { tv_sec: self.nap.as_secs() as i64, tv_nsec: i64::from(self.nap.subsec_nanos()) };
-        let mut fds = vec![PollFd::new(&self.shared.stop_fd, PollFlags::IN)];
+        let mut fds = vec![
+            PollFd::new(&self.shared.stop_fd, PollFlags::IN),
+            PollFd::new(self.poke.fd(), PollFlags::IN),
+        ];
         let mut owners = Vec::new();
         for (at, state) in self.states.iter().enumerate() {
             if let Some(fd) = state.fds.get(state.alive) {
@@ -223,8 +242,11 @@ impl Drain<'_> {
         if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
             return;
         }
+        if fds[1].revents().contains(PollFlags::IN) {
+            self.poke.woken();
+        }
         let gone: Vec<bool> =
-            fds[1..].iter().map(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)).collect();
+            fds[2..].iter().map(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)).collect();
         for (at, _) in owners.into_iter().zip(gone).filter(|&(_, gone)| gone) {
             // Its task is gone; others may still write into the ring.
             self.states[at].alive += 1;

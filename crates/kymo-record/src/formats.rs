@@ -43,13 +43,9 @@ fn at_once(path: &Path) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "../tests/suite/skip.rs"]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use super::data;
-    use super::skip::skip;
+    use crate::skip::skip;
     use kymo_perf::machine::Machine;
 
     /// Checks that the formats of this machine come back as they went in, headers included.

@@ -1,4 +1,4 @@
-//! The recording pipeline of kymo: drain, write, account for every loss.
+//! The recording pipeline of kymo: drain, reduce, write, account for every loss.
 //!
 //! You give [`Options`] (what to observe, whom, where to); they become a [`Plan`], which can be printed; a [`Session`] opens it, runs until
 //! it is told to stop or the command ends, and gives a [`Summary`] with the [`LossAccount`].
@@ -19,8 +19,8 @@
 //! What the recording means (that is `kymo-profile`), and talking to the user: this library returns notes, it prints nothing.
 //!
 //! # Modules
-//! All private, in the order of a record's way: `plan` and `session` decide and open, `synth` lists what was there before, `drain` and `pool`
-//! carry, `writer`, `walk`, `round` and `sink` count and write, `account` is the result.
+//! All private, in the order of a record's way: `plan` and `session` decide and open, `synth` lists what was there before, `drain`, `look`
+//! and `pool` carry, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `account` is the result.
 //!
 //! # Example
 //! ```no_run
@@ -45,6 +45,7 @@
 //!     sample_cpu: false,
 //!     period: false,
 //!     counts: false,
+//!     raw_stacks: false,
 //!     no_samples: false,
 //!     delay: None,
 //!     clock: None,
@@ -70,23 +71,28 @@ mod control;
 mod drain;
 mod existing;
 mod formats;
+mod look;
 mod machine;
 mod observe;
 mod options;
 mod output;
 mod plan;
 mod pool;
+mod reduce;
 mod round;
 mod scope;
 mod session;
 mod sink;
+#[cfg(test)]
+#[path = "../tests/suite/skip.rs"]
+mod skip;
 mod strangers;
 mod synth;
 mod targets;
 mod walk;
 mod writer;
 
-pub use account::LossAccount;
+pub use account::{LossAccount, Unwound};
 pub use control::{Answer, Channel, ControlError, ControlSpec};
 pub use options::{CallGraph, Clock, Delay, Options, Rate, TargetSpec};
 pub use output::{Output, OutputError};

@@ -23,7 +23,7 @@ pub enum CallGraph {
     None,
     /// By the kernel, along frame pointers.
     FramePointers,
-    /// As a copy of the user stack, to be unwound later.
+    /// By unwind data, from a copy of the user stack: while recording, or later (see [`Options::raw_stacks`]).
     Dwarf {
         /// Size of the copy: a multiple of 8, at most 65,528.
         stack_bytes: u32,
@@ -135,6 +135,8 @@ pub struct Options {
     pub period: bool,
     /// Counts and times of each event in reads.
     pub counts: bool,
+    /// Keep copies of stacks as they are, instead of unwinding them while recording.
+    pub raw_stacks: bool,
     /// Take no samples, only count.
     pub no_samples: bool,
     /// When sampling begins.

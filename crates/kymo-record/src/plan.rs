@@ -257,6 +257,12 @@ impl Plan {
         (self.open.events.len() * targets.tasks.len() * targets.cpus.len()) as u64
     }
 
+    /// Whether stacks are unwound while recording; on other machines than x86_64 they are kept.
+    pub fn reduces(&self) -> bool {
+        let stacks = |event: &evlist::Request| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0;
+        !self.options.raw_stacks && cfg!(target_arch = "x86_64") && self.open.events.iter().any(stacks)
+    }
+
     /// Uses smaller rings, and wakes the drains accordingly earlier.
     pub(crate) fn set_ring_pages(&mut self, pages: usize) {
         self.ring_pages = pages;
@@ -319,7 +325,8 @@ impl fmt::Display for Plan {
                 if event.leader.is_some() { " member" } else { "" },
             )?;
             if attr.sample_type & Perf::SAMPLE_STACK_USER != 0 {
-                writeln!(f, "    with {} bytes of user stack", attr.sample_stack_user)?;
+                let what = if self.reduces() { "unwound while recording" } else { "kept as they are" };
+                writeln!(f, "    with {} bytes of user stack, {what}", attr.sample_stack_user)?;
             }
         }
         writeln!(f, "scope: {}", self.scope)?;
@@ -402,6 +409,7 @@ mod tests {
             sample_cpu: false,
             period: false,
             counts: false,
+            raw_stacks: false,
             no_samples: false,
             delay: None,
             clock: None,

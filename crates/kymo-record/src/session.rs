@@ -1,13 +1,15 @@
 //! A recording from start to end: open, list what is there, run, finish.
-use crate::account::LossAccount;
+use crate::account::{LossAccount, Unwound};
 use crate::control::{self, Channel};
 use crate::drain::{self, Message, Shared, Source};
 use crate::existing::{self, Existing, KernelThread};
+use crate::look::{Poke, Ticks};
 use crate::observe::Observer;
 use crate::options::Delay;
 use crate::output::{self, OutputError};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
+use crate::reduce::{Reducer, reduced};
 use crate::round::RoundNumber;
 use crate::sink::Sink;
 use crate::strangers::Strangers;
@@ -83,6 +85,8 @@ pub struct Summary {
     pub wakeups: u64,
     /// Samples and losses.
     pub account: LossAccount,
+    /// What unwinding while recording came to, if there was any.
+    pub unwound: Option<Unwound>,
     /// How the command ended, if there was one and it did.
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
@@ -99,7 +103,10 @@ pub struct Session {
     // Rings before events: an event's ring is unmapped before it is closed.
     rings: Vec<MappedRing>,
     events: Evlist,
+    /// The events as the recording has them.
     specs: Vec<EventSpec>,
+    /// The events as the kernel writes their samples, if those are reduced.
+    unreduced: Option<Vec<EventSpec>>,
     sink: Sink,
     walk: Walk,
     compressor: Option<Compressor>,
@@ -133,8 +140,14 @@ impl Session {
         let text = existing::read_kernel();
         let (observer, events, rings) = open(&kernel, &mut plan)?;
         let ids = events.ids().map_err(system("read the ids of events"))?;
-        let specs: Vec<EventSpec> =
+        let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
+        let unreduced = plan.reduces().then(|| specs.clone());
+        if unreduced.is_some() {
+            for spec in &mut specs {
+                spec.attr = reduced(&spec.attr).unwrap_or_else(|| std::mem::take(&mut spec.attr));
+            }
+        }
         let compressor = (plan.options.compress)
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
@@ -153,6 +166,7 @@ impl Session {
             rings,
             events,
             specs,
+            unreduced,
             sink,
             walk,
             compressor,
@@ -197,13 +211,31 @@ impl Session {
         let shared = Shared {
             pool: Pool::new(buffers, ring_bytes),
             round: RoundNumber::default(),
+            ticks: Ticks::default(),
             stop: AtomicBool::new(false),
             stop_fd: event()?,
             corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
         let groups = sources(&self.events, &self.rings);
-        let (send, receive) = crossbeam_channel::bounded(buffers + 2 * self.rings.len());
+        let pokes = groups.iter().map(|_| Poke::new()).collect::<io::Result<Vec<_>>>();
+        let pokes = pokes.map_err(system("make an eventfd"))?;
+        // Each buffer has a place, and for each ring a few messages that it is empty.
+        let channel = || crossbeam_channel::bounded(Pool::most(buffers) + 4 * self.rings.len());
+        let (send, receive) = channel();
+        let (reducer, receive, to_reduce) = match &self.unreduced {
+            None => (None, receive, None),
+            Some(specs) => {
+                let poke_of = |(group, poke): (&(_, Vec<Source<'_>>), _)| vec![poke; group.1.len()];
+                let pokes = groups.iter().zip(&pokes).flat_map(poke_of).collect();
+                let (reduced, written) = channel();
+                let mut reducer = Reducer::new(specs, pokes, &shared.pool, reduced);
+                if self.plan.observe_command {
+                    reducer = reducer.nothing_before();
+                }
+                (Some(reducer), written, Some(receive))
+            }
+        };
         let ready = Barrier::new(groups.len() + 1);
         let writer = WriterThread {
             sink: self.sink,
@@ -224,14 +256,16 @@ impl Session {
             Some(workload) if plan.observe_command => synth::name_only(&attr, workload.pid()),
             _ => Vec::new(),
         };
-        let (written, result, listed) = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| writer.run(&receive));
-            for (cpu, sources) in groups {
+        let (written, unwound, result, listed) = std::thread::scope(|scope| {
+            let writer = scope.spawn(move || writer.run(&receive));
+            let reducer = reducer.zip(to_reduce);
+            let reducer = reducer.map(|(reducer, messages)| scope.spawn(move || reducer.run(&messages)));
+            for ((cpu, sources), poke) in groups.into_iter().zip(&pokes) {
                 let (send, shared, ready) = (send.clone(), &shared, &ready);
                 let ready = || {
                     ready.wait();
                 };
-                scope.spawn(move || drain::run(cpu, sources, shared, &send, ready));
+                scope.spawn(move || drain::run(cpu, sources, shared, poke, &send, ready));
             }
             ready.wait();
             // From here on nothing new is missed, so what is there already can be listed.
@@ -260,7 +294,8 @@ impl Session {
             shared.stop.store(true, Ordering::Release);
             let _ = rustix::io::write(&shared.stop_fd, &1u64.to_ne_bytes());
             let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
-            (writer.join(), result, listed)
+            let unwound = reducer.map(|reducer| reducer.join().unwrap_or_default());
+            (writer.join(), unwound, result, listed)
         });
         let mut written =
             written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
@@ -277,7 +312,7 @@ impl Session {
         let exit = workload.as_mut().and_then(|workload| end(workload, ended));
         let unfollowed = self.observer.missed();
         let remarks = self.observer.remove().into_iter().collect();
-        Ok(Summary { exit, unfollowed, remarks, ..summary })
+        Ok(Summary { exit, unwound, unfollowed, remarks, ..summary })
     }
 }
 
@@ -570,6 +605,7 @@ impl Finish<'_> {
             bytes,
             wakeups,
             account,
+            unwound: None,
             exit: None,
             write_error: error,
             unfollowed: 0,

@@ -72,8 +72,8 @@ impl WriterThread<'_> {
                     complete = true;
                     (state.append(&records, &mut packed), None)
                 }
-                Message::Empty { ring, round } => (Ok(0), Some((ring, round))),
-                Message::Full { ring, mut buffer, len, round, emptied, starved } => {
+                Message::Empty { ring, round, .. } => (Ok(0), Some((ring, round))),
+                Message::Full { ring, mut buffer, len, round, emptied, starved, .. } => {
                     let len = self.strangers.remove(&mut buffer[..len]);
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);

@@ -46,12 +46,25 @@ pub fn pin_to(cpu: u32) -> io::Result<()> {
     Binding::of(&[cpu]).apply()
 }
 
-/// Makes the calling thread run before all ordinary ones (SCHED_FIFO, lowest priority of that class).
+/// Makes the calling thread run before all others that this program has, and all ordinary ones (SCHED_FIFO, a low priority of that
+/// class).
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
 pub fn run_first() -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 1 };
+    run_fifo(2).or_else(|_| run_fifo(1))
+}
+
+/// Makes the calling thread run before all ordinary ones, but after those that [`run_first`].
+///
+/// # Errors
+/// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
+pub fn run_early() -> io::Result<()> {
+    run_fifo(1)
+}
+
+fn run_fifo(priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
     // SAFETY: reads one initialised struct; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &param) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! The first pass: side-band records into a timeline.
 
-use kymo_data::{Events, MappedFile, ReadError};
+use kymo_data::{Events, ReadError};
 
 use super::*;
 
@@ -97,43 +97,12 @@ impl Side {
             }
         }
         let Ok(parsed) = record.parse() else { return };
-        let event = match parsed {
-            Record::Mmap(map) => {
-                let mode = map.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK;
-                let (file_id, build_id) = match map.file {
-                    MappedFile::Inode { maj, min, ino, .. } => ((maj, min, ino), Vec::new()),
-                    MappedFile::BuildId(id) => ((0, 0, 0), id.to_vec()),
-                    MappedFile::Unknown => ((0, 0, 0), Vec::new()),
-                };
-                SideEvent::Map {
-                    pid: map.pid,
-                    tid: map.tid,
-                    kernel: matches!(mode, abi::PERF_RECORD_MISC_KERNEL | abi::PERF_RECORD_MISC_GUEST_KERNEL),
-                    start: map.addr,
-                    end: map.addr.saturating_add(map.len),
-                    pgoff: map.pgoff,
-                    prot: map.prot,
-                    path: map.filename.to_vec(),
-                    file_id,
-                    build_id,
-                }
-            }
-            Record::Comm(comm) => {
-                SideEvent::Comm { pid: comm.pid, tid: comm.tid, exec: comm.exec, name: comm.name.to_vec() }
-            }
-            Record::Fork(task) => SideEvent::Fork {
-                pid: task.pid,
-                tid: task.tid,
-                parent_pid: task.ppid,
-                parent_tid: task.ptid,
-                synthesized: task.synthesized,
-            },
-            Record::Ksymbol(symbol) => SideEvent::Ksymbol {
-                start: symbol.addr,
-                len: u64::from(symbol.len),
-                name: symbol.name.to_vec(),
-                unregister: symbol.unregister,
-            },
+        if let Some(event) = SideEvent::of(&parsed) {
+            let time = if timed { events.sample_id(record).time } else { None };
+            self.events.push((Moment::new(time, record.position), event));
+            return;
+        }
+        match parsed {
             Record::Lost { lost, .. } => {
                 self.counts.lost_records += lost;
                 self.counts.lost_chunks += 1;
@@ -141,19 +110,10 @@ impl Side {
                 if timed && let Some(time_ns) = id.time {
                     self.counts.lost_at.push(LostAt { time_ns, cpu: id.cpu.unwrap_or(u32::MAX), lost });
                 }
-                return;
             }
-            Record::LostSamples { lost } => {
-                self.counts.lost_samples += lost;
-                return;
-            }
-            Record::Throttle(_) => {
-                self.counts.throttled += 1;
-                return;
-            }
-            _ => return,
-        };
-        let time = if timed { events.sample_id(record).time } else { None };
-        self.events.push((Moment::new(time, record.position), event));
+            Record::LostSamples { lost } => self.counts.lost_samples += lost,
+            Record::Throttle(_) => self.counts.throttled += 1,
+            _ => {}
+        }
     }
 }

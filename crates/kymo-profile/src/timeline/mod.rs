@@ -25,11 +25,16 @@
 //! The rules (what a fork copies, what an exec keeps, who shares whose mappings) are those of `perf report`, so that
 //! both attribute every sample alike.
 
+use kymo_data::{MappedFile, Record, abi};
+
 mod kernel;
+mod live;
 mod maps;
 mod modules;
 mod threads;
 
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -38,6 +43,7 @@ mod tests;
 pub use kernel::KernelMaps;
 #[cfg(any(test, feature = "model"))]
 pub(crate) use kernel::image_end;
+pub use live::LiveSpaces;
 pub use maps::{MapSet, Mapping, Mappings};
 #[cfg(any(test, feature = "model"))]
 pub(crate) use modules::user_kind;
@@ -133,4 +139,50 @@ pub enum SideEvent {
         /// It went away.
         unregister: bool,
     },
+}
+
+impl SideEvent {
+    /// What a record tells about tasks and mappings; `None` for all other records, and for the end of a task: what a task was
+    /// stays true of its samples, and a reader keeps it.
+    pub fn of(record: &Record<'_>) -> Option<SideEvent> {
+        Some(match record {
+            Record::Mmap(map) => {
+                let mode = map.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK;
+                let (file_id, build_id) = match map.file {
+                    MappedFile::Inode { maj, min, ino, .. } => ((maj, min, ino), Vec::new()),
+                    MappedFile::BuildId(id) => ((0, 0, 0), id.to_vec()),
+                    MappedFile::Unknown => ((0, 0, 0), Vec::new()),
+                };
+                SideEvent::Map {
+                    pid: map.pid,
+                    tid: map.tid,
+                    kernel: matches!(mode, abi::PERF_RECORD_MISC_KERNEL | abi::PERF_RECORD_MISC_GUEST_KERNEL),
+                    start: map.addr,
+                    end: map.addr.saturating_add(map.len),
+                    pgoff: map.pgoff,
+                    prot: map.prot,
+                    path: map.filename.to_vec(),
+                    file_id,
+                    build_id,
+                }
+            }
+            Record::Comm(comm) => {
+                SideEvent::Comm { pid: comm.pid, tid: comm.tid, exec: comm.exec, name: comm.name.to_vec() }
+            }
+            Record::Fork(task) => SideEvent::Fork {
+                pid: task.pid,
+                tid: task.tid,
+                parent_pid: task.ppid,
+                parent_tid: task.ptid,
+                synthesized: task.synthesized,
+            },
+            Record::Ksymbol(symbol) => SideEvent::Ksymbol {
+                start: symbol.addr,
+                len: u64::from(symbol.len),
+                name: symbol.name.to_vec(),
+                unregister: symbol.unregister,
+            },
+            _ => return None,
+        })
+    }
 }

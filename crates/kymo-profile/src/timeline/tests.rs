@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::model::{self, Map};
 use super::*;
 
-fn map(pid: i32, tid: i32, start: u64, end: u64, pgoff: u64, path: &str) -> SideEvent {
+pub(super) fn map(pid: i32, tid: i32, start: u64, end: u64, pgoff: u64, path: &str) -> SideEvent {
     SideEvent::Map {
         pid,
         tid,
@@ -24,7 +24,7 @@ fn comm(pid: i32, tid: i32, name: &str) -> SideEvent {
     SideEvent::Comm { pid, tid, exec: false, name: name.as_bytes().to_vec() }
 }
 
-fn fork(parent: (i32, i32), child: (i32, i32)) -> SideEvent {
+pub(super) fn fork(parent: (i32, i32), child: (i32, i32)) -> SideEvent {
     SideEvent::Fork {
         pid: child.0,
         tid: child.1,
@@ -180,7 +180,7 @@ fn a_task_without_ids() {
 }
 
 /// Threads 10..13 are of process 10, 20..23 of process 20, and so on.
-fn event() -> impl Strategy<Value = SideEvent> {
+pub(super) fn event() -> impl Strategy<Value = SideEvent> {
     let tid = || (1..4i32, 0..4i32).prop_map(|(p, t)| (p * 10, p * 10 + t));
     prop_oneof![
         (tid(), 0..5u8).prop_map(|((p, t), n)| comm(p, t, &format!("name{n}"))),

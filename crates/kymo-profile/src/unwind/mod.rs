@@ -90,7 +90,7 @@ mod model;
 mod tests;
 
 pub use elf::Image;
-pub use module::{Module, ModuleProblem, Opener, UnwindModules};
+pub use module::{MappedFile, Module, ModuleProblem, Opener, Seen, UnwindModules, own_vdso};
 pub use regs::UserRegs;
 pub use space::{AddressSpace, Mapping};
 pub use stats::{Stop, UnwindStats};

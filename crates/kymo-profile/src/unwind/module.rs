@@ -1,6 +1,7 @@
 //! The store of modules: one entry per file, shared by all processes and threads.
 
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -12,9 +13,34 @@ use hashbrown::HashMap;
 
 use super::elf::{ElfParts, Image};
 use super::frames::Frames;
+use crate::timeline::FileId;
 
-/// Opens the file of a module: path as mapped in the target, build id (empty when not known).
-pub type Opener = dyn Fn(&[u8], &[u8]) -> io::Result<Image> + Send + Sync;
+/// What is known of a module's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappedFile<'a> {
+    /// The path as mapped in the target.
+    pub path: &'a [u8],
+    /// The build id, empty when not known.
+    pub build_id: &'a [u8],
+    /// Device and inode, all 0 when not known: two files of one path are two modules.
+    pub file_id: FileId,
+    /// Who had it mapped where when it was first seen: a process that may still run, for whoever has to find its files.
+    pub seen: Option<Seen>,
+}
+
+/// A mapping of a running process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The process.
+    pub pid: i32,
+    /// First address (AVMA).
+    pub start: u64,
+    /// First address behind it (AVMA).
+    pub end: u64,
+}
+
+/// Opens the file of a module.
+pub type Opener = dyn Fn(&MappedFile<'_>) -> io::Result<Image> + Send + Sync;
 
 /// How many bytes of unwind data a store keeps unless told otherwise.
 const DEFAULT_BUDGET_BYTES: u64 = 2 << 30;
@@ -42,7 +68,7 @@ pub struct UnwindModules {
     known: RwLock<HashMap<Key, Arc<Module>, foldhash::fast::RandomState>>,
 }
 
-type Key = (Box<[u8]>, Box<[u8]>);
+type Key = (Box<[u8]>, Box<[u8]>, FileId);
 
 impl Default for UnwindModules {
     fn default() -> Self {
@@ -72,11 +98,15 @@ impl UnwindModules {
     /// The module of a mapped file, by the path in the mapping and the build id (empty when not known).
     /// `None` for names that stand for memory without a file (`//anon`, `[heap]`, `anon_inode:...`).
     pub fn module(&self, path: &[u8], build_id: &[u8]) -> Option<Arc<Module>> {
-        if !names_a_file(path) {
+        self.module_of(&MappedFile { path, build_id, ..MappedFile::default() })
+    }
+
+    /// As [`module`](UnwindModules::module), for a file of which more is known.
+    pub fn module_of(&self, file: &MappedFile<'_>) -> Option<Arc<Module>> {
+        if !names_a_file(file.path) {
             return None;
         }
-        let wanted = LookUp { path, build_id };
-        if let Some(module) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&wanted) {
+        if let Some(module) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&LookUp(file)) {
             return Some(Arc::clone(module));
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -85,14 +115,17 @@ impl UnwindModules {
         let fresh = || {
             Arc::new(Module {
                 id,
-                path: path.into(),
-                build_id: build_id.into(),
+                path: file.path.into(),
+                build_id: file.build_id.into(),
+                file_id: file.file_id,
+                seen: file.seen,
                 shared: Arc::clone(&self.shared),
                 frames: OnceLock::new(),
                 code: OnceLock::new(),
             })
         };
-        Some(Arc::clone(known.entry((path.into(), build_id.into())).or_insert_with(fresh)))
+        let key = (file.path.into(), file.build_id.into(), file.file_id);
+        Some(Arc::clone(known.entry(key).or_insert_with(fresh)))
     }
 
     /// How many bytes of unwind data are kept.
@@ -107,15 +140,18 @@ impl UnwindModules {
 }
 
 /// A key that borrows.
-#[derive(Hash)]
-struct LookUp<'a> {
-    path: &'a [u8],
-    build_id: &'a [u8],
+struct LookUp<'a>(&'a MappedFile<'a>);
+
+impl Hash for LookUp<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As the tuple of the key.
+        (self.0.path, self.0.build_id, self.0.file_id).hash(state);
+    }
 }
 
 impl hashbrown::Equivalent<Key> for LookUp<'_> {
     fn equivalent(&self, key: &Key) -> bool {
-        *self.path == *key.0 && *self.build_id == *key.1
+        *self.0.path == *key.0 && *self.0.build_id == *key.1 && self.0.file_id == key.2
     }
 }
 
@@ -124,6 +160,8 @@ pub struct Module {
     id: u32,
     path: Box<[u8]>,
     build_id: Box<[u8]>,
+    file_id: FileId,
+    seen: Option<Seen>,
     shared: Arc<Shared>,
     frames: OnceLock<Option<Frames>>,
     code: OnceLock<Option<Image>>,
@@ -161,8 +199,12 @@ impl Module {
             .as_ref()
     }
 
+    fn file(&self) -> MappedFile<'_> {
+        MappedFile { path: &self.path, build_id: &self.build_id, file_id: self.file_id, seen: self.seen }
+    }
+
     fn load(&self) -> Result<Frames, String> {
-        let image = (self.shared.open)(&self.path, &self.build_id).map_err(|e| e.to_string())?;
+        let image = (self.shared.open)(&self.file()).map_err(|e| e.to_string())?;
         let parts = ElfParts::read(&image)?;
         if let Some(found) = &parts.build_id
             && !self.build_id.is_empty()
@@ -189,12 +231,12 @@ impl Module {
     /// The file, opened anew.
     #[cfg(test)]
     pub(super) fn image(&self) -> io::Result<Image> {
-        (self.shared.open)(&self.path, &self.build_id)
+        (self.shared.open)(&self.file())
     }
 
     /// Some bytes of machine code, to recognise a signal trampoline where no unwind data covers it.
     pub(super) fn code_at(&self, file_offset: u64) -> Option<[u8; 19]> {
-        let image = self.code.get_or_init(|| (self.shared.open)(&self.path, &self.build_id).ok()).as_ref()?;
+        let image = self.code.get_or_init(|| (self.shared.open)(&self.file()).ok()).as_ref()?;
         image.read(file_offset, 19)?.try_into().ok()
     }
 }
@@ -220,11 +262,12 @@ fn names_a_file(path: &[u8]) -> bool {
     }
 }
 
-fn open_here(path: &[u8], _build_id: &[u8]) -> io::Result<Image> {
-    if path == b"[vdso]" {
+/// Opens the path on this machine, and the vdso of this process for `[vdso]`.
+fn open_here(file: &MappedFile<'_>) -> io::Result<Image> {
+    if file.path == b"[vdso]" {
         return own_vdso();
     }
-    let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    let path = Path::new(std::ffi::OsStr::from_bytes(file.path));
     // A mapped device is not a module, and opening one may have effects.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -233,7 +276,10 @@ fn open_here(path: &[u8], _build_id: &[u8]) -> io::Result<Image> {
 }
 
 /// The vdso of this process: the kernel gives every process of one boot the same one.
-fn own_vdso() -> io::Result<Image> {
+///
+/// # Errors
+/// When this process has none, or /proc cannot be read.
+pub fn own_vdso() -> io::Result<Image> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let range = maps
         .lines()

@@ -16,7 +16,7 @@ use skip::skip;
 
 /// A store that finds this image under every path.
 fn store_of(bytes: Arc<[u8]>) -> UnwindModules {
-    UnwindModules::with_opener(Box::new(move |_, _| Ok(Image::Bytes(Arc::clone(&bytes)))), u64::MAX)
+    UnwindModules::with_opener(Box::new(move |_| Ok(Image::Bytes(Arc::clone(&bytes)))), u64::MAX)
 }
 
 /// A mapping of the whole image at the addresses that its first executable segment states.
@@ -262,10 +262,8 @@ fn another_build_of_a_file_is_refused() {
 /// Checks that names of memory without a file are no modules, that equal keys share one, and that the budget holds.
 #[test]
 fn what_is_a_module() {
-    let modules = UnwindModules::with_opener(
-        Box::new(|_, _| std::fs::File::open("/proc/self/exe").map(Image::File)),
-        1,
-    );
+    let modules =
+        UnwindModules::with_opener(Box::new(|_| std::fs::File::open("/proc/self/exe").map(Image::File)), 1);
     for name in [&b"//anon"[..], b"[heap]", b"[stack]", b"anon_inode:[perf_event]", b""] {
         assert!(modules.module(name, b"").is_none(), "{}", String::from_utf8_lossy(name));
     }

@@ -22,6 +22,7 @@ fn options(selector: &str) -> Options {
         sample_cpu: false,
         period: false,
         counts: false,
+        raw_stacks: false,
         no_samples: false,
         delay: None,
         clock: None,

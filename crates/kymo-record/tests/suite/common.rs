@@ -33,6 +33,7 @@ pub(crate) fn options(selector: &str, targets: TargetSpec, output: &Path) -> Opt
         sample_cpu: false,
         period: false,
         counts: false,
+        raw_stacks: false,
         no_samples: false,
         delay: None,
         clock: None,

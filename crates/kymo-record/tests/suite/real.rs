@@ -77,24 +77,31 @@ fn several_events() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    for (name, call_graph, compress) in [
-        ("none", CallGraph::None, None),
-        ("fp", CallGraph::FramePointers, Some(1)),
-        ("dwarf", CallGraph::Dwarf { stack_bytes: 1024 }, Some(3)),
+    for (name, call_graph, compress, raw_stacks) in [
+        ("none", CallGraph::None, None, false),
+        ("fp", CallGraph::FramePointers, Some(1), false),
+        ("raw", CallGraph::Dwarf { stack_bytes: 1024 }, Some(3), true),
+        ("unwound", CallGraph::Dwarf { stack_bytes: 1024 }, None, false),
+        ("packed", CallGraph::Dwarf { stack_bytes: 1024 }, Some(3), false),
     ] {
         let path = directory.path().join(name);
         let mut options = options("cpu-clock,page-faults", command(BUSY), &path);
-        (options.call_graph, options.compress) = (call_graph, compress);
+        (options.call_graph, options.compress, options.raw_stacks) = (call_graph, compress, raw_stacks);
         let summary = record(options);
         let mut ids = std::collections::HashSet::new();
-        let mut stacks = 0;
+        let (mut stacks, mut chains) = (0, 0);
         each_sample(&open(&path), |sample| {
             ids.insert(sample.id);
             stacks += u64::from(sample.user_stack.is_some_and(|stack| !stack.is_empty()));
+            let user = |chain: kymo_data::Words<'_>| chain.iter().any(|word| word == -512_i64 as u64);
+            chains += u64::from(sample.callchain.is_some_and(user));
         });
         assert!(ids.len() >= 2, "{name}: both events sampled");
         assert_eq!(samples_in(&path), summary.account.samples, "{name}");
-        assert_eq!(stacks > 0, name == "dwarf", "{name}");
+        assert_eq!(stacks > 0, name == "raw", "{name}");
+        assert_eq!(chains > 0, matches!(name, "fp" | "unwound" | "packed"), "{name}");
+        let unwound = summary.unwound.map(|unwound| unwound.stats.samples);
+        assert_eq!(unwound, matches!(name, "unwound" | "packed").then_some(chains), "{name}");
     }
 }
 

@@ -49,9 +49,12 @@ pub(crate) struct RecordArgs {
     /// Record call chains along frame pointers (this is the default)
     #[arg(short = 'g')]
     chains: bool,
-    /// How to record call chains: fp, or dwarf[,BYTES] for a copy of the stack that the report unwinds
+    /// How to record call chains: fp along frame pointers, or dwarf[,BYTES] by unwind data from a copy of so much of the stack
     #[arg(long, value_name = "MODE", value_parser = parse_call_graph)]
     call_graph: Option<CallGraph>,
+    /// Keep the copies of stacks, for the report to unwind, instead of unwinding them while recording
+    #[arg(long)]
+    raw_stacks: bool,
     /// Record no call chains
     #[arg(long, conflicts_with_all = ["chains", "call_graph"])]
     no_call_graph: bool,
@@ -399,6 +402,7 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         sample_cpu: args.sample_cpu,
         period: args.period,
         counts: args.stat,
+        raw_stacks: args.raw_stacks,
         no_samples: args.no_samples,
         delay,
         clock: args.clockid,
@@ -443,7 +447,7 @@ fn finish(
     fail_on_loss: bool,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
-    let Summary { bytes, wakeups, account, exit, write_error, unfollowed, remarks } = summary;
+    let Summary { bytes, wakeups, account, unwound, exit, write_error, unfollowed, remarks } = summary;
     let name = match output {
         Output::File(path) => path.display().to_string(),
         Output::Stdout => "-".to_owned(),
@@ -456,6 +460,9 @@ fn finish(
             "[ kymo record: Captured and wrote {megabytes:.3} MB {name} ({} samples) ]",
             account.samples
         );
+        if let Some(unwound) = unwound {
+            eprintln!("[ kymo record: {unwound} ]");
+        }
         eprintln!("[ kymo record: {account} ]");
         if unfollowed > 0 {
             words.say(&format!(

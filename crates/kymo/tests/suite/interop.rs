@@ -282,7 +282,7 @@ scenarios! {
     dlopen,
     /// Checks two tracepoints with their raw fields.
     tracepoint_raw,
-    /// Checks stacks that are unwound at report time.
+    /// Checks stacks that are unwound: by perf at report time, by kymo while recording.
     dwarf,
     /// Checks a group whose leader reads its members.
     group,
@@ -312,6 +312,20 @@ scenarios! {
     monotonic_clock,
     /// Checks names that a just-in-time compiler left in /tmp/perf-PID.map.
     perf_map,
+}
+
+/// Checks that perf reads stacks that kymo kept as they are without a word, and unwinds them as kymo does.
+#[test]
+fn raw_stacks_by_kymo() {
+    if !ready("interop::raw_stacks_by_kymo", &[Need::Perf, Need::Program("python3")]) {
+        return;
+    }
+    let flags = &["-F", "199", "--call-graph", "dwarf,4096", "--raw-stacks", "-e", "cpu-clock:u"];
+    let recording = Scenario { name: "raw_stacks", flags, ..*Scenario::named("dwarf") }.record(&kymo());
+    assert!(uses_unwinder(&recording));
+    let mut found = complaints(&recording);
+    found.extend(disagreements(&recording));
+    judge(&recording, &found);
 }
 
 /// Checks that a pipe-mode stream by perf is read as perf reads it.

@@ -264,6 +264,7 @@ fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
         sample_cpu: false,
         period: false,
         counts: false,
+        raw_stacks: false,
         no_samples: false,
         delay: None,
         clock: None,

@@ -1,0 +1,70 @@
+//! In which order rings were looked at: a clock that every look advances, of use where no other clock is the same for all CPUs.
+//!
+//! A look has a tick before its ring's head is read and one after. If the tick before a look at ring B is later than the tick after a look
+//! at ring A, B's head was read later than A's: then whatever was in any ring before a record that the look at A found is known to the look
+//! at B, if it was in ring B.
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The clock.
+#[derive(Debug, Default)]
+pub(crate) struct Ticks(AtomicU64);
+
+impl Ticks {
+    /// A number that is larger than all before; what the caller reads afterwards is read after them, too.
+    pub(crate) fn tick(&self) -> u64 {
+        // AcqRel: the looks stand in one order, and neither head is read on the wrong side of its ticks.
+        self.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+/// When a ring was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Before its head was read.
+    pub(crate) before: u64,
+    /// After that.
+    pub(crate) after: u64,
+}
+
+/// Asks a drain to look at its rings now, and to tell also what it finds empty.
+#[derive(Debug)]
+pub(crate) struct Poke {
+    asked: AtomicBool,
+    fd: OwnedFd,
+}
+
+impl Poke {
+    /// A poke for one drain.
+    pub(crate) fn new() -> io::Result<Poke> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Poke { asked: AtomicBool::new(false), fd })
+    }
+
+    /// Asks. Cheap while the drain has not come to it yet.
+    pub(crate) fn ask(&self) {
+        // AcqRel: whoever takes the question looks at the rings after it was asked.
+        if !self.asked.swap(true, Ordering::AcqRel) {
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether somebody has asked since the last call.
+    pub(crate) fn take(&self) -> bool {
+        // The first look is cheap: nobody asks most of the time.
+        self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Readable when somebody has asked, until [`Poke::woken`].
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none is missed.
+    pub(crate) fn woken(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Unwinds user stacks while recording: samples with registers and 8 KiB of stack become samples with a call chain of some hundred bytes.
+//!
+//! *It gets* the drains' messages; *it gives* the writer the same messages, in the same order for each ring, with the samples rewritten.
+//! What perf and kymo read is an ordinary recording of call chains: its events' attrs say so ([`reduced`]).
+//!
+//! ```text
+//!  drains ---> one channel ---> scan: names, forks, mappings, ends ---> Order (by moment)
+//!                                 |                                       |  up to the last sample of what is due
+//!                                 '-> buffers with samples -> Order ------+---> Worker: LiveSpaces, Unwinder
+//!                                     (held until all rings were                  |  rewrites in place
+//!                                      looked at after them)                      '---> writer
+//! ```
+//!
+//! # Invariants
+//! - I1: a sample is unwound after every record of a mapping, fork or exec that is older, in whichever ring it was (`order`).
+//! - I2: messages of one ring leave in the order in which they came; none is lost or doubled; so the writer's rounds stay right.
+//! - I3: no sample is dropped: one that cannot be unwound completely keeps what was got, and the cause is counted ([`Unwound`]).
+//! - I4: drains never wait for this. What waits here is bounded by the pool: when most of it waits, what waits longest goes on with
+//!   the mappings that are known, and is counted.
+//! - I5: what is kept of tasks and mappings does not grow with the length of the recording (`LiveSpaces`), nor the files' unwind data
+//!   beyond a fixed budget (`files`).
+//! - I6: a sample whose rules are known costs no allocation.
+//!
+//! # Why the chains are not as the kernel writes them
+//! The kernel writes return addresses. A return address behind a call that never returns belongs to the next function, and readers look
+//! addresses up as they are. The chains here have the addresses that perf gives when it unwinds the stack's bytes itself, one byte
+//! into the call: every reader then finds the function and line of the call, and a reduced recording shows what a raw one shows.
+mod files;
+mod order;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub(crate) use rewrite::reduced;
+
+use crate::account::Unwound;
+use crate::drain::Message;
+use crate::look::Poke;
+use crate::pool::Pool;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, abi};
+use kymo_perf::sys;
+use kymo_profile::timeline::{Moment, SideEvent};
+use order::{Order, Side, Times};
+use rustix::process::setpriority_process;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use worker::Worker;
+
+/// So long samples wait for rings on which nothing happens before those are looked at.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Where real-time priority is not permitted: below the writer, above what is observed.
+const NICE: i32 = -18;
+
+/// The stage between drains and writer.
+pub(crate) struct Reducer<'a> {
+    events: Arc<Events>,
+    /// Each drain's poke, by ring.
+    pokes: Vec<&'a Poke>,
+    pool: &'a Pool,
+    order: Order<Message>,
+    /// What the positions of records are counted on from.
+    position: u64,
+    worker: Worker,
+    out: Sender<Message>,
+}
+
+impl<'a> Reducer<'a> {
+    /// For events as the kernel writes their samples. `pokes`: the poke of each ring's drain. `pool`: what buffers come from.
+    pub(crate) fn new(
+        specs: &[EventSpec],
+        pokes: Vec<&'a Poke>,
+        pool: &'a Pool,
+        out: Sender<Message>,
+    ) -> Self {
+        let events = specs.iter().enumerate();
+        let events = events.map(|(index, spec)| Event::new(spec.attr.clone(), spec.ids.clone(), index));
+        let events = Arc::new(Events::new(events.collect()));
+        let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
+        let order = Order::new(pokes.len());
+        Reducer { events, pokes, pool, order, position: 1, worker, out }
+    }
+
+    /// Nothing that was there before the recording matters: samples need not wait until it is listed.
+    pub(crate) fn nothing_before(mut self) -> Self {
+        self.order.begin();
+        self
+    }
+
+    /// Reduces until all drains have ended.
+    pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Unwound {
+        // What is not reduced in time fills the pool. Nice values would do less: they count only within a group of processes, and
+        // many systems make each session such a group.
+        if sys::run_early().is_err()
+            && let Err(error) = setpriority_process(None, NICE)
+        {
+            tracing::debug!(%error, "the reducer runs at ordinary priority");
+        }
+        let buffers = self.pool.count();
+        let mut asked = Instant::now();
+        loop {
+            let message = if self.order.held() == 0 {
+                messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                messages.recv_timeout(PATIENCE)
+            };
+            match message {
+                Ok(message) => {
+                    self.accept(message);
+                    // What came meanwhile may be what others wait for.
+                    messages.try_iter().take(self.pokes.len()).for_each(|message| self.accept(message));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while let Some((_, message)) = self.order.take() {
+                self.finish(message);
+            }
+            // Enough waits, or long enough.
+            if self.order.held() > buffers / 8 || self.order.held() > 0 && asked.elapsed() >= PATIENCE {
+                asked = Instant::now();
+                self.order.lagging().for_each(|ring| self.pokes[ring].ask());
+            }
+            while self.order.held() > buffers * 3 / 4
+                && let Some((_, message)) = self.order.take_early()
+            {
+                self.finish(message);
+            }
+        }
+        self.order.end();
+        while let Some((_, message)) = self.order.take() {
+            self.finish(message);
+        }
+        let mut counts = self.worker.counts();
+        counts.early_buffers = self.order.early();
+        counts
+    }
+
+    fn accept(&mut self, message: Message) {
+        match &message {
+            Message::Synthesized(records) => {
+                self.scan(records);
+                self.order.begin();
+                // It goes first, as without this stage: markers may follow once the writer has it.
+                let _ = self.out.send(message);
+            }
+            Message::Empty { ring, look, .. } => {
+                let (ring, look) = (*ring, *look);
+                self.order.hold(ring, look, None, message);
+                self.order.emptied(ring, look);
+            }
+            Message::Full { ring, buffer, len, look, emptied, .. } => {
+                let (ring, look, emptied) = (*ring, *look, *emptied);
+                let times = self.scan(&buffer[..*len]);
+                self.order.hold(ring, look, times, message);
+                if emptied {
+                    self.order.emptied(ring, look);
+                }
+            }
+        }
+    }
+
+    /// Collects what samples are unwound by; tells the times of the samples.
+    fn scan(&mut self, bytes: &[u8]) -> Option<Times> {
+        let time_at = self.events.list.first().and_then(|event| time_offset(&event.attr));
+        let (mut at, mut times) = (0, None::<Times>);
+        while let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) {
+            let Some(body) = bytes.get(at + 8..at + usize::from(header.size)) else { break };
+            let record = RawRecord { header, body, position: self.position };
+            match header.kind {
+                abi::PERF_RECORD_SAMPLE => {
+                    let time = time_at.and_then(|at| body.get(at..at + 8)?.try_into().ok());
+                    let time = time.map_or(0, u64::from_le_bytes);
+                    let known = times.get_or_insert(Times { first_ns: time, last_ns: time });
+                    known.first_ns = known.first_ns.min(time);
+                    known.last_ns = known.last_ns.max(time);
+                }
+                abi::PERF_RECORD_MMAP
+                | abi::PERF_RECORD_MMAP2
+                | abi::PERF_RECORD_COMM
+                | abi::PERF_RECORD_FORK
+                | abi::PERF_RECORD_EXIT => self.side(&record),
+                _ => {}
+            }
+            at += usize::from(header.size);
+            self.position += u64::from(header.size);
+        }
+        times
+    }
+
+    fn side(&mut self, record: &RawRecord<'_>) {
+        let Ok(parsed) = record.parse() else { return };
+        let side = match &parsed {
+            Record::Exit(task) => Some(Side::Ended { tid: task.tid }),
+            parsed => SideEvent::of(parsed).map(Side::Event),
+        };
+        if let Some(side) = side {
+            self.order.event(Moment::new(self.events.sample_id(record).time, record.position), side);
+        }
+    }
+
+    /// Reduces what is due and hands it on.
+    fn finish(&mut self, mut message: Message) {
+        while let Some((moment, side)) = self.order.due() {
+            self.worker.side(moment, &side);
+        }
+        if let Message::Full { buffer, len, .. } = &mut message {
+            *len = self.worker.records(&mut buffer[..*len]);
+            *buffer = self.pool.compact(std::mem::take(buffer), *len);
+            self.worker.forget_before(self.order.floor_ns());
+        }
+        // It fails only after the writer's panic.
+        let _ = self.out.send(message);
+    }
+}
+
+/// Where a sample's body has its time: the same for all events of a recording.
+fn time_offset(attr: &Attr) -> Option<usize> {
+    let before = abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID;
+    let words = (attr.sample_type & before).count_ones() as usize;
+    (attr.sample_type & abi::PERF_SAMPLE_TIME != 0).then_some(8 * words)
+}

@@ -1,0 +1,98 @@
+//! Unwinds the samples of buffers, in place.
+use super::order::Side;
+use super::rewrite::{rewrite, room};
+use crate::account::Unwound;
+use kymo_data::{Events, RawRecord, RecordHeader, Sample, StackParts, abi};
+use kymo_profile::timeline::{LiveSpaces, Moment};
+use kymo_profile::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use std::sync::Arc;
+
+/// One thread's part: what it knows of tasks and mappings, and its unwinder.
+pub(super) struct Worker {
+    events: Arc<Events>,
+    spaces: LiveSpaces,
+    modules: Arc<UnwindModules>,
+    unwinder: Unwinder,
+    frames: Vec<u64>,
+    counts: Unwound,
+}
+
+impl Worker {
+    /// `events`: as the kernel writes their samples.
+    pub(super) fn new(events: Arc<Events>, modules: Arc<UnwindModules>) -> Worker {
+        // The addresses that perf would give for the stack's bytes: within the call, where every reader looks for it.
+        let unwinder = Unwinder::new(Convention::Perf);
+        let (frames, counts) = (Vec::with_capacity(MAX_FRAMES), Unwound::default());
+        Worker { events, spaces: LiveSpaces::new(), modules, unwinder, frames, counts }
+    }
+
+    /// Takes in what is needed to know for the samples that follow.
+    pub(super) fn side(&mut self, moment: Moment, side: &Side) {
+        match side {
+            Side::Event(event) => self.spaces.apply(moment, event, &self.modules),
+            Side::Ended { tid } => self.spaces.ended(moment, *tid),
+        }
+    }
+
+    /// No sample that is still to come is older.
+    pub(super) fn forget_before(&mut self, floor_ns: u64) {
+        self.spaces.prune(floor_ns);
+    }
+
+    /// Rewrites the samples among these records; the records then are the first bytes, as many as are returned.
+    pub(super) fn records(&mut self, bytes: &mut [u8]) -> usize {
+        let (mut from, mut to) = (0, 0);
+        while let Some(header) = bytes.get(from..).and_then(RecordHeader::parse) {
+            let size = usize::from(header.size);
+            if size < 8 || from + size > bytes.len() {
+                break;
+            }
+            to += match self.sample(header, bytes, from) {
+                Some((parts, user)) => {
+                    rewrite(bytes, from, size, &parts, to, user.then_some(self.frames.as_slice()))
+                }
+                None => {
+                    bytes.copy_within(from..from + size, to);
+                    size
+                }
+            };
+            from += size;
+        }
+        // What is no record stays: whoever counts damage sees it.
+        bytes.copy_within(from.., to);
+        to + (bytes.len() - from)
+    }
+
+    /// Unwinds the sample at `from` into `frames`: what of it changes, and whether it has a user's part. `None`: it stays as it is.
+    fn sample(&mut self, header: RecordHeader, bytes: &[u8], from: usize) -> Option<(StackParts, bool)> {
+        if header.kind != abi::PERF_RECORD_SAMPLE {
+            return None;
+        }
+        let body = &bytes[from + 8..from + usize::from(header.size)];
+        let record = RawRecord { header, body, position: 0 };
+        let layout = &self.events.list[self.events.event_of(&record)?].layout;
+        let parts = layout.stack_parts(body)?;
+        let mut sample = Sample::default();
+        layout.parse_into(header.misc, body, &mut sample).ok()?;
+        let stack = sample.user_stack.unwrap_or(&[]);
+        let regs =
+            sample.user_regs.and_then(|regs| UserRegs::from_perf_x86_64(regs.mask, regs.values.iter()));
+        let Some(regs) = regs else { return Some((parts, false)) };
+        if stack.is_empty() {
+            self.counts.without_stack += 1;
+            return Some((parts, false));
+        }
+        let pid = sample.pid.unwrap_or(-1);
+        let moment = Moment { time_ns: sample.time.unwrap_or(0), position: u64::MAX };
+        let space = self.spaces.space(pid, sample.tid.unwrap_or(pid), moment);
+        self.frames.clear();
+        let most = MAX_FRAMES.min(room(&parts));
+        self.unwinder.unwind(space, &regs, stack, most, &mut self.frames);
+        Some((parts, true))
+    }
+
+    /// What came of it.
+    pub(super) fn counts(&self) -> Unwound {
+        Unwound { stats: self.unwinder.stats().clone(), ..self.counts.clone() }
+    }
+}
