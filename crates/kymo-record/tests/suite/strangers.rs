@@ -1,12 +1,15 @@
 //! What a recording holds of programs that nobody asked for, where events are open on every CPU: nothing.
-use crate::common::{each_record, open, options};
+use crate::common::{each_record, open, options, raise, stop_sign};
 use crate::skip::skip;
 use kymo_data::abi;
 use kymo_record::{Plan, Scope, Session, TargetSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// How often the command executes its program.
 const TIMES: usize = 40;
@@ -46,79 +49,187 @@ fn text(body: &[u8], at: usize) -> &str {
     std::str::from_utf8(bytes.split(|&b| b == 0).next().unwrap()).unwrap()
 }
 
+/// Two programs that do nothing, and where a stranger counts.
+struct Programs {
+    directory: tempfile::TempDir,
+    ours: PathBuf,
+    outsider: PathBuf,
+}
+
+impl Programs {
+    fn new(test: &str) -> Option<Programs> {
+        let directory = tempfile::tempdir().unwrap();
+        let [ours, outsider] = ["ours", "outsider"].map(|name| copy_of_true(directory.path().join(name)));
+        let (Some(ours), Some(outsider)) = (ours, outsider) else {
+            skip(test, "there is no program `true`");
+            return None;
+        };
+        std::fs::write(directory.path().join("count"), "").unwrap();
+        Some(Programs { directory, ours, outsider })
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn stranger(&self) -> Stranger {
+        Stranger::start(&self.outsider, &self.file("count"))
+    }
+
+    /// How to record in this scope; `None` where it cannot be had.
+    fn plan(&self, test: &str, targets: TargetSpec) -> Option<Plan> {
+        let mut options = options("cpu-clock", targets, &self.file("perf.data"));
+        (options.scope, options.inherit) = (Some(Scope::Filtered), Some(true));
+        match Plan::resolve(options) {
+            Ok(plan) => Some(plan),
+            Err(error) => {
+                skip(test, &error.to_string());
+                None
+            }
+        }
+    }
+}
+
+/// What a recording says about processes.
+#[derive(Default)]
+struct Said {
+    /// (child, maker).
+    forks: Vec<(i32, i32)>,
+    /// Which kinds of records name a process.
+    kinds: BTreeMap<i32, BTreeSet<u32>>,
+    names: BTreeMap<i32, String>,
+    mapped: BTreeMap<i32, BTreeSet<String>>,
+}
+
+impl Said {
+    /// Of a recording in which no record may mention the outsider.
+    fn read(path: &Path) -> Said {
+        let mut said = Said::default();
+        each_record(&open(path), |kind, body| {
+            let outsider = body.windows(8).any(|bytes| bytes == b"outsider");
+            assert!(!outsider, "a record of kind {kind} names the stranger");
+            match kind {
+                abi::PERF_RECORD_FORK => said.forks.push((i32_at(body, 0), i32_at(body, 4))),
+                abi::PERF_RECORD_COMM => {
+                    said.names.insert(i32_at(body, 0), text(body, 8).to_owned());
+                }
+                abi::PERF_RECORD_MMAP2 if i32_at(body, 0) > 0 => {
+                    said.mapped.entry(i32_at(body, 0)).or_default().insert(text(body, 64).to_owned());
+                }
+                abi::PERF_RECORD_EXIT | abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2 => {}
+                _ => return,
+            }
+            said.kinds.entry(i32_at(body, 0)).or_default().insert(kind);
+        });
+        said
+    }
+
+    fn has(&self, pid: i32, kind: u32) -> bool {
+        self.kinds.get(&pid).is_some_and(|kinds| kinds.contains(&kind))
+    }
+
+    /// All processes, which must be one family: the root, and what it and its children made.
+    fn family(&self, root: Option<i32>) -> BTreeSet<i32> {
+        let made = || self.forks.iter().filter(|&&(child, _)| Some(child) != root);
+        let mut family: BTreeSet<i32> = made().map(|&(child, _)| child).collect();
+        let roots: BTreeSet<i32> =
+            made().map(|&(_, maker)| maker).filter(|pid| !family.contains(pid)).collect();
+        assert_eq!(roots.len(), 1, "{roots:?}");
+        assert!(root.is_none_or(|root| roots.contains(&root)), "{root:?} {roots:?}");
+        family.extend(roots);
+        let others: Vec<_> =
+            self.kinds.iter().filter(|&(&pid, _)| pid >= 0 && !family.contains(&pid)).collect();
+        // Of a running process, the child that was made when it was followed already, but before the events were on.
+        let early = |pid| root.is_some() && !self.has(pid, abi::PERF_RECORD_FORK);
+        assert!(others.len() <= 1 && others.iter().all(|&(&pid, _)| early(pid)), "{others:?}");
+        family
+    }
+
+    /// How many have executed `program` and are there from their fork to their exit; those must have all that belongs to it.
+    fn whole(&self, program: &Path) -> usize {
+        let name = program.file_name().unwrap().to_str().unwrap();
+        let whole = |&&pid: &&i32| {
+            self.names[&pid] == name
+                && self.has(pid, abi::PERF_RECORD_FORK)
+                && self.has(pid, abi::PERF_RECORD_EXIT)
+        };
+        let pids: Vec<&i32> = self.names.keys().filter(whole).collect();
+        for pid in &pids {
+            let mapped = &self.mapped[pid];
+            assert!(mapped.contains(program.to_str().unwrap()), "{mapped:?}");
+            assert!(mapped.iter().any(|name| name.contains("libc")), "{mapped:?}");
+        }
+        pids.len()
+    }
+}
+
 /// Checks that a recording of a command that forks and executes a lot has the forks, names, mappings and exits of all its processes, and not a
 /// word about another program that does the same meanwhile, nor about anybody else.
 #[test]
 fn only_ours() {
     let test = "strangers::only_ours";
-    let directory = tempfile::tempdir().unwrap();
-    let [ours, outsider] = ["ours", "outsider"].map(|name| copy_of_true(directory.path().join(name)));
-    let (Some(ours), Some(outsider)) = (ours, outsider) else {
-        return skip(test, "there is no program `true`");
-    };
-    let (path, count) = (directory.path().join("perf.data"), directory.path().join("count"));
+    let Some(programs) = Programs::new(test) else { return };
     // Goes on until the stranger has been there, too.
     let script = format!(
         "lines() {{ wc -l < {count}; }}; before=$(lines)
         i=0; while [ $i -lt {TIMES} ]; do {ours}; i=$((i+1)); done
         while [ $(lines) -lt $((before + 3)) ]; do :; done",
-        count = count.display(),
-        ours = ours.display()
+        count = programs.file("count").display(),
+        ours = programs.ours.display()
     );
-    std::fs::write(&count, "").unwrap();
     let command = ["sh", "-c", &script].map(OsString::from).to_vec();
-    let mut options = options("cpu-clock", TargetSpec { command, ..TargetSpec::default() }, &path);
-    options.scope = Some(Scope::Filtered);
-    let plan = match Plan::resolve(options) {
-        Ok(plan) => plan,
-        Err(error) => return skip(test, &error.to_string()),
-    };
-    let stranger = Stranger::start(&outsider, &count);
+    let Some(plan) = programs.plan(test, TargetSpec { command, ..TargetSpec::default() }) else { return };
+    let stranger = programs.stranger();
     let summary = Session::start(plan).unwrap().run(None).unwrap();
     drop(stranger);
-    assert_eq!(
-        summary.account.ring_full + summary.account.queue_full,
-        0,
-        "nothing is missing for want of room"
-    );
+    let account = &summary.account;
+    assert_eq!(account.ring_full + account.queue_full, 0, "nothing is missing for want of room");
+    let said = Said::read(&programs.file("perf.data"));
+    let family = said.family(None);
+    assert_eq!(said.whole(&programs.ours), TIMES);
+    assert!(family.iter().all(|&pid| said.has(pid, abi::PERF_RECORD_EXIT)));
+}
 
-    let mut makers = Vec::new();
-    let mut named: BTreeMap<i32, BTreeSet<u32>> = BTreeMap::new();
-    let (mut names, mut mapped) = (BTreeMap::new(), BTreeMap::<i32, BTreeSet<String>>::new());
-    each_record(&open(&path), |kind, body| {
-        let outsider = body.windows(8).any(|bytes| bytes == b"outsider");
-        assert!(!outsider, "a record of kind {kind} names the stranger");
-        match kind {
-            abi::PERF_RECORD_FORK => makers.push((i32_at(body, 0), i32_at(body, 4))),
-            abi::PERF_RECORD_COMM => {
-                names.insert(i32_at(body, 0), text(body, 8).to_owned());
-            }
-            abi::PERF_RECORD_MMAP2 if i32_at(body, 0) > 0 => {
-                mapped.entry(i32_at(body, 0)).or_default().insert(text(body, 64).to_owned());
-            }
-            abi::PERF_RECORD_EXIT | abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2 => {}
-            _ => return,
-        }
-        named.entry(i32_at(body, 0)).or_default().insert(kind);
-    });
-
-    // All that was made, back to who was not made meanwhile: the command.
-    let mut family: BTreeSet<i32> = makers.iter().map(|&(child, _)| child).collect();
-    let roots: BTreeSet<i32> =
-        makers.iter().map(|&(_, maker)| maker).filter(|pid| !family.contains(pid)).collect();
-    assert_eq!(roots.len(), 1, "{roots:?}");
-    family.extend(roots);
-    let others: Vec<_> = named.iter().filter(|&(&pid, _)| pid >= 0 && !family.contains(&pid)).collect();
-    assert!(others.is_empty(), "{others:?}");
-
-    let executed: Vec<i32> = names.iter().filter(|(_, name)| *name == "ours").map(|(&pid, _)| pid).collect();
-    assert_eq!(executed.len(), TIMES);
-    for pid in executed {
-        assert!(named[&pid].contains(&abi::PERF_RECORD_FORK) && named[&pid].contains(&abi::PERF_RECORD_EXIT));
-        assert!(mapped[&pid].contains(ours.to_str().unwrap()), "{:?}", mapped[&pid]);
-        assert!(mapped[&pid].iter().any(|name| name.contains("libc")), "{:?}", mapped[&pid]);
+/// Checks the same for a process that runs already, named as a process and as a thread: from some moment on all its children are there, and
+/// nobody else's.
+#[test]
+fn only_those_of_a_running_process() {
+    let test = "strangers::only_those_of_a_running_process";
+    let Some(programs) = Programs::new(test) else { return };
+    let _stranger = programs.stranger();
+    let target = Stranger::start(&programs.ours, &programs.file("ours.count"));
+    let pid = target.0.id() as i32;
+    for by_thread in [false, true] {
+        let ids = vec![pid];
+        let targets = if by_thread {
+            TargetSpec { tids: ids, ..TargetSpec::default() }
+        } else {
+            TargetSpec { pids: ids, ..TargetSpec::default() }
+        };
+        let Some(plan) = programs.plan(test, targets) else { return };
+        let session = Session::start(plan).unwrap();
+        let (stop, path) = (stop_sign(), programs.file("perf.data"));
+        // Until the recording tells of some children; should it never, the end of this wait makes the test fail below.
+        let (name, deadline) =
+            (programs.ours.as_os_str().as_bytes(), Instant::now() + Duration::from_secs(60));
+        let enough = || {
+            let bytes = std::fs::read(&path).unwrap_or_default();
+            bytes.windows(name.len()).filter(|window| window == &name).count() > 4 * TIMES
+        };
+        let summary = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !enough() && Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                raise(&stop);
+            });
+            session.run(Some(stop.as_fd())).unwrap()
+        });
+        let account = &summary.account;
+        assert_eq!(account.ring_full + account.queue_full, 0, "nothing is missing for want of room");
+        let said = Said::read(&path);
+        let family = said.family(Some(pid));
+        assert!(said.whole(&programs.ours) > TIMES / 2);
+        assert!(family.len() > TIMES / 2);
     }
-    assert!(
-        family.iter().all(|pid| named.get(pid).is_some_and(|kinds| kinds.contains(&abi::PERF_RECORD_EXIT)))
-    );
 }

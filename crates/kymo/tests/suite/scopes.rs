@@ -235,3 +235,48 @@ fn perf_reads_them() {
         assert_eq!(at_pages.count(), touched.len(), "{scope}");
     }
 }
+
+/// Ends a program that would never end.
+struct Endless(std::process::Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Checks that the filtered scope's recording says nothing about a program that forks and executes all the time beside the observed one, and
+/// that perf and kymo name the observed functions of every process from it.
+#[test]
+fn strangers_are_left_out() {
+    let test = "strangers_are_left_out";
+    if !ready(test, &[Need::Perf, Need::Program("cc")]) {
+        return;
+    }
+    let (folder, program) = (fresh_folder(test), build("forkexec.c", &[]));
+    let (file, outsider) = (text(&folder.join("filtered.data")), folder.join("outsider"));
+    fs::copy(crate::tools::find("true").expect("every system has it"), &outsider).expect("a copy");
+    let script = format!("while :; do {}; done", text(&outsider));
+    let _stranger = Endless(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"));
+    let arguments =
+        ["record", "-e", "cpu-clock", "--scope", "filtered", "-o", &file, "--", &text(&program), "4"];
+    let said = kymo().run(arguments);
+    if said.stderr.contains("is not possible here") {
+        return skip(test, said.stderr.lines().last().unwrap_or_default());
+    }
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let listed = perf().succeed(["script", "--show-mmap-events", "--show-task-events", "-i", &file]);
+    assert!(!listed.stdout.contains("outsider"), "{}", listed.stdout);
+    for kind in ["PERF_RECORD_FORK", "PERF_RECORD_EXIT", "PERF_RECORD_COMM exec:"] {
+        assert!(listed.stdout.lines().filter(|line| line.contains(kind)).count() >= 4, "{kind}");
+    }
+    for tool in [perf(), kymo()] {
+        let said = tool.succeed(["report", "--stdio", "--sort", "comm,dso,symbol", "-i", &file]);
+        for comm in (0..4).map(|child| format!("after-{child}")) {
+            let named =
+                |line: &str| line.contains(&comm) && line.contains("forkexec") && line.contains("after_");
+            assert!(said.stdout.lines().any(named), "{}: {comm}\n{}", tool.name, said.stdout);
+        }
+    }
+}
