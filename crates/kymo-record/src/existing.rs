@@ -37,8 +37,6 @@ pub(crate) struct Listed {
 
 impl Existing<'_> {
     pub(crate) fn run(self) -> Listed {
-        let (text, modules) = self.kernel.join().unwrap_or_default();
-        let mut records = synth::kernel(&self.attr, text, &modules);
         let options = &self.plan.options;
         let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
         let observed = &self.plan.observed;
@@ -53,8 +51,11 @@ impl Existing<'_> {
                 pids
             }
         };
-        records.extend(self.command);
+        // Processes first, because they may end; the kernel stays.
         let tasks = synth::tasks(&self.attr, &pids, data);
+        let (text, modules) = self.kernel.join().unwrap_or_default();
+        let mut records = synth::kernel(&self.attr, text, &modules);
+        records.extend(self.command);
         records.extend(tasks.records);
         records.extend(build::finished_init());
         Listed { records, files: tasks.files, modules }

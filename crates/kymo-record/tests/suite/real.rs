@@ -8,6 +8,7 @@ use kymo_record::{CallGraph, Error, Output, Plan, Session, Summary, TargetSpec};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Whether this machine lets this user sample its own tasks.
 fn permitted(test: &str) -> bool {
@@ -123,8 +124,17 @@ fn a_process_that_runs() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     let targets = TargetSpec { pids: vec![child.id() as i32], ..TargetSpec::default() };
     let session = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
-    drop(child.stdin.take());
-    let reaper = std::thread::spawn(move || child.wait());
+    let file = path.clone();
+    let reaper = std::thread::spawn(move || {
+        // It may end when it has been listed; should it never be, the check below fails.
+        let (name, deadline) = (b"/bin/", Instant::now() + Duration::from_secs(60));
+        let listed = || std::fs::read(&file).is_ok_and(|bytes| bytes.windows(5).any(|window| window == name));
+        while !listed() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        drop(child.stdin.take());
+        child.wait()
+    });
     let summary = session.run(None).unwrap();
     reaper.join().unwrap().unwrap();
     assert_eq!(summary.exit, None);
