@@ -223,13 +223,17 @@ impl Session {
         // Each buffer has a place, and for each ring a few messages that it is empty.
         let channel = || crossbeam_channel::bounded(Pool::most(buffers) + 4 * self.rings.len());
         let (send, receive) = channel();
+        let attrs = self.events.events.iter().map(|event| &event.request.attr);
+        let mut strangers = Strangers::new(self.observer.ever_followed(), attrs);
         let (reducer, receive, to_reduce) = match &self.unreduced {
             None => (None, receive, None),
             Some(specs) => {
                 let poke_of = |(group, poke): (&(_, Vec<Source<'_>>), _)| vec![poke; group.1.len()];
                 let pokes = groups.iter().zip(&pokes).flat_map(poke_of).collect();
                 let (reduced, written) = channel();
-                let mut reducer = Reducer::new(specs, pokes, &shared.pool, reduced);
+                // Then the writer has none to take out.
+                let mut reducer =
+                    Reducer::new(specs, pokes, &shared.pool, reduced).without(std::mem::take(&mut strangers));
                 if self.plan.observe_command {
                     reducer = reducer.nothing_before();
                 }
@@ -241,10 +245,7 @@ impl Session {
             sink: self.sink,
             walk: self.walk,
             compressor: self.compressor,
-            strangers: Strangers::new(
-                self.observer.ever_followed(),
-                self.events.events.iter().map(|event| &event.request.attr),
-            ),
+            strangers,
             rings: self.rings.len(),
             shared: &shared,
             failed_fd: &failed_fd,

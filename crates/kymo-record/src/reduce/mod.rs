@@ -38,6 +38,7 @@ use crate::account::Unwound;
 use crate::drain::Message;
 use crate::look::Poke;
 use crate::pool::Pool;
+use crate::strangers::Strangers;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, abi};
 use kymo_perf::sys;
@@ -63,6 +64,7 @@ pub(crate) struct Reducer<'a> {
     /// What the positions of records are counted on from.
     position: u64,
     worker: Worker,
+    strangers: Strangers,
     out: Sender<Message>,
 }
 
@@ -79,7 +81,14 @@ impl<'a> Reducer<'a> {
         let events = Arc::new(Events::new(events.collect()));
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(pokes.len());
-        Reducer { events, pokes, pool, order, position: 1, worker, out }
+        let strangers = Strangers::default();
+        Reducer { events, pokes, pool, order, position: 1, worker, strangers, out }
+    }
+
+    /// Takes strangers' records out before anything is remembered of them.
+    pub(crate) fn without(mut self, strangers: Strangers) -> Self {
+        self.strangers = strangers;
+        self
     }
 
     /// Nothing that was there before the recording matters: samples need not wait until it is listed.
@@ -137,8 +146,8 @@ impl<'a> Reducer<'a> {
         counts
     }
 
-    fn accept(&mut self, message: Message) {
-        match &message {
+    fn accept(&mut self, mut message: Message) {
+        match &mut message {
             Message::Synthesized(records) => {
                 self.scan(records);
                 self.order.begin();
@@ -152,6 +161,7 @@ impl<'a> Reducer<'a> {
             }
             Message::Full { ring, buffer, len, look, emptied, .. } => {
                 let (ring, look, emptied) = (*ring, *look, *emptied);
+                *len = self.strangers.remove(&mut buffer[..*len]);
                 let times = self.scan(&buffer[..*len]);
                 self.order.hold(ring, look, times, message);
                 if emptied {
