@@ -99,6 +99,7 @@ mod event;
 mod features;
 mod header;
 pub mod jitdump;
+mod mark;
 mod pass;
 pub mod perf_map;
 mod pipe;
@@ -120,6 +121,7 @@ pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,
 };
+pub use mark::Mark;
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{
     BpfEvent, BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord,

@@ -21,6 +21,7 @@
 //!
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
+//! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind`], [`unwind_samples`]: frames from stacks that were recorded as bytes.
 //! - [`symbols`]: names as perf chooses them; [`functions`], [`resolve`]: stacks with names.
 //! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
@@ -60,6 +61,7 @@ pub mod export;
 pub mod functions;
 pub mod hist;
 pub mod load;
+pub mod loss;
 pub mod profile;
 pub mod resolve;
 #[cfg(test)]

@@ -4,11 +4,17 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use kymo_data::{Recording, abi};
+use kymo_profile::loss::{LossTimeline, text};
 use kymo_profile::profile::Profile;
 use kymo_profile::text::shown;
 
-/// Writes who recorded what, where and when.
-pub(crate) fn write(out: &mut dyn Write, recording: &Recording, input: &Path) -> io::Result<()> {
+/// Writes who recorded what, where and when, and what was lost.
+pub(crate) fn write(
+    out: &mut dyn Write,
+    recording: &Recording,
+    input: &Path,
+    loss: &LossTimeline,
+) -> io::Result<()> {
     let features = &recording.features;
     writeln!(out, "# ========")?;
     writeln!(out, "# file : {}", shown(&input.display().to_string()))?;
@@ -43,6 +49,9 @@ pub(crate) fn write(out: &mut dyn Write, recording: &Recording, input: &Path) ->
         writeln!(out, "# time of first sample : {:.6}", first as f64 / 1e9)?;
         writeln!(out, "# time of last sample : {:.6}", last as f64 / 1e9)?;
         writeln!(out, "# sample duration : {:.3} ms", last.saturating_sub(first) as f64 / 1e6)?;
+    }
+    for (name, value) in text::facts(loss) {
+        writeln!(out, "# {name} : {value}")?;
     }
     writeln!(out, "# ========\n#")
 }

@@ -19,8 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Options, Output, Plan, Rate, Scope, Session,
-    Summary, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LossAccount, Options, Output, Plan, Rate, Scope,
+    Session, Summary, TargetSpec,
 };
 
 use crate::exit;
@@ -133,9 +133,9 @@ pub(crate) struct RecordArgs {
     /// Take no samples, only count
     #[arg(short, long)]
     no_samples: bool,
-    /// End with an error if anything was lost
-    #[arg(long)]
-    fail_on_loss: bool,
+    /// End with an error if anything was lost, or with a percentage, if more of the samples than that were
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, value_parser = super::filter::percent)]
+    fail_on_loss: Option<Option<f64>>,
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -444,7 +444,7 @@ fn finish(
     summary: Summary,
     output: &Output,
     words: &Words,
-    fail_on_loss: bool,
+    fail_on_loss: Option<Option<f64>>,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
     let Summary { bytes, wakeups, account, unwound, exit, write_error, unfollowed, remarks } = summary;
@@ -480,8 +480,13 @@ fn finish(
         }
         bail!("failed to write {name}: {error}; the recording ended there and holds what came before");
     }
-    if fail_on_loss && !account.is_clean() {
-        bail!("{account}, and --fail-on-loss was given");
+    match fail_on_loss {
+        None => {}
+        Some(None) if !account.is_clean() => bail!("{account}, and --fail-on-loss was given"),
+        Some(Some(percent)) if lost_more_than(&account, percent) => {
+            bail!("{account}, and --fail-on-loss={percent} was given")
+        }
+        Some(_) => {}
     }
     // As perf: the signal that ended the command goes first, then the one that ended us, then the command's status.
     Ok(match exit {
@@ -490,6 +495,14 @@ fn finish(
         Some(Exit::Code(code)) => ExitCode::from(code as u8),
         None => ExitCode::SUCCESS,
     })
+}
+
+/// Whether more than this percentage of the samples was lost, or data whose samples nobody counted.
+fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
+    let all = account.samples.saturating_add(account.lost());
+    account.lost() as f64 * 100.0 > percent * all as f64
+        || account.corrupt_bytes > 0
+        || account.unwritten_bytes > 0
 }
 
 /// Ends this process by the signal, or at least as a shell shows such an end.
@@ -513,4 +526,32 @@ fn advice(source: &std::io::Error) -> &'static str {
 fn limit_advice(source: &std::io::Error) -> &'static str {
     let few = source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
     if few { "; permit more in this shell: `ulimit -n 1024`" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the accepted percentage is of all samples, that it itself is accepted, and that data whose samples
+    /// nobody counted is not.
+    #[test]
+    fn accepted_losses() {
+        let account = |samples, ring_full, unwritten_bytes| LossAccount {
+            samples,
+            ring_full,
+            unwritten_bytes,
+            ..LossAccount::default()
+        };
+        let cases = [
+            (account(0, 0, 0), 0.0, false),
+            (account(99, 1, 0), 1.0, false),
+            (account(99, 1, 0), 0.9, true),
+            (account(99, 1, 0), 0.0, true),
+            (account(0, 5, 0), 100.0, false),
+            (account(99, 0, 8), 100.0, true),
+        ];
+        for (account, percent, too_much) in cases {
+            assert_eq!(lost_more_than(&account, percent), too_much, "{account} with {percent} accepted");
+        }
+    }
 }

@@ -147,6 +147,10 @@ pub(crate) struct ReportArgs {
     #[arg(long, conflicts_with_all = ["header", "header_only", "stats"])]
     folded: bool,
 
+    /// Write what was lost, when and in which ring buffer: FILE.json or FILE.txt; - prints a table, or JSON with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stats", "folded", "flamegraph", "html"])]
+    loss: Option<PathBuf>,
+
     #[command(flatten)]
     symbols_from: SymbolArgs,
 
@@ -201,6 +205,18 @@ impl SymbolArgs {
     }
 }
 
+impl ReportArgs {
+    /// Whether only a part of the recording is asked for.
+    fn is_part(&self) -> bool {
+        let words = [&self.comms, &self.dsos, &self.symbols];
+        let tasks = [&self.pid, &self.tid];
+        words.iter().any(|list| !list.is_empty())
+            || tasks.iter().any(|list| !list.is_empty())
+            || self.cpu.is_some()
+            || self.time.is_some()
+    }
+}
+
 /// What the arguments mean for one recording.
 struct Plan {
     load: LoadOptions,
@@ -213,8 +229,19 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     let input = args.file.clone().unwrap_or_else(|| args.input.clone());
     let recording = open::recording(&input)?;
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    if args.header || args.header_only {
-        super::header::write(&mut out, &recording, &input)?;
+    if args.header || args.header_only || args.loss.is_some() {
+        if args.loss.is_some() && args.is_part() {
+            return Err(exit::usage(anyhow::anyhow!(
+                "--loss is about the whole recording: -C, --pid, --tid, --time, -c, -d and -S choose parts of it"
+            )));
+        }
+        let loss = super::loss::scan(&recording, &input, args.jobs, args.quiet)?;
+        if args.header || args.header_only {
+            super::header::write(&mut out, &recording, &input, &loss)?;
+        }
+        if let Some(output) = &args.loss {
+            return super::loss::write(&mut out, &recording, &loss, &input, output, args.json, args.quiet);
+        }
         if args.header_only {
             out.flush()?;
             return Ok(ExitCode::SUCCESS);

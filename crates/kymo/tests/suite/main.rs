@@ -10,6 +10,7 @@
 //! | commands to a recording that runs | `control.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
+//! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -22,6 +23,7 @@ mod damaged;
 mod exports;
 mod fixtures;
 mod interop;
+mod losses;
 mod machine;
 mod programs;
 mod real;

@@ -1,0 +1,167 @@
+//! The obvious account: all records in memory, one after the other, lists of intervals, bins filled at the end.
+
+use super::bins::limit;
+use super::scan::real_time;
+use super::*;
+
+/// A record as a test makes it up. `cpu` is that of its ring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Fake {
+    pub(super) cpu: u32,
+    pub(super) time: u64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum What {
+    Sample { event: usize, bytes: u16 },
+    Comm,
+    Lost(u64),
+    LostSamples { event: usize, lost: u64 },
+    Throttle { event: usize, on: bool },
+    Pause { until: u64 },
+}
+
+/// What `streams` lost; `sizes` are the records' sizes in bytes, `names` the events'.
+pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names: &[&str]) -> LossTimeline {
+    let all = || streams.iter().flatten();
+    let in_ring = |f: &&Fake| !matches!(f.what, What::Pause { .. } | What::LostSamples { .. });
+    let timed = || all().filter(in_ring).filter(|f| real_time(Some(f.time)).is_some());
+    let span = timed().map(|f| (f.time, f.time)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let (first, end) = span.unwrap_or((0, 0));
+    let mut cpus: Vec<u32> = all().filter(|f| !matches!(f.what, What::Pause { .. })).map(|f| f.cpu).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    // The narrowest bins that are few enough.
+    let mut shift = 0;
+    while (end >> shift) - (first >> shift) + 1 > limit(cpus.len()) {
+        shift += 1;
+    }
+    let bin_ns = 1u64 << shift;
+    let (first_bin, last_bin) = (first / bin_ns, end / bin_ns);
+    let cut = |list: Vec<Stretch>| -> Vec<Stretch> {
+        let cut = |s: &Stretch| Stretch { start_ns: s.start_ns.max(first), end_ns: s.end_ns.min(end) };
+        union(&list.iter().map(cut).collect::<Vec<_>>())
+    };
+    let overlap = |list: &[Stretch], bin: u64| -> u64 {
+        let (from, to) = (u128::from(bin) * u128::from(bin_ns), u128::from(bin + 1) * u128::from(bin_ns));
+        let part =
+            |s: &Stretch| u128::from(s.end_ns).min(to).saturating_sub(u128::from(s.start_ns).max(from));
+        list.iter().map(|s| part(s) as u64).sum()
+    };
+    let mut out = LossTimeline { span, bin_ns, first_bin, ..LossTimeline::default() };
+    let mut of_any = Vec::new();
+    for cpu in cpus {
+        let mine = || all().filter(|f| f.cpu == cpu);
+        let sum = |number: &dyn Fn(&Fake) -> u64| mine().map(number).sum::<u64>();
+        let lost_records = sum(&|f| if let What::Lost(lost) = f.what { lost } else { 0 });
+        let lost_samples = sum(&|f| if let What::LostSamples { lost, .. } = f.what { lost } else { 0 });
+        let mut lost = Vec::new();
+        let mut latest = None;
+        for stream in streams {
+            let mut before = None;
+            for fake in stream
+                .iter()
+                .filter(|f| f.cpu == cpu)
+                .filter(in_ring)
+                .filter(|f| real_time(Some(f.time)).is_some())
+            {
+                if let What::Lost(_) = fake.what {
+                    lost.push(Stretch { start_ns: before.unwrap_or(first), end_ns: fake.time });
+                }
+                before = Some(fake.time);
+            }
+            latest = latest.max(before);
+        }
+        if lost_samples > lost_records && span.is_some() {
+            lost.push(Stretch { start_ns: latest.unwrap_or(first), end_ns: end });
+        }
+        let mut throttled = Vec::new();
+        for event in 0..names.len() {
+            let mut since = None;
+            for fake in mine().filter(|f| real_time(Some(f.time)).is_some()) {
+                match fake.what {
+                    What::Throttle { event: e, on: true } if e == event => since = since.or(Some(fake.time)),
+                    What::Throttle { event: e, on: false } if e == event => {
+                        throttled
+                            .extend(since.take().map(|start_ns| Stretch { start_ns, end_ns: fake.time }));
+                    }
+                    _ => {}
+                }
+            }
+            throttled.extend(since.map(|start_ns| Stretch { start_ns, end_ns: end }));
+        }
+        let (lost, throttled) = (union(&lost), cut(throttled));
+        let cell = |bin: u64| {
+            let inside = || timed().filter(|f| f.cpu == cpu && f.time / bin_ns == bin);
+            Cell {
+                samples: inside().filter(|f| matches!(f.what, What::Sample { .. })).count() as u64,
+                bytes: inside().map(sizes).sum(),
+                lost_ns: overlap(&lost, bin),
+                throttled_ns: overlap(&throttled, bin),
+            }
+        };
+        out.rings.push(RingLoss {
+            ring: Ring::Cpu(cpu),
+            samples: sum(&|f| u64::from(matches!(f.what, What::Sample { .. }))),
+            bytes: timed().filter(|f| f.cpu == cpu).map(sizes).sum(),
+            lost_records,
+            lost_chunks: sum(&|f| u64::from(matches!(f.what, What::Lost(_)))),
+            lost_samples,
+            lost_ns: length(&lost),
+            throttles: sum(&|f| u64::from(matches!(f.what, What::Throttle { on: true, .. }))),
+            throttled_ns: length(&throttled),
+            cells: if span.is_some() { (first_bin..=last_bin).map(cell).collect() } else { Vec::new() },
+        });
+        of_any.extend_from_slice(&lost);
+        out.lost.extend(lost.iter().map(|&s| (Ring::Cpu(cpu), s)));
+        out.throttled.extend(throttled.iter().map(|&s| (Ring::Cpu(cpu), s)));
+    }
+    let any = union(&of_any);
+    out.any_lost_ns = length(&any);
+    if span.is_some() && !out.rings.is_empty() {
+        out.any_cells = (first_bin..=last_bin).map(|bin| overlap(&any, bin)).collect();
+    }
+    let pause = |f: &Fake| match f.what {
+        What::Pause { until } => Some(Stretch { start_ns: f.time, end_ns: until }),
+        _ => None,
+    };
+    out.pauses = cut(all().filter_map(pause).collect());
+    for (event, name) in names.iter().enumerate() {
+        let count = |number: &dyn Fn(&What) -> u64| all().map(|f| number(&f.what)).sum::<u64>();
+        out.events.push(EventLoss {
+            name: (*name).to_string(),
+            samples: count(&|w| u64::from(matches!(w, What::Sample { event: e, .. } if *e == event))),
+            lost_samples: count(&|w| match w {
+                What::LostSamples { event: e, lost } if *e == event => *lost,
+                _ => 0,
+            }),
+            throttles: count(&|w| {
+                u64::from(matches!(w, What::Throttle { event: e, on: true } if *e == event))
+            }),
+        });
+    }
+    out
+}
+
+/// Which points of time are in some stretch: between any two neighbouring ends all are or none is.
+fn union(list: &[Stretch]) -> Vec<Stretch> {
+    let mut ends: Vec<u64> = list.iter().flat_map(|s| [s.start_ns, s.end_ns]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let mut out: Vec<Stretch> = Vec::new();
+    for pair in ends.windows(2) {
+        if !list.iter().any(|s| s.start_ns <= pair[0] && pair[1] <= s.end_ns) {
+            continue;
+        }
+        match out.last_mut() {
+            Some(last) if last.end_ns == pair[0] => last.end_ns = pair[1],
+            _ => out.push(Stretch { start_ns: pair[0], end_ns: pair[1] }),
+        }
+    }
+    out
+}
+
+fn length(list: &[Stretch]) -> u64 {
+    list.iter().map(|s| s.end_ns - s.start_ns).sum()
+}

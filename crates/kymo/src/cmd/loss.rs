@@ -1,0 +1,77 @@
+//! `kymo report --loss`: what the recording lost, as a table or JSON.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use kymo_data::Recording;
+use kymo_profile::loss::{self, LossTimeline, json, text};
+
+use crate::exit;
+use crate::terminal::{ReadProgress, say};
+
+/// The form in which the account is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Table,
+    Json,
+}
+
+/// The form that a file's name, or `--json`, asks for.
+fn form(output: &Path, json: bool) -> anyhow::Result<Form> {
+    if output == Path::new("-") {
+        return Ok(if json { Form::Json } else { Form::Table });
+    }
+    match output.extension().and_then(|e| e.to_str()) {
+        Some("json") => Ok(Form::Json),
+        Some("txt") => Ok(Form::Table),
+        _ => bail!(
+            "--loss {}: the name's end says what to write: .json, .txt; or - for a table on stdout",
+            output.display()
+        ),
+    }
+}
+
+/// Reads the recording's losses.
+pub(crate) fn scan(
+    recording: &Recording,
+    input: &Path,
+    jobs: usize,
+    quiet: bool,
+) -> anyhow::Result<LossTimeline> {
+    let progress = ReadProgress::new(quiet);
+    let loss = loss::scan(recording, jobs, &|done, all| progress.at(1, done, all))
+        .with_context(|| format!("failed to read {}", input.display()))?;
+    progress.finish();
+    Ok(loss)
+}
+
+/// Writes the account to `output`, - being `out`.
+pub(crate) fn write(
+    out: &mut dyn Write,
+    recording: &Recording,
+    loss: &LossTimeline,
+    input: &Path,
+    output: &Path,
+    json: bool,
+    quiet: bool,
+) -> anyhow::Result<ExitCode> {
+    let form = form(output, json).map_err(exit::usage)?;
+    if !quiet {
+        for problem in recording.problems.iter().chain(&loss.problems) {
+            say(&problem.to_string());
+        }
+    }
+    let mut bytes = Vec::new();
+    match form {
+        Form::Table => text::write_table(loss, &mut bytes)?,
+        Form::Json => json::write_json(loss, &input.display().to_string(), &mut bytes)?,
+    }
+    if output == Path::new("-") {
+        out.write_all(&bytes).and_then(|()| out.flush()).context("failed to write the loss account")?;
+    } else {
+        std::fs::write(output, &bytes).with_context(|| format!("failed to write {}", output.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,116 @@
+//! `kymo report --loss` and the lines about losses in `--header`, on recordings of perf and of kymo.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::tools::{Need, kymo, perf, ready};
+
+fn account(file: &str, jobs: &str) -> String {
+    kymo().succeed(["report", "-q", "-i", file, "--loss", "-", "--json", "-j", jobs]).stdout
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+fn sum(items: &Value, key: &str) -> u64 {
+    items.as_array().expect("a list").iter().map(|item| number(&item[key])).sum()
+}
+
+/// The numbers that `perf report --stats` prints before each event's name and after it, as (section, type, count).
+fn stats(file: &str) -> Vec<(String, String, u64)> {
+    let said = perf().succeed(["report", "--stats", "-i", file]).stdout;
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in said.lines() {
+        if let Some(name) = line.strip_suffix("stats:") {
+            section = name.trim().to_string();
+        } else if let Some((kind, count)) = line.split_once(" events:") {
+            let count = count.split_whitespace().next().and_then(|c| c.parse().ok()).expect("a count");
+            found.push((section.clone(), kind.trim().to_string(), count));
+        }
+    }
+    found
+}
+
+/// Checks that of a recording in which perf lost most samples, kymo reads what perf reads: LOST records, samples kept
+/// and lost by event; and that the account holds together and is the same whatever number of threads read it.
+#[test]
+fn perf_s_losses_are_those_that_perf_counts() {
+    let needs = [Need::Perf, Need::Root, Need::Tracepoints];
+    if !ready("perf_s_losses_are_those_that_perf_counts", &needs) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, options) in [("plain", &[][..]), ("packed", &["-z"][..]), ("threads", &["--threads"][..])] {
+        let path = folder.path().join(name);
+        let file = path.to_str().expect("text");
+        let record = ["record", "-a", "-e", "sched:sched_switch", "-c", "1", "--call-graph", "dwarf,8192"];
+        let rest = ["-m", "2", "-o", file, "--", "perf", "bench", "sched", "pipe", "-l", "3000"];
+        perf().succeed(record.iter().chain(options).chain(&rest));
+        let text = account(file, "1");
+        assert_eq!(text, account(file, "3"), "{name}");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        let stats = stats(file);
+        let by = |section: &str, kind: &str| {
+            stats.iter().find(|(s, k, _)| s == section && k == kind).map_or(0, |(_, _, count)| *count)
+        };
+        assert_eq!(number(&json["lost_chunks"]), by("Aggregated", "LOST"), "{name}");
+        assert_eq!(number(&json["samples"]), by("Aggregated", "SAMPLE"), "{name}");
+        let events = json["events"].as_array().expect("a list");
+        assert!(
+            by(events[0]["name"].as_str().expect("a name"), "SAMPLE") > 0,
+            "{name}: perf names the event alike"
+        );
+        for event in events {
+            let section = event["name"].as_str().expect("a name");
+            assert_eq!(number(&event["samples"]), by(section, "SAMPLE"), "{name}: {section}");
+            assert_eq!(number(&event["lost_samples"]), by(section, "LOST_SAMPLES"), "{name}: {section}");
+        }
+        for key in ["samples", "lost_records", "lost_chunks"] {
+            assert_eq!(number(&json[key]), sum(&json["rings"], key), "{name}: {key}");
+        }
+        let rings = json["rings"].as_array().expect("a list");
+        let most = rings.iter().map(|r| number(&r["lost_ns"])).max().expect("a ring");
+        let (any, elapsed) = (number(&json["any_lost_ns"]), number(&json["elapsed_ns"]));
+        assert!(
+            most <= any && any <= elapsed && any <= sum(&json["rings"], "lost_ns"),
+            "{name}: {text:.900}"
+        );
+        for ring in rings {
+            let of_ring = |i: &&Value| i["kind"] == "loss" && i["ring"] == ring["ring"];
+            let intervals = json["intervals"].as_array().expect("a list").iter().filter(of_ring);
+            let length: u64 = intervals.map(|i| number(&i["end_ns"]) - number(&i["start_ns"])).sum();
+            assert_eq!(length, number(&ring["lost_ns"]), "{name}: {}", ring["ring"]);
+        }
+        let header = kymo().succeed(["report", "-i", file, "--header-only"]).stdout;
+        let lost = format!("# lost : {} of ", json["lost"]);
+        assert!(json["lost"] == 0 || header.contains(&lost), "{name}: {header}");
+        let table = kymo().succeed(["report", "-q", "-i", file, "--loss", "-"]).stdout;
+        assert!(table.contains("CPU 0") && table.contains("sched:sched_switch"), "{name}: {table}");
+    }
+}
+
+/// Checks that small recordings of all kinds lost nothing, say so, and count the samples that the report counts; and
+/// that `--loss` refuses what it cannot do instead of ignoring it.
+#[test]
+fn recordings_without_losses() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings");
+    for name in ["plain.data", "pipe.data", "threads.dir", "compressed.data", "group.data", "switch.data"] {
+        let path = folder.join(name);
+        let file = path.to_str().expect("text");
+        let json: Value = serde_json::from_str(&account(file, "0")).expect("JSON");
+        assert_eq!((&json["schema"], &json["lost"]), (&"kymo-loss".into(), &0.into()), "{name}");
+        let records = number(&json["samples"]);
+        assert!(records > 0 && sum(&json["rings"], "samples") == records, "{name}");
+        let header = kymo().succeed(["report", "-i", file, "--header-only"]).stdout;
+        assert!(header.contains(&format!("# lost : 0 of {records} samples")), "{name}: {header}");
+    }
+    let file = folder.join("plain.data");
+    let file = file.to_str().expect("text");
+    for options in [&["--loss", "x.png"][..], &["--loss", "-", "-C", "0"], &["--loss", "-", "--stats"]] {
+        let said = kymo().run([&["report", "-i", file], options].concat());
+        assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);
+    }
+}
