@@ -160,6 +160,16 @@ impl<W: WriteAt> Writer<W> {
         self.lock().next
     }
 
+    /// Up to here the file is whole: everything before was written.
+    pub fn contiguous(&self) -> u64 {
+        self.lock().contiguous
+    }
+
+    /// Up to here the header tells of records.
+    pub fn published(&self) -> u64 {
+        self.lock().published
+    }
+
     /// What the records go to.
     pub fn get_ref(&self) -> &W {
         &self.out

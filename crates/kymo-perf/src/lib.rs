@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Guarantees
-//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs` and `bpf/sys.rs` only. Everything that opens events goes through the trait
+//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs` and `bpf/sys.rs` only. Everything that opens events goes through the trait
 //!   [`sys::Kernel`], so that refusals can be tested on a machine that refuses nothing.
 //! - What a fallback changed is a [`evlist::Note`], never silence. After an error no descriptor is left open.
 //! - The texts of /proc, /sys and tracefs are read as untrusted input.
@@ -28,6 +28,7 @@
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
+//! - [`uring`]: writes to a file that the kernel does by itself, several at once.
 //! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their samples.
 //!
 //! # Example
@@ -64,4 +65,5 @@ pub mod ring;
 pub mod selector;
 pub mod sys;
 pub mod tracefs;
+pub mod uring;
 pub mod workload;

@@ -16,6 +16,8 @@ pub struct LossAccount {
     pub at_the_end: u64,
     /// Bytes that were skipped because a ring's counters made no sense.
     pub corrupt_bytes: u64,
+    /// Samples that were drained but could not be written.
+    pub unwritten: u64,
     /// Bytes that were drained but could not be written.
     pub unwritten_bytes: u64,
     /// How often the kernel throttled an event because samples came too fast. The samples in between do not exist.
@@ -25,7 +27,7 @@ pub struct LossAccount {
 impl LossAccount {
     /// Records lost, whatever the cause.
     pub fn lost(&self) -> u64 {
-        self.ring_full + self.queue_full + self.at_the_end
+        self.ring_full + self.queue_full + self.at_the_end + self.unwritten
     }
 
     /// Whether nothing was lost in any way.
@@ -45,6 +47,7 @@ impl fmt::Display for LossAccount {
             (self.ring_full, "ring full"),
             (self.queue_full, "writer too slow"),
             (self.at_the_end, "at the end"),
+            (self.unwritten, "not written"),
             (self.corrupt_bytes, "bytes in damaged rings"),
             (self.unwritten_bytes, "bytes not written"),
             (self.throttled, "times throttled"),

@@ -68,6 +68,7 @@ mod account;
 mod attr;
 mod build_ids;
 mod control;
+mod disk;
 mod drain;
 mod existing;
 mod formats;
@@ -94,6 +95,7 @@ mod writer;
 
 pub use account::{LossAccount, Unwound};
 pub use control::{Answer, Channel, ControlError, ControlSpec};
+pub use disk::WriteError;
 pub use options::{CallGraph, Clock, Delay, Options, Rate, TargetSpec};
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};

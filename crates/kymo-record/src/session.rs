@@ -1,6 +1,7 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::{LossAccount, Unwound};
 use crate::control::{self, Channel};
+use crate::disk::WriteError;
 use crate::drain::{self, Message, Shared, Source};
 use crate::existing::{self, Existing, KernelThread};
 use crate::look::{Poke, Ticks};
@@ -90,7 +91,7 @@ pub struct Summary {
     /// How the command ended, if there was one and it did.
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
-    pub write_error: Option<io::Error>,
+    pub write_error: Option<WriteError>,
     /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
     pub unfollowed: u64,
     /// What else the user should know.
@@ -571,7 +572,7 @@ impl Finish<'_> {
         let (lost, records) = self.lost();
         let mut error = written.error.take();
         if error.is_none() {
-            error = written.sink.append(&records).err();
+            error = written.sink.append(&records, 0).err();
         }
         if self.build_ids {
             self.features.build_ids = self.build_ids(&written.walk);
@@ -580,35 +581,28 @@ impl Finish<'_> {
         if let Some(compressor) = &written.compressor {
             self.features.compressed = Some(compressor.info());
         }
-        let mut bytes = written.sink.bytes();
-        let mut unwritten_bytes = written.unwritten_bytes;
-        match written.sink.finish(&self.features) {
-            Ok(cut) => {
-                unwritten_bytes += cut;
-                bytes = bytes.saturating_sub(cut);
-            }
-            // After a first error this one is no news.
-            Err(late) if error.is_none() => error = Some(late),
-            Err(_) => {}
-        }
+        let finished = written.sink.finish(&self.features);
+        // What the disk said first knows the place; what reached the writer of it is only that it failed.
+        let write_error = finished.error.or(error).map(WriteError::from);
         let told = written.ring_full + written.queue_full;
         let account = LossAccount {
-            samples: written.walk.samples,
+            samples: written.walk.samples.saturating_sub(finished.lost_samples),
             ring_full: written.ring_full,
             queue_full: written.queue_full,
             at_the_end: lost.saturating_sub(told),
             corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),
-            unwritten_bytes,
+            unwritten: written.unwritten_samples + finished.lost_samples,
+            unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
             throttled: written.walk.throttled,
         };
         let wakeups = shared.wakeups.load(Ordering::Relaxed);
         Summary {
-            bytes,
+            bytes: finished.bytes,
             wakeups,
             account,
             unwound: None,
             exit: None,
-            write_error: error,
+            write_error,
             unfollowed: 0,
             remarks: Vec::new(),
         }

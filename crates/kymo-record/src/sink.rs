@@ -1,17 +1,20 @@
 //! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
+use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::Opened;
-use crate::walk::whole_records_bytes;
 use kymo_data::{EventSpec, Features, PipeWriter, Writer};
 use std::fs::File;
 use std::io;
 
-/// So much is written at once.
-const PIECE_BYTES: usize = 128 << 10;
-
 /// Where records go.
 pub(crate) enum Sink {
-    File(Writer<File>),
-    Pipe { writer: PipeWriter<File>, bytes: u64 },
+    File(Box<Landing<File>>),
+    Pipe {
+        writer: PipeWriter<Stream>,
+        bytes: u64,
+        /// Samples that did not get through.
+        lost_samples: u64,
+        failed: Option<io::Error>,
+    },
 }
 
 impl Sink {
@@ -24,53 +27,52 @@ impl Sink {
         all: &Features,
     ) -> io::Result<Sink> {
         Ok(match output {
-            Opened::File(file) => Sink::File(Writer::create_with_features(file, events, early)?),
-            Opened::Pipe(file) => Sink::Pipe { writer: PipeWriter::create(file, events, all)?, bytes: 0 },
+            Opened::File(file) => {
+                let port = open_port(&file, Choice::from_env());
+                let writer = Writer::create_with_features(Retrying(file), events, early)?;
+                Sink::File(Box::new(Landing::new(writer, port)))
+            }
+            Opened::Pipe(file) => {
+                let writer = PipeWriter::create(Stream(file), events, all)?;
+                Sink::Pipe { writer, bytes: 0, lost_samples: 0, failed: None }
+            }
         })
     }
 
-    /// Appends whole records.
-    pub(crate) fn append(&mut self, records: &[u8]) -> io::Result<()> {
+    /// Appends whole records, with so many samples among them.
+    pub(crate) fn append(&mut self, records: &[u8], samples: u64) -> io::Result<()> {
         match self {
-            Sink::File(writer) => {
-                // In pieces, so that a full disk takes whole records as long as it can.
-                let mut rest = records;
-                while rest.len() > PIECE_BYTES {
-                    let whole = whole_records_bytes(rest, PIECE_BYTES);
-                    let (piece, after) = rest.split_at(if whole == 0 { rest.len() } else { whole });
-                    writer.append(piece)?;
-                    rest = after;
+            Sink::File(landing) => landing.append(records, samples),
+            Sink::Pipe { writer, bytes, lost_samples, failed } => {
+                let result = writer.append(records);
+                match &result {
+                    Ok(()) => *bytes += records.len() as u64,
+                    Err(error) => {
+                        *lost_samples += samples;
+                        failed.get_or_insert(error.kind().into());
+                    }
                 }
-                writer.append(rest)
-            }
-            Sink::Pipe { writer, bytes } => {
-                *bytes += records.len() as u64;
-                writer.append(records)
+                result
             }
         }
     }
 
-    /// Makes what was appended readable for whoever opens the file now.
-    pub(crate) fn publish(&mut self) -> io::Result<()> {
+    /// Makes what was appended readable for whoever opens the file now; without `all`, what of it has reached the file so far.
+    pub(crate) fn publish(&mut self, all: bool) -> io::Result<()> {
         match self {
-            Sink::File(writer) => writer.publish(),
+            Sink::File(landing) => landing.publish(all),
             Sink::Pipe { .. } => Ok(()),
         }
     }
 
-    /// How large the recording is.
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Completes the recording.
+    pub(crate) fn finish(self, features: &Features) -> Finished {
         match self {
-            Sink::File(writer) => writer.file_bytes(),
-            Sink::Pipe { bytes, .. } => *bytes,
-        }
-    }
-
-    /// Completes the recording. Returns bytes of records that are lost because a write had failed.
-    pub(crate) fn finish(self, features: &Features) -> io::Result<u64> {
-        match self {
-            Sink::File(writer) => writer.finish(features),
-            Sink::Pipe { writer, .. } => writer.finish().map(|_| 0),
+            Sink::File(landing) => landing.finish(features),
+            Sink::Pipe { writer, bytes, lost_samples, failed } => {
+                let error = writer.finish().err();
+                Finished { bytes, error: failed.or(error), lost_bytes: 0, lost_samples }
+            }
         }
     }
 }

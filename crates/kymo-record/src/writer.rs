@@ -1,4 +1,5 @@
 //! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
+use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
 use crate::round::Rounds;
 use crate::sink::Sink;
@@ -40,6 +41,8 @@ pub(crate) struct Written {
     pub(crate) queue_full: u64,
     /// Bytes that came after the error.
     pub(crate) unwritten_bytes: u64,
+    /// Samples among them.
+    pub(crate) unwritten_samples: u64,
     /// Bytes that were no records.
     pub(crate) corrupt_bytes: u64,
 }
@@ -60,6 +63,7 @@ impl WriterThread<'_> {
             ring_full: 0,
             queue_full: 0,
             unwritten_bytes: 0,
+            unwritten_samples: 0,
             corrupt_bytes: 0,
         };
         let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
@@ -70,7 +74,7 @@ impl WriterThread<'_> {
             let (written, drained) = match message {
                 Message::Synthesized(records) => {
                     complete = true;
-                    (state.append(&records, &mut packed), None)
+                    (state.append(&records, 0, &mut packed), None)
                 }
                 Message::Empty { ring, round, .. } => (Ok(0), Some((ring, round))),
                 Message::Full { ring, mut buffer, len, round, emptied, starved, .. } => {
@@ -93,13 +97,13 @@ impl WriterThread<'_> {
             let due = drained.is_some_and(|(ring, round)| rounds.drained(ring, round));
             let mut result = Ok(());
             if due && complete && since_marker > 0 {
-                result = state.sink.append(&build::finished_round());
+                result = state.sink.append(&build::finished_round(), 0);
                 rounds.next(&self.shared.round);
                 since_marker = 0;
                 unpublished += 8;
             }
             if result.is_ok() && unpublished > 0 && (messages.is_empty() || unpublished >= PUBLISH_BYTES) {
-                result = state.sink.publish();
+                result = state.sink.publish(messages.is_empty());
                 unpublished = 0;
             }
             if let Err(error) = result {
@@ -114,9 +118,10 @@ impl Written {
     fn write(&mut self, records: &[u8], starved: bool, packed: &mut Vec<u8>) -> io::Result<u64> {
         if self.error.is_some() {
             self.unwritten_bytes += records.len() as u64;
+            self.unwritten_samples += count_samples(records);
             return Ok(0);
         }
-        let lost_before = self.walk.lost;
+        let (lost_before, samples_before) = (self.walk.lost, self.walk.samples);
         let whole = self.walk.records(records);
         self.corrupt_bytes += (records.len() - whole) as u64;
         let lost = self.walk.lost - lost_before;
@@ -125,11 +130,11 @@ impl Written {
         } else {
             self.ring_full += lost;
         }
-        self.append(&records[..whole], packed)
+        self.append(&records[..whole], self.walk.samples - samples_before, packed)
     }
 
     /// Compresses and appends whole records; returns how many bytes that made.
-    fn append(&mut self, records: &[u8], packed: &mut Vec<u8>) -> io::Result<u64> {
+    fn append(&mut self, records: &[u8], samples: u64, packed: &mut Vec<u8>) -> io::Result<u64> {
         if self.error.is_some() || records.is_empty() {
             return Ok(0);
         }
@@ -141,7 +146,7 @@ impl Written {
             }
             None => records,
         };
-        self.sink.append(bytes)?;
+        self.sink.append(bytes, samples)?;
         Ok(bytes.len() as u64)
     }
 

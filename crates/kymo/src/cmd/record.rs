@@ -283,6 +283,9 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
             .context("failed to catch signals")?;
     }
+    // A file that may not grow is a write error with a reason, not the end of the recorder; a command gets the signal's default back.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
+        .context("failed to catch signals")?;
     let requests = plan.open.events.clone();
     let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
     let descriptors = plan.descriptors();
@@ -475,10 +478,13 @@ fn finish(
         eprintln!("kymo record: {account}");
     }
     if let Some(error) = write_error {
-        if error.kind() == ErrorKind::BrokenPipe {
-            return Ok(ExitCode::SUCCESS);
+        if error.source.kind() == ErrorKind::BrokenPipe {
+            // As any program whose reader has gone, but with a word about it.
+            words.say("whoever read the recording has gone; it ended there");
+            return Ok(killed_by(signal_hook::consts::SIGPIPE));
         }
-        bail!("failed to write {name}: {error}; the recording ended there and holds what came before");
+        let advice = error.advice();
+        bail!("failed to write {name} {error}; what came before is complete; {advice}");
     }
     match fail_on_loss {
         None => {}

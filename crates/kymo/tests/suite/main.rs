@@ -6,6 +6,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
+//! | disks, pipes and limits that fail, a recorder that is stopped | `faults.rs` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
 //! | commands to a recording that runs | `control.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
@@ -21,6 +22,7 @@ mod cli;
 mod control;
 mod damaged;
 mod exports;
+mod faults;
 mod fixtures;
 mod interop;
 mod losses;

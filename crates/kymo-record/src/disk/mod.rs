@@ -1,0 +1,25 @@
+//! How bytes reach the disk, and what happens when it refuses them.
+//!
+//! ```text
+//!  records --> Landing: pieces of whole records --> Port (io_uring, several at once)  --> file
+//!                 |                            \--> pwrite, one at a time            -->
+//!                 +-- answers, in any order: short? the rest again. EINTR, EAGAIN, ENOSPC, EIO? again, so often. else: the end.
+//!                 +-- header: tells only of what has landed without a gap
+//! ```
+//!
+//! Invariants:
+//! - D1: the header never tells of a byte that has not landed, in whatever order pieces land.
+//! - D2: every sample that was appended is either in what the finished file tells of or in [`Finished::lost_samples`].
+//! - D3: no answer of the disk is waited for without bound, and none makes anything wait forever: each piece is tried a bounded number of
+//!   times.
+mod landing;
+mod port;
+mod retry;
+#[cfg(test)]
+mod tests;
+
+pub use retry::WriteError;
+
+pub(crate) use landing::{Finished, Landing, count_samples};
+pub(crate) use port::{Choice, open_port};
+pub(crate) use retry::{Retrying, Stream};

@@ -1,0 +1,203 @@
+//! How often a write is tried, and what to say when it fails for good.
+use kymo_data::WriteAt;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Waits between tries where the disk is full or broken: space may be freed at any moment, but the rings fill meanwhile.
+const WAITS: [Duration; 3] = [millis(2), millis(20), millis(80)];
+/// So often a write that was only interrupted, or should come again, is tried without any progress.
+const INTERRUPTIONS: u32 = 1000;
+
+/// Tests have no time for it.
+const fn millis(count: u64) -> Duration {
+    if cfg!(test) { Duration::ZERO } else { Duration::from_millis(count) }
+}
+
+/// The failure of a write, with the place.
+#[derive(Debug)]
+struct FailedAt {
+    offset: u64,
+    source: io::Error,
+}
+
+impl fmt::Display for FailedAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at offset {}: {}", self.offset, self.source)
+    }
+}
+
+impl std::error::Error for FailedAt {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// Adds the place to an error that has none yet.
+pub(super) fn at(offset: u64, error: io::Error) -> io::Error {
+    if error.get_ref().is_some_and(|inner| inner.is::<FailedAt>()) {
+        return error;
+    }
+    io::Error::new(error.kind(), FailedAt { offset, source: error })
+}
+
+/// Why writing ended early. What came before is in the file.
+#[derive(Debug)]
+pub struct WriteError {
+    /// Where in the recording, in bytes from its start, if that is known.
+    pub offset: Option<u64>,
+    /// What the operating system said.
+    pub source: io::Error,
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        match error.downcast::<FailedAt>() {
+            Ok(failed) => WriteError { offset: Some(failed.offset), source: failed.source },
+            Err(source) => WriteError { offset: None, source },
+        }
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "at offset {offset}: {}", self.source),
+            None => write!(f, "{}", self.source),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl WriteError {
+    /// What to do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOSPC) => {
+                "free some space, or use -z, --max-size or --switch-max-files, or -o in another folder"
+            }
+            Some(Errno::DQUOT) => "free some of your quota, or use -z, --max-size, or -o in another folder",
+            Some(Errno::FBIG) => {
+                "files may not be larger here: see `ulimit -f`, or use -z, --max-size or --switch-output"
+            }
+            Some(Errno::IO) => "the disk may be broken: see `dmesg`; use -o on another one",
+            Some(Errno::PIPE) => "whoever read the pipe has gone",
+            _ => "use -o in another folder",
+        }
+    }
+}
+
+/// How much patience is left for one piece.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    interruptions: u32,
+    refusals: usize,
+}
+
+impl Patience {
+    /// Waits as long as the error deserves; false if it is final.
+    pub(super) fn bears(&mut self, error: &io::Error) -> bool {
+        let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+        if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) {
+            self.interruptions += 1;
+            if self.interruptions > INTERRUPTIONS {
+                return false;
+            }
+            if error.kind() == ErrorKind::WouldBlock {
+                sleep(millis(1));
+            }
+            return true;
+        }
+        let passes = matches!(errno, Some(Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::NOMEM));
+        let Some(&wait) = WAITS.get(self.refusals).filter(|_| passes) else { return false };
+        self.refusals += 1;
+        sleep(wait);
+        true
+    }
+
+    /// Something was written: later trouble is new trouble.
+    pub(super) fn progress(&mut self) {
+        *self = Patience::default();
+    }
+}
+
+/// A place for bytes that can also be made shorter.
+pub(crate) trait Place: WriteAt {
+    /// Gives everything from `len_bytes` on back to the disk.
+    fn cut(&self, len_bytes: u64) -> io::Result<()>;
+}
+
+impl Place for File {
+    fn cut(&self, len_bytes: u64) -> io::Result<()> {
+        self.set_len(len_bytes)
+    }
+}
+
+/// Writes with patience.
+#[derive(Debug)]
+pub(crate) struct Retrying<W>(pub(crate) W);
+
+impl<W: WriteAt> Retrying<W> {
+    /// Writes all, or says how much was written before it failed for good.
+    pub(super) fn write_as_far(&self, bytes: &[u8], offset: u64) -> (usize, io::Result<()>) {
+        let (mut done, mut patience) = (0, Patience::default());
+        while let Some(rest) = bytes.get(done..)
+            && !rest.is_empty()
+        {
+            let place = offset + done as u64;
+            match self.0.write_at(rest, place) {
+                Ok(0) => return (done, Err(at(place, ErrorKind::WriteZero.into()))),
+                Ok(count) => {
+                    done += count.min(rest.len());
+                    patience.progress();
+                }
+                Err(error) if patience.bears(&error) => {}
+                Err(error) => return (done, Err(at(place, error))),
+            }
+        }
+        (done, Ok(()))
+    }
+}
+
+impl<W: WriteAt> WriteAt for Retrying<W> {
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let (done, result) = self.write_as_far(buf, offset);
+        result.map(|()| done)
+    }
+}
+
+/// A pipe that is written to with patience, and waited for if it does not block by itself.
+#[derive(Debug)]
+pub(crate) struct Stream(pub(crate) File);
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(buf) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Whoever reads decides how long that takes, as for a pipe that blocks.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut fds = [PollFd::new(&self.0, PollFlags::OUT)];
+                    match poll(&mut fds, None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
