@@ -39,7 +39,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn of(error: &'a OpenError, requests: &'a [Request], descriptors: Option<u64>) -> Option<Self> {
         let request = requests.get(error.index)?;
-        let task = error.task.unwrap_or(ANY);
+        // Which place was the last is no news where descriptors ran out: the words are about none then.
+        let task = error.task.unwrap_or(if error.shortage.is_some() { 0 } else { ANY });
         Some(Self {
             event: &error.event,
             attr: &request.attr,
@@ -463,6 +464,8 @@ fn too_deep(attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
 }
 
 fn out_of_descriptors(attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
+    /// What the kernel lets a limit be raised to unless it was told otherwise (fs.nr_open).
+    const MOST: u64 = 1 << 20;
     let have = caps.nofile_soft.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let need = attempt.descriptors;
     let wanted =
@@ -470,15 +473,17 @@ fn out_of_descriptors(attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
     let needed =
         need.map_or(String::new(), |need| format!(", and {need} are needed (one per event, task and CPU)"));
     let explanation = Explanation::new(format!(
-        "{}: this process has no descriptor left; its limit is {have}{needed}",
+        "{}: this process has no descriptor left; its limit of open files (RLIMIT_NOFILE) is {have}{needed}",
         attempt.subject()
     ));
-    let fewer = ", or record fewer events, tasks or CPUs";
-    match caps.nofile_hard {
-        Some(hard) if hard < wanted => explanation
-            .run(format!("sudo prlimit --pid $$ --nofile={wanted}"), &format!(" in this shell{fewer}")),
-        _ => explanation.run(format!("ulimit -n {wanted}"), &format!(" in this shell{fewer}")),
-    }
+    let fewer = " in this shell; or record fewer events, tasks or CPUs; or use `--scope filtered` or `-a`, \
+                 which need one per event and CPU however many tasks there are";
+    let command = match caps.nofile_hard {
+        Some(hard) if hard < wanted => format!("sudo prlimit --pid $$ --nofile={wanted}"),
+        _ => format!("ulimit -n {wanted}"),
+    };
+    let nr_open = if wanted > MOST { format!("sudo sysctl fs.nr_open={wanted} && ") } else { String::new() };
+    explanation.run(nr_open + &command, fewer)
 }
 
 fn unsupported(attempt: &Attempt<'_>) -> Explanation {

@@ -138,6 +138,8 @@ impl Session {
         {
             plan.set_command(workload.pid());
         }
+        // Before the first thread starts.
+        evlist::reserve(kernel.as_ref(), &plan.open);
         let text = existing::read_kernel();
         let (observer, events, rings) = open(&kernel, &mut plan)?;
         let ids = events.ids().map_err(system("read the ids of events"))?;

@@ -34,7 +34,7 @@ pub(crate) struct Fallbacks {
 }
 
 /// Descriptors that a process has open beside those of a list, as a guess.
-const OTHERS: u64 = 64;
+pub(crate) const OTHERS: u64 = 64;
 
 impl Fallbacks {
     pub(crate) fn new(kernel: &dyn Kernel, plan: Plan) -> Fallbacks {

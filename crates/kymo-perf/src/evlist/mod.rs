@@ -1,20 +1,29 @@
 //! A list of events, opened for tasks and CPUs: open, map, enable, disable, read the losses, close.
 //!
+//! *You give it* a [`Plan`] with resolved events and [`Targets`], and say which [`Engine`] is to make the calls. *It gives you* an [`Evlist`],
+//! which owns its descriptors and its workers, and whose [`Note`]s say what had to be changed to make the machine accept it.
+//!
 //! ```text
-//!  Plan: events x targets          Evlist: one table of descriptors per event        rings: one per CPU (or task)
-//!  +--------+  +-----------+       event 0   task 0  task 1                          cpu 0 <- event 0 task 0 (mapped)
-//!  | cycles |  | tasks ..  | open   cpu 0     fd      fd                                   <- all others of cpu 0 (redirected)
-//!  | faults |  | cpus ..   |------> cpu 1     fd      fd       map                   cpu 1 <- ...
-//!  +--------+  +-----------+       event 1 ...              -------->
+//!  Plan: events x targets       Shape: what is to be opened now      Units: one per worker's share
+//!  +--------+  +----------+     (batches, leaders, attrs)           CPU-wide: one CPU      tasks: those that ran last there
+//!  | cycles |  | tasks .. |          |                               cpu 0: event 0  fd     event 0  cpu 0  fd fd fd
+//!  | faults |  | cpus ..  |---> open |---> serial: one unit                 event 1  fd              cpu 1  fd fd fd
+//!  +--------+  +----------+          |---> parallel: units side     cpu 1: event 0  fd     event 1 ...
+//!                    ^               |     by side, then a barrier
+//!                    +-- Fallbacks <-+ refused: one decision for the first refusal in serial order
 //! ```
 //!
-//! You give a [`Plan`] with resolved events and [`Targets`]; you get an [`Evlist`] whose [`Note`]s say what had to be changed to
-//! make the machine accept it. [`serial`] is the straightforward opener, and the reference for any cleverer one.
-//!
 //! # Invariants
-//! - **E1** After a success each event has one descriptor per (CPU of the event, surviving task); after a failure no descriptor is left.
+//! - **E1** After a success each event has one descriptor per (CPU of the event, surviving task); after a failure, and after closing,
+//!   no descriptor is left, and none was closed twice.
 //! - **E2** A member's group descriptor is its leader's at the same CPU and the same task.
-//! - **E3** Fallbacks are monotone: precision only falls, features only go, tasks only shrink, exclusion only grows. So opening ends.
+//! - **E3** Fallbacks are monotone: precision only falls, features only go, tasks only shrink, exclusion only grows, groups only dissolve. So
+//!   opening ends.
+//! - **E4** For the same answers of the kernel both engines end with the same table, attrs, tasks, notes, or the same error,
+//!   whatever the number of workers.
+//! - **E5** All descriptors of an event were opened with the same attr: whatever changes it, closes and reopens all of them.
+//! - **E6** Shared state changes only while all workers rest; the calling thread is never moved to another CPU.
+//! - **E7** Members of a group or batch are closed before its leader, which would otherwise leave them enabled by themselves.
 mod batch;
 mod fallback;
 mod note;
@@ -145,6 +154,19 @@ pub enum Engine {
     /// The faster one for the number of descriptors.
     #[default]
     Auto,
+}
+
+impl Plan {
+    /// How many descriptors it needs at most: one per event, CPU and task.
+    pub fn descriptors(&self) -> usize {
+        self.events.len() * self.targets.cpus.len() * self.targets.tasks.len()
+    }
+}
+
+/// Makes room for the plan's descriptors before it is opened. Worth a call while the process has one thread: once threads share the table
+/// of descriptors, the kernel waits for all CPUs each time it grows, which takes some 10 ms.
+pub fn reserve(kernel: &dyn Kernel, plan: &Plan) {
+    kernel.reserve_descriptors(plan.descriptors() + fallback::OTHERS as usize);
 }
 
 /// One event of an open list.

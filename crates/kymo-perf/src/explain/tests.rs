@@ -295,11 +295,15 @@ fn descriptors() {
     let raw = cycles().to_raw();
     let attempt = Attempt { descriptors: Some(2000), ..Attempt::new("cycles", &raw, 5, 1) };
     let told = explain_open(libc::EMFILE, &attempt, &user(2));
-    says(&told, "its limit is 1024, and 2000 are needed", "fewer events");
+    says(&told, "limit of open files (RLIMIT_NOFILE) is 1024, and 2000 are needed", "fewer events");
+    says(&told, "cannot open", "`--scope filtered` or `-a`, which need one per event and CPU");
     assert_eq!(told.command.as_deref(), Some("ulimit -n 2064"));
     let attempt = Attempt { descriptors: Some(90_000), ..attempt };
     let told = explain_open(libc::EMFILE, &attempt, &user(2));
     assert_eq!(told.command.as_deref(), Some("sudo prlimit --pid $$ --nofile=90064"));
+    let attempt = Attempt { descriptors: Some(5_120_000), ..attempt };
+    let command = explain_open(libc::EMFILE, &attempt, &user(2)).command.unwrap();
+    assert!(command.starts_with("sudo sysctl fs.nr_open=5120064 && sudo prlimit"), "{command}");
     says(&explain_open(libc::ENFILE, &attempt, &root()), "whole system", "fs.file-max");
 }
 
