@@ -201,7 +201,8 @@ pub struct Evlist {
 /// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
 pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlist, OpenError> {
     let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
-    let pool = Some(workers(engine, &fallbacks.shape)).filter(|&count| count > 0).map(Pool::start);
+    let pool =
+        Some(workers(engine, kernel.as_ref(), &fallbacks.shape)).filter(|&count| count > 0).map(Pool::start);
     let pool = pool.filter(|pool| pool.len() > 0);
     let units = match &pool {
         Some(pool) => parallel::open(pool, &kernel, &mut fallbacks)?,
@@ -227,12 +228,12 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
     Ok(list)
 }
 
-/// From how many descriptors on workers are worth their start: of CPU-wide events, and of tasks, where it has to be read first where
-/// each ran last. Measured with the example `evlist_speed` on two CPUs, the fewest that can help: see docs/design/0002-event-lists.md.
-const PARALLEL_FROM: (usize, usize) = (128, 512);
+/// From how many descriptors on workers are worth their start. Measured with the example `evlist_speed` on two CPUs, the fewest that can
+/// help: bench/runs/2026-11-21-evlist-speed.txt, docs/design/0002-event-lists.md.
+const PARALLEL_FROM: usize = 128;
 
 /// How many workers to start; 0: none, the calling thread does it.
-fn workers(engine: Engine, shape: &Shape) -> usize {
+fn workers(engine: Engine, kernel: &dyn Kernel, shape: &Shape) -> usize {
     let cpus = shape.cpus.iter().map(Vec::len).max().unwrap_or(0);
     // More would have nothing to do.
     let most = if shape.tasks.len() > 1 { shape.tasks.len() } else { cpus };
@@ -243,11 +244,13 @@ fn workers(engine: Engine, shape: &Shape) -> usize {
         Engine::Auto => {
             // All events of one task are in one context, which one caller at a time can change.
             let divisible = shape.tasks.len() > 1 || shape.tasks == [ANY];
-            let from = if shape.tasks.len() > 1 { PARALLEL_FROM.1 } else { PARALLEL_FROM.0 };
-            if most < 2 || !divisible || shape.descriptors() < from {
+            if most < 2 || !divisible || shape.descriptors() < PARALLEL_FROM {
                 return 0;
             }
-            Some(here().min(most)).filter(|&count| count > 1).unwrap_or(0)
+            let count = here().min(most);
+            let cpu = rustix::thread::sched_getcpu() as u32;
+            let pays = shape.tasks == [ANY] || parallel::pays(kernel, shape, count, cpu);
+            if count > 1 && pays { count } else { 0 }
         }
     }
 }

@@ -193,9 +193,42 @@ fn homes(pool: &Pool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Option<u32
     pool.run(jobs.collect::<Vec<_>>()).into_iter().flatten().collect()
 }
 
-/// One unit per home, none with more than twice its fair share: the rest, and tasks of no known home, go to the smallest.
+/// Tasks that are looked at before it is decided whether the others are.
+const SAMPLE: usize = 32;
+/// What it costs to look where a task ran last, to open, switch and close an event of it, and to reach another CPU for it: measured, in
+/// nanoseconds (docs/design/0002-event-lists.md). Only their ratios matter.
+const LOOK_NS: f64 = 8_000.0;
+const EVENT_NS: f64 = 6_500.0;
+const REACH_NS: f64 = 9_000.0;
+/// What starting workers and waiting for them costs.
+const CREW_NS: f64 = 400_000.0;
+
+/// Whether so many workers would be faster for a list of tasks than the calling thread, which is on the CPU `here`: that depends on where
+/// the tasks ran last. Where all did so here, workers only add the looking.
+pub(crate) fn pays(kernel: &dyn Kernel, shape: &Shape, workers: usize, here: u32) -> bool {
+    let tasks = &shape.tasks;
+    let sample: Vec<i32> = tasks.iter().copied().step_by(tasks.len().div_ceil(SAMPLE).max(1)).collect();
+    let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
+    for home in kernel.last_cpus(&sample).into_iter().flatten() {
+        *homes.entry(home).or_default() += 1;
+    }
+    let (Some(&most), known) = (homes.values().max(), homes.values().sum::<usize>()) else { return false };
+    let elsewhere = 1.0 - homes.get(&here).map_or(0.0, |&count| count as f64 / known as f64);
+    // Opening its first event, and switching each twice.
+    let per_task = shape.descriptors() as f64 / tasks.len() as f64;
+    let switched = per_task * (0..shape.events.len()).filter(|&event| shape.leads(event)).count() as f64
+        / shape.events.len() as f64;
+    let serial = per_task * EVENT_NS + elsewhere * (1.0 + 2.0 * switched) * REACH_NS;
+    let at_once = (known as f64 / most as f64).max(workers as f64 / 4.0).min(workers as f64);
+    let parallel = (LOOK_NS + per_task * EVENT_NS) / at_once;
+    // Twice: what is shared inside the kernel does not divide.
+    serial * tasks.len() as f64 > 2.0 * parallel * tasks.len() as f64 + CREW_NS
+}
+
+/// One unit per home, none with more than four times its fair share: the rest, and tasks of no known home, go to the
+/// smallest. (On few CPUs that caps nothing: there it is dearer to reach elsewhere than to wait.)
 fn by_home(homes: &[Option<u32>], workers: usize) -> Vec<Unit> {
-    let most = (2 * homes.len()).div_ceil(workers.max(1));
+    let most = (4 * homes.len()).div_ceil(workers.max(1));
     let mut units: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut rest = Vec::new();
     for (column, home) in homes.iter().enumerate() {

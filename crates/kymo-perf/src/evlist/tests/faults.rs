@@ -1,4 +1,5 @@
 //! The parallel engine against the serial one, for random lists, random faults and random numbers of workers.
+use crate::evlist::fallback::Fallbacks;
 use crate::evlist::{Engine, Evlist, Note, OpenError, Plan, Request, Targets, open};
 use crate::sys::fake::Call;
 use crate::sys::{ANY, Fake, Perf, attr_bytes, attr_zeroed};
@@ -414,6 +415,21 @@ fn a_clock_covers_more_cpus() {
         let list = open(Arc::<Fake>::clone(&kernel), plan, engine).unwrap();
         assert_eq!(list.descriptors(), 4);
         check_list(&list, &kernel);
+    }
+}
+
+/// Checks that workers are started where tasks ran on other CPUs, not where all of them ran here.
+#[test]
+fn workers_where_they_pay() {
+    let request = Request::new("a", attr_zeroed());
+    let plan = Plan { events: vec![request], targets: Targets::tasks((1..2000).collect(), &[0, 1]) };
+    let shape = Fallbacks::new(&Fake::new(), plan).shape;
+    for (fake, pays) in [
+        (Fake::new().homes(|task| Some(task as u32 / 50 % 2)), true),
+        (Fake::new().homes(|_| Some(0)), false),
+        (Fake::new(), false),
+    ] {
+        assert_eq!(crate::evlist::parallel::pays(&fake, &shape, 2, 0), pays);
     }
 }
 
