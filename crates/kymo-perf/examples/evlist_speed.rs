@@ -26,7 +26,10 @@ fn once(plan: &Plan, engine: Engine) -> Vec<f64> {
         times.push((now - at).as_secs_f64() * 1e6);
         at = now;
     };
-    let mut list = evlist::open(Arc::new(Real), plan.clone(), engine).unwrap();
+    let mut list = evlist::open(Arc::new(Real), plan.clone(), engine).unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(1)
+    });
     lap(&mut times);
     let rings = list.map_rings(128, true).unwrap();
     lap(&mut times);
