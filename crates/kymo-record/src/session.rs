@@ -141,6 +141,9 @@ impl Session {
         // Before the first thread starts.
         evlist::reserve(kernel.as_ref(), &plan.open);
         let text = existing::read_kernel();
+        // A few files for each CPU: on a machine with hundreds that takes longer than opening events.
+        let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
+        let machine = std::thread::spawn(move || machine::features(&version, &cmdline));
         let (observer, events, rings) = open(&kernel, &mut plan)?;
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
@@ -159,7 +162,8 @@ impl Session {
             compressed: compressor.as_ref().map(Compressor::info),
             ..Features::default()
         };
-        let features = features(&plan, &events, &specs, &early);
+        let machine = machine.join().unwrap_or_default();
+        let features = features(machine, &plan, &events, &specs, &early);
         let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
         let opened = output::open(&plan.options.output)?;
         let sink = Sink::create(opened, &specs, &early, &features)
@@ -421,8 +425,15 @@ fn spec(event: &kymo_perf::evlist::Event, ids: Vec<u64>) -> EventSpec {
     EventSpec { attr, ids, name: event.request.name.clone() }
 }
 
-fn features(plan: &Plan, events: &Evlist, specs: &[EventSpec], early: &Features) -> Features {
-    let mut features = machine::features(&plan.options.version, &plan.options.cmdline);
+/// Completes what is known of the machine by what is recorded.
+fn features(
+    machine: Features,
+    plan: &Plan,
+    events: &Evlist,
+    specs: &[EventSpec],
+    early: &Features,
+) -> Features {
+    let mut features = machine;
     features.event_desc = specs.iter().map(EventSpec::desc).collect();
     let leaders =
         events.events.iter().enumerate().map(|(index, event)| event.request.leader.unwrap_or(index));
