@@ -306,6 +306,66 @@ fn left_out(test: &str, file: &str, arguments: &[&str]) -> bool {
                 |line: &str| line.contains(&comm) && line.contains("forkexec") && line.contains("after_");
             assert!(said.stdout.lines().any(named), "{}: {comm}\n{}", tool.name, said.stdout);
         }
+
+/// Checks that a real process of 10,000 threads is recorded in whatever way is permitted, with every thread named in the recording; and
+/// that one descriptor for each either works or is refused with the number needed and the command that permits it.
+#[test]
+fn ten_thousand_threads() {
+    const THREADS: usize = 10_000;
+    let test = "ten_thousand_threads";
+    if !ready(test, &[Need::Program("cc")]) {
+        return;
+    }
+    let folder = fresh_folder(test);
+    let mut target = Command::new(build("sleepers.c", &["-pthread"]))
+        .args([&THREADS.to_string(), "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the sleepers start");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(target.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("a pipe can be read");
+    if line != "ready\n" {
+        let said = target.wait_with_output().expect("they end");
+        skip(test, &String::from_utf8_lossy(&said.stderr));
+        return;
+    }
+    let pid = target.id().to_string();
+    let file = text(&folder.join("default.data"));
+    let said = kymo().run(["record", "-e", "cpu-clock", "-o", &file, "-p", &pid, "--", "true"]);
+    let one_each = text(&folder.join("inherit.data"));
+    let inherit = kymo().run([
+        "record",
+        "-e",
+        "cpu-clock",
+        "--scope",
+        "inherit",
+        "-o",
+        &one_each,
+        "-p",
+        &pid,
+        "--",
+        "true",
+    ]);
+    target.kill().expect("it runs");
+    target.wait().expect("a child");
+    if inherit.code != Some(0) {
+        let words = &inherit.stderr;
+        assert_eq!(inherit.code, Some(1), "{words}");
+        assert!(words.contains("are needed") && words.contains("--nofile="), "{words}");
+        assert!(!Path::new(&one_each).exists(), "nothing was recorded");
+    }
+    if said.code != Some(0) {
+        assert!(said.stderr.contains("--nofile="), "{}", said.stderr);
+        skip(test, "no permission to follow tasks in the kernel, and too few descriptors");
+        return;
+    }
+    if ready(test, &[Need::Perf]) {
+        let script = perf().succeed(["script", "--show-task-events", "-i", &file]);
+        let names =
+            script.stdout.lines().filter(|line| line.contains(&format!("PERF_RECORD_COMM: sleepers:{pid}/")));
+        assert_eq!(names.count(), THREADS + 1);
     }
     true
 }
