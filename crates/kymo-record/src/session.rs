@@ -138,14 +138,12 @@ impl Session {
         {
             plan.set_command(workload.pid());
         }
-        // Before the first thread starts.
-        evlist::reserve(kernel.as_ref(), &plan.open);
-        // A few files for each CPU: on a machine with hundreds that takes longer than opening events.
+        let (observer, events, rings) = open(&kernel, &mut plan)?;
+        // No thread before: it would take a CPU from those who open, and make the kernel wait for all CPUs when the table of descriptors grows.
+        let text = existing::read_kernel();
+        // A few files for each CPU: many, where there are hundreds.
         let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
         let machine = std::thread::spawn(move || machine::features(&version, &cmdline));
-        let (observer, events, rings) = open(&kernel, &mut plan)?;
-        // Not before: it would take a CPU from those who open.
-        let text = existing::read_kernel();
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();

@@ -306,6 +306,8 @@ fn left_out(test: &str, file: &str, arguments: &[&str]) -> bool {
                 |line: &str| line.contains(&comm) && line.contains("forkexec") && line.contains("after_");
             assert!(said.stdout.lines().any(named), "{}: {comm}\n{}", tool.name, said.stdout);
         }
+    }
+}
 
 /// Checks that a real process of 10,000 threads is recorded in whatever way is permitted, with every thread named in the recording; and
 /// that one descriptor for each either works or is refused with the number needed and the command that permits it.
