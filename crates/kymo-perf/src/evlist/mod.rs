@@ -46,7 +46,7 @@ use pool::Pool;
 use shape::{Shape, Slot};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use unit::{Unit, Units};
 
 /// One event to open, resolved to what the kernel wants.
@@ -163,12 +163,6 @@ impl Plan {
     }
 }
 
-/// Makes room for the plan's descriptors before it is opened. Worth a call while the process has one thread: once threads share the table
-/// of descriptors, the kernel waits for all CPUs each time it grows, which takes some 10 ms.
-pub fn reserve(kernel: &dyn Kernel, plan: &Plan) {
-    kernel.reserve_descriptors(plan.descriptors() + fallback::OTHERS as usize);
-}
-
 /// One event of an open list.
 #[derive(Debug)]
 pub struct Event {
@@ -276,8 +270,22 @@ impl Evlist {
     /// # Errors
     /// What the kernel says, which it should not.
     pub fn ids(&self) -> io::Result<Vec<Vec<u64>>> {
-        let ids = |event| self.units.event(&self.shape, event).map(|(_, fd)| self.kernel.id(fd)).collect();
-        (0..self.events.len()).map(ids).collect()
+        let events = self.events.len();
+        let found = Arc::new(Mutex::new(Vec::with_capacity(self.descriptors())));
+        let all = Arc::clone(&found);
+        self.in_units(move |share| {
+            let mut own = Vec::with_capacity(share.unit.len());
+            for (slot, fd) in (0..events).flat_map(|event| share.unit.event(share.shape, event)) {
+                own.push(((slot.event, slot.row, slot.column), share.kernel.id(fd)?));
+            }
+            all.lock().unwrap_or_else(PoisonError::into_inner).append(&mut own);
+            Ok(())
+        })?;
+        let mut found = std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner));
+        found.sort_unstable();
+        let mut ids = vec![Vec::new(); events];
+        found.into_iter().for_each(|((event, ..), id)| ids[event].push(id));
+        Ok(ids)
     }
 
     /// How many descriptors are open.

@@ -307,6 +307,7 @@ fn left_out(test: &str, file: &str, arguments: &[&str]) -> bool {
             assert!(said.stdout.lines().any(named), "{}: {comm}\n{}", tool.name, said.stdout);
         }
     }
+    true
 }
 
 /// Checks that a real process of 10,000 threads is recorded in whatever way is permitted, with every thread named in the recording; and
@@ -369,5 +370,4 @@ fn ten_thousand_threads() {
             script.stdout.lines().filter(|line| line.contains(&format!("PERF_RECORD_COMM: sleepers:{pid}/")));
         assert_eq!(names.count(), THREADS + 1);
     }
-    true
 }
