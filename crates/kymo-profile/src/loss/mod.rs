@@ -2,7 +2,7 @@
 //!
 //! *You give it* a [`kymo_data::Recording`], kymo's or perf's; *it gives you* a [`LossTimeline`]: for every ring the
 //! samples and bytes over time, the stretches of time in which records were lost, throttling and pauses, and for every
-//! event how many samples were kept and lost. [`text`] and [`json`] show it.
+//! event how many samples were kept and lost. [`text`], [`json`] and [`picture`] show it.
 //!
 //! ```text
 //!  ring of CPU 0   rec rec rec . . . . . . LOST rec rec rec rec . . LOST rec
@@ -43,6 +43,7 @@ mod bins;
 pub mod json;
 #[cfg(test)]
 mod model;
+pub mod picture;
 mod scan;
 mod stretch;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Engine against model on made-up recordings, and the named cases.
+//! Engine against model on made-up recordings, the named cases, and the picture.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ fn fake() -> impl Strategy<Value = Fake> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     /// Checks that the engine finds what the model finds, with one worker and with several, in recordings of several
     /// chunks and several files, with losses anywhere, times that go backwards, and records without a time.
@@ -216,4 +216,93 @@ fn nonsense_cpus_are_one_ring() {
     let stream: Vec<Fake> = (0..50).map(|i| sample(1 << 20 | i, 1000 + u64::from(i))).collect();
     let loss = engine(&[stream], 1);
     assert_eq!(loss.rings.iter().map(|r| (r.ring, r.samples)).collect::<Vec<_>>(), [(Ring::Unknown, 50)]);
+}
+
+/// Says what keeps a text from being well-formed XML; knows what the picture uses: no comments, no CDATA, no doctype.
+fn xml_fault(text: &str) -> Option<String> {
+    let entity = |text: &str| {
+        text.split('&')
+            .skip(1)
+            .all(|t| ["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|e| t.starts_with(e)))
+    };
+    let (mut open, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find('<') {
+        let (before, tag) = rest.split_at(at);
+        if before.contains('>') && open.last() != Some(&"style") || !entity(before) {
+            return Some(format!("text: {before}"));
+        }
+        let Some(end) = tag.find('>') else { return Some(format!("no end: {tag}")) };
+        let (tag, after) = (&tag[1..end], &tag[end + 1..]);
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+        if tag.starts_with('/') {
+            if open.pop() != Some(name) {
+                return Some(format!("</{name}> closes another"));
+            }
+        } else {
+            // Attributes: name="value", the value without a quotation mark in it.
+            let words: Vec<&str> = tag[name.len()..].trim_end_matches('/').split('"').collect();
+            let names = words.iter().step_by(2).filter(|w| !w.trim().is_empty());
+            if words.len() % 2 == 0
+                || !names.clone().all(|n| n.starts_with(' ') && n.ends_with('='))
+                || !entity(tag)
+            {
+                return Some(format!("tag: {tag}"));
+            }
+            if !tag.ends_with('/') {
+                open.push(name);
+            }
+        }
+        rest = after;
+    }
+    let control = text.chars().find(|c| c.is_control() && *c != '\n');
+    control
+        .map(|c| format!("control character {c:?}"))
+        .or((!open.is_empty()).then(|| format!("{open:?} is open")))
+}
+
+fn drawn(loss: &LossTimeline) -> (String, String) {
+    let evil = "</script><svg onload=\"x\">&'\x1b\n\u{ffff}";
+    let caption = picture::Caption { command: evil.repeat(20), facts: evil.to_string() };
+    let (mut svg, mut html) = (Vec::new(), Vec::new());
+    picture::svg(loss, &caption, &mut svg).expect("a vector");
+    picture::html(loss, &caption, &mut html).expect("a vector");
+    (String::from_utf8(svg).expect("text"), String::from_utf8(html).expect("text"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Checks that whatever was recorded, the picture is well-formed, the same each time, loads nothing and takes no
+    /// markup from names.
+    #[test]
+    fn pictures_are_well_formed(stream in prop::collection::vec(fake(), 0..60)) {
+        let loss = engine(&[stream], 1);
+        let (svg, html) = drawn(&loss);
+        prop_assert_eq!(xml_fault(&svg), None);
+        prop_assert_eq!((&svg, &html), (&drawn(&loss).0, &drawn(&loss).1));
+        prop_assert!(!svg.contains("onload=\"") && html.matches("</script>").count() == 2);
+        for from_elsewhere in ["href", "src=", "@import", "url(h"] {
+            prop_assert!(!html.contains(from_elsewhere), "{}", from_elsewhere);
+        }
+        prop_assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+}
+
+/// Checks that many CPUs share lanes, so that the picture stays a picture, and that each lane names its CPUs and adds
+/// up what they lost; and that pauses and throttling are drawn and named where they were.
+#[test]
+fn many_rings_share_lanes() {
+    let mut stream = Vec::new();
+    for cpu in 0..272u32 {
+        stream.extend([sample(cpu, 1000), at(cpu, 2000, What::Lost(2)), sample(cpu, 2000)]);
+    }
+    let (plain, _) = drawn(&engine(&[stream.clone()], 1));
+    assert!(plain.matches("<g>").count() <= 65, "at most 64 lanes and the one for all");
+    assert!(plain.contains("CPU 0 - 4: lost 10 records") && plain.contains("CPU 270 - 271: lost 4 records"));
+    assert!(!plain.contains("paused by") && !plain.contains("class=\"throttled\""));
+    stream.push(at(0, 1500, What::Pause { until: 1600 }));
+    stream.push(at(0, 1700, What::Throttle { event: 0, on: true }));
+    let (marked, _) = drawn(&engine(&[stream], 1));
+    assert!(marked.contains("paused by") && marked.contains("class=\"throttled\""));
+    assert!(marked.matches("class=\"pause\"").count() == 2, "the pause and its legend");
 }

@@ -1,4 +1,4 @@
-//! `kymo report --loss`: what the recording lost, as a table or JSON.
+//! `kymo report --loss`: what the recording lost, as a picture, a page, a table or JSON.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use kymo_data::Recording;
-use kymo_profile::loss::{self, LossTimeline, json, text};
+use kymo_profile::loss::{self, LossTimeline, json, picture, text};
 
 use crate::exit;
 use crate::terminal::{ReadProgress, say};
@@ -16,6 +16,8 @@ use crate::terminal::{ReadProgress, say};
 enum Form {
     Table,
     Json,
+    Svg,
+    Html,
 }
 
 /// The form that a file's name, or `--json`, asks for.
@@ -25,9 +27,11 @@ fn form(output: &Path, json: bool) -> anyhow::Result<Form> {
     }
     match output.extension().and_then(|e| e.to_str()) {
         Some("json") => Ok(Form::Json),
+        Some("svg") => Ok(Form::Svg),
+        Some("html" | "htm") => Ok(Form::Html),
         Some("txt") => Ok(Form::Table),
         _ => bail!(
-            "--loss {}: the name's end says what to write: .json, .txt; or - for a table on stdout",
+            "--loss {}: the name's end says what to write: .svg, .html, .json, .txt; or - for a table on stdout",
             output.display()
         ),
     }
@@ -64,9 +68,13 @@ pub(crate) fn write(
         }
     }
     let mut bytes = Vec::new();
+    let source = input.display().to_string();
+    let caption = || picture::Caption::of(recording, &source);
     match form {
         Form::Table => text::write_table(loss, &mut bytes)?,
-        Form::Json => json::write_json(loss, &input.display().to_string(), &mut bytes)?,
+        Form::Json => json::write_json(loss, &source, &mut bytes)?,
+        Form::Svg => picture::svg(loss, &caption(), &mut bytes)?,
+        Form::Html => picture::html(loss, &caption(), &mut bytes)?,
     }
     if output == Path::new("-") {
         out.write_all(&bytes).and_then(|()| out.flush()).context("failed to write the loss account")?;

@@ -147,7 +147,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, conflicts_with_all = ["header", "header_only", "stats"])]
     folded: bool,
 
-    /// Write what was lost, when and in which ring buffer: FILE.json or FILE.txt; - prints a table, or JSON with --json
+    /// Draw what was lost, when and in which ring buffer: FILE.svg or FILE.html (also .json, .txt); - prints a table, or JSON with --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stats", "folded", "flamegraph", "html"])]
     loss: Option<PathBuf>,
 

@@ -89,6 +89,16 @@ fn perf_s_losses_are_those_that_perf_counts() {
         assert!(json["lost"] == 0 || header.contains(&lost), "{name}: {header}");
         let table = kymo().succeed(["report", "-q", "-i", file, "--loss", "-"]).stdout;
         assert!(table.contains("CPU 0") && table.contains("sched:sched_switch"), "{name}: {table}");
+        for (end, begin) in
+            [("svg", "<svg "), ("html", "<!doctype html>"), ("json", "{\n\"schema\""), ("txt", "  ")]
+        {
+            let picture = folder.path().join(format!("{name}.{end}"));
+            let picture = picture.to_str().expect("text");
+            let said = kymo().succeed(["report", "-i", file, "--loss", picture]);
+            let text = std::fs::read_to_string(picture).expect("the picture");
+            assert!(said.stdout.is_empty() && text.starts_with(begin), "{name}: {text:.100}");
+            assert!(text.contains("CPU 0"), "{name}: {end}");
+        }
     }
 }
 
