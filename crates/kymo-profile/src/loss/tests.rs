@@ -242,7 +242,7 @@ fn xml_fault(text: &str) -> Option<String> {
             // Attributes: name="value", the value without a quotation mark in it.
             let words: Vec<&str> = tag[name.len()..].trim_end_matches('/').split('"').collect();
             let names = words.iter().step_by(2).filter(|w| !w.trim().is_empty());
-            if words.len() % 2 == 0
+            if words.len().is_multiple_of(2)
                 || !names.clone().all(|n| n.starts_with(' ') && n.ends_with('='))
                 || !entity(tag)
             {
