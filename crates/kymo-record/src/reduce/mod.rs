@@ -25,6 +25,15 @@
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to the next function, and readers look
 //! addresses up as they are. The chains here have the addresses that perf gives when it unwinds the stack's bytes itself, one byte
 //! into the call: every reader then finds the function and line of the call, and a reduced recording shows what a raw one shows.
+//!
+//! # Why a stack that comes again is walked again
+//! Recognising it exactly means comparing the words that its last walk read: the same cache lines. A walk of 8 frames is some 240 ns of
+//! the 2.6 us that a sample of 8 KiB costs here in all (context switches of the whole machine, buffers cold in the cache); fetching
+//! the lines is most of the rest.
+//!
+//! # One thread
+//! The reducer is one thread: at that price 380,000 samples a second, three times what both CPUs of the machine on which it was
+//! measured produce while they switch tasks as fast as they can. A machine with hundreds of busy CPUs would need several.
 mod files;
 mod order;
 mod rewrite;
