@@ -29,6 +29,14 @@ impl Compressor {
         Ok(Compressor { encoder: Encoder::new(level.cast_signed())?, level, bytes_in: 0, bytes_out: 0 })
     }
 
+    /// Starts another stream with the same level.
+    ///
+    /// # Errors
+    /// As [`Compressor::new`].
+    pub fn again(&self) -> io::Result<Compressor> {
+        Compressor::new(self.level)
+    }
+
     /// Appends to `out` the COMPRESSED records that hold `records`. Everything given can be unpacked from what was
     /// written so far: nothing stays behind.
     ///

@@ -1,8 +1,14 @@
 //! Build IDs of files, read from their program headers: two small reads per file.
-use kymo_perf::proc::build_id_of_notes;
+use crate::synth;
+use kymo_data::BuildId;
+use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
+use kymo_perf::proc::{self, Module, build_id_of_notes};
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// No sane note segment is larger.
 const NOTES_LIMIT: u64 = 1 << 16;
@@ -46,10 +52,28 @@ pub(crate) fn of_file(path: &Path) -> Option<Vec<u8>> {
     None
 }
 
+/// The build IDs of the kernel, its modules and these files, as a header has them.
+pub(crate) fn of_recording(modules: &[Module], files: &HashSet<Vec<u8>>) -> Vec<BuildId> {
+    let entry = |misc, id: Vec<u8>, filename: Vec<u8>| BuildId { misc, pid: -1, id, filename };
+    let kernel =
+        proc::kernel_build_id().map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()));
+    let modules = modules.iter().filter_map(|module| {
+        let id = proc::module_build_id(&module.name)?;
+        Some(entry(PERF_RECORD_MISC_KERNEL, id, synth::module_file(module).into_bytes()))
+    });
+    let mut files: Vec<&Vec<u8>> = files.iter().collect();
+    files.sort_unstable();
+    let files = files.into_iter().filter_map(|name| {
+        let id = of_file(&PathBuf::from(OsStr::from_bytes(name)))?;
+        Some(entry(PERF_RECORD_MISC_USER, id, name.clone()))
+    });
+    kernel.into_iter().chain(modules).chain(files).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::of_file;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     /// Checks a real library against what `file`-like tools see in it: 20 bytes, and nothing for a text file, a directory and a cut
     /// ELF file.

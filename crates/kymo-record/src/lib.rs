@@ -82,7 +82,9 @@ mod pool;
 mod reduce;
 mod round;
 mod scope;
+mod series;
 mod session;
+mod sideband;
 mod sink;
 #[cfg(test)]
 #[path = "../tests/suite/skip.rs"]
@@ -100,4 +102,5 @@ pub use options::{CallGraph, Clock, Delay, Options, Rate, TargetSpec};
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};
 pub use scope::{Choice, Estimate, Scope};
+pub use series::{Limits, Switch};
 pub use session::{Error, Session, Summary};

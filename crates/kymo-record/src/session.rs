@@ -12,13 +12,14 @@ use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
 use crate::reduce::{Reducer, reduced};
 use crate::round::RoundNumber;
+use crate::series::{Limits, Say, Series};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
 use crate::walk::Walk;
 use crate::writer::{WriterThread, Written};
 use crate::{build_ids, machine, synth};
-use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
-use kymo_data::{Attr, BuildId, Compressor, EventSpec, Features, SampleId, build};
+use crossbeam_channel::Sender;
+use kymo_data::{Attr, Compressor, EventSpec, Features, SampleId, build};
 use kymo_perf::evlist::{self, Engine, Evlist, MappedRing, Note, OpenError, RingError};
 use kymo_perf::proc::{self, Module};
 use kymo_perf::sys::{self, Kernel};
@@ -31,7 +32,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -116,6 +117,8 @@ pub struct Session {
     workload: Option<Workload>,
     channel: Option<Channel>,
     observer: Observer,
+    limits: Limits,
+    switches: Option<(OwnedFd, Say)>,
 }
 
 impl Session {
@@ -181,6 +184,8 @@ impl Session {
             workload,
             channel: None,
             observer,
+            limits: Limits::default(),
+            switches: None,
         })
     }
 
@@ -190,6 +195,21 @@ impl Session {
     #[must_use]
     pub fn control(mut self, channel: Channel) -> Session {
         self.channel = Some(channel);
+        self
+    }
+
+    /// Ends the recording at a size, or divides it into several files. Pipes are not divided.
+    #[must_use]
+    pub fn limit(mut self, limits: Limits) -> Session {
+        self.limits = limits;
+        self
+    }
+
+    /// Where the recording is divided into several files: begins another file each time something can be read from `requests`, and tells
+    /// `say` the name of each file that is done.
+    #[must_use]
+    pub fn on_switch(mut self, requests: OwnedFd, say: impl FnMut(&Path) + Send + 'static) -> Session {
+        self.switches = Some((requests, Box::new(say)));
         self
     }
 
@@ -246,6 +266,23 @@ impl Session {
                 (Some(reducer), written, Some(receive))
             }
         };
+        let (ask, asked) = crossbeam_channel::bounded(1);
+        let (requests, say) = match self.switches {
+            Some((requests, say)) => (Some((requests, ask)), say),
+            None => (None, Box::new(|_: &Path| {}) as Say),
+        };
+        let series = match (&self.plan.options.output, self.limits.switch) {
+            (output::Output::File(path), Some(rule)) => Some(Series::new(
+                rule,
+                path.clone(),
+                self.specs.clone(),
+                self.features.clone(),
+                self.plan.options.build_ids,
+                asked,
+                say,
+            )),
+            _ => None,
+        };
         let ready = Barrier::new(groups.len() + 1);
         let writer = WriterThread {
             sink: self.sink,
@@ -254,6 +291,8 @@ impl Session {
             strangers,
             rings: self.rings.len(),
             shared: &shared,
+            max_bytes: self.limits.max_bytes,
+            series,
             failed_fd: &failed_fd,
         };
         let mut workload = self.workload;
@@ -290,7 +329,7 @@ impl Session {
                 (None, Some(scope.spawn(list)))
             };
             let channel = self.channel;
-            let mut control = Control { plan, events, workload: workload.as_mut(), channel };
+            let mut control = Control { plan, events, workload: workload.as_mut(), channel, requests };
             let result = tracking
                 .map_err(system("enable the tracking event"))
                 .and_then(|()| control.run(until, failed_fd.as_fd()));
@@ -315,10 +354,17 @@ impl Session {
             modules: &listed.modules,
             build_ids: plan.options.build_ids,
         };
+        let mut remarks: Vec<String> = match self.limits.max_bytes {
+            Some(limit) if written.full => {
+                let kib = limit.div_ceil(1024);
+                vec![format!("the size limit of {kib} KiB was reached: the recording ended there")]
+            }
+            _ => Vec::new(),
+        };
         let summary = finish.run(written, &shared);
         let exit = workload.as_mut().and_then(|workload| end(workload, ended));
         let unfollowed = self.observer.missed();
-        let remarks = self.observer.remove().into_iter().collect();
+        remarks.extend(self.observer.remove());
         Ok(Summary { exit, unwound, unfollowed, remarks, ..summary })
     }
 }
@@ -470,6 +516,8 @@ struct Control<'a> {
     events: &'a Evlist,
     workload: Option<&'a mut Workload>,
     channel: Option<Channel>,
+    /// Becomes readable when another file is wanted, and whom to tell.
+    requests: Option<(OwnedFd, Sender<()>)>,
 }
 
 impl Control<'_> {
@@ -509,6 +557,8 @@ impl Control<'_> {
             fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let commands = self.channel.as_ref().filter(|_| enable_at.is_none()).and_then(Channel::poll_fd);
             fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let asking = fds.len();
+            fds.extend(self.requests.as_ref().map(|(fd, _)| PollFd::new(fd, PollFlags::IN)));
             let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = left
                 .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
@@ -530,6 +580,17 @@ impl Control<'_> {
                 index += 1;
                 !fired[index - 1]
             });
+            if fired.get(asking) == Some(&true)
+                && let Some((fd, ask)) = &self.requests
+            {
+                let mut many = [0; 64];
+                if matches!(rustix::io::read(fd, &mut many), Ok(0) | Err(_)) {
+                    self.requests = None;
+                } else {
+                    // One that waits to be heard stands for all.
+                    let _ = ask.try_send(());
+                }
+            }
             if enable_at.is_some_and(|at| at <= Instant::now()) {
                 enable_at = None;
                 self.events.enable(false).map_err(system("enable events"))?;
@@ -587,13 +648,18 @@ impl Finish<'_> {
             error = written.sink.append(&records, 0).err();
         }
         if self.build_ids {
-            self.features.build_ids = self.build_ids(&written.walk);
+            self.features.build_ids = build_ids::of_recording(self.modules, &written.walk.files);
         }
         self.features.sample_time = written.walk.times;
         if let Some(compressor) = &written.compressor {
             self.features.compressed = Some(compressor.info());
         }
-        let finished = written.sink.finish(&self.features);
+        let mut finished = written.sink.finish(&self.features);
+        if let Some(series) = &mut written.series
+            && let Err(late) = series.keep()
+        {
+            finished.error.get_or_insert(late);
+        }
         // What the disk said first knows the place; what reached the writer of it is only that it failed.
         let write_error = finished.error.or(error).map(WriteError::from);
         let told = written.ring_full + written.queue_full;
@@ -609,7 +675,7 @@ impl Finish<'_> {
         };
         let wakeups = shared.wakeups.load(Ordering::Relaxed);
         Summary {
-            bytes: finished.bytes,
+            bytes: written.earlier_bytes + finished.bytes,
             wakeups,
             account,
             unwound: None,
@@ -636,22 +702,5 @@ impl Finish<'_> {
             records.extend(build::lost_samples(&spec.attr, &id, lost.lost));
         }
         (total, records)
-    }
-
-    fn build_ids(&self, walk: &Walk) -> Vec<BuildId> {
-        let entry = |misc, id: Vec<u8>, filename: Vec<u8>| BuildId { misc, pid: -1, id, filename };
-        let kernel = proc::kernel_build_id()
-            .map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()));
-        let modules = self.modules.iter().filter_map(|module| {
-            let id = proc::module_build_id(&module.name)?;
-            Some(entry(PERF_RECORD_MISC_KERNEL, id, synth::module_file(module).into_bytes()))
-        });
-        let mut files: Vec<&Vec<u8>> = walk.files.iter().collect();
-        files.sort_unstable();
-        let files = files.into_iter().filter_map(|name| {
-            let id = build_ids::of_file(&PathBuf::from(OsStr::from_bytes(name)))?;
-            Some(entry(PERF_RECORD_MISC_USER, id, name.clone()))
-        });
-        kernel.into_iter().chain(modules).chain(files).collect()
     }
 }

@@ -65,6 +65,14 @@ impl Sink {
         }
     }
 
+    /// How large the recording is with everything that was appended.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Sink::File(landing) => landing.file_bytes(),
+            Sink::Pipe { bytes, .. } => *bytes,
+        }
+    }
+
     /// Completes the recording.
     pub(crate) fn finish(self, features: &Features) -> Finished {
         match self {

@@ -2,10 +2,11 @@
 use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
 use crate::round::Rounds;
+use crate::series::Series;
 use crate::sink::Sink;
 use crate::strangers::Strangers;
-use crate::walk::Walk;
-use crossbeam_channel::Receiver;
+use crate::walk::{Walk, whole_records_bytes};
+use crossbeam_channel::{Receiver, at, never, select};
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
 use std::io;
@@ -25,7 +26,11 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) strangers: Strangers,
     pub(crate) rings: usize,
     pub(crate) shared: &'a Shared,
-    /// Becomes readable when writing has failed.
+    /// The recording ends at this size.
+    pub(crate) max_bytes: Option<u64>,
+    /// The files that it is made of, if it is more than one.
+    pub(crate) series: Option<Series>,
+    /// Becomes readable when writing has failed, or the recording is as large as it may be.
     pub(crate) failed_fd: &'a OwnedFd,
 }
 
@@ -45,6 +50,40 @@ pub(crate) struct Written {
     pub(crate) unwritten_samples: u64,
     /// Bytes that were no records.
     pub(crate) corrupt_bytes: u64,
+    /// The recording is as large as it may be.
+    pub(crate) full: bool,
+    /// The files that it is made of, if it is more than one.
+    pub(crate) series: Option<Series>,
+    /// Bytes in files that are done.
+    pub(crate) earlier_bytes: u64,
+    max_bytes: Option<u64>,
+}
+
+/// What the writer has to do next.
+enum Next {
+    Message(Message),
+    Switch,
+    End,
+}
+
+/// Waits for the next message, or for the moment when another file is wanted.
+fn next(messages: &Receiver<Message>, series: Option<&mut Series>) -> Next {
+    let of = |message: Result<Message, _>| message.map_or(Next::End, Next::Message);
+    let Some(series) = series else { return of(messages.recv()) };
+    let deadline = series.deadline().map_or_else(never, at);
+    select! {
+        recv(messages) -> message => of(message),
+        recv(deadline) -> _ => Next::Switch,
+        recv(series.requests) -> request => {
+            if request.is_err() {
+                // Nobody can ask any more.
+                series.requests = never();
+            } else {
+                return Next::Switch;
+            }
+            of(messages.recv())
+        }
+    }
 }
 
 impl WriterThread<'_> {
@@ -65,25 +104,44 @@ impl WriterThread<'_> {
             unwritten_bytes: 0,
             unwritten_samples: 0,
             corrupt_bytes: 0,
+            full: false,
+            series: self.series,
+            earlier_bytes: 0,
+            max_bytes: self.max_bytes,
         };
         let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
         // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
         // that is made up must be there.
         let mut complete = false;
-        while let Ok(message) = messages.recv() {
+        let mut wanted = false;
+        loop {
+            let message = match next(messages, state.series.as_mut().filter(|_| !wanted)) {
+                Next::Message(message) => Some(message),
+                Next::Switch => None,
+                Next::End => break,
+            };
+            wanted |= message.is_none();
+            let was_full = state.full;
             let (written, drained) = match message {
-                Message::Synthesized(records) => {
+                None => (Ok(0), None),
+                Some(Message::Synthesized(records)) => {
                     complete = true;
+                    if let Some(series) = &mut state.series {
+                        series.sideband.records(&records);
+                    }
                     (state.append(&records, 0, &mut packed), None)
                 }
-                Message::Empty { ring, round, .. } => (Ok(0), Some((ring, round))),
-                Message::Full { ring, mut buffer, len, round, emptied, starved, .. } => {
+                Some(Message::Empty { ring, round, .. }) => (Ok(0), Some((ring, round))),
+                Some(Message::Full { ring, mut buffer, len, round, emptied, starved, .. }) => {
                     let len = self.strangers.remove(&mut buffer[..len]);
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);
                     (written, emptied.then_some((ring, round)))
                 }
             };
+            if state.full && !was_full {
+                let _ = rustix::io::write(self.failed_fd, &1u64.to_ne_bytes());
+            }
             match written {
                 Ok(bytes) => {
                     unpublished += bytes;
@@ -98,9 +156,23 @@ impl WriterThread<'_> {
             let mut result = Ok(());
             if due && complete && since_marker > 0 {
                 result = state.sink.append(&build::finished_round(), 0);
+                if let Some(series) = &mut state.series {
+                    series.sideband.round();
+                }
                 rounds.next(&self.shared.round);
                 since_marker = 0;
                 unpublished += 8;
+            }
+            // A file without the list of what was there would be of little use.
+            if result.is_ok()
+                && complete
+                && let Some(mut series) = state.series.take()
+            {
+                if std::mem::take(&mut wanted) || series.is_due(state.sink.bytes()) {
+                    result = state.switch(&mut series, &mut packed);
+                    (unpublished, since_marker) = (1, 0);
+                }
+                state.series = Some(series);
             }
             if result.is_ok() && unpublished > 0 && (messages.is_empty() || unpublished >= PUBLISH_BYTES) {
                 result = state.sink.publish(messages.is_empty());
@@ -121,6 +193,19 @@ impl Written {
             self.unwritten_samples += count_samples(records);
             return Ok(0);
         }
+        if self.full {
+            return Ok(0);
+        }
+        let mut records = records;
+        if let Some(limit) = self.max_bytes
+            && self.compressor.is_none()
+        {
+            let room = usize::try_from(limit.saturating_sub(self.sink.bytes())).unwrap_or(usize::MAX);
+            if records.len() > room {
+                self.full = true;
+                records = &records[..whole_records_bytes(records, room)];
+            }
+        }
         let (lost_before, samples_before) = (self.walk.lost, self.walk.samples);
         let whole = self.walk.records(records);
         self.corrupt_bytes += (records.len() - whole) as u64;
@@ -130,7 +215,34 @@ impl Written {
         } else {
             self.ring_full += lost;
         }
-        self.append(&records[..whole], self.walk.samples - samples_before, packed)
+        if let Some(series) = &mut self.series {
+            series.sideband.records(&records[..whole]);
+        }
+        let written = self.append(&records[..whole], self.walk.samples - samples_before, packed)?;
+        self.full |= self.max_bytes.is_some_and(|limit| self.sink.bytes() >= limit);
+        Ok(written)
+    }
+
+    /// Completes the file and goes on in another.
+    fn switch(&mut self, series: &mut Series, packed: &mut Vec<u8>) -> io::Result<()> {
+        let sink = series.next()?;
+        let done = std::mem::replace(&mut self.sink, sink);
+        let info = self.compressor.as_ref().map(Compressor::info);
+        let mut files = series.sideband.files();
+        files.extend(self.walk.files.iter().cloned());
+        let finished = done.finish(&series.features(&files, self.walk.times.take(), info));
+        self.earlier_bytes += finished.bytes;
+        self.walk.samples = self.walk.samples.saturating_sub(finished.lost_samples);
+        self.unwritten_samples += finished.lost_samples;
+        self.unwritten_bytes += finished.lost_bytes;
+        if let Some(error) = finished.error {
+            return Err(error);
+        }
+        if let Some(compressor) = &mut self.compressor {
+            // Each file begins a stream of its own.
+            *compressor = compressor.again()?;
+        }
+        self.append(&series.sideband.told(), 0, packed).map(|_| ())
     }
 
     /// Compresses and appends whole records; returns how many bytes that made.

@@ -69,6 +69,11 @@ impl<W: Place> Landing<W> {
         }
     }
 
+    /// How large the file is with everything that was appended.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.writer.file_bytes() + self.staged.0.len() as u64
+    }
+
     /// Appends whole records with so many samples among them. Where they are compressed, this is the least that can be lost.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LossAccount, Options, Output, Plan, Rate, Scope,
-    Session, Summary, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Limits, LossAccount, Options, Output, Plan, Rate,
+    Scope, Session, Summary, Switch, TargetSpec,
 };
 
 use crate::exit;
@@ -106,6 +106,15 @@ pub(crate) struct RecordArgs {
     /// The clock of times: mono, raw, boot, real, tai
     #[arg(short = 'k', long, value_name = "CLOCK", value_parser = parse_clock)]
     clockid: Option<Clock>,
+    /// End the recording when its file has this size: bytes, or with B, K, M, G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Go on in another file on SIGUSR2, and when one has this size (with B, K, M, G) or age (with s, m, h, d); each is named FILE.TIME when it is done, and is a recording by itself
+    #[arg(long, value_name = "signal|SIZE|TIME", num_args = 0..=1, require_equals = true, default_missing_value = "signal", value_parser = parse_switch)]
+    switch_output: Option<Switch>,
+    /// Keep the latest so many of those files
+    #[arg(long, value_name = "N", requires = "switch_output", value_parser = clap::value_parser!(u32).range(1..))]
+    switch_max_files: Option<u32>,
     /// Compress the recording with zstd [level 1 to 22, default 1]
     #[arg(short = 'z', long = "compression-level", value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(i32).range(1..=22))]
     compress: Option<i32>,
@@ -199,6 +208,37 @@ fn parse_ring(text: &str) -> Result<usize, String> {
     pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
 }
 
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1u64 << 30,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a size in bytes, or with B, K, M or G".into())
+}
+
+fn parse_switch(text: &str) -> Result<Switch, String> {
+    if text == "signal" {
+        return Ok(Switch::default());
+    }
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
+    // As for perf: small letters are times, large ones sizes; a number without either is neither.
+    let time = units.iter().find_map(|(unit, seconds)| {
+        let number = text.strip_suffix(unit)?.parse::<u64>().ok().filter(|&number| number > 0)?;
+        Some(Duration::from_secs(number.checked_mul(*seconds)?))
+    });
+    if time.is_some() {
+        return Ok(Switch { every: time, ..Switch::default() });
+    }
+    let size = parse_size(text).ok().filter(|_| text.ends_with(['B', 'K', 'M', 'G']));
+    let size = size.ok_or("expected signal, a size with B, K, M or G, or a time with s, m, h or d")?;
+    Ok(Switch { size_bytes: Some(size), ..Switch::default() })
+}
+
 pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
     let valid = text.split(',').all(|part| part.split('-').all(|number| number.parse::<u32>().is_ok()));
     let cpus = cpu_list::parse(text);
@@ -243,6 +283,13 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(exit::USAGE));
     }
+    if args.switch_output.is_some() && args.output.as_os_str() == "-" {
+        eprintln!("kymo record: --switch-output needs files: name one with -o FILE");
+        return Ok(ExitCode::from(exit::USAGE));
+    }
+    let max_files = args.switch_max_files.map(|count| count as usize);
+    let switch = args.switch_output.map(|switch| Switch { max_files, ..switch });
+    let limits = Limits { max_bytes: args.max_size, switch };
     let words = Words { quiet: args.quiet, verbose: args.verbose };
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
@@ -286,6 +333,15 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     // A file that may not grow is a write error with a reason, not the end of the recorder; a command gets the signal's default back.
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
         .context("failed to catch signals")?;
+    let switches = match limits.switch {
+        Some(_) => {
+            let (wanted, asked) = UnixStream::pair().context("failed to make a socket pair")?;
+            signal_hook::low_level::pipe::register(signal_hook::consts::SIGUSR2, asked)
+                .context("failed to catch signals")?;
+            Some(wanted)
+        }
+        None => None,
+    };
     let requests = plan.open.events.clone();
     let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
     let descriptors = plan.descriptors();
@@ -294,6 +350,16 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         notes.for_each(|note| words.say(&note.to_string()));
         session.plan().late_notes.iter().for_each(|note| words.say(note));
         let session = if let Some(channel) = channel { session.control(channel) } else { session };
+        let session = session.limit(limits);
+        let session = match switches {
+            // Scripts look for this line of perf's.
+            Some(wanted) => session.on_switch(wanted.into(), move |file| {
+                if !words.quiet {
+                    eprintln!("[ kymo record: Dump {} ]", file.display());
+                }
+            }),
+            None => session,
+        };
         session.run(Some(until.as_fd()))
     });
     let summary = match started {

@@ -1,0 +1,418 @@
+//! Who is there, with which name and mappings: what a file that begins in the middle of a recording has to tell first.
+//!
+//! Folded from the records on their way, so it is what the recording knows, not what /proc says by now: programs that have ended meanwhile
+//! and whose samples are still to come are in it. Records of several rings are not in order of time, so each thing remembers its time, and
+//! what is older than what is known changes nothing.
+use kymo_data::{Attr, RecordHeader, SampleId, abi, build};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+/// The kernel's process id in records.
+const KERNEL_PID: i32 = -1;
+/// A name that came with an exec.
+const MISC_COMM_EXEC: u16 = 1 << 13;
+/// A task that has ended is told of for so many more rounds: samples of it may be under way in other rings.
+const GRACE_ROUNDS: u64 = 2;
+/// Kernel symbols, programs of BPF and the like, at most.
+const OTHERS_LIMIT: usize = 1 << 16;
+
+/// What is known about tasks at the point that the recording has reached.
+#[derive(Debug)]
+pub(crate) struct Sideband {
+    attr: Attr,
+    /// Bytes behind each record's own fields, and where in them is the time.
+    trailer: usize,
+    time_at: Option<usize>,
+    kernel: Vec<Vec<u8>>,
+    processes: BTreeMap<i32, Process>,
+    /// Records about the kernel that add up: symbols, programs of BPF, cgroups.
+    others: VecDeque<Vec<u8>>,
+    ended: VecDeque<(u64, i32, i32)>,
+    round: u64,
+    serial: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Process {
+    parent: i32,
+    /// By start and serial number.
+    maps: BTreeMap<(u64, u64), Map>,
+    threads: BTreeMap<i32, Thread>,
+    /// The time of the last exec: mappings from before do not exist any more.
+    exec_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Map {
+    end: u64,
+    time_ns: u64,
+    record: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    comm: Option<(u64, Vec<u8>)>,
+    ended: bool,
+}
+
+/// How long the part behind each record's own fields is, and where in it is the time, in bytes.
+fn trailer_bytes(attr: &Attr) -> (usize, Option<usize>) {
+    use abi::*;
+    let count = |bits: &[u64]| 8 * bits.iter().filter(|&&bit| attr.sample_type & bit != 0).count();
+    if !attr.sample_id_all() {
+        return (0, None);
+    }
+    let all = [
+        PERF_SAMPLE_TID,
+        PERF_SAMPLE_TIME,
+        PERF_SAMPLE_ID,
+        PERF_SAMPLE_STREAM_ID,
+        PERF_SAMPLE_CPU,
+        PERF_SAMPLE_IDENTIFIER,
+    ];
+    let time = (attr.sample_type & PERF_SAMPLE_TIME != 0).then(|| count(&[PERF_SAMPLE_TID]));
+    (count(&all), time)
+}
+
+fn i32_at(record: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(record: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(record.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl Sideband {
+    /// For records of this event's kind.
+    pub(crate) fn new(attr: Attr) -> Sideband {
+        let (trailer, time_at) = trailer_bytes(&attr);
+        Sideband {
+            attr,
+            trailer,
+            time_at,
+            kernel: Vec::new(),
+            processes: BTreeMap::new(),
+            others: VecDeque::new(),
+            ended: VecDeque::new(),
+            round: 0,
+            serial: 0,
+        }
+    }
+
+    /// Takes in whole records.
+    pub(crate) fn records(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) {
+            let size = usize::from(header.size).max(8);
+            if header.kind != abi::PERF_RECORD_SAMPLE
+                && let Some(record) = bytes.get(at..at + size)
+            {
+                // A record that is too short for what it should hold tells nothing.
+                let _ = self.record(header, record);
+            }
+            at += size;
+        }
+    }
+
+    /// A round has ended.
+    pub(crate) fn round(&mut self) {
+        self.round += 1;
+        while let Some(&(round, pid, tid)) = self.ended.front()
+            && round + GRACE_ROUNDS <= self.round
+        {
+            self.ended.pop_front();
+            let Some(process) = self.processes.get_mut(&pid) else { continue };
+            if process.threads.get(&tid).is_some_and(|thread| thread.ended) {
+                process.threads.remove(&tid);
+            }
+            if process.threads.is_empty() {
+                self.processes.remove(&pid);
+            }
+        }
+    }
+
+    fn record(&mut self, header: RecordHeader, record: &[u8]) -> Option<()> {
+        let own = record.len().checked_sub(self.trailer)?;
+        let time = self.time_at.and_then(|at| u64_at(record, own + at)).unwrap_or(0);
+        let quiet = || {
+            let mut copy = record.to_vec();
+            // Time 0: readers take it at once, as what was there before.
+            copy[own..].fill(0);
+            copy
+        };
+        let (first, second) = (i32_at(record, 8)?, i32_at(record, 12)?);
+        match header.kind {
+            abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2 if first == KERNEL_PID => {
+                let place = record.get(16..32)?;
+                self.kernel.retain(|known| known.get(16..32) != Some(place));
+                self.kernel.push(quiet());
+            }
+            abi::PERF_RECORD_MMAP | abi::PERF_RECORD_MMAP2 => {
+                let start = u64_at(record, 16)?;
+                let end = start.saturating_add(u64_at(record, 24)?);
+                let process = self.processes.entry(first).or_default();
+                if time < process.exec_ns {
+                    return None;
+                }
+                let covered =
+                    |key: &(u64, u64), map: &Map| key.0 >= start && map.end <= end && map.time_ns <= time;
+                let gone: Vec<(u64, u64)> = process
+                    .maps
+                    .range((start, 0)..(end, 0))
+                    .filter(|(key, map)| covered(key, map))
+                    .map(|(key, _)| *key)
+                    .collect();
+                for key in gone {
+                    process.maps.remove(&key);
+                }
+                self.serial += 1;
+                process.maps.insert((start, self.serial), Map { end, time_ns: time, record: quiet() });
+                process.threads.entry(first).or_default();
+            }
+            abi::PERF_RECORD_COMM => {
+                let process = self.processes.entry(first).or_default();
+                if header.misc & MISC_COMM_EXEC != 0 && time >= process.exec_ns {
+                    process.exec_ns = time;
+                    process.maps.retain(|_, map| map.time_ns >= time && time > 0);
+                }
+                let thread = process.threads.entry(second).or_default();
+                if thread.comm.as_ref().is_none_or(|(known, _)| *known <= time) {
+                    thread.comm = Some((time, quiet()));
+                }
+            }
+            abi::PERF_RECORD_FORK => {
+                let (tid, maker) = (i32_at(record, 16)?, i32_at(record, 20)?);
+                self.fork(first, second, tid, maker, u64_at(record, 24).unwrap_or(0).min(time.max(1)));
+            }
+            abi::PERF_RECORD_EXIT => {
+                let tid = i32_at(record, 16)?;
+                if let Some(thread) = self.processes.get_mut(&first).and_then(|p| p.threads.get_mut(&tid)) {
+                    thread.ended = true;
+                    self.ended.push_back((self.round, first, tid));
+                }
+            }
+            abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT | abi::PERF_RECORD_CGROUP => {
+                if self.others.len() == OTHERS_LIMIT {
+                    self.others.pop_front();
+                }
+                self.others.push_back(quiet());
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn fork(&mut self, pid: i32, parent: i32, tid: i32, maker: i32, time: u64) {
+        let of = self.processes.get(&parent);
+        let comm = of.and_then(|process| process.threads.get(&maker)?.comm.clone());
+        let maps = of.filter(|_| pid != parent).map(|process| process.maps.clone()).unwrap_or_default();
+        let process = self.processes.entry(pid).or_default();
+        if pid != parent {
+            // Whatever is older belonged to another process with this id.
+            process.maps.retain(|_, map| map.time_ns >= time);
+            process.threads.retain(|_, thread| thread.comm.as_ref().is_some_and(|(known, _)| *known >= time));
+            process.parent = parent;
+            if process.exec_ns < time {
+                process.exec_ns = 0;
+                for (key, mut map) in maps {
+                    rename(&mut map.record, pid, pid);
+                    process.maps.insert(key, map);
+                }
+            }
+        }
+        let thread = process.threads.entry(tid).or_default();
+        thread.ended = false;
+        if thread.comm.as_ref().is_none_or(|(known, _)| *known < time) {
+            thread.comm = comm.map(|(_, mut record)| {
+                rename(&mut record, pid, tid);
+                (time, record)
+            });
+        }
+    }
+
+    /// The files that are mapped as code.
+    pub(crate) fn files(&self) -> HashSet<Vec<u8>> {
+        const PROT_AT: usize = 64;
+        const NAME_AT: usize = 72;
+        let maps = self.processes.values().flat_map(|process| process.maps.values());
+        let names = maps.filter(|map| map.record.get(PROT_AT).is_some_and(|prot| prot & 4 != 0)).map(|map| {
+            let name = map.record.get(NAME_AT..).unwrap_or(&[]);
+            name.split(|&byte| byte == 0).next().unwrap_or(&[]).to_vec()
+        });
+        names.filter(|name| name.starts_with(b"/") && !name.starts_with(b"//")).collect()
+    }
+
+    /// Records that tell all of it, as of before everything that follows.
+    pub(crate) fn told(&self) -> Vec<u8> {
+        let none = SampleId::default();
+        let mut out: Vec<u8> = self.kernel.concat();
+        self.others.iter().for_each(|record| out.extend_from_slice(record));
+        for (&pid, process) in &self.processes {
+            // The leader's fork makes a process without threads, so it comes first.
+            let leader = process.threads.get_key_value(&pid).into_iter();
+            let others = process.threads.iter().filter(|&(&tid, _)| tid != pid);
+            let mut mapped = false;
+            for (&tid, thread) in leader.chain(others) {
+                let maker = if tid == pid { process.parent } else { pid };
+                out.extend(build::fork(&self.attr, &none, pid, maker, tid, maker));
+                if let Some((_, comm)) = &thread.comm {
+                    out.extend_from_slice(comm);
+                }
+                if !mapped {
+                    mapped = true;
+                    let mut maps: Vec<(&(u64, u64), &Map)> = process.maps.iter().collect();
+                    // What was mapped later lies above what it covers.
+                    maps.sort_unstable_by_key(|(key, _)| key.1);
+                    maps.into_iter().for_each(|(_, map)| out.extend_from_slice(&map.record));
+                }
+            }
+        }
+        out.extend(build::finished_init());
+        out
+    }
+}
+
+/// Makes a record that begins with a process and a thread one of another.
+fn rename(record: &mut [u8], pid: i32, tid: i32) {
+    if let Some(ids) = record.get_mut(8..16) {
+        ids[..4].copy_from_slice(&pid.to_le_bytes());
+        ids[4..].copy_from_slice(&tid.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sideband;
+    use kymo_data::build::{self, MapSpec};
+    use kymo_data::{Attr, RecordHeader, SampleId, abi};
+
+    fn attr() -> Attr {
+        let sample_type = abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_IDENTIFIER;
+        Attr { sample_type, flags: abi::ATTR_FLAG_SAMPLE_ID_ALL, ..Attr::default() }
+    }
+
+    fn at(time: u64) -> SampleId {
+        SampleId { time: Some(time), id: Some(7), ..SampleId::default() }
+    }
+
+    fn map(pid: i32, start: u64, len: u64, name: &str, time: u64) -> Vec<u8> {
+        let filename = name.as_bytes();
+        build::mmap2(
+            &attr(),
+            &at(time),
+            &MapSpec { pid, tid: pid, addr: start, len, filename, ..MapSpec::default() },
+        )
+    }
+
+    fn comm(pid: i32, tid: i32, name: &str, exec: bool, time: u64) -> Vec<u8> {
+        build::comm(&attr(), &at(time), pid, tid, name.as_bytes(), exec)
+    }
+
+    fn fork(pid: i32, ppid: i32, tid: i32, ptid: i32, time: u64) -> Vec<u8> {
+        let mut record = build::fork(&attr(), &at(time), pid, ppid, tid, ptid);
+        record[24..32].copy_from_slice(&time.to_le_bytes());
+        record
+    }
+
+    fn exit(pid: i32, tid: i32, time: u64) -> Vec<u8> {
+        build::exit(&attr(), &at(time), pid, pid, tid, tid)
+    }
+
+    /// What is told, in words: all of it must have time 0.
+    fn words(sideband: &Sideband) -> Vec<String> {
+        let (told, mut at, mut out) = (sideband.told(), 0, Vec::new());
+        while let Some(header) = told.get(at..).and_then(RecordHeader::parse) {
+            let record = &told[at..at + usize::from(header.size)];
+            let number = |at: usize| i32::from_le_bytes(record[at..at + 4].try_into().unwrap());
+            let text = |at: usize| {
+                String::from_utf8_lossy(record[at..].split(|&byte| byte == 0).next().unwrap()).into_owned()
+            };
+            match header.kind {
+                abi::PERF_RECORD_FORK => out.push(format!("fork {} {}", number(8), number(16))),
+                abi::PERF_RECORD_COMM => out.push(format!("comm {} {}", number(12), text(16))),
+                abi::PERF_RECORD_MMAP2 => out.push(format!("map {} {}", number(8), text(72))),
+                _ => {}
+            }
+            if header.kind < 64 {
+                assert!(record[record.len() - 24..].iter().all(|&byte| byte == 0), "as of before");
+            }
+            at += record.len();
+        }
+        out
+    }
+
+    /// Checks names, inherited and covered mappings, exec, and that who has ended is told of for a while and then no more.
+    #[test]
+    fn tasks_come_and_go() {
+        let mut sideband = Sideband::new(attr());
+        for record in [
+            fork(10, 1, 10, 1, 1),
+            comm(10, 10, "sh", true, 2),
+            map(10, 0x1000, 0x1000, "/bin/sh", 3),
+            map(10, 0x5000, 0x1000, "/lib/old", 4),
+            map(10, 0x4000, 0x3000, "/lib/new", 5),
+            fork(11, 10, 11, 10, 6),
+            fork(12, 10, 12, 10, 6),
+            comm(12, 12, "ls", true, 8),
+            map(12, 0x1000, 0x1000, "/bin/ls", 9),
+            fork(12, 12, 13, 12, 10),
+        ] {
+            sideband.records(&record);
+        }
+        let all = [
+            "fork 10 10",
+            "comm 10 sh",
+            "map 10 /bin/sh",
+            "map 10 /lib/new",
+            "fork 11 11",
+            "comm 11 sh",
+            "map 11 /bin/sh",
+            "map 11 /lib/new",
+            "fork 12 12",
+            "comm 12 ls",
+            "map 12 /bin/ls",
+            "fork 12 13",
+            "comm 13 ls",
+        ];
+        assert_eq!(words(&sideband), all);
+        sideband.records(&exit(11, 11, 20));
+        sideband.round();
+        assert_eq!(words(&sideband), all);
+        sideband.round();
+        assert!(!words(&sideband).iter().any(|line| line.contains("11")), "{:?}", words(&sideband));
+    }
+
+    /// Checks that records which arrive late, from another ring, change nothing that is newer.
+    #[test]
+    fn the_order_of_rings_does_not_matter() {
+        let mut sideband = Sideband::new(attr());
+        for record in [
+            comm(5, 5, "make", false, 1),
+            map(5, 0x1000, 0x1000, "/bin/make", 1),
+            comm(6, 6, "cc", true, 30),
+            map(6, 0x9000, 0x1000, "/bin/cc", 31),
+            // From the ring of the CPU on which the parent ran.
+            fork(6, 5, 6, 5, 20),
+            comm(6, 6, "sh", true, 25),
+            map(6, 0x1000, 0x1000, "/bin/sh", 26),
+        ] {
+            sideband.records(&record);
+        }
+        let cc: Vec<_> = words(&sideband).into_iter().filter(|line| line.contains(" 6 ")).collect();
+        assert_eq!(cc, ["fork 6 6", "comm 6 cc", "map 6 /bin/cc"]);
+    }
+
+    /// Checks that damaged records are passed over.
+    #[test]
+    fn damage() {
+        let mut sideband = Sideband::new(attr());
+        let whole = map(6, 0x1000, 0x1000, "/bin/sh", 26);
+        for cut in 8..whole.len() {
+            let mut record = whole[..cut].to_vec();
+            record[6..8].copy_from_slice(&(cut as u16).to_le_bytes());
+            sideband.records(&record);
+        }
+        sideband.records(&[1, 2, 3]);
+        sideband.records(&[10, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        sideband.told();
+    }
+}
