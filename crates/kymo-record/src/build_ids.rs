@@ -73,7 +73,7 @@ pub(crate) fn of_recording(modules: &[Module], files: &HashSet<Vec<u8>>) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::of_file;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// Checks a real library against what `file`-like tools see in it: 20 bytes, and nothing for a text file, a directory and a cut
     /// ELF file.

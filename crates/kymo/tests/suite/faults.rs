@@ -170,3 +170,50 @@ fn a_stopped_recorder() {
         assert_eq!(samples(test, &path), said_samples(&said), "{said}");
     }
 }
+
+/// Checks that a recording which goes on in other files, by size and packed too, loses nothing on the way: each file opens in kymo and perf,
+/// names the program's functions, and together they hold as many samples as the recorder says.
+#[test]
+fn a_recording_in_several_files() {
+    let test = "faults::a_recording_in_several_files";
+    for pack in [&[][..], &["-z"][..]] {
+        let folder = folder(&format!("series-{}", pack.len()));
+        let path = folder.join("perf.data");
+        let mut arguments = vec!["record", "-F", "6000", "-m", "8", "--switch-output=20K", "-o", text(&path)];
+        arguments.extend(pack);
+        arguments.extend(["--", "sh", "-c", BUSY]);
+        let said = kymo().succeed(&arguments);
+        let files: Vec<PathBuf> =
+            fs::read_dir(&folder).expect("the folder").map(|file| file.expect("a file").path()).collect();
+        assert!(files.len() > 1 && !path.exists(), "{files:?}: {}", said.stderr);
+        assert_eq!(said.stderr.matches("Dump ").count(), files.len(), "{}", said.stderr);
+        assert_eq!(files.iter().map(|file| samples(test, file)).sum::<u64>(), said_samples(&said.stderr));
+        for file in files {
+            let said = kymo().succeed([
+                "report",
+                "-i",
+                text(&file),
+                "--no-children",
+                "-g",
+                "none",
+                "-F",
+                "sample,comm,dso,sym",
+            ]);
+            let rows = crate::table::sections(&said.stdout).into_iter().flat_map(|section| section.rows);
+            for row in rows.filter(|row| row[0].parse::<u64>().is_ok_and(|count| count > 50)) {
+                assert!(row[1] == "sh" && !row[2].contains("unknown"), "{}: {row:?}", file.display());
+            }
+        }
+    }
+}
+
+/// Checks that a recording ends where its size is limited, with a sentence, and opens.
+#[test]
+fn a_limited_size() {
+    let test = "faults::a_limited_size";
+    let path = folder("max-size").join("perf.data");
+    let said =
+        kymo().run(["record", "-F", "6000", "--max-size", "60K", "-o", text(&path), "--", "sh", "-c", BUSY]);
+    assert!(said.stderr.contains("the size limit of 60 KiB was reached"), "{}", said.stderr);
+    assert_eq!(samples(test, &path), said_samples(&said.stderr));
+}
