@@ -226,12 +226,16 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
 /// help: bench/runs/2026-11-21-evlist-speed.txt, docs/design/0002-event-lists.md.
 const PARALLEL_FROM: usize = 128;
 
+/// From how many short calls on it is worth to wake the workers for them: waking costs as much as 300.
+const WORTH_WAKING_FOR: usize = 1000;
+
 /// How many workers to start; 0: none, the calling thread does it.
 fn workers(engine: Engine, kernel: &dyn Kernel, shape: &Shape) -> usize {
     let cpus = shape.cpus.iter().map(Vec::len).max().unwrap_or(0);
     // More would have nothing to do.
     let most = if shape.tasks.len() > 1 { shape.tasks.len() } else { cpus };
-    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    // Not what the standard library says: it reads a dozen files of cgroups about it, and a share of a CPU is no CPU.
+    let here = || rustix::thread::sched_getaffinity(None).map_or(1, |cpus| cpus.count() as usize);
     match engine {
         Engine::Serial => 0,
         Engine::Parallel { workers } => workers.unwrap_or_else(here).clamp(1, most.max(1)),
@@ -273,7 +277,7 @@ impl Evlist {
         let events = self.events.len();
         let found = Arc::new(Mutex::new(Vec::with_capacity(self.descriptors())));
         let all = Arc::clone(&found);
-        self.in_units(move |share| {
+        self.for_units(move |share| {
             let mut own = Vec::with_capacity(share.unit.len());
             for (slot, fd) in (0..events).flat_map(|event| share.unit.event(share.shape, event)) {
                 own.push(((slot.event, slot.row, slot.column), share.kernel.id(fd)?));
@@ -399,21 +403,28 @@ impl Evlist {
     /// Closes everything, as dropping does.
     pub fn close(self) {}
 
+    /// Runs something for every unit that is done as well on any CPU: in the workers if there is much of it.
+    fn for_units(
+        &self,
+        act: impl Fn(&Shared<'_>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        if self.units.len() < WORTH_WAKING_FOR { self.here(act) } else { self.in_units(act) }
+    }
+
+    /// Runs something for every unit, in the calling thread.
+    fn here(&self, act: impl Fn(&Shared<'_>) -> io::Result<()>) -> io::Result<()> {
+        let shared =
+            |unit| Shared { kernel: self.kernel.as_ref(), shape: &self.shape, unit, units: &self.units };
+        first(self.units.as_slice().iter().map(|unit| act(&shared(unit))))
+    }
+
     /// Runs something for every unit, in its worker if it has one. The first error in the order of units, after all have run.
     fn in_units(
         &self,
         act: impl Fn(&Shared<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
         let count = self.units.as_slice().len();
-        let Some(pool) = &self.pool else {
-            let shared = |unit| Shared {
-                kernel: self.kernel.as_ref(),
-                shape: &self.shape,
-                unit: &self.units.as_slice()[unit],
-                units: &self.units,
-            };
-            return first((0..count).map(|unit| act(&shared(unit))));
-        };
+        let Some(pool) = &self.pool else { return self.here(act) };
         let (act, alone) = (Arc::new(act), count <= pool.len());
         let jobs = (0..count).map(|unit| {
             let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));

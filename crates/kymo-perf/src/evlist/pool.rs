@@ -9,7 +9,6 @@
 //! goes back when its job is done. Nothing depends on it: where binding is refused, calls are slower and as correct.
 use crate::sys::{Binding, Kernel};
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 
 /// Stacks of workers: nothing recurses.
 const STACK_BYTES: usize = 256 << 10;
@@ -42,14 +41,12 @@ impl Seat {
     }
 }
 
-/// The workers. Dropping it waits for them.
+/// The workers. Dropping it ends them; as each job has been waited for, nobody waits for that.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    workers: Vec<Worker>,
+    /// Their queues: a worker ends with its queue.
+    workers: Vec<Sender<Job>>,
 }
-
-/// Its queue and its thread; both go when the pool does.
-type Worker = (Option<Sender<Job>>, Option<JoinHandle<()>>);
 
 impl Pool {
     /// Starts workers; fewer, perhaps none, if the system refuses more threads.
@@ -66,7 +63,7 @@ impl Pool {
             let thread =
                 std::thread::Builder::new().name("kymo-evlist".into()).stack_size(STACK_BYTES).spawn(work);
             match thread {
-                Ok(thread) => workers.push((Some(send), Some(thread))),
+                Ok(_) => workers.push(send),
                 Err(error) => {
                     tracing::debug!(%error, "fewer workers than planned");
                     break;
@@ -99,25 +96,12 @@ impl Pool {
                 let _ = send.send((index, result));
             });
             results.push(None);
-            if let (Some(queue), _) = &self.workers[index % self.workers.len()] {
-                let _ = queue.send(job);
-            }
+            let _ = self.workers[index % self.workers.len()].send(job);
         }
         drop(send);
         for (index, result) in receive {
             results[index] = Some(result);
         }
         results.into_iter().map(|result| result.expect("a worker of the event list panicked")).collect()
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.workers.iter_mut().for_each(|(queue, _)| drop(queue.take()));
-        for (_, thread) in &mut self.workers {
-            if let Some(thread) = thread.take() {
-                let _ = thread.join();
-            }
-        }
     }
 }

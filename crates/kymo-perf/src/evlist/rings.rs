@@ -1,8 +1,11 @@
 //! Rings for an open list: per CPU (or task) the first descriptor is mapped, the rest write into it.
 use super::note::Note;
-use super::shape::Slot;
+use super::pool::Seat;
+use super::shape::{Shape, Slot};
+use super::unit::{Share, Units};
 use super::{ANY, Evlist, Shared};
 use crate::ring::Ring;
+use crate::sys::Kernel;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -71,19 +74,28 @@ impl Evlist {
             redirect,
             source,
         };
+        if let Some(found) = self.map_by_unit(pages) {
+            return found.map_err(|(slot, redirect, source)| fail(slot, redirect, source));
+        }
+        let mut slots = Vec::new();
         for event in 0..self.events.len() {
-            for (row, &cpu) in self.shape.cpus[event].iter().enumerate() {
+            for row in 0..self.shape.cpus[event].len() {
                 // Without per-task rings, all tasks of a CPU write where its first does.
                 for column in 0..if per_task { self.tasks.len() } else { self.tasks.len().min(1) } {
                     let slot = Slot { event, row, column };
                     let Entry::Vacant(vacant) = owners.entry(self.ring_of(slot, per_task)) else { continue };
-                    let Some(fd) = self.units.get(&self.shape, slot) else { continue };
-                    let ring = self.kernel.map(fd, pages).map_err(|source| fail(slot, false, source))?;
-                    vacant.insert(slot);
-                    let task = self.tasks[column];
-                    rings.push(MappedRing { cpu, task, owner: (event, row, column), ring });
+                    if self.units.get(&self.shape, slot).is_some() {
+                        vacant.insert(slot);
+                        slots.push(slot);
+                    }
                 }
             }
+        }
+        for (slot, ring) in self.map_each(&slots, pages) {
+            let ring = ring.map_err(|source| fail(slot, false, source))?;
+            let Slot { event, row, column } = slot;
+            let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
+            rings.push(MappedRing { cpu, task, owner: (event, row, column), ring });
         }
         let failed = Arc::new(OnceLock::new());
         let first_failed = Arc::clone(&failed);
@@ -101,10 +113,62 @@ impl Evlist {
             }
             Ok(())
         };
-        self.in_units(redirect).map_err(|source| {
+        self.for_units(redirect).map_err(|source| {
             fail(failed.get().copied().unwrap_or(Slot { event: 0, row: 0, column: 0 }), true, source)
         })?;
         Ok(rings)
+    }
+
+    /// Where each worker has a CPU of its own, it maps that CPU's ring and redirects the rest into it, in one errand. `None`: the work is not
+    /// divided by CPU.
+    fn map_by_unit(&self, pages: usize) -> Option<Result<Vec<MappedRing>, (Slot, bool, io::Error)>> {
+        let pool = self.pool.as_ref()?;
+        let by_cpu =
+            self.units.as_slice().iter().all(|unit| matches!(unit.share, Share::Cpu(cpu) if cpu != ANY));
+        if !by_cpu {
+            return None;
+        }
+        let events = self.events.len();
+        let mapped = pool.run((0..self.units.as_slice().len()).map(|index| {
+            let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
+            let units = Arc::clone(&self.units);
+            move |_: &mut Seat| {
+                let unit = &units.as_slice()[index];
+                let mut slots = (0..events).flat_map(|event| unit.event(&shape, event));
+                let Some((owner, output)) = slots.next() else { return Ok(None) };
+                let ring = kernel.map(output, pages).map_err(|source| (owner, false, source))?;
+                for (slot, fd) in slots {
+                    kernel.set_output(fd, output).map_err(|source| (slot, true, source))?;
+                }
+                Ok(Some((owner, ring)))
+            }
+        }));
+        let ring = |(owner, ring): (Slot, Ring)| {
+            let Slot { event, row, column } = owner;
+            let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
+            MappedRing { cpu, task, owner: (event, row, column), ring }
+        };
+        Some(mapped.into_iter().filter_map(|one| one.map(|found| found.map(ring)).transpose()).collect())
+    }
+
+    /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel clearing their pages.
+    fn map_each(&self, slots: &[Slot], pages: usize) -> Vec<(Slot, io::Result<Ring>)> {
+        let map = move |kernel: &dyn Kernel, shape: &Shape, units: &Units, slot| match units.get(shape, slot)
+        {
+            Some(fd) => kernel.map(fd, pages),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        match &self.pool {
+            Some(pool) => pool.run(slots.iter().map(|&slot| {
+                let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
+                let units = Arc::clone(&self.units);
+                move |_: &mut Seat| (slot, map(kernel.as_ref(), &shape, &units, slot))
+            })),
+            None => slots
+                .iter()
+                .map(|&slot| (slot, map(self.kernel.as_ref(), &self.shape, &self.units, slot)))
+                .collect(),
+        }
     }
 
     /// Whose ring a slot writes into: that of its CPU, or of its task on any CPU.
