@@ -82,7 +82,8 @@ race_once() {
         ! grep -q 'THE ANSWERS DIFFER' "$scratch/race" &&
         race evlist --only 'dummy, 1 thread' &&
         race attach --threads 20 &&
-        race spawn --threads 200
+        race spawn --threads 200 &&
+        race storm --loops 2000 --only 'perf,kymo,kymo --raw-stacks'
 }
 
 race() {

@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, evlist, overhead, report, spawn, start
+from versus import attach, evlist, overhead, report, spawn, start, storm
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -22,6 +22,7 @@ SUBJECTS = {
     "evlist": evlist,
     "attach": attach,
     "spawn": spawn,
+    "storm": storm,
 }
 
 
