@@ -26,35 +26,12 @@
 //! ```no_run
 //! use kymo_perf::machine::Machine;
 //! use kymo_perf::selector;
-//! use kymo_record::{CallGraph, Options, Output, Plan, Rate, Session, TargetSpec};
+//! use kymo_record::{Options, Output, Plan, Session, TargetSpec};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let events = selector::resolve(&selector::parse("cpu-clock")?, &Machine::here())?;
-//! let options = Options {
-//!     events,
-//!     rate: Rate::Default(999),
-//!     call_graph: CallGraph::FramePointers,
-//!     targets: TargetSpec { command: vec!["ls".into()], ..TargetSpec::default() },
-//!     scope: None,
-//!     jobs: None,
-//!     inherit: None,
-//!     ring_pages: None,
-//!     data: false,
-//!     switch_events: false,
-//!     raw: false,
-//!     sample_cpu: false,
-//!     period: false,
-//!     counts: false,
-//!     raw_stacks: false,
-//!     no_samples: false,
-//!     delay: None,
-//!     clock: None,
-//!     compress: None,
-//!     build_ids: true,
-//!     output: Output::File("perf.data".into()),
-//!     cmdline: std::env::args().collect(),
-//!     version: "mine 1.0".into(),
-//! };
+//! let targets = TargetSpec { command: vec!["ls".into()], ..TargetSpec::default() };
+//! let options = Options::new(events, targets, Output::File("perf.data".into()));
 //! let plan = Plan::resolve(options)?;
 //! println!("{plan}");
 //! let summary = Session::start(plan)?.run(None)?; // until the command ends

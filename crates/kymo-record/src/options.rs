@@ -154,3 +154,34 @@ pub struct Options {
     /// Who records, for the recording's header.
     pub version: String,
 }
+
+impl Options {
+    /// The plainest recording: call chains along frame pointers, 999 samples per second, everything else as it is if nobody says anything.
+    pub fn new(events: Vec<Selected>, targets: TargetSpec, output: Output) -> Options {
+        Options {
+            events,
+            rate: Rate::Default(999),
+            call_graph: CallGraph::FramePointers,
+            targets,
+            scope: None,
+            jobs: None,
+            inherit: None,
+            ring_pages: None,
+            data: false,
+            switch_events: false,
+            raw: false,
+            sample_cpu: false,
+            period: false,
+            counts: false,
+            raw_stacks: false,
+            no_samples: false,
+            delay: None,
+            clock: None,
+            compress: None,
+            build_ids: true,
+            output,
+            cmdline: Vec::new(),
+            version: String::new(),
+        }
+    }
+}

@@ -393,32 +393,9 @@ mod tests {
 
     fn options(selector: &str, targets: TargetSpec) -> Options {
         let groups = selector::parse(selector).unwrap();
-        Options {
-            events: selector::resolve(&groups, &Machine::here()).unwrap(),
-            rate: Rate::Default(999),
-            call_graph: CallGraph::FramePointers,
-            targets,
-            // Whatever this machine permits.
-            scope: Some(Scope::Inherit),
-            jobs: None,
-            inherit: None,
-            ring_pages: None,
-            data: false,
-            switch_events: false,
-            raw: false,
-            sample_cpu: false,
-            period: false,
-            counts: false,
-            raw_stacks: false,
-            no_samples: false,
-            delay: None,
-            clock: None,
-            compress: None,
-            build_ids: true,
-            output: Output::Stdout,
-            cmdline: Vec::new(),
-            version: String::new(),
-        }
+        let events = selector::resolve(&groups, &Machine::here()).unwrap();
+        // Whatever this machine permits.
+        Options { scope: Some(Scope::Inherit), ..Options::new(events, targets, Output::Stdout) }
     }
 
     fn command() -> TargetSpec {

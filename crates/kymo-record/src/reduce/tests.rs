@@ -31,30 +31,15 @@ fn open(path: &Path) -> Recording {
 
 /// Records a command with its stacks. `None`, said, where that is not permitted.
 fn record(test: &str, path: &Path, command: Vec<OsString>) -> Option<()> {
+    let events = selector::resolve(&selector::parse("cpu-clock").unwrap(), &Machine::here()).unwrap();
+    let targets = TargetSpec { command, ..TargetSpec::default() };
     let options = Options {
-        events: selector::resolve(&selector::parse("cpu-clock").unwrap(), &Machine::here()).unwrap(),
         rate: Rate::Frequency(2000),
         call_graph: CallGraph::Dwarf { stack_bytes: 8192 },
-        targets: TargetSpec { command, ..TargetSpec::default() },
-        scope: None,
-        jobs: None,
-        inherit: None,
-        ring_pages: None,
-        data: false,
-        switch_events: false,
-        raw: false,
         sample_cpu: true,
-        period: false,
-        counts: false,
         raw_stacks: true,
-        no_samples: false,
-        delay: None,
-        clock: None,
-        compress: None,
         build_ids: false,
-        output: Output::File(path.to_owned()),
-        cmdline: vec!["test".into()],
-        version: "test".into(),
+        ..Options::new(events, targets, Output::File(path.to_owned()))
     };
     let summary = match Session::start(Plan::resolve(options).unwrap()) {
         Ok(session) => session.run(None).unwrap(),

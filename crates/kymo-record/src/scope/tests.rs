@@ -1,37 +1,14 @@
 //! Which scope is chosen, for what and why not.
 use super::{Facts, Scope, Whom, choose, rank};
-use crate::options::{CallGraph, Options, Rate, TargetSpec};
+use crate::options::{Options, Rate, TargetSpec};
 use crate::output::Output;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 
 fn options(selector: &str) -> Options {
     let groups = selector::parse(selector).unwrap();
-    Options {
-        events: selector::resolve(&groups, &Machine::here()).unwrap(),
-        rate: Rate::Default(999),
-        call_graph: CallGraph::None,
-        targets: TargetSpec::default(),
-        scope: None,
-        jobs: None,
-        inherit: None,
-        ring_pages: None,
-        data: false,
-        switch_events: false,
-        raw: false,
-        sample_cpu: false,
-        period: false,
-        counts: false,
-        raw_stacks: false,
-        no_samples: false,
-        delay: None,
-        clock: None,
-        compress: None,
-        build_ids: true,
-        output: Output::Stdout,
-        cmdline: Vec::new(),
-        version: String::new(),
-    }
+    let events = selector::resolve(&groups, &Machine::here()).unwrap();
+    Options::new(events, TargetSpec::default(), Output::Stdout)
 }
 
 const COMMAND: Whom = Whom { command: true, tasks: 1, follow: true };

@@ -3,7 +3,7 @@ use kymo_data::abi;
 use kymo_data::{Recording, Sample};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
-use kymo_record::{CallGraph, Options, Output, Rate, TargetSpec};
+use kymo_record::{CallGraph, Options, Output, TargetSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,29 +19,11 @@ pub(crate) fn events(text: &str) -> Vec<Selected> {
 /// Options to record `selector` into a file, without build IDs.
 pub(crate) fn options(selector: &str, targets: TargetSpec, output: &Path) -> Options {
     Options {
-        events: events(selector),
-        rate: Rate::Default(999),
         call_graph: CallGraph::None,
-        targets,
-        scope: None,
-        jobs: None,
-        inherit: None,
-        ring_pages: None,
-        data: false,
-        switch_events: false,
-        raw: false,
-        sample_cpu: false,
-        period: false,
-        counts: false,
-        raw_stacks: false,
-        no_samples: false,
-        delay: None,
-        clock: None,
-        compress: None,
         build_ids: false,
-        output: Output::File(output.to_owned()),
         cmdline: vec!["test".into()],
         version: "test".into(),
+        ..Options::new(events(selector), targets, Output::File(output.to_owned()))
     }
 }
 

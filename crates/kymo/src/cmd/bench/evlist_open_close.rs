@@ -241,38 +241,21 @@ fn select(text: &str, times: u32) -> Result<Vec<Selected>, String> {
 
 /// As perf's benchmark: perf's default frequency, no call chains.
 fn options(args: &EvlistArgs, events: Vec<Selected>) -> Options {
+    let targets = TargetSpec {
+        command: Vec::new(),
+        pids: args.pids.clone(),
+        tids: args.tids.clone(),
+        uid: args.user,
+        all: args.all_cpus || nobody(args),
+        cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
+        per_thread: args.per_thread,
+    };
     Options {
-        events,
         rate: Rate::Frequency(4000),
         call_graph: CallGraph::None,
-        targets: TargetSpec {
-            command: Vec::new(),
-            pids: args.pids.clone(),
-            tids: args.tids.clone(),
-            uid: args.user,
-            all: args.all_cpus || nobody(args),
-            cpus: args.cpus.clone().map_or_else(Vec::new, |cpus| cpus.0),
-            per_thread: args.per_thread,
-        },
         scope: args.scope.filter(|&scope| scope != Scope::Cgroup),
-        jobs: None,
-        inherit: None,
-        ring_pages: None,
-        data: false,
-        switch_events: false,
-        raw: false,
-        sample_cpu: false,
-        period: false,
-        counts: false,
-        raw_stacks: false,
-        no_samples: false,
-        delay: None,
-        clock: None,
-        compress: None,
-        build_ids: false,
-        output: Output::File(PathBuf::new()),
-        cmdline: Vec::new(),
-        version: String::new(),
+        // Never written to.
+        ..Options::new(events, targets, Output::File(PathBuf::new()))
     }
 }
 
