@@ -1,6 +1,6 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
 use crate::attr::{self, Common};
-use crate::options::{Options, Rate};
+use crate::options::{CallGraph, Options, Rate};
 use crate::scope::{self, Choice, Facts, Scope, Whom};
 use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
@@ -127,7 +127,14 @@ impl Plan {
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope::only(scope)));
         }
+        let least = if observed.kind == Kind::Cpus { least_ring_pages(options.call_graph) } else { 1 };
         let (ring_pages, ring_may_shrink) = match options.ring_pages {
+            Some(pages) if pages < least => {
+                notes.push(format!(
+                    "rings of {pages} pages hold too few of these samples: every wakeup of the recorder would cause the next; using {least} pages"
+                ));
+                (least, false)
+            }
             Some(pages) => (pages, false),
             None => (default_ring_pages(), true),
         };
@@ -277,6 +284,16 @@ fn watermark_bytes(ring_pages: usize) -> u32 {
     u32::try_from(ring_pages * sys::page_size() / 4).unwrap_or(u32::MAX)
 }
 
+/// Where CPUs are observed, the recorder's own context switches can be among the samples. A drain is woken when a quarter of its ring is full; if
+/// that is one sample with its stack, each wakeup makes the next, and the machine does nothing else (drains run before everyone).
+fn least_ring_pages(call_graph: CallGraph) -> usize {
+    const SAMPLES: usize = 32;
+    /// A sample without its stack, and more than that.
+    const REST_BYTES: usize = 1024;
+    let CallGraph::Dwarf { stack_bytes } = call_graph else { return 1 };
+    (SAMPLES * (stack_bytes as usize + REST_BYTES)).div_ceil(sys::page_size()).next_power_of_two()
+}
+
 /// `kernel.perf_event_mlock_kb` minus the control page, rounded down to a power of two.
 fn default_ring_pages() -> usize {
     let allowed = read_number("/proc/sys/kernel/perf_event_mlock_kb").unwrap_or(516) as usize * 1024;
@@ -386,7 +403,7 @@ impl fmt::Debug for Shortened<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{CallGraph, Clock, TargetSpec};
+    use crate::options::{Clock, TargetSpec};
     use crate::output::Output;
     use kymo_perf::machine::Machine;
     use kymo_perf::selector;
@@ -588,6 +605,26 @@ mod tests {
             error(TargetSpec { uid: Some(u32::MAX - 7), ..TargetSpec::default() })
                 .contains("owns no process")
         );
+    }
+
+    /// Regression: with `-a -e sched:sched_switch -c 1 --call-graph dwarf -m 4` the recorder recorded itself for ever, at real-time priority.
+    #[test]
+    fn rings_hold_more_than_the_recorders_own_wakeups() {
+        let all = TargetSpec { all: true, ..TargetSpec::default() };
+        let call_graph = CallGraph::Dwarf { stack_bytes: 8192 };
+        let tiny = |targets, call_graph| {
+            Plan::resolve(Options { ring_pages: Some(4), call_graph, ..options("cpu-clock", targets) })
+                .unwrap()
+        };
+        let plan = tiny(all.clone(), call_graph);
+        assert!(plan.ring_pages * sys::page_size() >= 32 * 8192, "{}", plan.ring_pages);
+        assert!(
+            plan.notes.iter().any(|note| note.contains("every wakeup of the recorder")),
+            "{:?}",
+            plan.notes
+        );
+        assert_eq!(tiny(all, CallGraph::FramePointers).ring_pages, 4);
+        assert_eq!(tiny(command(), call_graph).ring_pages, 4);
     }
 
     /// Checks that a rate beyond the kernel's limit is brought down and said, except for "max".
