@@ -38,4 +38,5 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod context;
 pub mod ring;
