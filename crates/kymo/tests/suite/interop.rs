@@ -6,7 +6,7 @@
 use crate::scenario::{Recording, Scenario};
 use crate::table::{by_name, differences, sections};
 use crate::tools::{Need, kymo, perf, ready};
-use crate::tree::branches;
+use crate::tree::{branches, divided};
 
 /// How many differing rows one failure prints.
 const SHOWN: usize = 12;
@@ -113,7 +113,8 @@ fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
     if ours.code != Some(0) {
         return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];
     }
-    let (expected, got) = (branches(&theirs.stdout), branches(&ours.stdout));
+    let divided = divided(&theirs.stdout);
+    let (expected, got) = (branches(&theirs.stdout, &divided), branches(&ours.stdout, &divided));
     let mut lines = differences(("perf", &expected), ("kymo", &got), SHOWN);
     if !lines.is_empty() {
         lines.insert(0, format!("{what}: of {} branches: {}", expected.len(), ours.command));

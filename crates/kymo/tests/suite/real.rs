@@ -4,19 +4,27 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::scenario::{Recording, record};
-use crate::table::sections;
+use crate::table::{plain, sections};
 use crate::tools::{Need, Tool, kymo, perf, ready};
 
 const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 
-/// The ten hottest rows in printed order: samples, object, symbol.
+/// The ten hottest rows: samples, object, symbol. In printed order, but for rows with as many samples as each other: these
+/// are put in the order of their names, so that it is the same ten of them, however a tool's demangler spells a name.
 fn hottest(tool: &Tool, recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none", "-F", "sample,dso,sym"];
     let said = tool.succeed(arguments);
     let mut sections = sections(&said.stdout);
     assert!(!sections.is_empty(), "{} shows no table:\n{}", said.command, said.stderr);
-    sections.swap_remove(0).rows.into_iter().take(10).map(|row| row.join(" | ")).collect()
+    let rows = sections.swap_remove(0).rows;
+    let mut rows: Vec<(u64, String)> = rows
+        .into_iter()
+        .map(|row| (row[0].parse().expect("a number of samples"), plain(&row[1..].join(" | "))))
+        .collect();
+    assert!(rows.is_sorted_by_key(|&(samples, _)| std::cmp::Reverse(samples)), "{}", said.command);
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    rows.iter().take(10).map(|(samples, name)| format!("{samples} | {name}")).collect()
 }
 
 fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
