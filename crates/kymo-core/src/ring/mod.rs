@@ -15,6 +15,8 @@
 //! counter is reported as [`Corrupt`]. Records are made of 8-byte words and start on one, so a header never straddles the end
 //! of the ring, but a body may.
 //!
+//! A ring that keeps the newest records instead of the oldest is another engine: [`backward`].
+//!
 //! # Invariants
 //! - **I1** `head - tail <= size - 1` at every moment (the writer keeps one byte free, so a full ring is not an empty one).
 //! - **I2** Between `tail` and a head that was read with Acquire lie whole records only.
@@ -26,6 +28,7 @@
 //! |---|---|---|
 //! | head, Release (writer) | head, Acquire (reader) | the records before head are complete |
 //! | tail, Release (reader) | tail, Acquire (writer) | the reader is done with the bytes before tail |
+pub mod backward;
 mod reader;
 mod sync;
 mod writer;
