@@ -44,6 +44,12 @@ fn lists() {
     assert!(said.stdout.contains("     internals: "), "{}", said.stdout);
     let said = kymo().succeed(["bench", "internals"]);
     assert!(said.stdout.contains("evlist-open-close: "), "{}", said.stdout);
+    let said = kymo().succeed(["bench", "sched"]);
+    assert!(
+        said.stdout.contains("     messaging: ") && said.stdout.contains("          pipe: "),
+        "{}",
+        said.stdout
+    );
 }
 
 /// Checks that first line, counts and last line are those of perf for the same options, in the same shape.
@@ -136,6 +142,86 @@ fn scopes_on_cpus() {
         Ok(_) => on_cpus(json(&["--scope", "cgroup"]), "cgroup"),
         Err(reason) => skip("bench::scopes_on_cpus: cgroup", &reason.to_string()),
     }
+}
+
+/// What a benchmark of `sched` prints, in perf's form: whose it is, how many of what, and the numbers with their units.
+#[derive(Debug, PartialEq)]
+struct Printed {
+    /// The lines with `#`, that say what was run.
+    head: Vec<String>,
+    /// Units in the order printed.
+    units: Vec<String>,
+    numbers: Vec<f64>,
+}
+
+/// Reads perf's output and kymo's; `None` if it has another form.
+fn printed(text: &str) -> Option<Printed> {
+    let mut found = Printed { head: Vec::new(), units: Vec::new(), numbers: Vec::new() };
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if line.starts_with("# ") {
+            found.head.push(line.into());
+            continue;
+        }
+        let (number, unit) = line.trim_start().trim_start_matches("Total time: ").split_once(' ')?;
+        found.numbers.push(number.parse().ok()?);
+        found.units.push(unit.into());
+    }
+    Some(found)
+}
+
+/// What the two tools print for the same options: the same, apart from the times. Returns kymo's numbers.
+fn as_perf(options: &[&str]) -> Vec<f64> {
+    let (theirs, ours) =
+        (perf().succeed([&["bench"], options].concat()), kymo().succeed([&["bench"], options].concat()));
+    let blank =
+        |text: &str| text.lines().map(|line| if line.is_empty() { '-' } else { '=' }).collect::<String>();
+    assert_eq!(blank(&ours.stdout), blank(&theirs.stdout), "{options:?}: where empty lines are");
+    let read = |text: &str| printed(text).unwrap_or_else(|| panic!("{options:?}: {text}"));
+    let (theirs, ours) = (read(&theirs.stdout), read(&ours.stdout));
+    assert_eq!((&ours.head, &ours.units), (&theirs.head, &theirs.units), "{options:?}");
+    ours.numbers
+}
+
+/// Checks that `sched pipe` prints what perf's prints, that the three numbers are of one time, and that JSON has the same.
+#[test]
+fn pipe_as_perf() {
+    if !ready("bench::pipe_as_perf", &[Need::Perf]) {
+        return;
+    }
+    for how in [&[][..], &["-T"], &["--threaded"]] {
+        let numbers = as_perf(&[&["sched", "pipe", "-l", "500"], how].concat());
+        let [total_s, each_us, per_second] = numbers[..] else { panic!("{numbers:?}") };
+        // The whole is printed in milliseconds, the rate as an integer: both cut off.
+        assert!((each_us * 500.0 / 1e6 - total_s).abs() < 0.001_001, "{numbers:?}");
+        assert!((1e6 / each_us - per_second).abs() <= 1.0, "{numbers:?}");
+    }
+
+    for tool in [kymo(), perf()] {
+        let said = tool.succeed(["bench", "-f", "simple", "sched", "pipe", "-l", "10"]);
+        assert!(said.stdout.trim_end().parse::<f64>().is_ok(), "only the seconds: {}", said.stdout);
+    }
+    let said = kymo().succeed(["bench", "sched", "pipe", "-l", "300", "--json"]);
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!((json["benchmark"].as_str(), json["operations"].as_u64()), (Some("sched/pipe"), Some(300)));
+    assert_eq!(json["tasks"], "processes");
+    assert!(json["total_ns"].as_u64() > Some(0), "{json}");
+}
+
+/// Checks that `sched messaging` prints what perf's prints for each of its options, and counts its tasks and messages.
+#[test]
+fn messaging_as_perf() {
+    if !ready("bench::messaging_as_perf", &[Need::Perf]) {
+        return;
+    }
+    for how in [&["-g", "1"][..], &["-g", "1", "-p"], &["-g", "1", "-t"], &["-g", "2", "-p", "-t"]] {
+        let numbers = as_perf(&[&["sched", "messaging", "-l", "2"], how].concat());
+        assert_eq!(numbers.len(), 1, "{how:?}");
+    }
+    let said = kymo().succeed(["bench", "sched", "messaging", "-g", "2", "-l", "3", "--json"]);
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let field = |name: &str| json[name].as_u64();
+    assert_eq!((field("count"), field("messages")), (Some(80), Some(2 * 20 * 20 * 3)), "{json}");
+    assert_eq!((json["through"].as_str(), json["tasks"].as_str()), (Some("sockets"), Some("processes")));
 }
 
 /// Checks that a target that is gone, or not permitted, is said in words that name it.

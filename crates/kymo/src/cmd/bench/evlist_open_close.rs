@@ -16,13 +16,12 @@ use kymo_perf::sys::{self, Kernel, Real};
 use kymo_record::{CallGraph, Options, Output, Plan, Rate, Scope, TargetSpec};
 use serde_json::json;
 
+use super::SCHEMA_VERSION;
 use super::list::{Followed, List, PHASES, Refused, Round, samples};
 use super::stats::Stats;
 use crate::cmd::record::{Cpus, parse_cpus, parse_scope, parse_user};
 use crate::exit;
 
-/// The shape of `--json`; raised when a field changes its meaning or goes.
-const SCHEMA_VERSION: u32 = 1;
 const NAME: &str = "internals/evlist-open-close";
 
 /// Open an event list, map its rings, enable, disable and close it

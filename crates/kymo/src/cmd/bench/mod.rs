@@ -5,22 +5,40 @@
 
 mod evlist_open_close;
 mod list;
+mod sched;
 mod stats;
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+/// The shape of `--json`; raised when a field changes its meaning or goes.
+const SCHEMA_VERSION: u32 = 1;
 
 /// Measure kymo's own parts on this machine
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub(crate) struct BenchArgs {
+    /// What the benchmarks of `sched` print: perf's text, or only the seconds
+    #[arg(short, long, value_name = "FORMAT", default_value = "default")]
+    format: Format,
     #[command(subcommand)]
     collection: Option<Collection>,
 }
 
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// All lines
+    Default,
+    /// One number
+    Simple,
+}
+
 #[derive(Debug, Subcommand)]
 enum Collection {
+    /// Switching between tasks, and what they send each other
+    Sched(SchedArgs),
     /// Parts that every recording uses
     Internals(InternalsArgs),
 }
@@ -30,6 +48,13 @@ enum Collection {
 struct InternalsArgs {
     #[command(subcommand)]
     benchmark: Option<Internals>,
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+struct SchedArgs {
+    #[command(subcommand)]
+    benchmark: Option<sched::Sched>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -46,8 +71,13 @@ struct Names {
 
 /// Runs the verb. Without a collection, or without a benchmark, it lists what there is.
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    let format = args.format;
     match args.collection {
         None => list_collections(),
+        Some(Collection::Sched(args)) => match args.benchmark {
+            None => list_benchmarks("sched"),
+            Some(benchmark) => return sched::run(&benchmark, format),
+        },
         Some(Collection::Internals(args)) => match args.benchmark {
             None => list_benchmarks("internals"),
             Some(Internals::EvlistOpenClose(args)) => return evlist_open_close::run(*args),
