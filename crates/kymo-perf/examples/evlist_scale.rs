@@ -1,6 +1,7 @@
 //! How long event lists would take on machines of other sizes: what each call costs is measured here, then the same engines open, map,
 //! switch and close lists on a simulated kernel that charges these costs. Prints markdown for docs/design/0002-event-lists.md.
 use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
+use kymo_perf::ring::Keeps;
 use kymo_perf::sys::simulated::{Costs, Simulated};
 use kymo_perf::sys::{Kernel, Perf, Place, Real, attr_zeroed, perf_event_attr, pin_to};
 use std::sync::{Arc, Barrier, Mutex};
@@ -38,7 +39,7 @@ fn calls(places: &[Place<'_>]) -> Calls {
         let (first, took) = timed(|| Real.open(&attr, place));
         let first = first.expect("events of tasks and CPUs can be opened here");
         times[0].push(took);
-        let ring = Real.map(&first, 1).expect("a ring of one page");
+        let ring = Real.map(&first, 1, Keeps::Oldest).expect("a ring of one page");
         let (second, took) = timed(|| Real.open(&attr, place).expect("a second event"));
         times[1].push(took);
         times[2].push(timed(|| Real.set_output(&second, &first).expect("the same CPU and task")).1);

@@ -5,7 +5,7 @@
 //! Everything is measured in turns (one of each kind, then again), and medians are printed, so that a machine that slows down does so
 //! for all kinds.
 use kymo_perf::bpf::{Attachment, Follow, Follower, Options};
-use kymo_perf::ring::Ring;
+use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{Descriptor, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
 use std::time::Instant;
 
@@ -82,7 +82,7 @@ fn open(
         if let Some(follower) = follower {
             Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
         }
-        let ring = Real.map(&event, 8)?;
+        let ring = Real.map(&event, 8, Keeps::Oldest)?;
         Real.enable(&event)?;
         events.push((event, ring));
     }

@@ -5,7 +5,7 @@
 //! lengths are those of the mapping, not those that the shared page claims. The memory is changed by the kernel at any time, so it is seen only as
 //! atomics.
 #![allow(unsafe_code, reason = "views of memory that the kernel changes")]
-use kymo_core::ring::{Area, AtomicU64};
+use kymo_core::ring::{Area, AtomicU64, backward};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,9 +16,20 @@ const HEAD_AT: usize = 1024;
 /// Where the control page holds the reader's counter.
 const TAIL_AT: usize = 1032;
 
+/// What a ring does when it is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeps {
+    /// It drops new records until the reader has made room.
+    #[default]
+    Oldest,
+    /// It overwrites the oldest records, and has no reader that makes room: for events with `write_backward`.
+    Newest,
+}
+
 /// The mapped ring of one event: a control page and a power of two of data pages. Unmapped on drop.
 #[derive(Debug)]
 pub struct Ring {
+    keeps: Keeps,
     base: NonNull<u8>,
     page_bytes: usize,
     data_bytes: usize,
@@ -35,16 +46,29 @@ impl Ring {
     /// # Errors
     /// EINVAL if `data_pages` is no power of two; otherwise what `mmap(2)` says.
     pub fn map(fd: BorrowedFd<'_>, data_pages: usize) -> io::Result<Ring> {
+        Ring::map_as(fd, data_pages, Keeps::Oldest)
+    }
+
+    /// Maps the ring of an event, of the given kind. The event must fit: the kernel writes a ring downward that keeps the newest.
+    ///
+    /// # Errors
+    /// As [`Ring::map`].
+    pub fn map_as(fd: BorrowedFd<'_>, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         let page_bytes = super::sys::page_size();
         let data_bytes = data_pages.checked_mul(page_bytes).filter(|_| data_pages.is_power_of_two());
         let Some(data_bytes) = data_bytes.filter(|&bytes| bytes < isize::MAX as usize / 2) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let prot = match keeps {
+            Keeps::Oldest => ProtFlags::READ | ProtFlags::WRITE,
+            // By this the kernel knows that nobody will make room.
+            Keeps::Newest => ProtFlags::READ,
+        };
+        let flags = MapFlags::SHARED;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(null_mut(), page_bytes + data_bytes, prot, flags, fd, 0) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Ring { base, page_bytes, data_bytes })
+        Ok(Ring { keeps, base, page_bytes, data_bytes })
     }
 
     /// The size of the data in bytes.
@@ -52,15 +76,42 @@ impl Ring {
         self.data_bytes
     }
 
+    /// What it does when it is full.
+    pub fn keeps(&self) -> Keeps {
+        self.keeps
+    }
+
     /// The ring's two counters and its data, for a [`kymo_core::ring::Reader`].
+    ///
+    /// # Panics
+    /// If it keeps the newest records: who makes room in it would write to memory that is only read.
     pub fn area(&self) -> Area<'_> {
-        // SAFETY: the data begins one page after the base and is data_bytes long (map); page-aligned, so aligned for u64.
-        let data = unsafe { self.words(self.page_bytes, self.data_bytes / 8) };
+        assert_eq!(self.keeps, Keeps::Oldest, "nobody makes room in this ring");
+        // SAFETY: within the control page, which is at least 4096 bytes long.
+        let tail = unsafe { self.words(TAIL_AT, 1) };
+        Area::new(self.head(), &tail[0], self.data())
+            .expect("a power of two of pages is a power of two of words")
+    }
+
+    /// The counter and the data of a ring that keeps the newest records, for a [`backward::Reader`].
+    ///
+    /// # Panics
+    /// If it keeps the oldest.
+    pub fn backward_area(&self) -> backward::Area<'_> {
+        assert_eq!(self.keeps, Keeps::Newest, "this ring is written upward");
+        backward::Area::new(self.head(), self.data())
+            .expect("a power of two of pages is a power of two of words")
+    }
+
+    fn head(&self) -> &AtomicU64 {
         // SAFETY: within the control page, which is at least 4096 bytes long.
         let head = unsafe { self.words(HEAD_AT, 1) };
-        // SAFETY: as above.
-        let tail = unsafe { self.words(TAIL_AT, 1) };
-        Area::new(&head[0], &tail[0], data).expect("a power of two of pages is a power of two of words")
+        &head[0]
+    }
+
+    fn data(&self) -> &[AtomicU64] {
+        // SAFETY: the data begins one page after the base and is data_bytes long (map); page-aligned, so aligned for u64.
+        unsafe { self.words(self.page_bytes, self.data_bytes / 8) }
     }
 
     /// # Safety
@@ -68,7 +119,8 @@ impl Ring {
     unsafe fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         // SAFETY: the caller's promise keeps the offset within the mapping.
         let start = unsafe { self.base.add(at) };
-        // SAFETY: mapped readable and writable until drop; any bit pattern is a u64; only seen as atomics.
+        // SAFETY: mapped readable until drop, and writable for those that store; any bit pattern is a u64; only seen as atomics, and what is mapped
+        // for reading only is loaded with Relaxed, 8 bytes at a time, which needs no more than that.
         unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), count) }
     }
 }
@@ -83,10 +135,12 @@ impl Drop for Ring {
 
 #[cfg(test)]
 mod tests {
-    use super::Ring;
+    use super::{Keeps, Ring};
     use crate::sys::page_size;
+    use kymo_core::ring::backward;
     use kymo_core::ring::{Reader, Writer};
     use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
 
     /// Checks that a record written through one mapping is read through another of the same file, and that a bad page
     /// count is refused.
@@ -106,5 +160,24 @@ mod tests {
         reader.release(span, 16);
         assert_eq!(out, record);
         assert_eq!(Reader::new(producer.area()).position(), 16, "the tail is in the file");
+    }
+
+    /// Checks that a ring that keeps the newest is read through a mapping that cannot be written, and that each kind refuses the other's reader.
+    #[test]
+    fn a_ring_that_is_only_read() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * page_size() as u64).unwrap();
+        let ring = Ring::map_as(file.as_fd(), 2, Keeps::Newest).unwrap();
+        // The producer writes to the file: 16 bytes below the end of the ring, then its head, 16 bytes below 0.
+        let mut record = [7u8; 16];
+        record[6..8].copy_from_slice(&16u16.to_le_bytes());
+        file.write_all_at(&record, 3 * page_size() as u64 - 16).unwrap();
+        file.write_all_at(&16u64.wrapping_neg().to_le_bytes(), super::HEAD_AT as u64).unwrap();
+        let mut out = vec![0; ring.size_bytes()];
+        let window = backward::Reader::new(ring.backward_area()).window(&mut out).unwrap();
+        assert_eq!((window.records_bytes, &out[..16]), (16, &record[..]));
+        assert!(std::panic::catch_unwind(|| ring.area()).is_err());
+        let upward = Ring::map(file.as_fd(), 2).unwrap();
+        assert!(std::panic::catch_unwind(|| upward.backward_area()).is_err());
     }
 }

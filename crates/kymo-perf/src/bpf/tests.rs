@@ -1,6 +1,6 @@
 //! Tests of following on the kernel that runs, with programs whose every thread leaves marks: page faults at known addresses.
 use super::*;
-use crate::ring::Ring;
+use crate::ring::{Keeps, Ring};
 use crate::sys::{ANY, Descriptor, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
 use crate::tracefs::Tracefs;
 use kymo_core::ring::Reader;
@@ -161,7 +161,7 @@ impl Watch {
         let open = |cpu| {
             let event = Real.open(&attr, &Place::new(ANY, cpu as i32)).unwrap();
             Real.set_bpf(&event, follower.program().unwrap()).unwrap();
-            let ring = Real.map(&event, 1024).unwrap();
+            let ring = Real.map(&event, 1024, Keeps::Oldest).unwrap();
             Real.enable(&event).unwrap();
             (event, ring)
         };

@@ -38,7 +38,7 @@ mod tests;
 mod unit;
 
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
-pub use rings::{MappedRing, RingError};
+pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
 use fallback::Fallbacks;
@@ -442,10 +442,14 @@ impl Evlist {
         first(pool.run(jobs).into_iter())
     }
 
-    /// Everything of a CPU that can be polled: for its ring, the first that is alive matters.
+    /// Everything of a CPU that can be polled: for its ring, the first that is alive matters. Without events that keep the newest records: nobody
+    /// waits for those.
     pub fn poll_fds(&self, cpu: i32) -> Vec<BorrowedFd<'_>> {
         let rows = self.events.iter().enumerate().filter_map(|(index, event)| {
             let row = event.cpus.binary_search(&cpu).ok()?;
+            if event.request.attr.write_backward() == 1 {
+                return None;
+            }
             Some((0..self.tasks.len()).map(move |column| Slot { event: index, row, column }))
         });
         let fds = rows.flatten().filter_map(|slot| self.units.get(&self.shape, slot));

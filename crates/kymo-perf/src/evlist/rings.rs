@@ -1,16 +1,22 @@
 //! Rings for an open list: per CPU (or task) the first descriptor is mapped, the rest write into it.
+//!
+//! A ring either keeps the oldest records or the newest, as its events say, and the kernel mixes no two kinds. Where a list has both, each CPU has
+//! two rings.
 use super::note::Note;
 use super::pool::Seat;
 use super::shape::{Shape, Slot};
 use super::unit::{Share, Units};
 use super::{ANY, Evlist, Shared};
-use crate::ring::Ring;
-use crate::sys::Kernel;
+use crate::ring::{Keeps, Ring};
+use crate::sys::{Descriptor, Kernel};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+
+/// Where a list has events that keep the newest records, the rings of the other events have so many pages at most: what is in them is taken out.
+pub const SIDE_RING_PAGES: usize = 32;
 
 /// A ring and whose records it holds.
 #[derive(Debug)]
@@ -42,8 +48,8 @@ pub struct RingError {
 }
 
 impl Evlist {
-    /// Maps one ring of `pages` pages per CPU (per task where events are not bound to a CPU) and redirects all other descriptors into it. Where the memory lock
-    /// limit is too low and `shrink` is set, all rings become smaller, which is noted.
+    /// Maps one ring of `pages` pages per CPU (per task where events are not bound to a CPU) and redirects all other descriptors into it. Events with
+    /// `write_backward` have rings of their own; the others may then have smaller ones ([`SIDE_RING_PAGES`]). Where the memory lock limit is too low and `shrink` is set, all rings become smaller, which is noted.
     ///
     /// # Errors
     /// [`RingError`] if a ring cannot be had even with one page.
@@ -65,7 +71,7 @@ impl Evlist {
 
     fn try_map(&self, pages: usize) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
-        let mut owners: HashMap<(i32, i32), Slot> = HashMap::new();
+        let mut owners: HashMap<(i32, i32, bool), Slot> = HashMap::new();
         let per_task = self.cpus() == [ANY];
         let fail = |slot: Slot, redirect, source| RingError {
             event: self.events[slot.event].request.name.clone(),
@@ -83,7 +89,9 @@ impl Evlist {
                 // Without per-task rings, all tasks of a CPU write where its first does.
                 for column in 0..if per_task { self.tasks.len() } else { self.tasks.len().min(1) } {
                     let slot = Slot { event, row, column };
-                    let Entry::Vacant(vacant) = owners.entry(self.ring_of(slot, per_task)) else { continue };
+                    let Entry::Vacant(vacant) = owners.entry(ring_of(&self.shape, slot, per_task)) else {
+                        continue;
+                    };
                     if self.units.get(&self.shape, slot).is_some() {
                         vacant.insert(slot);
                         slots.push(slot);
@@ -103,8 +111,7 @@ impl Evlist {
         let redirect = move |share: &Shared<'_>| {
             let slots = (0..events).flat_map(|event| share.unit.event(share.shape, event));
             for (slot, fd) in slots {
-                let cpu = share.shape.cpus[slot.event][slot.row];
-                let key = (cpu, if per_task { share.shape.tasks[slot.column] } else { ANY });
+                let key = ring_of(share.shape, slot, per_task);
                 let Some(&owner) = owners.get(&key).filter(|&&owner| owner != slot) else { continue };
                 let Some(output) = share.units.get(share.shape, owner) else { continue };
                 share.kernel.set_output(fd, output).inspect_err(|_| {
@@ -134,13 +141,19 @@ impl Evlist {
             let units = Arc::clone(&self.units);
             move |_: &mut Seat| {
                 let unit = &units.as_slice()[index];
-                let mut slots = (0..events).flat_map(|event| unit.event(&shape, event));
-                let Some((owner, output)) = slots.next() else { return Ok(None) };
-                let ring = kernel.map(output, pages).map_err(|source| (owner, false, source))?;
-                for (slot, fd) in slots {
-                    kernel.set_output(fd, output).map_err(|source| (slot, true, source))?;
+                let mut mapped: Vec<(Slot, &Descriptor, Ring)> = Vec::new();
+                for (slot, fd) in (0..events).flat_map(|event| unit.event(&shape, event)) {
+                    match mapped.iter().find(|(_, _, ring)| ring.keeps() == keeps(&shape, slot)) {
+                        Some((_, output, _)) => {
+                            kernel.set_output(fd, output).map_err(|source| (slot, true, source))?;
+                        }
+                        None => {
+                            let ring = map(kernel.as_ref(), &shape, slot, fd, pages);
+                            mapped.push((slot, fd, ring.map_err(|source| (slot, false, source))?));
+                        }
+                    }
                 }
-                Ok(Some((owner, ring)))
+                Ok(mapped.into_iter().map(|(slot, _, ring)| (slot, ring)).collect())
             }
         }));
         let ring = |(owner, ring): (Slot, Ring)| {
@@ -148,14 +161,15 @@ impl Evlist {
             let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
             MappedRing { cpu, task, owner: (event, row, column), ring }
         };
-        Some(mapped.into_iter().filter_map(|one| one.map(|found| found.map(ring)).transpose()).collect())
+        let all: Result<Vec<Vec<(Slot, Ring)>>, _> = mapped.into_iter().collect();
+        Some(all.map(|found| found.into_iter().flatten().map(ring).collect()))
     }
 
     /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel clearing their pages.
     fn map_each(&self, slots: &[Slot], pages: usize) -> Vec<(Slot, io::Result<Ring>)> {
         let map = move |kernel: &dyn Kernel, shape: &Shape, units: &Units, slot| match units.get(shape, slot)
         {
-            Some(fd) => kernel.map(fd, pages),
+            Some(fd) => self::map(kernel, shape, slot, fd, pages),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         match &self.pool {
@@ -171,10 +185,14 @@ impl Evlist {
         }
     }
 
-    /// Whose ring a slot writes into: that of its CPU, or of its task on any CPU.
-    fn ring_of(&self, slot: Slot, per_task: bool) -> (i32, i32) {
-        let cpu = self.shape.cpus[slot.event][slot.row];
-        (cpu, if per_task { self.tasks[slot.column] } else { ANY })
+    /// Lets a ring refuse all records, or take them again. What it refuses counts as lost.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pause_output(&self, ring: &MappedRing, paused: bool) -> io::Result<()> {
+        let (event, row, column) = ring.owner;
+        let owner = self.units.get(&self.shape, Slot { event, row, column });
+        self.kernel.pause_output(owner.ok_or(io::ErrorKind::NotFound)?, paused)
     }
 
     /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
@@ -182,4 +200,22 @@ impl Evlist {
         let (event, row, column) = ring.owner;
         self.kernel.poll_fd(self.units.get(&self.shape, Slot { event, row, column })?)
     }
+}
+
+/// Whose ring a slot writes into: that of its CPU, or of its task on any CPU; and of which kind it is.
+fn ring_of(shape: &Shape, slot: Slot, per_task: bool) -> (i32, i32, bool) {
+    let cpu = shape.cpus[slot.event][slot.row];
+    (cpu, if per_task { shape.tasks[slot.column] } else { ANY }, keeps(shape, slot) == Keeps::Newest)
+}
+
+/// What the ring keeps that a slot writes into.
+fn keeps(shape: &Shape, slot: Slot) -> Keeps {
+    if shape.events[slot.event].attr.write_backward() == 1 { Keeps::Newest } else { Keeps::Oldest }
+}
+
+/// Maps the ring of a slot, with at most so many pages.
+fn map(kernel: &dyn Kernel, shape: &Shape, slot: Slot, fd: &Descriptor, pages: usize) -> io::Result<Ring> {
+    let keeps = keeps(shape, slot);
+    let beside = keeps == Keeps::Oldest && shape.events.iter().any(|event| event.attr.write_backward() == 1);
+    kernel.map(fd, if beside { pages.min(SIDE_RING_PAGES) } else { pages }, keeps)
 }

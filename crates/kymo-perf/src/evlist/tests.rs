@@ -2,7 +2,8 @@
 mod faults;
 mod real;
 
-use super::{Engine, Feature, Note, OpenError, Plan, Request, Targets};
+use super::{Engine, Feature, Note, OpenError, Plan, Request, SIDE_RING_PAGES, Targets};
+use crate::ring::Keeps;
 use crate::sys::{Fake, Perf, attr_zeroed};
 use std::sync::Arc;
 
@@ -255,4 +256,30 @@ fn switching() {
     assert_eq!(kernel.enabled(), [fd(1, 0), fd(1, 1)]);
     list.disable().unwrap();
     assert_eq!(kernel.disabled(), [fd(1, 0), fd(1, 1), fd(0, 0), fd(0, 1)]);
+}
+
+/// Checks that events that keep the newest records share rings of their own, with the serial and the parallel engine, that the rings beside them are
+/// small, and that only the others are polled.
+#[test]
+fn two_kinds_of_rings_per_cpu() {
+    for engine in [Engine::Serial, Engine::Parallel { workers: Some(2) }] {
+        let kernel = Arc::new(Fake::new());
+        let mut newest = [software("a"), software("b")];
+        newest.iter_mut().for_each(|request| request.attr.set_write_backward(1));
+        let [a, b] = newest;
+        let events = vec![a, software("c"), b, software("d")];
+        let plan = plan(events, &[-1], &[0, 1]);
+        let mut list = super::open(Arc::clone(&kernel) as Arc<dyn crate::sys::Kernel>, plan, engine).unwrap();
+        let mut rings = list.map_rings(64, false).unwrap();
+        rings.sort_by_key(|ring| (ring.cpu, ring.owner));
+        let found: Vec<_> = (rings.iter())
+            .map(|ring| {
+                (ring.cpu, ring.owner.0, ring.ring.keeps(), ring.ring.size_bytes() / crate::sys::page_size())
+            })
+            .collect();
+        let of = |cpu| [(cpu, 0, Keeps::Newest, 64), (cpu, 1, Keeps::Oldest, SIDE_RING_PAGES)];
+        assert_eq!(found, [of(0), of(1)].concat(), "{engine:?}");
+        assert_eq!(kernel.redirected().len(), 4, "{engine:?}");
+        list.pause_output(&rings[0], true).unwrap();
+    }
 }

@@ -6,7 +6,7 @@
 //! Files behind descriptors are lent out while the account of them lies behind a lock; see [`Fake::poll_fd`].
 #![allow(unsafe_code, reason = "lends the files behind descriptors")]
 use super::{Binding, Descriptor, Kernel, Perf, Place, perf_event_attr};
-use crate::ring::Ring;
+use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -376,7 +376,11 @@ impl Kernel for Fake {
         Ok(words.len())
     }
 
-    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
+    fn pause_output(&self, event: &Descriptor, _paused: bool) -> io::Result<()> {
+        self.state().check("pausing the ring of", event)
+    }
+
+    fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         self.state().check("mapping", event)?;
         if self.map_limit_pages.is_some_and(|limit| data_pages > limit) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -388,7 +392,7 @@ impl Kernel for Fake {
         let file = made.as_ref().map(std::os::fd::AsFd::as_fd).or_else(|| self.poll_fd(event));
         let file = file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         rustix::fs::ftruncate(file, ((1 + data_pages) * super::page_size()) as u64)?;
-        let ring = Ring::map(file, data_pages)?;
+        let ring = Ring::map_as(file, data_pages, keeps)?;
         self.state().files.extend(made.map(|file| (event.number(), file)));
         Ok(ring)
     }

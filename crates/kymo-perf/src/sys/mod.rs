@@ -23,7 +23,7 @@ pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
 pub use thread::{Binding, pin_to, run_early, run_first};
 
-use crate::ring::Ring;
+use crate::ring::{Keeps, Ring};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -97,11 +97,17 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// What `read(2)` says; ENOSPC if `words` is too small.
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize>;
 
-    /// Maps the event's ring of `data_pages` pages (a power of two).
+    /// Maps the event's ring of `data_pages` pages (a power of two); `keeps` must be what the event's `write_backward` says.
     ///
     /// # Errors
     /// EPERM beyond `perf_event_mlock_kb` and RLIMIT_MEMLOCK, EINVAL for an inheritable event on any CPU.
-    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring>;
+    fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring>;
+
+    /// Lets the ring that the event writes to refuse all records, or take them again. What is refused counts as lost.
+    ///
+    /// # Errors
+    /// EINVAL for an event without a ring.
+    fn pause_output(&self, event: &Descriptor, paused: bool) -> io::Result<()>;
 
     /// The event as something to poll; `None` where there is no file behind it.
     fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>>;

@@ -5,7 +5,7 @@
 //! and consumed by `close`, so while one can be borrowed its number is open and ours.
 #![allow(unsafe_code, reason = "raw system calls")]
 use super::{Binding, Descriptor, Kernel, Place, perf_event_attr};
-use crate::ring::Ring;
+use crate::ring::{Keeps, Ring};
 use perf_event_open_sys::{bindings, ioctls};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -120,8 +120,13 @@ impl Kernel for Real {
         Ok(read / 8)
     }
 
-    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
-        Ring::map(borrow(event), data_pages)
+    fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
+        Ring::map_as(borrow(event), data_pages, keeps)
+    }
+
+    fn pause_output(&self, event: &Descriptor, paused: bool) -> io::Result<()> {
+        // SAFETY: the ioctl takes a number and no memory.
+        check(unsafe { ioctls::PAUSE_OUTPUT(event.number(), u32::from(paused)) })
     }
 
     fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>> {

@@ -4,7 +4,7 @@
 //! up per thread, so that the time of a phase is that of its slowest thread. What it does not know are the locks that threads
 //! of one process share inside the kernel; see docs/design/0002-event-lists.md.
 use super::{ANY, Binding, Descriptor, Kernel, Place, perf_event_attr};
-use crate::ring::Ring;
+use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;
 use std::cell::RefCell;
 use std::io;
@@ -206,10 +206,14 @@ impl Kernel for Simulated {
         Ok(words.len())
     }
 
-    fn map(&self, _event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
+    fn pause_output(&self, _event: &Descriptor, _paused: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn map(&self, _event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         let file = rustix::fs::memfd_create("kymo-simulated-ring", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, ((1 + data_pages) * super::page_size()) as u64)?;
-        Ring::map(file.as_fd(), data_pages)
+        Ring::map_as(file.as_fd(), data_pages, keeps)
     }
 
     fn poll_fd<'a>(&self, _event: &'a Descriptor) -> Option<BorrowedFd<'a>> {

@@ -3,7 +3,7 @@
 use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_core::ring::Writer;
 use kymo_data::abi;
-use kymo_perf::ring::Ring;
+use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{Binding, Descriptor, Fake, Kernel, Place, perf_event_attr};
 use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
 use proptest::prelude::*;
@@ -68,8 +68,11 @@ impl Kernel for Shared {
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
         self.0.fake.read(event, words)
     }
-    fn map(&self, event: &Descriptor, data_pages: usize) -> io::Result<Ring> {
-        let ring = self.0.fake.map(event, data_pages)?;
+    fn pause_output(&self, event: &Descriptor, paused: bool) -> io::Result<()> {
+        self.0.fake.pause_output(event, paused)
+    }
+    fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
+        let ring = self.0.fake.map(event, data_pages, keeps)?;
         let file = self.0.fake.poll_fd(event).expect("a file behind it").try_clone_to_owned()?;
         self.0.mapped.lock().unwrap().push((file, data_pages));
         Ok(ring)

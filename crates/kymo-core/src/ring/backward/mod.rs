@@ -26,7 +26,7 @@
 //!
 //! | store | load | what it carries |
 //! |---|---|---|
-//! | head, Release (writer) | head, Acquire (reader, first look) | the records above head are complete |
+//! | head, Release (writer) | head, Relaxed, before an Acquire fence (reader, first look) | the records above head are complete |
 //! | data, Relaxed, after a Release fence (writer) | head, Relaxed, after an Acquire fence (reader, second look) | what was overwritten |
 //!
 //! The kernel has no such fence before its data: on machines that reorder stores, the reader has to run on the CPU of the ring, or pause it.

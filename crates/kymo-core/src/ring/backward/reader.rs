@@ -65,8 +65,10 @@ impl<'a> Reader<'a> {
     pub(super) fn window_with(&self, out: &mut [u8], mut between: impl FnMut()) -> Result<Window, Unaligned> {
         let size = self.area.size_bytes();
         assert!(out.len() >= size, "{} bytes for a ring of {size}", out.len());
-        // Acquire: pairs with the Release in `Writer::push`; what lies above head is complete (B1).
-        let head = self.area.head.load(Ordering::Acquire);
+        // Relaxed, then a fence: the memory may be mapped for reading only, where no other load is sure to work.
+        let head = self.area.head.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release of head in `Writer::push`; what lies above head is complete (B1).
+        fence(Ordering::Acquire);
         if !head.is_multiple_of(8) {
             return Err(Unaligned { head });
         }
@@ -76,7 +78,7 @@ impl<'a> Reader<'a> {
         let mut at = head;
         for bytes in out[..filled].chunks_exact_mut(8) {
             between();
-            // Relaxed: after the Acquire of head; what is newer than that is found out below.
+            // Relaxed: after the fence behind head; what is newer than that is found out below.
             bytes.copy_from_slice(&self.area.word(at).load(Ordering::Relaxed).to_ne_bytes());
             at = at.wrapping_add(8);
         }

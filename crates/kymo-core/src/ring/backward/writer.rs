@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
         let all = (record.len() + lost_bytes) as u64;
         assert!(all <= self.area.size_bytes() as u64, "{all} bytes for a ring of {}", self.area.size_bytes());
         self.head = self.head.wrapping_sub(all);
-        // Release: pairs with the Acquire fence in `Reader::window`; who sees a word of this record sees the head of the one before it (B2).
+        // Release: pairs with the second Acquire fence in `Reader::window`; who sees a word of this record sees the head of the one before it (B2).
         fence(Ordering::Release);
         let mut at = self.head;
         if self.pending > 0 {
@@ -81,7 +81,7 @@ impl<'a> Writer<'a> {
             self.pending = 0;
         }
         self.store(at, record);
-        // Release: pairs with the Acquire in `Reader::window`; the record is complete (B1).
+        // Release: pairs with the first Acquire fence in `Reader::window`; the record is complete (B1).
         self.area.head.store(self.head, Ordering::Release);
         Ok(())
     }
