@@ -1,7 +1,6 @@
 //! Engines of kymo without an operating system.
 //!
-//! *You give* an engine memory and calls; *it gives* you the mechanism and nothing else. There is one so far: the byte
-//! ring that a kernel (or an agent in a process) fills and one reader drains.
+//! *You give* an engine memory and calls; *it gives* you the mechanism and nothing else.
 //!
 //! Each engine is a folder whose listing shows its evidence: `mod.rs` (contract, drawing, numbered invariants), the
 //! engine, `model.rs` (the most obvious correct code, the oracle of the tests and the baseline of the benches), `tests.rs`
@@ -17,7 +16,10 @@
 //! Mapping memory, waking up, what records mean (kymo-perf, kymo-record, kymo-data), several readers of one ring.
 //!
 //! # Modules
-//! - [`ring`]: [`Writer`](ring::Writer) and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
+//! - [`context`]: event contexts, which count per task and are exchanged rather than switched.
+//! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
+//! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
+//!   and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
 //!
 //! # Example
 //! ```
@@ -39,4 +41,5 @@
 #![deny(unsafe_code)]
 
 pub mod context;
+pub mod handover;
 pub mod ring;

@@ -1,0 +1,106 @@
+//! A bounded queue between two threads.
+#![allow(unsafe_code)]
+use super::slot::Slot;
+use super::sync::{AtomicBool, AtomicUsize, Line, Ordering};
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Shared<T> {
+    slots: Box<[Slot<T>]>,
+    /// How many were taken out so far. Written by the consumer.
+    head: Line<AtomicUsize>,
+    /// How many were put in so far. Written by the producer.
+    tail: Line<AtomicUsize>,
+    /// The producer is gone.
+    closed: AtomicBool,
+}
+
+impl<T> Shared<T> {
+    fn slot(&self, count: usize) -> &Slot<T> {
+        // The number of slots is a power of two.
+        &self.slots[count & (self.slots.len() - 1)]
+    }
+}
+
+/// The end that puts in. Dropping it closes the queue.
+#[derive(Debug)]
+pub struct Producer<T> {
+    shared: Arc<Shared<T>>,
+    tail: usize,
+    /// The consumer's count when it was last looked at: it may be further by now.
+    head: usize,
+}
+
+/// The end that takes out.
+#[derive(Debug)]
+pub struct Consumer<T> {
+    shared: Arc<Shared<T>>,
+    head: usize,
+    /// The producer's count when it was last looked at.
+    tail: usize,
+}
+
+/// A queue for at least `capacity` values (rounded up to a power of two, at least one).
+pub fn queue<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    let slots = (0..capacity.max(1).next_power_of_two()).map(|_| Slot::empty()).collect();
+    let (head, tail) = (Line(AtomicUsize::new(0)), Line(AtomicUsize::new(0)));
+    let shared = Arc::new(Shared { slots, head, tail, closed: AtomicBool::new(false) });
+    let producer = Producer { shared: Arc::clone(&shared), tail: 0, head: 0 };
+    (producer, Consumer { shared, head: 0, tail: 0 })
+}
+
+impl<T> Producer<T> {
+    /// Puts a value in.
+    ///
+    /// # Errors
+    /// The value, if the queue is full.
+    pub fn push(&mut self, value: T) -> Result<(), T> {
+        if self.tail.wrapping_sub(self.head) == self.shared.slots.len() {
+            // Acquire: pairs with the consumer's Release; it is done with the slots before this count.
+            self.head = self.shared.head.0.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.head) == self.shared.slots.len() {
+                return Err(value);
+            }
+        }
+        // SAFETY: the slot is not between head and tail, so the consumer does not touch it until the store below, and it was done with
+        // it before the Acquire above (or a former one); this is the only producer.
+        unsafe { self.shared.slot(self.tail).put(value) };
+        self.tail = self.tail.wrapping_add(1);
+        // Release: pairs with the consumer's Acquire; the value is there before the count says so.
+        self.shared.tail.0.store(self.tail, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<T> Drop for Producer<T> {
+    fn drop(&mut self) {
+        // Release: pairs with `is_closed`; everything was put in before.
+        self.shared.closed.store(true, Ordering::Release);
+    }
+}
+
+impl<T> Consumer<T> {
+    /// Takes the oldest value out; `None` if there is none yet.
+    pub fn pop(&mut self) -> Option<T> {
+        if self.head == self.tail {
+            // Acquire: pairs with the producer's Release.
+            self.tail = self.shared.tail.0.load(Ordering::Acquire);
+            if self.head == self.tail {
+                return None;
+            }
+        }
+        // SAFETY: the slot is between head and tail: the producer put it there before the Release that the Acquire above saw, and does
+        // not touch it until the store below; this is the only consumer.
+        let value = unsafe { self.shared.slot(self.head).take() };
+        self.head = self.head.wrapping_add(1);
+        // Release: pairs with the producer's Acquire.
+        self.shared.head.0.store(self.head, Ordering::Release);
+        value
+    }
+
+    /// Whether the producer is gone. What [`Consumer::pop`] does not give after this said yes will never come.
+    pub fn is_closed(&self) -> bool {
+        // Acquire: pairs with the producer's drop.
+        self.shared.closed.load(Ordering::Acquire)
+    }
+}
