@@ -2,15 +2,18 @@
 //!
 //! While it runs its CPU produces nothing, so however fast samples come, a drain that is on time loses none. It copies out, hands
 //! over, and never waits for the disk; if no buffer is free it leaves the records in the ring.
+//!
+//! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
+//! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
 use crate::look::{Look, Poke, Ticks};
+use crate::mail::{Bell, Sender, timespec};
 use crate::pool::Pool;
 use crate::round::RoundNumber;
-use crossbeam_channel::Sender;
 use kymo_core::ring::Reader;
 use kymo_perf::ring::Ring;
 use kymo_perf::sys;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,6 +23,10 @@ const NAP: Duration = Duration::from_millis(250);
 const LONG_NAP: Duration = Duration::from_millis(1000);
 /// How long it waits for a free buffer before it looks at the other rings and the stop sign again.
 const BUFFER_WAIT: Duration = Duration::from_millis(20);
+/// How long it waits for room in its queue.
+const ROOM_WAIT: Duration = Duration::from_millis(2);
+/// What every drain polls beside its rings: the pool's bell, the stop sign, the poke.
+const OWN_FDS: usize = 3;
 
 /// From a drain to the writer, or to whoever reduces what is written.
 #[derive(Debug)]
@@ -65,8 +72,8 @@ pub(crate) struct Shared {
     pub(crate) ticks: Ticks,
     /// The events are off: empty the rings and end.
     pub(crate) stop: AtomicBool,
-    /// Becomes readable with `stop`.
-    pub(crate) stop_fd: OwnedFd,
+    /// Rings with `stop`, for ever.
+    pub(crate) stop_bell: Bell,
     /// Bytes skipped in rings with impossible counters.
     pub(crate) corrupt_bytes: AtomicU64,
     /// How often a drain woke up and found records.
@@ -101,7 +108,7 @@ pub(crate) fn run(
     sources: Vec<Source<'_>>,
     shared: &Shared,
     poke: &Poke,
-    out: &Sender<Message>,
+    out: Sender<Message>,
     ready: impl FnOnce(),
 ) {
     if let Some(cpu) = cpu {
@@ -121,8 +128,10 @@ pub(crate) fn run(
         told: None,
         starved: false,
     });
-    let mut drain =
-        Drain { states: states.collect(), shared, poke, out, spare: None, nap: NAP, asked: false };
+    let states: Vec<_> = states.collect();
+    let polled = Vec::with_capacity(OWN_FDS + states.len());
+    let mut drain = Drain { states, shared, poke, out, spare: None, nap: NAP, asked: false, polled };
+    drain.poll_all();
     ready();
     drain.run();
 }
@@ -140,14 +149,16 @@ struct Drain<'a> {
     states: Vec<State<'a>>,
     shared: &'a Shared,
     poke: &'a Poke,
-    out: &'a Sender<Message>,
+    out: Sender<Message>,
     spare: Option<Vec<u8>>,
     nap: Duration,
     /// Somebody waits to hear also of rings that are empty.
     asked: bool,
+    /// What wakes it: three bells, then the rings of which somebody is alive.
+    polled: Vec<PollFd<'a>>,
 }
 
-impl Drain<'_> {
+impl<'a> Drain<'a> {
     fn run(&mut self) {
         loop {
             // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
@@ -163,7 +174,7 @@ impl Drain<'_> {
                 // Relaxed: a statistic.
                 self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
             }
-            if stopping && !some {
+            if stopping && (!some || self.out.is_abandoned()) {
                 break;
             }
             if !much && !stopping {
@@ -177,15 +188,13 @@ impl Drain<'_> {
     }
 
     fn look(&mut self, at: usize) -> Found {
+        let spare = self.spare.take().or_else(|| self.shared.pool.take());
+        let Some(mut buffer) = spare.filter(|_| self.out.has_room()) else {
+            self.states[at].starved = true;
+            self.starve();
+            return Found::Much;
+        };
         let state = &mut self.states[at];
-        if self.spare.is_none() {
-            self.spare = self.shared.pool.take();
-        }
-        if self.spare.is_none() {
-            state.starved = true;
-            self.spare = self.shared.pool.wait(BUFFER_WAIT);
-        }
-        let Some(mut buffer) = self.spare.take() else { return Found::Much };
         // The round first, then the ring's head: see `round`. The ticks stand around it: see `look`.
         let before = self.shared.ticks.tick();
         let round = self.shared.round.now();
@@ -206,50 +215,79 @@ impl Drain<'_> {
         if available == 0 {
             self.spare = Some(buffer);
             if (self.asked || state.told != Some(round))
-                && self.out.try_send(Message::Empty { ring: state.index, round, look }).is_ok()
+                && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok()
             {
                 state.told = Some(round);
             }
             return Found::Nothing;
         }
         let len = if available <= buffer.len() { available } else { span.whole_records_bytes(buffer.len()) };
+        if len == 0 {
+            // No record begins with an honest size there.
+            tracing::warn!(ring = state.index, bytes = available, "skipped what is no record");
+            self.shared.corrupt_bytes.fetch_add(available as u64, Ordering::Relaxed);
+            state.reader.skip();
+            self.spare = Some(buffer);
+            return Found::Some;
+        }
         span.copy_to(&mut buffer[..len]);
         state.reader.release(span, len);
         let starved = std::mem::take(&mut state.starved);
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
-        // The channel has a place for every buffer, so this does not wait; it fails only after the writer's panic.
+        // There was room, and only this thread fills it.
         let _ = self.out.send(message);
         if much { Found::Much } else { Found::Some }
     }
 
+    /// Waits for a buffer that comes back, but not long: the other rings and the stop sign want to be looked at.
+    fn starve(&mut self) {
+        self.shared.pool.begin_to_wait();
+        self.spare = self.spare.take().or_else(|| self.shared.pool.take());
+        // With a buffer it is room in the queue that is missing: that comes without a bell.
+        let most = if self.spare.is_some() { ROOM_WAIT } else { BUFFER_WAIT };
+        let stopping = self.shared.stop.load(Ordering::Relaxed);
+        let bells = if stopping { 1 } else { 2 };
+        if self.spare.is_none() || !self.out.has_room() {
+            // The pool's bell, and the stop sign until it was seen.
+            let _ = poll(&mut self.polled[..bells], Some(&timespec(most)));
+        }
+        self.shared.pool.waited();
+    }
+
     /// Until a ring asks for it, the stop sign, or the end of the nap.
     fn sleep(&mut self) {
-        let timeout =
-            Timespec { tv_sec: self.nap.as_secs() as i64, tv_nsec: i64::from(self.nap.subsec_nanos()) };
-        let mut fds = vec![
-            PollFd::new(&self.shared.stop_fd, PollFlags::IN),
-            PollFd::new(self.poke.fd(), PollFlags::IN),
-        ];
-        let mut owners = Vec::new();
-        for (at, state) in self.states.iter().enumerate() {
-            if let Some(fd) = state.fds.get(state.alive) {
-                fds.push(PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
-                owners.push(at);
-            }
-        }
-        if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
+        // Without the pool's bell: it rings for others.
+        if poll(&mut self.polled[1..], Some(&timespec(self.nap))).unwrap_or(0) == 0 {
             return;
         }
-        if fds[1].revents().contains(PollFlags::IN) {
+        if self.polled[OWN_FDS - 1].revents().contains(PollFlags::IN) {
             self.poke.woken();
         }
-        let gone: Vec<bool> =
-            fds[2..].iter().map(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)).collect();
-        for (at, _) in owners.into_iter().zip(gone).filter(|&(_, gone)| gone) {
-            // Its task is gone; others may still write into the ring.
-            self.states[at].alive += 1;
+        let gone = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        let mut rings = self.polled[OWN_FDS..].iter();
+        let mut any = false;
+        for state in self.states.iter_mut().filter(|state| state.alive < state.fds.len()) {
+            if rings.next().is_some_and(gone) {
+                // Its task is gone; others may still write into the ring.
+                state.alive += 1;
+                any = true;
+            }
         }
+        if any {
+            self.poll_all();
+        }
+    }
+
+    /// Polls, of each ring, the first descriptor that is alive.
+    fn poll_all(&mut self) {
+        self.polled.clear();
+        let shared: &'a Shared = self.shared;
+        let (stop, poke): (_, &'a Poke) = (&shared.stop_bell, self.poke);
+        let own = [shared.pool.bell().fd(), stop.fd(), poke.fd()];
+        self.polled.extend(own.map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let alive = self.states.iter().filter_map(|state| state.fds.get(state.alive));
+        self.polled.extend(alive.map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 }

@@ -19,8 +19,9 @@
 //! What the recording means (that is `kymo-profile`), and talking to the user: this library returns notes, it prints nothing.
 //!
 //! # Modules
-//! All private, in the order of a record's way: `plan` and `session` decide and open, `synth` lists what was there before, `drain`, `look`
-//! and `pool` carry, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `account` is the result.
+//! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
+//! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
+//! `mail` and `pool` carry, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
 //!
 //! # Example
 //! ```no_run
@@ -44,14 +45,19 @@
 mod account;
 mod attr;
 mod build_ids;
+mod command;
+mod conduct;
 mod control;
 mod disk;
 mod drain;
 mod existing;
+mod finish;
 mod formats;
 mod look;
 mod machine;
+mod mail;
 mod observe;
+mod opening;
 mod options;
 mod output;
 mod plan;

@@ -5,7 +5,7 @@
 //! at B, if it was in ring B.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::mail::Bell;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -34,21 +34,20 @@ pub(crate) struct Look {
 #[derive(Debug)]
 pub(crate) struct Poke {
     asked: AtomicBool,
-    fd: OwnedFd,
+    bell: Bell,
 }
 
 impl Poke {
     /// A poke for one drain.
     pub(crate) fn new() -> io::Result<Poke> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Poke { asked: AtomicBool::new(false), fd })
+        Ok(Poke { asked: AtomicBool::new(false), bell: Bell::new()? })
     }
 
     /// Asks. Cheap while the drain has not come to it yet.
     pub(crate) fn ask(&self) {
         // AcqRel: whoever takes the question looks at the rings after it was asked.
         if !self.asked.swap(true, Ordering::AcqRel) {
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 
@@ -60,11 +59,11 @@ impl Poke {
 
     /// Readable when somebody has asked, until [`Poke::woken`].
     pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
+        self.bell.fd()
     }
 
     /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none is missed.
     pub(crate) fn woken(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        self.bell.quiet();
     }
 }

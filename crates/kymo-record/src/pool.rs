@@ -1,122 +1,197 @@
 //! Buffers for records on their way from the rings to the writer: a bounded number, each used again.
-use crossbeam_channel::{Receiver, Sender, bounded};
+//!
+//! Drains only take buffers that are there; whoever receives messages makes more while few are free, up to the bound. So a recording of
+//! few records has few buffers, and no drain ever waits for memory.
+use crate::mail::Bell;
+use kymo_core::handover;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A small buffer is this part of a large one.
 const SMALL_SHARE: usize = 16;
 /// So many small ones there are for each large one: a quarter of the memory.
 const SMALL_PER_BUFFER: usize = 4;
+/// So many are made at most at a time: half a millisecond's work with rings of 512 KiB.
+const MADE_AT_ONCE: usize = 8;
+/// Places in the pool for threads that are in the middle of taking or giving.
+const HANDS: usize = 64;
 
 /// A bounded set of equally long buffers, and of small ones.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    free: Receiver<Vec<u8>>,
-    back: Sender<Vec<u8>>,
-    left: AtomicUsize,
-    buffer_bytes: usize,
-    small: Small,
+    large: Kind,
+    /// Buffers for what became small on its way: a slow writer then does not keep large ones from the drains.
+    small: Kind,
+    /// Rings when a large one comes back and somebody waits for it.
+    bell: Bell,
+    waiting: AtomicUsize,
 }
 
-/// Buffers for what became small on its way: a slow writer then does not keep large ones from the drains.
 #[derive(Debug)]
-struct Small {
-    free: Receiver<Vec<u8>>,
-    back: Sender<Vec<u8>>,
-    left: AtomicUsize,
+struct Kind {
+    free: handover::Pool<Vec<u8>>,
+    /// How many are free, about.
+    free_count: AtomicUsize,
+    made: AtomicUsize,
+    most: usize,
     bytes: usize,
 }
 
 impl Pool {
-    /// At most `count` buffers of `buffer_bytes` each, made when they are first needed.
-    pub(crate) fn new(count: usize, buffer_bytes: usize) -> Pool {
-        let (back, free) = bounded(count);
-        let small = Small::new(count * SMALL_PER_BUFFER, buffer_bytes / SMALL_SHARE);
-        Pool { free, back, left: AtomicUsize::new(count), buffer_bytes, small }
+    /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones; `ready` of them are made now.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new(count: usize, buffer_bytes: usize, ready: usize) -> io::Result<Pool> {
+        let large = Kind::new(count, buffer_bytes);
+        (0..ready).for_each(|_| large.give(large.make()));
+        let small = Kind::new(count * SMALL_PER_BUFFER, buffer_bytes / SMALL_SHARE);
+        Ok(Pool { large, small, bell: Bell::new()?, waiting: AtomicUsize::new(0) })
     }
 
     /// How many buffers there can be, small ones included.
-    pub(crate) fn most(count: usize) -> usize {
-        count * (1 + SMALL_PER_BUFFER)
+    pub(crate) fn most(&self) -> usize {
+        self.large.most + self.small.most
     }
 
     /// The first `len` bytes of a buffer, in a small one if they fit and one is free; the large one is free again then.
     pub(crate) fn compact(&self, buffer: Vec<u8>, len: usize) -> Vec<u8> {
-        if len > self.small.bytes || buffer.len() != self.buffer_bytes {
+        if len > self.small.bytes || buffer.len() != self.large.bytes {
             return buffer;
         }
-        let Some(mut small) = take(&self.small.free, &self.small.left, self.small.bytes) else {
-            return buffer;
-        };
+        let Some(mut small) = self.small.take().or_else(|| self.small.make()) else { return buffer };
         small[..len].copy_from_slice(&buffer[..len]);
         self.give(buffer);
         small
     }
 
-    /// A buffer if one is free; never blocks.
+    /// A buffer if one is free. Never waits, never allocates.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
-        take(&self.free, &self.left, self.buffer_bytes)
-    }
-
-    /// A buffer, waiting at most this long for one to come back.
-    pub(crate) fn wait(&self, timeout: std::time::Duration) -> Option<Vec<u8>> {
-        self.take().or_else(|| self.free.recv_timeout(timeout).ok())
+        self.large.take()
     }
 
     /// Gives a buffer back.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
-        // Cannot be full: there are no more buffers than places.
-        let back = if buffer.len() == self.buffer_bytes { &self.back } else { &self.small.back };
-        let _ = back.try_send(buffer);
+        if buffer.len() != self.large.bytes {
+            self.small.give(Some(buffer));
+            return;
+        }
+        self.large.give(Some(buffer));
+        // SeqCst, as in `wait_for_one`: either the buffer is seen there, or the waiting one is seen here. A wake that is missed all the
+        // same costs it no more than the time it set itself.
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.bell.ring();
+        }
+    }
+
+    /// From now on the bell rings when a buffer comes back. To be followed by a look at [`Pool::take`].
+    pub(crate) fn begin_to_wait(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The end of that.
+    pub(crate) fn waited(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.bell.quiet();
+    }
+
+    /// What rings for those who wait.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Makes more buffers if less than half of them are free and there may be more. For whoever receives messages, often.
+    pub(crate) fn replenish(&self) {
+        let made = self.large.made.load(Ordering::Relaxed);
+        if made == self.large.most || self.large.free_count.load(Ordering::Relaxed) > made / 2 {
+            return;
+        }
+        for _ in 0..made.clamp(1, MADE_AT_ONCE) {
+            let Some(buffer) = self.large.make() else { return };
+            self.give(buffer);
+        }
+    }
+
+    /// How many large buffers there can be.
+    pub(crate) fn count(&self) -> usize {
+        self.large.most
     }
 
     /// How many large buffers there are.
-    pub(crate) fn count(&self) -> usize {
-        self.back.capacity().unwrap_or(0)
+    #[cfg(test)]
+    pub(crate) fn made(&self) -> usize {
+        self.large.made.load(Ordering::Relaxed)
     }
 
     /// The length of each buffer.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes
+        self.large.bytes
     }
 }
 
-impl Small {
-    fn new(count: usize, bytes: usize) -> Small {
-        let (back, free) = bounded(count);
-        Small { free, back, left: AtomicUsize::new(count), bytes }
+impl Kind {
+    fn new(most: usize, bytes: usize) -> Kind {
+        let free = handover::Pool::new(most + HANDS);
+        Kind { free, free_count: AtomicUsize::new(0), made: AtomicUsize::new(0), most, bytes }
     }
-}
 
-/// A free buffer, or a new one if there may be more.
-fn take(free: &Receiver<Vec<u8>>, left: &AtomicUsize, bytes: usize) -> Option<Vec<u8>> {
-    if let Ok(buffer) = free.try_recv() {
-        return Some(buffer);
+    fn take(&self) -> Option<Vec<u8>> {
+        let buffer = self.free.take()?;
+        // Relaxed, here and in `give`: a measure, which may be off by those who are in the middle of it.
+        self.free_count.fetch_sub(1, Ordering::Relaxed);
+        Some(buffer)
     }
-    // Relaxed: only the count matters.
-    let left = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-    left.ok().map(|_| vec![0; bytes])
+
+    fn give(&self, buffer: Option<Vec<u8>>) {
+        let Some(buffer) = buffer else { return };
+        // Before: the count must not fall below nothing.
+        self.free_count.fetch_add(1, Ordering::Relaxed);
+        // Cannot be full: there are no more buffers than places.
+        let _ = self.free.give(buffer);
+    }
+
+    /// A new buffer if there may be more. Its memory is really there: it is not zeroes that the kernel would provide at first use.
+    fn make(&self) -> Option<Vec<u8>> {
+        let more = |made: usize| (made < self.most).then_some(made + 1);
+        // Relaxed: only the count matters.
+        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(vec![0xff; self.bytes])
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Pool;
-    use std::time::Duration;
 
-    /// Checks that no more buffers exist than allowed and that one that came back is given out again.
+    /// Checks that no more buffers exist than allowed, that taking makes none, that more are made while few are free, and that one that came
+    /// back is given out again.
     #[test]
     fn bounded() {
-        let pool = Pool::new(2, 16);
-        let (one, _two) = (pool.take().unwrap(), pool.take().unwrap());
+        let pool = Pool::new(5, 16, 2).unwrap();
+        let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
         assert!(pool.take().is_none());
-        assert!(pool.wait(Duration::ZERO).is_none());
-        pool.give(one);
-        assert_eq!(pool.take().map(|buffer| buffer.len()), Some(16));
+        pool.replenish();
+        let more: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((more.len(), pool.made()), (2, 4));
+        pool.replenish();
+        assert_eq!(pool.made(), 5);
+        let last = pool.take().unwrap();
+        pool.replenish();
+        assert!(pool.take().is_none());
+        for buffer in [one, two, last].into_iter().chain(more) {
+            pool.give(buffer);
+        }
+        pool.replenish();
+        assert_eq!(
+            std::iter::from_fn(|| pool.take()).map(|buffer| buffer.len()).collect::<Vec<_>>(),
+            [16; 5]
+        );
     }
 
     /// Checks that what became small moves into a small buffer while there are some, and that both kinds come back to their places.
     #[test]
     fn small_ones() {
-        let pool = Pool::new(1, 64);
+        let pool = Pool::new(1, 64, 1).unwrap();
         let mut large = pool.take().unwrap();
         large[..4].copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(pool.compact(vec![0; 64], 5).len(), 64, "five bytes do not fit");

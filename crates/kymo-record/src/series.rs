@@ -3,10 +3,10 @@
 //! Each file is a recording by itself: header, events, features, build IDs, and at its start what [`Sideband`] knows of tasks and mappings.
 //! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
 use crate::build_ids;
+use crate::mail::Bell;
 use crate::output::{self, Output};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
-use crossbeam_channel::Receiver;
 use kymo_data::{CompressedInfo, EventSpec, Features};
 use kymo_perf::proc::{self, Module};
 use kymo_perf::sys;
@@ -14,6 +14,8 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// When a recording goes on in another file. It does so on request, too.
@@ -36,6 +38,33 @@ pub struct Limits {
     pub switch: Option<Switch>,
 }
 
+/// Asks the writer for another file.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    asked: AtomicBool,
+    /// The writer's.
+    bell: Arc<Bell>,
+}
+
+impl Ask {
+    pub(crate) fn new(bell: Arc<Bell>) -> Ask {
+        Ask { asked: AtomicBool::new(false), bell }
+    }
+
+    /// Asks. A question that waits to be heard stands for all.
+    pub(crate) fn ask(&self) {
+        // Release: pairs with `take`; whatever the caller did before is seen by who makes the file.
+        self.asked.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether somebody has asked since the last call.
+    pub(crate) fn take(&self) -> bool {
+        // Acquire: pairs with `ask`. The look before is cheap: nobody asks most of the time.
+        self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire)
+    }
+}
+
 /// Who is told of each file that is done.
 pub(crate) type Say = Box<dyn FnMut(&Path) + Send>;
 
@@ -44,7 +73,7 @@ pub(crate) struct Series {
     pub(crate) rule: Switch,
     pub(crate) sideband: Sideband,
     /// A file is wanted now.
-    pub(crate) requests: Receiver<()>,
+    pub(crate) asked: Arc<Ask>,
     path: PathBuf,
     specs: Vec<EventSpec>,
     early: Features,
@@ -70,7 +99,7 @@ impl Series {
         specs: Vec<EventSpec>,
         features: Features,
         build_ids: bool,
-        requests: Receiver<()>,
+        asked: Arc<Ask>,
         say: Say,
     ) -> Series {
         let early = Features {
@@ -82,7 +111,7 @@ impl Series {
         Series {
             rule,
             sideband,
-            requests,
+            asked,
             path,
             specs,
             early,

@@ -1,16 +1,17 @@
 //! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
 use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
+use crate::mail::{Messages, Next};
 use crate::round::Rounds;
 use crate::series::Series;
 use crate::sink::Sink;
 use crate::strangers::Strangers;
 use crate::walk::{Walk, whole_records_bytes};
-use crossbeam_channel::{Receiver, at, never, select};
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 /// So much is written at most between two updates of the header, however busy the writer is.
 const PUBLISH_BYTES: u64 = 4 << 20;
@@ -60,35 +61,38 @@ pub(crate) struct Written {
 }
 
 /// What the writer has to do next.
-enum Next {
+enum Task {
     Message(Message),
+    /// Another file is wanted.
     Switch,
+    /// Nothing is there: what was written can be made known.
+    Rest,
     End,
 }
 
-/// Waits for the next message, or for the moment when another file is wanted.
-fn next(messages: &Receiver<Message>, series: Option<&mut Series>) -> Next {
-    let of = |message: Result<Message, _>| message.map_or(Next::End, Next::Message);
-    let Some(series) = series else { return of(messages.recv()) };
-    let deadline = series.deadline().map_or_else(never, at);
-    select! {
-        recv(messages) -> message => of(message),
-        recv(deadline) -> _ => Next::Switch,
-        recv(series.requests) -> request => {
-            if request.is_err() {
-                // Nobody can ask any more.
-                series.requests = never();
-            } else {
-                return Next::Switch;
-            }
-            of(messages.recv())
+/// The next task. `rests`: rather a rest than to wait for one.
+fn next(messages: &mut Messages<Message>, series: Option<&mut Series>, rests: bool) -> Task {
+    loop {
+        let deadline = series.as_ref().and_then(|series| series.deadline());
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) || series.as_ref().is_some_and(|series| series.asked.take()) {
+            return Task::Switch;
+        }
+        match messages.take() {
+            Next::Item(message) => return Task::Message(message),
+            Next::Closed => return Task::End,
+            Next::Empty if rests => return Task::Rest,
+            Next::Empty => {}
+        }
+        if let Next::Item(message) = messages.wait(left) {
+            return Task::Message(message);
         }
     }
 }
 
 impl WriterThread<'_> {
     /// Writes until all drains have ended.
-    pub(crate) fn run(self, messages: &Receiver<Message>) -> Written {
+    pub(crate) fn run(self, mut messages: Messages<Message>) -> Written {
         // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
         if let Err(error) = setpriority_process(None, WRITER_NICE) {
             tracing::debug!(%error, "the writer runs at ordinary priority");
@@ -115,12 +119,19 @@ impl WriterThread<'_> {
         let mut complete = false;
         let mut wanted = false;
         loop {
-            let message = match next(messages, state.series.as_mut().filter(|_| !wanted)) {
-                Next::Message(message) => Some(message),
-                Next::Switch => None,
-                Next::End => break,
+            let series = state.series.as_mut().filter(|_| !wanted);
+            let task = next(&mut messages, series, unpublished > 0);
+            let resting = matches!(task, Task::Rest);
+            let message = match task {
+                Task::Message(message) => Some(message),
+                Task::Switch => {
+                    wanted = true;
+                    None
+                }
+                Task::Rest => None,
+                Task::End => break,
             };
-            wanted |= message.is_none();
+            self.shared.pool.replenish();
             let was_full = state.full;
             let (written, drained) = match message {
                 None => (Ok(0), None),
@@ -150,6 +161,7 @@ impl WriterThread<'_> {
                 Err(error) => state.fail(error, self.failed_fd),
             }
             if state.error.is_some() {
+                unpublished = 0;
                 continue;
             }
             let due = drained.is_some_and(|(ring, round)| rounds.drained(ring, round));
@@ -174,8 +186,8 @@ impl WriterThread<'_> {
                 }
                 state.series = Some(series);
             }
-            if result.is_ok() && unpublished > 0 && (messages.is_empty() || unpublished >= PUBLISH_BYTES) {
-                result = state.sink.publish(messages.is_empty());
+            if result.is_ok() && unpublished > 0 && (resting || unpublished >= PUBLISH_BYTES) {
+                result = state.sink.publish(resting);
                 unpublished = 0;
             }
             if let Err(error) = result {

@@ -97,6 +97,16 @@ impl<T> Outbox<T> {
         Ok(self.door.knock(self.index))
     }
 
+    /// Whether there is no room now. Once there is room it stays until this end sends.
+    pub fn is_full(&mut self) -> bool {
+        self.queue.as_mut().is_none_or(Producer::is_full)
+    }
+
+    /// Whether the consumer is gone.
+    pub fn is_abandoned(&self) -> bool {
+        self.queue.as_ref().is_none_or(Producer::is_abandoned)
+    }
+
     /// Closes the queue.
     pub fn close(mut self) -> Wake {
         self.queue = None;

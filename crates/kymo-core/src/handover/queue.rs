@@ -13,6 +13,8 @@ struct Shared<T> {
     tail: Line<AtomicUsize>,
     /// The producer is gone.
     closed: AtomicBool,
+    /// The consumer is gone.
+    abandoned: AtomicBool,
 }
 
 impl<T> Shared<T> {
@@ -44,7 +46,8 @@ pub struct Consumer<T> {
 pub fn queue<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let slots = (0..capacity.max(1).next_power_of_two()).map(|_| Slot::empty()).collect();
     let (head, tail) = (Line(AtomicUsize::new(0)), Line(AtomicUsize::new(0)));
-    let shared = Arc::new(Shared { slots, head, tail, closed: AtomicBool::new(false) });
+    let (closed, abandoned) = (AtomicBool::new(false), AtomicBool::new(false));
+    let shared = Arc::new(Shared { slots, head, tail, closed, abandoned });
     let producer = Producer { shared: Arc::clone(&shared), tail: 0, head: 0 };
     (producer, Consumer { shared, head: 0, tail: 0 })
 }
@@ -55,12 +58,8 @@ impl<T> Producer<T> {
     /// # Errors
     /// The value, if the queue is full.
     pub fn push(&mut self, value: T) -> Result<(), T> {
-        if self.tail.wrapping_sub(self.head) == self.shared.slots.len() {
-            // Acquire: pairs with the consumer's Release; it is done with the slots before this count.
-            self.head = self.shared.head.0.load(Ordering::Acquire);
-            if self.tail.wrapping_sub(self.head) == self.shared.slots.len() {
-                return Err(value);
-            }
+        if self.is_full() {
+            return Err(value);
         }
         // SAFETY: the slot is not between head and tail, so the consumer does not touch it until the store below, and it was done with
         // it before the Acquire above (or a former one); this is the only producer.
@@ -69,6 +68,22 @@ impl<T> Producer<T> {
         // Release: pairs with the consumer's Acquire; the value is there before the count says so.
         self.shared.tail.0.store(self.tail, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether there is no room now. Once there is room it stays until this end puts something in.
+    pub fn is_full(&mut self) -> bool {
+        let slots = self.shared.slots.len();
+        if self.tail.wrapping_sub(self.head) == slots {
+            // Acquire: pairs with the consumer's Release; it is done with the slots before this count.
+            self.head = self.shared.head.0.load(Ordering::Acquire);
+        }
+        self.tail.wrapping_sub(self.head) == slots
+    }
+
+    /// Whether the consumer is gone: nobody will take anything out any more.
+    pub fn is_abandoned(&self) -> bool {
+        // Relaxed: nothing follows from it but that it is of no use to go on.
+        self.shared.abandoned.load(Ordering::Relaxed)
     }
 }
 
@@ -102,5 +117,12 @@ impl<T> Consumer<T> {
     pub fn is_closed(&self) -> bool {
         // Acquire: pairs with the producer's drop.
         self.shared.closed.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Drop for Consumer<T> {
+    fn drop(&mut self) {
+        // Relaxed: as in `is_abandoned`.
+        self.shared.abandoned.store(true, Ordering::Relaxed);
     }
 }

@@ -160,7 +160,8 @@ fn threads() {
     assert_eq!(free.len(), 8, "each buffer came back once");
 }
 
-/// Checks that a receiver gets what was sent before its sender was dropped without a word, and that what nobody receives is dropped.
+/// Checks that a receiver gets what was sent before its sender was dropped without a word, that what nobody receives is dropped, and that a
+/// producer learns that nobody will.
 #[test]
 fn dropped_ends() {
     let value = Arc::new(());
@@ -172,4 +173,9 @@ fn dropped_ends() {
     assert_eq!(Arc::strong_count(&value), 2);
     drop(inbox);
     assert_eq!(Arc::strong_count(&value), 1);
+    let (mut producer, consumer) = queue(1);
+    assert!(!producer.is_abandoned());
+    drop(consumer);
+    assert!(producer.is_abandoned());
+    assert_eq!((producer.push(1), producer.push(2)), (Ok(()), Err(2)), "it stays a queue");
 }

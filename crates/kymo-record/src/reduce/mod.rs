@@ -4,7 +4,7 @@
 //! What perf and kymo read is an ordinary recording of call chains: its events' attrs say so ([`reduced`]).
 //!
 //! ```text
-//!  drains ---> one channel ---> scan: names, forks, mappings, ends ---> Order (by moment)
+//!  drains --->  one inbox  ---> scan: names, forks, mappings, ends ---> Order (by moment)
 //!                                 |                                       |  up to the last sample of what is due
 //!                                 '-> buffers with samples -> Order ------+---> Worker: LiveSpaces, Unwinder
 //!                                     (held until all rings were                  |  rewrites in place
@@ -46,9 +46,9 @@ pub(crate) use rewrite::reduced;
 use crate::account::Unwound;
 use crate::drain::Message;
 use crate::look::Poke;
+use crate::mail::{Messages, Next, Sender};
 use crate::pool::Pool;
 use crate::strangers::Strangers;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
@@ -107,7 +107,7 @@ impl<'a> Reducer<'a> {
     }
 
     /// Reduces until all drains have ended.
-    pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Unwound {
+    pub(crate) fn run(mut self, mut messages: Messages<Message>) -> Unwound {
         // What is not reduced in time fills the pool. Nice values would do less: they count only within a group of processes, and
         // many systems make each session such a group.
         if sys::run_early().is_err()
@@ -118,19 +118,18 @@ impl<'a> Reducer<'a> {
         let buffers = self.pool.count();
         let mut asked = Instant::now();
         loop {
-            let message = if self.order.held() == 0 {
-                messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                messages.recv_timeout(PATIENCE)
-            };
-            match message {
-                Ok(message) => {
+            match messages.wait((self.order.held() > 0).then_some(PATIENCE)) {
+                Next::Item(message) => {
                     self.accept(message);
                     // What came meanwhile may be what others wait for.
-                    messages.try_iter().take(self.pokes.len()).for_each(|message| self.accept(message));
+                    for _ in 0..self.pokes.len() {
+                        let Next::Item(message) = messages.take() else { break };
+                        self.accept(message);
+                    }
+                    self.pool.replenish();
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+                Next::Empty => {}
+                Next::Closed => break,
             }
             while let Some((_, message)) = self.order.take() {
                 self.finish(message);
@@ -161,7 +160,7 @@ impl<'a> Reducer<'a> {
                 self.scan(records);
                 self.order.begin();
                 // It goes first, as without this stage: markers may follow once the writer has it.
-                let _ = self.out.send(message);
+                self.out.send_patiently(message);
             }
             Message::Empty { ring, look, .. } => {
                 let (ring, look) = (*ring, *look);
@@ -229,8 +228,8 @@ impl<'a> Reducer<'a> {
             *buffer = self.pool.compact(std::mem::take(buffer), *len);
             self.worker.forget_before(self.order.floor_ns());
         }
-        // It fails only after the writer's panic.
-        let _ = self.out.send(message);
+        // There is a place for each buffer, but not for each message that a ring is empty.
+        self.out.send_patiently(message);
     }
 }
 

@@ -6,6 +6,7 @@ use super::{Reducer, reduced};
 use crate::account::Unwound;
 use crate::drain::Message;
 use crate::look::{Look, Poke, Ticks};
+use crate::mail::{Next, mail};
 use crate::output::Output;
 use crate::plan::Plan;
 use crate::pool::Pool;
@@ -136,18 +137,21 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let attr = recording.events.list[0].attr.clone();
     let kernel = [spec(attr.clone())];
     let rings = 4;
-    let pool = Pool::new(1024, RING_BYTES);
+    let pool = Pool::new(1024, RING_BYTES, 0).unwrap();
     let messages = messages(placed(&recording), rings, &pool, &mut Dice(seed));
     let fulls = messages.iter().filter(|message| matches!(message, Message::Full { .. })).count();
     let pokes: Vec<Poke> = (0..rings).map(|_| Poke::new().unwrap()).collect();
-    let (send, receive) = crossbeam_channel::unbounded();
-    let (reduced_send, reduced_receive) = crossbeam_channel::unbounded();
+    let one_way = || {
+        let (mut senders, messages) = mail([messages.len()]).unwrap();
+        (senders.remove(0), messages)
+    };
+    let ((mut send, receive), (reduced_send, mut written)) = (one_way(), one_way());
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
-    let unwound = Reducer::new(&kernel, pokes.iter().collect(), &pool, reduced_send).run(&receive);
+    let unwound = Reducer::new(&kernel, pokes.iter().collect(), &pool, reduced_send).run(receive);
     let writer = Writer::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
     let mut seen = 0;
-    for message in reduced_receive {
+    while let Next::Item(message) = written.take() {
         match message {
             Message::Synthesized(records) => writer.append(&records).unwrap(),
             Message::Full { buffer, len, .. } => {

@@ -1,0 +1,56 @@
+//! The command that is recorded: found, forked, and at the end waited for or told to end.
+use crate::conduct::Ended;
+use crate::session::Error;
+use kymo_perf::workload::{Exit, Workload};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, FileType};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Forks the command, after a look whether it can be found at all: a typing error should not touch any file.
+pub(crate) fn prepare(command: &[OsString]) -> Result<Option<Workload>, Error> {
+    let Some(name) = command.first() else { return Ok(None) };
+    let fail = |source| Error::Command { command: name.to_string_lossy().into_owned(), source };
+    find(name).map_err(|errno| fail(errno.into()))?;
+    Workload::prepare(command).map(Some).map_err(fail)
+}
+
+/// What execvp would say about the name, as far as a look at the file tells.
+fn find(name: &OsStr) -> Result<(), Errno> {
+    let look = |path: &Path| {
+        // execve calls a directory EACCES.
+        let file = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_file())?;
+        if file { rustix::fs::access(path, Access::EXEC_OK) } else { Err(Errno::ACCESS) }
+    };
+    if name.as_bytes().contains(&b'/') {
+        return look(Path::new(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let mut found = Err(Errno::NOENT);
+    for directory in std::env::split_paths(&path) {
+        match look(&directory.join(name)) {
+            Ok(()) => return Ok(()),
+            Err(Errno::ACCESS) => found = Err(Errno::ACCESS),
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+/// How the command ended. One that we outlive is told to end, and given some time for it.
+pub(crate) fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
+    if ended == Ended::ByItself {
+        // With -p beside a command the command may still run; its status is ours, so it is waited for.
+        return workload.wait().ok();
+    }
+    const SIGTERM: i32 = 15;
+    workload.signal(SIGTERM);
+    let fd = workload.ended_fd().try_clone_to_owned().ok()?;
+    let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
+        Ok(1..) => workload.wait().ok(),
+        _ => None,
+    }
+}

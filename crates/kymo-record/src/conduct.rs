@@ -1,0 +1,132 @@
+//! Conducting a recording: the events on, the command begun, then waiting for the end.
+use crate::control::{self, Channel};
+use crate::mail::timespec;
+use crate::options::Delay;
+use crate::plan::Plan;
+use crate::series::Ask;
+use crate::session::{Error, system};
+use kymo_perf::evlist::Evlist;
+use kymo_perf::proc;
+use kymo_perf::workload::Workload;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What ended the recording.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The command, or what was observed.
+    ByItself,
+    /// We were told to stop, or writing failed.
+    ByUs,
+}
+
+/// Turns the events on and waits for the end.
+pub(crate) struct Conductor<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) events: &'a Evlist,
+    pub(crate) workload: Option<&'a mut Workload>,
+    pub(crate) channel: Option<Channel>,
+    /// Becomes readable when another file is wanted, and whom to tell.
+    pub(crate) requests: Option<(OwnedFd, Arc<Ask>)>,
+}
+
+impl Conductor<'_> {
+    /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the control channel says so.
+    pub(crate) fn run(
+        &mut self,
+        until: Option<BorrowedFd<'_>>,
+        failed: BorrowedFd<'_>,
+    ) -> Result<Ended, Error> {
+        let delay = self.plan.options.delay;
+        let on_exec = self.plan.starts_on_exec() && delay.is_none();
+        if !on_exec && delay.is_none() {
+            self.events.enable(false).map_err(system("enable events"))?;
+        }
+        if let Some(workload) = &mut self.workload {
+            workload.start().map_err(|source| Error::Command {
+                command: self
+                    .plan
+                    .command
+                    .first()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default(),
+                source,
+            })?;
+        }
+        let mut enable_at = match delay {
+            Some(Delay::After(delay)) => Some(Instant::now() + delay),
+            Some(Delay::Disabled) | None => None,
+        };
+        let mut observed: Vec<OwnedFd> = self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect();
+        let waits_for_observed = !self.plan.until.is_empty();
+        loop {
+            if waits_for_observed && observed.is_empty() {
+                return Ok(Ended::ByItself);
+            }
+            let mut fds = vec![PollFd::from_borrowed_fd(failed, PollFlags::IN)];
+            fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let told = fds.len();
+            let command = self.workload.as_ref().map(|workload| workload.ended_fd());
+            fds.extend(command.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let others = fds.len();
+            fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let commands = self.channel.as_ref().filter(|_| enable_at.is_none()).and_then(Channel::poll_fd);
+            fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let asking = fds.len();
+            fds.extend(self.requests.as_ref().map(|(fd, _)| PollFd::new(fd, PollFlags::IN)));
+            let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = left.map(timespec);
+            match poll(&mut fds, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(system("wait")(errno.into())),
+                Ok(_) => {}
+            }
+            let fired: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if fired[..told].contains(&true) {
+                return Ok(Ended::ByUs);
+            }
+            if fired[told..others].contains(&true) {
+                return Ok(Ended::ByItself);
+            }
+            let mut index = others;
+            observed.retain(|_| {
+                index += 1;
+                !fired[index - 1]
+            });
+            if fired.get(asking) == Some(&true)
+                && let Some((fd, ask)) = &self.requests
+            {
+                let mut many = [0; 64];
+                if matches!(rustix::io::read(fd, &mut many), Ok(0) | Err(_)) {
+                    self.requests = None;
+                } else {
+                    ask.ask();
+                }
+            }
+            if enable_at.is_some_and(|at| at <= Instant::now()) {
+                enable_at = None;
+                self.events.enable(false).map_err(system("enable events"))?;
+            }
+            if enable_at.is_none()
+                && let Some(channel) = &mut self.channel
+                && control::obey(channel, self.events)
+            {
+                return Ok(Ended::ByUs);
+            }
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the task ends; `None` if it is gone already.
+fn ended_fd(task: i32) -> Option<OwnedFd> {
+    // PIDFD_THREAD (Linux 6.9), which lets any thread be waited for.
+    const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
+    let pid = Pid::from_raw(task)?;
+    let leader = proc::process_of(task)? == task;
+    let own = pidfd_open(pid, if leader { PidfdFlags::empty() } else { THREAD });
+    own.ok().or_else(|| pidfd_open(Pid::from_raw(proc::process_of(task)?)?, PidfdFlags::empty()).ok())
+}

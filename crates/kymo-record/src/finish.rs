@@ -1,0 +1,86 @@
+//! Completing a recording when no more records come.
+use crate::account::LossAccount;
+use crate::build_ids;
+use crate::disk::WriteError;
+use crate::drain::Shared;
+use crate::session::Summary;
+use crate::writer::Written;
+use kymo_data::{EventSpec, Features, SampleId, build};
+use kymo_perf::evlist::Evlist;
+use kymo_perf::proc::Module;
+use std::sync::atomic::Ordering;
+
+/// What remains to be done when no more records come.
+pub(crate) struct Finish<'a> {
+    pub(crate) events: &'a Evlist,
+    pub(crate) specs: &'a [EventSpec],
+    pub(crate) features: Features,
+    pub(crate) modules: &'a [Module],
+    pub(crate) build_ids: bool,
+}
+
+impl Finish<'_> {
+    /// Tells what was lost, writes the features, and sums up.
+    pub(crate) fn run(mut self, mut written: Written, shared: &Shared) -> Summary {
+        let (lost, records) = self.lost();
+        let mut error = written.error.take();
+        if error.is_none() {
+            error = written.sink.append(&records, 0).err();
+        }
+        if self.build_ids {
+            self.features.build_ids = build_ids::of_recording(self.modules, &written.walk.files);
+        }
+        self.features.sample_time = written.walk.times;
+        if let Some(compressor) = &written.compressor {
+            self.features.compressed = Some(compressor.info());
+        }
+        let mut finished = written.sink.finish(&self.features);
+        if let Some(series) = &mut written.series
+            && let Err(late) = series.keep()
+        {
+            finished.error.get_or_insert(late);
+        }
+        // What the disk said first knows the place; what reached the writer of it is only that it failed.
+        let write_error = finished.error.or(error).map(WriteError::from);
+        let told = written.ring_full + written.queue_full;
+        let account = LossAccount {
+            samples: written.walk.samples.saturating_sub(finished.lost_samples),
+            ring_full: written.ring_full,
+            queue_full: written.queue_full,
+            at_the_end: lost.saturating_sub(told),
+            corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),
+            unwritten: written.unwritten_samples + finished.lost_samples,
+            unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
+            throttled: written.walk.throttled,
+        };
+        let wakeups = shared.wakeups.load(Ordering::Relaxed);
+        Summary {
+            bytes: written.earlier_bytes + finished.bytes,
+            wakeups,
+            account,
+            unwound: None,
+            exit: None,
+            write_error,
+            unfollowed: 0,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// How many samples the kernel says were lost in all, and the records that tell so.
+    fn lost(&self) -> (u64, Vec<u8>) {
+        let (mut total, mut records) = (0, Vec::new());
+        for lost in self.events.lost() {
+            total += lost.lost;
+            let Some(spec) = self.specs.get(lost.event) else { continue };
+            let id = SampleId {
+                id: Some(lost.id),
+                cpu: u32::try_from(lost.cpu).ok(),
+                pid: Some(lost.task),
+                tid: Some(lost.task),
+                ..SampleId::default()
+            };
+            records.extend(build::lost_samples(&spec.attr, &id, lost.lost));
+        }
+        (total, records)
+    }
+}

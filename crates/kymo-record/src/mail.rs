@@ -1,0 +1,177 @@
+//! The way of messages from the drains to who takes them: `kymo_core::handover` with sleep and wake.
+use kymo_core::handover::{self, Inbox, Outbox, Wake};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use kymo_core::handover::Next;
+
+/// Wakes one thread, or whoever polls its descriptor. A call of the kernel's that never waits: a drain may make it.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Rings until [`Bell::quiet`].
+    pub(crate) fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the ringing; what is looked at afterwards was changed before or will ring again.
+    pub(crate) fn quiet(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    /// Readable while it rings.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+/// The end of one who sends. When it is dropped its queue closes, and the receiver learns of it.
+#[derive(Debug)]
+pub(crate) struct Sender<T> {
+    outbox: Option<Outbox<T>>,
+    bell: Arc<Bell>,
+}
+
+/// The end of the one who receives.
+#[derive(Debug)]
+pub(crate) struct Messages<T> {
+    inbox: Inbox<T>,
+    bell: Arc<Bell>,
+}
+
+/// Queues for so many messages each, and their one receiver.
+pub(crate) fn mail<T: Send>(
+    capacities: impl IntoIterator<Item = usize>,
+) -> io::Result<(Vec<Sender<T>>, Messages<T>)> {
+    let bell = Arc::new(Bell::new()?);
+    let (outboxes, inbox) = handover::inbox(capacities);
+    let sender = |outbox| Sender { outbox: Some(outbox), bell: Arc::clone(&bell) };
+    Ok((outboxes.into_iter().map(sender).collect(), Messages { inbox, bell: Arc::clone(&bell) }))
+}
+
+impl<T> Sender<T> {
+    /// Sends, without waiting.
+    ///
+    /// # Errors
+    /// The message, if the queue is full.
+    pub(crate) fn send(&mut self, message: T) -> Result<(), T> {
+        let Some(outbox) = &mut self.outbox else { return Err(message) };
+        if outbox.send(message)? == Wake::Now {
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Whether a message would be sent now. It stays so until this end sends.
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.outbox.as_mut().is_some_and(|outbox| !outbox.is_full())
+    }
+
+    /// Whether nobody will receive anything any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.outbox.as_ref().is_none_or(Outbox::is_abandoned)
+    }
+
+    /// Sends, and sleeps where the receiver has to catch up first. For threads that may.
+    pub(crate) fn send_patiently(&mut self, mut message: T) {
+        while let Err(back) = self.send(message) {
+            if self.is_abandoned() {
+                // The receiver has panicked: whoever joins it hears of that.
+                return;
+            }
+            message = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if self.outbox.take().map(Outbox::close) == Some(Wake::Now) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl<T> Messages<T> {
+    /// The next message, without waiting.
+    pub(crate) fn take(&mut self) -> Next<T> {
+        self.inbox.receive()
+    }
+
+    /// The next message, waiting for it; empty when the time is over, or somebody rang the bell for another reason.
+    pub(crate) fn wait(&mut self, most: Option<Duration>) -> Next<T> {
+        if let next @ (Next::Item(_) | Next::Closed) = self.inbox.receive() {
+            return next;
+        }
+        if self.inbox.may_sleep() {
+            let timeout = most.map(timespec);
+            // Interrupted or not: whoever asked looks again.
+            let _ = poll(&mut [PollFd::new(self.bell.fd(), PollFlags::IN)], timeout.as_ref());
+        }
+        self.inbox.awake();
+        self.bell.quiet();
+        self.inbox.receive()
+    }
+
+    /// What wakes the receiver.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+}
+
+/// A duration as the kernel wants it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    let seconds = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec: seconds, tv_nsec: duration.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Next, mail};
+    use std::time::Duration;
+
+    /// Checks that a receiver which sleeps without a limit wakes for a message, for a bell, and for the end of the last sender.
+    #[test]
+    fn wakes() {
+        let (senders, mut messages) = mail([1, 1]).unwrap();
+        let bell = messages.bell();
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            for (value, mut sender) in senders.into_iter().enumerate() {
+                sender.send(value).unwrap();
+                told.recv().unwrap();
+            }
+            bell.ring();
+        });
+        for value in 0..2 {
+            let next = std::iter::repeat_with(|| messages.wait(None)).find(|next| *next != Next::Empty);
+            assert_eq!(next, Some(Next::Item(value)));
+            tell.send(()).unwrap();
+        }
+        let next = std::iter::repeat_with(|| messages.wait(None)).find(|next| *next != Next::Empty);
+        assert_eq!(next, Some(Next::Closed));
+        thread.join().unwrap();
+        assert_eq!(messages.wait(Some(Duration::ZERO)), Next::Closed);
+    }
+
+    /// Checks that a full queue says so before and when something is sent.
+    #[test]
+    fn full() {
+        let (mut senders, mut messages) = mail([1]).unwrap();
+        assert!(senders[0].has_room());
+        senders[0].send(1).unwrap();
+        assert!(!senders[0].has_room());
+        assert_eq!(senders[0].send(2), Err(2));
+        assert_eq!(messages.take(), Next::Item(1));
+        assert!(senders[0].has_room());
+    }
+}

@@ -1,0 +1,119 @@
+//! Opening what the plan says: the scope, the events, the rings; and what the file's header says of them.
+use crate::drain::Source;
+use crate::machine;
+use crate::observe::Observer;
+use crate::plan::Plan;
+use crate::session::{Error, system};
+use kymo_data::{Attr, EventSpec, Features};
+use kymo_perf::evlist::{self, Engine, Evlist, MappedRing, OpenError};
+use kymo_perf::sys::{self, Kernel};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way for the next best, unless it was asked for.
+pub(crate) fn open(
+    kernel: &Arc<dyn Kernel>,
+    plan: &mut Plan,
+) -> Result<(Observer, Evlist, Vec<MappedRing>), Error> {
+    loop {
+        let reason = match Observer::prepare(plan) {
+            Ok(mut observer) => match open_events(kernel, plan) {
+                Ok(_) if plan.tasks_have_come() => continue,
+                Ok((events, rings)) => {
+                    observer.bind(&events).map_err(system("attach the filter of tasks to the events"))?;
+                    return Ok((observer, events, rings));
+                }
+                Err(Error::Open(error)) if refused(&error) && plan.has_other_scope() => error.to_string(),
+                Err(error) => return Err(error),
+            },
+            Err(reason) => reason,
+        };
+        plan.give_up_scope(reason)?;
+    }
+}
+
+/// Whether the kernel forbids it, or does not have it.
+fn refused(error: &OpenError) -> bool {
+    let errno = error.source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP))
+}
+
+/// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
+fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+    let engine = match plan.options.jobs {
+        None => Engine::Auto,
+        Some(1) => Engine::Serial,
+        Some(workers) => Engine::Parallel { workers: Some(workers) },
+    };
+    let mut shrunk = None;
+    loop {
+        let mut events = evlist::open(Arc::clone(kernel), plan.open.clone(), engine)?;
+        let rings = events.map_rings(plan.ring_pages, plan.ring_may_shrink)?;
+        let pages = rings.first().map_or(plan.ring_pages, |ring| ring.ring.size_bytes() / sys::page_size());
+        if pages >= plan.ring_pages {
+            events.notes.extend(shrunk);
+            return Ok((events, rings));
+        }
+        shrunk = events.notes.pop();
+        plan.set_ring_pages(pages);
+    }
+}
+
+pub(crate) fn spec(event: &kymo_perf::evlist::Event, ids: Vec<u64>) -> EventSpec {
+    // Always long enough: the kernel's struct is.
+    let attr = Attr::parse(&sys::attr_bytes(&event.request.attr)).unwrap_or_default();
+    EventSpec { attr, ids, name: event.request.name.clone() }
+}
+
+/// Completes what is known of the machine by what is recorded.
+pub(crate) fn features(
+    machine: Features,
+    plan: &Plan,
+    events: &Evlist,
+    specs: &[EventSpec],
+    early: &Features,
+) -> Features {
+    let mut features = machine;
+    features.event_desc = specs.iter().map(EventSpec::desc).collect();
+    let leaders =
+        events.events.iter().enumerate().map(|(index, event)| event.request.leader.unwrap_or(index));
+    features.groups = kymo_data::groups(&leaders.collect::<Vec<_>>());
+    features.tracing_data.clone_from(&early.tracing_data);
+    features.compressed = early.compressed;
+    if let Some(clock) = plan.options.clock {
+        let (resolution_ns, data) = machine::clock(clock);
+        features.clockid_resolution_ns = Some(resolution_ns);
+        features.clock_data = Some(data);
+    }
+    features
+}
+
+/// The formats of the tracepoints, without which no reader can print their fields.
+pub(crate) fn tracing_data(plan: &Plan) -> Result<Option<Vec<u8>>, Error> {
+    if plan.tracepoints.is_empty() {
+        return Ok(None);
+    }
+    crate::formats::data(&plan.tracepoints).map(Some).map_err(system("read the formats of tracepoints"))
+}
+
+/// The rings by the thread that drains them: one per CPU, or one for all per-thread rings.
+pub(crate) fn sources<'a>(
+    events: &'a Evlist,
+    rings: &'a [MappedRing],
+) -> Vec<(Option<u32>, Vec<Source<'a>>)> {
+    let mut groups: Vec<(Option<u32>, Vec<Source<'_>>)> = Vec::new();
+    for (index, mapped) in rings.iter().enumerate() {
+        let cpu = u32::try_from(mapped.cpu).ok();
+        let fds = if cpu.is_none() {
+            events.poll_fd(mapped).into_iter().collect()
+        } else {
+            events.poll_fds(mapped.cpu)
+        };
+        let source = Source { index, ring: &mapped.ring, fds };
+        match groups.last_mut() {
+            Some(group) if group.0 == cpu => group.1.push(source),
+            _ => groups.push((cpu, vec![source])),
+        }
+    }
+    groups
+}
