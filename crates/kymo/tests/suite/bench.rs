@@ -50,6 +50,8 @@ fn lists() {
         "{}",
         said.stdout
     );
+    let said = kymo().succeed(["bench", "record"]);
+    assert!(said.stdout.contains("storm: ") && !said.stdout.contains("load: "), "{}", said.stdout);
 }
 
 /// Checks that first line, counts and last line are those of perf for the same options, in the same shape.
@@ -230,4 +232,47 @@ fn refusals() {
     let said = kymo().run(evlist(&["-p", "2147483647"]));
     assert_eq!(said.code, Some(1));
     assert!(said.stderr.contains("there is no process 2147483647"), "{}", said.stderr);
+}
+
+const STORM: [&str; 7] = ["bench", "record", "storm", "--seconds", "0.2", "--rate", "2000"];
+
+/// Checks that each try of the storm accounts for every context switch of its load, that its figures fit together, and that the ceiling is
+/// one of the tries.
+#[test]
+fn storm() {
+    if !ready("bench::storm", &[Need::Root]) {
+        return;
+    }
+    let said = kymo().succeed([&STORM[..], &["--size", "0", "--json"]].concat());
+    let found: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!((found["schema"].as_str(), found["schema_version"].as_u64()), (Some("kymo-bench"), Some(1)));
+    let kinds = found["kinds"].as_array().expect("kinds");
+    assert_eq!(kinds.len(), 1);
+    for kind in kinds {
+        let steps = kind["steps"].as_array().expect("steps");
+        assert_eq!(steps.len(), 1, "one rate was asked for");
+        let step = &steps[0];
+        let number = |name: &str| step[name].as_f64().unwrap_or_else(|| panic!("{name}: {step}"));
+        assert_eq!((number("asked_per_s"), number("unaccounted")), (2000.0, 0.0));
+        assert!(number("samples") + number("lost") >= 2.0 * number("operations"), "two an operation: {step}");
+        let bytes = kind["ring_bytes_per_sample"].as_f64().expect("bytes");
+        assert!(bytes > kind["stack_bytes"].as_f64().expect("bytes"), "{kind}");
+        assert!((number("mb_per_s") - number("samples_per_s") * bytes / 1e6).abs() < 1e-6, "{step}");
+        let ceiling = if number("lost") == 0.0 { step.clone() } else { Value::Null };
+        assert_eq!(kind["ceiling"], ceiling);
+    }
+    let said = kymo().succeed([&STORM[..], &["--size", "0"]].concat());
+    assert!(said.stdout.starts_with("# Running 'record/storm' benchmark:\n"), "{}", said.stdout);
+    assert!(said.stdout.contains("  Highest rate without loss, per CPU:\n"), "{}", said.stdout);
+}
+
+/// Checks that a load that cannot run ends the storm with the load's own words, and that sizes that no sample has are refused.
+#[test]
+fn storm_refusals() {
+    let said = kymo().run([&STORM[..], &["--size", "0", "--cpu", "1000"]].concat());
+    assert_eq!(said.code, Some(1));
+    assert!(said.stderr.contains("failed to move to CPU 1000"), "{}", said.stderr);
+    let said = kymo().run([&STORM[..], &["--size", "12"]].concat());
+    assert_eq!(said.code, Some(129));
+    assert!(said.stderr.contains("expected a multiple of 8 bytes"), "{}", said.stderr);
 }

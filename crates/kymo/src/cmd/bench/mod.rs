@@ -7,6 +7,7 @@ mod evlist_open_close;
 mod list;
 mod sched;
 mod stats;
+mod storm;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ enum Collection {
     Sched(SchedArgs),
     /// Parts that every recording uses
     Internals(InternalsArgs),
+    /// Recording
+    Record(RecordArgs),
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +63,21 @@ struct SchedArgs {
 #[derive(Debug, Subcommand)]
 enum Internals {
     EvlistOpenClose(Box<evlist_open_close::EvlistArgs>),
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+struct RecordArgs {
+    #[command(subcommand)]
+    benchmark: Option<Record>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Record {
+    Storm(Box<storm::StormArgs>),
+    /// What the storm records: started by it.
+    #[command(hide = true)]
+    Load(storm::load::LoadArgs),
 }
 
 /// Only to ask clap for the names below this verb.
@@ -82,6 +100,11 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             None => list_benchmarks("internals"),
             Some(Internals::EvlistOpenClose(args)) => return evlist_open_close::run(*args),
         },
+        Some(Collection::Record(args)) => match args.benchmark {
+            None => list_benchmarks("record"),
+            Some(Record::Storm(args)) => return storm::run(*args),
+            Some(Record::Load(args)) => return storm::load::run(args),
+        },
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,7 +124,7 @@ fn list_benchmarks(collection: &str) {
 
 /// Names and what they stand for, in perf's columns.
 fn print_names(command: &clap::Command) {
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let about = sub.get_about().map_or_else(String::new, ToString::to_string);
         println!("{:>14}: {about}", sub.get_name());
     }
