@@ -127,17 +127,11 @@ impl Plan {
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope::only(scope)));
         }
-        let least = if observed.kind == Kind::Cpus { least_ring_pages(options.call_graph) } else { 1 };
         let (ring_pages, ring_may_shrink) = match options.ring_pages {
-            Some(pages) if pages < least => {
-                notes.push(format!(
-                    "rings of {pages} pages hold too few of these samples: every wakeup of the recorder would cause the next; using {least} pages"
-                ));
-                (least, false)
-            }
             Some(pages) => (pages, false),
             None => (default_ring_pages(), true),
         };
+        notes.extend(few_samples(ring_pages, options.call_graph));
         let mut plan = Plan {
             open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },
             scope,
@@ -284,14 +278,23 @@ fn watermark_bytes(ring_pages: usize) -> u32 {
     u32::try_from(ring_pages * sys::page_size() / 4).unwrap_or(u32::MAX)
 }
 
-/// Where CPUs are observed, the recorder's own context switches can be among the samples. A drain is woken when a quarter of its ring is full; if
-/// that is one sample with its stack, each wakeup makes the next, and the machine does nothing else (drains run before everyone).
-fn least_ring_pages(call_graph: CallGraph) -> usize {
-    const SAMPLES: usize = 32;
+/// What to say of rings that hold so few samples with stacks that the next ones are lost while a drain wakes up.
+fn few_samples(ring_pages: usize, call_graph: CallGraph) -> Option<String> {
+    const ENOUGH: usize = 4;
     /// A sample without its stack, and more than that.
     const REST_BYTES: usize = 1024;
-    let CallGraph::Dwarf { stack_bytes } = call_graph else { return 1 };
-    (SAMPLES * (stack_bytes as usize + REST_BYTES)).div_ceil(sys::page_size()).next_power_of_two()
+    let CallGraph::Dwarf { stack_bytes } = call_graph else { return None };
+    let holds = |pages: usize| pages * sys::page_size() / (stack_bytes as usize + REST_BYTES);
+    if holds(ring_pages) >= ENOUGH {
+        return None;
+    }
+    let enough =
+        (ENOUGH * (stack_bytes as usize + REST_BYTES)).div_ceil(sys::page_size()).next_power_of_two();
+    let held = holds(ring_pages);
+    Some(format!(
+        "rings of {ring_pages} pages hold {held} of these samples: what comes while they are emptied is lost; -m {enough} would hold {}",
+        holds(enough)
+    ))
 }
 
 /// `kernel.perf_event_mlock_kb` minus the control page, rounded down to a power of two.
@@ -607,24 +610,19 @@ mod tests {
         );
     }
 
-    /// Regression: with `-a -e sched:sched_switch -c 1 --call-graph dwarf -m 4` the recorder recorded itself for ever, at real-time priority.
+    /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a size that would not.
     #[test]
-    fn rings_hold_more_than_the_recorders_own_wakeups() {
-        let all = TargetSpec { all: true, ..TargetSpec::default() };
-        let call_graph = CallGraph::Dwarf { stack_bytes: 8192 };
-        let tiny = |targets, call_graph| {
-            Plan::resolve(Options { ring_pages: Some(4), call_graph, ..options("cpu-clock", targets) })
+    fn rings_of_few_samples() {
+        let tiny = |call_graph| {
+            Plan::resolve(Options { ring_pages: Some(4), call_graph, ..options("cpu-clock", command()) })
                 .unwrap()
         };
-        let plan = tiny(all.clone(), call_graph);
-        assert!(plan.ring_pages * sys::page_size() >= 32 * 8192, "{}", plan.ring_pages);
-        assert!(
-            plan.notes.iter().any(|note| note.contains("every wakeup of the recorder")),
-            "{:?}",
-            plan.notes
-        );
-        assert_eq!(tiny(all, CallGraph::FramePointers).ring_pages, 4);
-        assert_eq!(tiny(command(), call_graph).ring_pages, 4);
+        let plan = tiny(CallGraph::Dwarf { stack_bytes: 8192 });
+        assert_eq!(plan.ring_pages, 4);
+        let said =
+            |note: &String| note.contains("hold 1 of these samples") && note.contains("-m 16 would hold 7");
+        assert!(plan.notes.iter().any(said), "{:?}", plan.notes);
+        assert_eq!(tiny(CallGraph::FramePointers).notes, Vec::<String>::new());
     }
 
     /// Checks that a rate beyond the kernel's limit is brought down and said, except for "max".

@@ -118,7 +118,6 @@ impl Pool {
     }
 
     /// How many large buffers there are.
-    #[cfg(test)]
     pub(crate) fn made(&self) -> usize {
         self.large.made.load(Ordering::Relaxed)
     }

@@ -11,6 +11,7 @@ use crate::look::{Poke, Ticks};
 use crate::mail::{Bell, mail};
 use crate::observe::Observer;
 use crate::opening::{features, open, sources, spec, tracing_data};
+use crate::options::CallGraph;
 use crate::output::{self, OutputError};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
@@ -233,8 +234,14 @@ impl Session {
         let ring_bytes = self.plan.ring_pages * sys::page_size();
         let rings = self.rings.len();
         let buffers = (QUEUE_BYTES / ring_bytes.max(1)).max(4 * rings);
+        // Samples with stacks can come at a gigabyte per second from the start: faster than memory can be had meanwhile.
+        let ready = if matches!(self.plan.options.call_graph, CallGraph::Dwarf { .. }) {
+            buffers / 2
+        } else {
+            4 * rings
+        };
         let shared = Shared {
-            pool: Pool::new(buffers, ring_bytes, 4 * rings).map_err(&bells)?,
+            pool: Pool::new(buffers, ring_bytes, ready).map_err(&bells)?,
             round: RoundNumber::default(),
             ticks: Ticks::default(),
             stop: AtomicBool::new(false),

@@ -115,7 +115,7 @@ impl<'a> Reducer<'a> {
         {
             tracing::debug!(%error, "the reducer runs at ordinary priority");
         }
-        let buffers = self.pool.count();
+        let most = self.pool.count();
         let mut asked = Instant::now();
         loop {
             match messages.wait((self.order.held() > 0).then_some(PATIENCE)) {
@@ -135,11 +135,13 @@ impl<'a> Reducer<'a> {
                 self.finish(message);
             }
             // Enough waits, or long enough.
-            if self.order.held() > buffers / 8 || self.order.held() > 0 && asked.elapsed() >= PATIENCE {
+            if self.order.held() > self.pool.made() / 8
+                || self.order.held() > 0 && asked.elapsed() >= PATIENCE
+            {
                 asked = Instant::now();
                 self.order.lagging().for_each(|ring| self.pokes[ring].ask());
             }
-            while self.order.held() > buffers * 3 / 4
+            while self.order.held() > most * 3 / 4
                 && let Some((_, message)) = self.order.take_early()
             {
                 self.finish(message);
