@@ -83,7 +83,8 @@ race_once() {
         race evlist --only 'dummy, 1 thread' &&
         race attach --threads 20 &&
         race spawn --threads 200 &&
-        race storm --loops 2000 --only 'perf,kymo,kymo --raw-stacks'
+        race storm --loops 2000 --only 'perf,kymo,kymo --raw-stacks' &&
+        race stat --loops 500 --threads 100
 }
 
 race() {

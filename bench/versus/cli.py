@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, evlist, overhead, report, spawn, start, storm
+from versus import attach, evlist, overhead, report, spawn, start, stat, storm
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -23,6 +23,7 @@ SUBJECTS = {
     "attach": attach,
     "spawn": spawn,
     "storm": storm,
+    "stat": stat,
 }
 
 
