@@ -173,7 +173,9 @@ mod tests {
     /// A ring on the file; `None`, said aloud, where the machine has none.
     fn ring(test: &str, file: &File, depth: u32) -> Option<Uring> {
         let copy = file.try_clone().expect("a descriptor").into();
-        Uring::open(copy, depth).inspect_err(|error| eprintln!("SKIPPED {test}: io_uring: {error}")).ok()
+        Uring::open(copy, depth)
+            .inspect_err(|error| kymo_testing::skip(test, format!("io_uring: {error}")))
+            .ok()
     }
 
     /// Checks that pieces land where they belong whatever the order of answers, that no more are on their way than agreed, that a piece

@@ -45,8 +45,8 @@ fn at_once(path: &Path) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::data;
-    use crate::skip::skip;
     use kymo_perf::machine::Machine;
+    use kymo_testing::skip;
 
     /// Checks that the formats of this machine come back as they went in, headers included.
     #[test]

@@ -69,9 +69,6 @@ mod series;
 mod session;
 mod sideband;
 mod sink;
-#[cfg(test)]
-#[path = "../tests/suite/skip.rs"]
-mod skip;
 mod strangers;
 mod synth;
 mod targets;

@@ -74,21 +74,10 @@ pub(crate) fn read(recording: &Recording, threads: usize) -> (Vec<(u64, Owned)>,
 pub(crate) fn perf(test: &str) -> Option<Command> {
     let works = Command::new("perf").arg("--version").output().is_ok_and(|output| output.status.success());
     if !works {
-        skipped(test, "no perf program; install linux-perf");
+        kymo_testing::skip(test, "no perf program; install linux-perf");
         return None;
     }
     Some(Command::new("perf"))
-}
-
-/// Says loudly that a test did not run; the whole run counts these lines.
-pub(crate) fn skipped(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
-            .expect("the skip log is writable");
-    }
 }
 
 /// Runs perf and returns what it says on stdout and on stderr.

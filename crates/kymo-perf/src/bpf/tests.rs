@@ -4,6 +4,7 @@ use crate::ring::{Keeps, Ring};
 use crate::sys::{ANY, Descriptor, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
 use crate::tracefs::Tracefs;
 use kymo_core::ring::Reader;
+use kymo_testing::skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -50,12 +51,7 @@ fn possible(test: &str) -> bool {
         Ok(()) if storm_program().is_none() => "no C compiler for fixtures/programs/storm.c".to_owned(),
         Ok(()) => return true,
     };
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    }
+    skip(test, reason);
     false
 }
 
@@ -444,7 +440,7 @@ fn others_see_every_hit() {
     }
     let point = match Tracefs::here().find("task", "task_newtask") {
         Ok(point) => point,
-        Err(reason) => return eprintln!("SKIPPED others_see_every_hit: {reason}"),
+        Err(reason) => return skip("others_see_every_hit", reason),
     };
     for options in WAYS {
         let me = std::process::id() as i32;
@@ -488,7 +484,7 @@ fn ids_used_again() {
             })
         });
         if !reused {
-            eprintln!("SKIPPED ids_used_again: ids cannot be chosen here");
+            skip("ids_used_again", "ids cannot be chosen here");
             return;
         }
         assert_eq!(follower.followed().unwrap(), [], "{options:?}");

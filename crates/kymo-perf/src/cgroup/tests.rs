@@ -1,6 +1,7 @@
 use super::find::{Kind, below, membership, mounts};
 use super::{CgroupError, OwnCgroup, Parent, cleanup_stale, disabled, leave};
 use crate::workload::{Exit, Workload};
+use kymo_testing::skip;
 use proptest::prelude::*;
 use rustix::fs::{CWD, FlockOperation, Mode, flock, openat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,16 +15,6 @@ use std::time::Duration;
 
 /// Long enough for any machine; nothing waits that long when it works.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Says that a test did not run and why, on stderr and in the list that `ci/test.sh` prints at its end.
-fn skip(test: &str, reason: impl std::fmt::Display) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(log);
-        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    }
-}
 
 fn own(test: &str) -> Option<OwnCgroup> {
     let own = OwnCgroup::create().map_err(|error| skip(test, error)).ok()?;

@@ -1,10 +1,11 @@
 //! The selector against perf itself: the same text must come to the same names and attrs.
 
-use crate::support::{perf, skip};
+use crate::support::perf;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{
     EventAttr, KnownKind, Sampling, Selected, cache_events, known_events, parse, resolve,
 };
+use kymo_testing::skip;
 use std::collections::BTreeMap;
 
 fn select(text: &str) -> Vec<Selected> {

@@ -1,9 +1,9 @@
 //! Events bound to the cgroup of a command count all that it starts, and nobody else.
 
-use crate::support::skip;
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, bindings, online_cpus};
 use kymo_perf::workload::{Exit, Workload};
+use kymo_testing::skip;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -3,13 +3,13 @@
 //! The test program runs itself again as uid 65534 and lets that run look and try; a fake cannot show that the kernel
 //! really answers so.
 
-use crate::support::skip;
 use kymo_perf::bpf::{Follow, Follower, Unavailable};
 use kymo_perf::caps::{Caps, TracefsState, probe};
 use kymo_perf::explain::{Attempt, explain_open};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{ResolveErrorKind, parse, resolve};
 use kymo_perf::sys::{ANY, Kernel, Place, Real};
+use kymo_testing::{copy_program, skip};
 use std::process::Command;
 
 const INNER: &str = "KYMO_TEST_UNPRIVILEGED";
@@ -22,7 +22,7 @@ fn is_inner(test: &str) -> bool {
     // The test program may lie where only root can look, so the inner run gets a copy of it.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("suite");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).unwrap();
     let started = Command::new("setpriv")

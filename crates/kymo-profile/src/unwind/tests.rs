@@ -10,9 +10,7 @@ use super::model::{Model, value_of};
 use super::regs::{RBP, RSP};
 use super::*;
 
-#[path = "../../tests/suite/skip.rs"]
-mod skip;
-use skip::skip;
+use kymo_testing::skip;
 
 /// A store that finds this image under every path.
 fn store_of(bytes: Arc<[u8]>) -> UnwindModules {
@@ -364,7 +362,7 @@ fn damaged_files_end_every_walk() {
     let modules = UnwindModules::new();
     let vdso = modules.module(b"[vdso]", b"").expect("a module");
     if vdso.frames().is_none() {
-        skip("unwind::damaged_files_end_every_walk", &format!("{:?}", modules.problems()));
+        skip("unwind::damaged_files_end_every_walk", format!("{:?}", modules.problems()));
         return;
     }
     let image = vdso.image().expect("the vdso");

@@ -7,6 +7,5 @@ mod perf_script;
 mod programs;
 mod recorded;
 mod sample_profile;
-mod skip;
 mod symbols;
 mod unwind;

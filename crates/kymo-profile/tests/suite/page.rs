@@ -8,7 +8,7 @@ use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
 use serde_json::Value;
 
 use crate::sample_profile::{HOSTILE, large, small};
-use crate::skip::skip;
+use kymo_testing::skip;
 
 fn page_of(profile: &ExportProfile) -> String {
     let mut bytes = Vec::new();

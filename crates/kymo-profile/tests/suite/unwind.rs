@@ -23,7 +23,7 @@ struct Agreement {
 /// Records a command with perf and unwinds it with both. `None`, said loudly, where that is not possible.
 fn agreement(test: &str, command: &[&str]) -> Option<Agreement> {
     let skip = |reason: &str| {
-        crate::skip::skip(test, reason);
+        kymo_testing::skip(test, reason);
         None
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -84,7 +84,7 @@ fn agrees(test: &str, command: &[&str]) {
 fn agrees_built(test: &str, program: &str, flags: &[&str], arguments: &[&str]) {
     let needed = if program.ends_with(".rs") { "rustc" } else { "c++" };
     if Command::new(needed).arg("--version").output().is_err() {
-        crate::skip::skip(test, &format!("{needed} is not installed"));
+        kymo_testing::skip(test, format!("{needed} is not installed"));
         return;
     }
     let built: PathBuf = build(program, flags);
@@ -127,7 +127,7 @@ fn interpreter() {
             let python = String::from_utf8_lossy(&output.stdout);
             agrees("interpreter", &[python.trim(), text(&sources().join("snake.py"))]);
         }
-        _ => crate::skip::skip("interpreter", "no python3 here"),
+        _ => kymo_testing::skip("interpreter", "no python3 here"),
     }
 }
 

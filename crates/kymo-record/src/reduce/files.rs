@@ -82,7 +82,7 @@ mod tests {
         match std::fs::metadata(link) {
             Ok(_) => assert!(open(&gone).is_ok()),
             Err(error) => {
-                crate::skip::skip("reduce::files::where_files_are_found", &format!("map_files: {error}"))
+                kymo_testing::skip("reduce::files::where_files_are_found", format!("map_files: {error}"))
             }
         }
         assert!(open(&MappedFile { path: deleted, ..MappedFile::default() }).is_err());

@@ -11,13 +11,13 @@ use crate::output::Output;
 use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::skip::skip;
 use crate::{CallGraph, Options, Rate, TargetSpec};
 use kymo_data::{EventSpec, Features, Recording, Writer, abi, build};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::load::{LoadOptions, load};
 use kymo_profile::unwind::Stop;
+use kymo_testing::skip;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn record(test: &str, path: &Path, command: Vec<OsString>) -> Option<()> {
     let summary = match Session::start(Plan::resolve(options).unwrap()) {
         Ok(session) => session.run(None).unwrap(),
         Err(error) => {
-            skip(test, &format!("perf events are not permitted: {error}"));
+            skip(test, format!("perf events are not permitted: {error}"));
             return None;
         }
     };
@@ -232,7 +232,7 @@ fn built(test: &str, folder: &Path, name: &str, flags: &[&str]) -> Option<String
         Ok(output) if output.status.success() => Some(program.to_str().unwrap().to_owned()),
         Ok(output) => panic!("{command:?}:\n{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => {
-            skip(test, &format!("{compiler}: {error}"));
+            skip(test, format!("{compiler}: {error}"));
             None
         }
     }
@@ -283,7 +283,7 @@ fn one_id_for_several_programs() {
     let Some(program) = built(test, folder.path(), "pidreuse.c", &[]) else { return };
     match Command::new(&program).arg("1").stdout(Stdio::null()).status() {
         Ok(status) if status.success() => agrees(test, &[&program, "4"]),
-        other => skip(test, &format!("the program may not do it: {other:?}")),
+        other => skip(test, format!("the program may not do it: {other:?}")),
     }
 }
 

@@ -2,5 +2,4 @@
 mod common;
 mod pipeline;
 mod real;
-mod skip;
 mod strangers;

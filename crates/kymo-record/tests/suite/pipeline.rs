@@ -6,11 +6,12 @@ use kymo_data::abi;
 use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{Binding, Descriptor, Fake, Kernel, Place, perf_event_attr};
 use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
+use kymo_testing::with_waiting_threads;
 use proptest::prelude::*;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 
 /// A scripted kernel that keeps a copy of each descriptor that was mapped, so that the test can write into the rings.
 #[derive(Clone, Debug)]
@@ -100,25 +101,6 @@ impl Kernel for Shared {
     }
 }
 
-/// Three threads of the test, so that there are three rings that no drain thread is pinned for.
-fn three_threads<T>(body: impl FnOnce(Vec<i32>) -> T) -> T {
-    let (tids, done) = (Mutex::new(Vec::new()), Barrier::new(4));
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                tids.lock().unwrap().push(rustix::thread::gettid().as_raw_nonzero().get());
-                done.wait();
-                done.wait();
-            });
-        }
-        done.wait();
-        let list = tids.lock().unwrap().clone();
-        let result = body(list);
-        done.wait();
-        result
-    })
-}
-
 /// A sample with IP, TID, TIME and PERIOD, padded with `extra` words of a made-up callchain.
 fn sample(ring: u64, serial: u64, extra: usize) -> Vec<u8> {
     let mut body = vec![ring << 32 | serial, 0, serial + 1, 1, extra as u64];
@@ -138,7 +120,8 @@ struct Run {
 }
 
 fn record(path: &Path, pushes: &[(usize, usize)], change: impl FnOnce(&mut Options)) -> Run {
-    three_threads(|tids| {
+    // Three threads: three rings that no drain thread is pinned for.
+    with_waiting_threads(3, |tids| {
         let kernel = Shared::new();
         let targets = TargetSpec { tids, per_thread: true, ..TargetSpec::default() };
         let mut options = options("cpu-clock", targets, path);
@@ -219,7 +202,7 @@ fn a_long_run() {
 fn a_hostile_ring() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
-    let summary = three_threads(|tids| {
+    let summary = with_waiting_threads(3, |tids| {
         let kernel = Shared::new();
         let targets = TargetSpec { tids, per_thread: true, ..TargetSpec::default() };
         let mut options = options("cpu-clock", targets, &path);
@@ -248,7 +231,7 @@ fn a_hostile_ring() {
 fn a_session_that_does_not_run() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
-    three_threads(|tids| {
+    with_waiting_threads(3, |tids| {
         let targets = TargetSpec { tids: tids.clone(), per_thread: true, ..TargetSpec::default() };
         let plan = Plan::resolve(options("cpu-clock", targets.clone(), &path)).unwrap();
         drop(Session::start_on(Arc::new(Fake::new()), plan).unwrap());

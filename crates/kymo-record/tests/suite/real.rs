@@ -1,10 +1,10 @@
 //! Whole sessions on the kernel that runs; skipped where events may not be opened.
 use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
-use crate::skip::skip;
 use kymo_data::abi;
 use kymo_perf::sys::{self, Kernel, Perf, Place, attr_zeroed};
 use kymo_perf::workload::Exit;
 use kymo_record::{CallGraph, Error, Output, Plan, Session, Summary, TargetSpec};
+use kymo_testing::skip;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn permitted(test: &str) -> bool {
             true
         }
         Err(error) => {
-            skip(test, &format!("perf events are not permitted: {error}"));
+            skip(test, format!("perf events are not permitted: {error}"));
             false
         }
     }

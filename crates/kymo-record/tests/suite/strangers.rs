@@ -1,8 +1,8 @@
 //! What a recording holds of programs that nobody asked for, where events are open on every CPU: nothing.
 use crate::common::{each_record, open, options, raise, stop_sign};
-use crate::skip::skip;
 use kymo_data::abi;
 use kymo_record::{Plan, Scope, Session, TargetSpec};
+use kymo_testing::skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -35,7 +35,7 @@ impl Drop for Stranger {
 fn copy_of_true(to: PathBuf) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let from = std::env::split_paths(&path).map(|folder| folder.join("true")).find(|file| file.is_file())?;
-    std::fs::copy(from, &to).ok()?;
+    kymo_testing::copy_program(&from, &to);
     Some(to)
 }
 
@@ -83,7 +83,7 @@ impl Programs {
         match Plan::resolve(options) {
             Ok(plan) => Some(plan),
             Err(error) => {
-                skip(test, &error.to_string());
+                skip(test, error);
                 None
             }
         }

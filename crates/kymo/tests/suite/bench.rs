@@ -138,11 +138,11 @@ fn scopes_on_cpus() {
                 );
             }
         }
-        Err(reason) => skip("bench::scopes_on_cpus: filtered", &reason.to_string()),
+        Err(reason) => skip("bench::scopes_on_cpus: filtered", reason),
     }
     match kymo_perf::cgroup::available() {
         Ok(_) => on_cpus(json(&["--scope", "cgroup"]), "cgroup"),
-        Err(reason) => skip("bench::scopes_on_cpus: cgroup", &reason.to_string()),
+        Err(reason) => skip("bench::scopes_on_cpus: cgroup", reason),
     }
 }
 

@@ -19,7 +19,7 @@ fn as_nobody(test: &str, arguments: &[&str]) -> Option<Said> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("our own folder");
     let copy = folder.path().join("kymo");
-    std::fs::copy(kymo().path(), &copy).expect("kymo can be copied");
+    kymo_testing::copy_program(kymo().path(), &copy);
     let said = run(Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
         .arg(&copy)
@@ -119,7 +119,7 @@ fn list_for_an_ordinary_user() {
         Ok(2) => assert_eq!(clock["available"], "user-only"),
         _ => skip(
             TEST,
-            &format!("perf_event_paranoid is {level:?}: what it means differs between distributions"),
+            format!("perf_event_paranoid is {level:?}: what it means differs between distributions"),
         ),
     }
     let listed = events.iter().any(|event| event["section"] == "tracepoint");

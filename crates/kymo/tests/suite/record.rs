@@ -303,7 +303,7 @@ fn an_ordinary_user_is_told_what_to_run() {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("our folder");
     // The build folder may lie where an ordinary user cannot look.
     let binary = folder.join("kymo");
-    fs::copy(kymo().path(), &binary).expect("a copy of kymo");
+    kymo_testing::copy_program(kymo().path(), &binary);
     let reachable =
         folder.ancestors().all(|up| fs::metadata(up).is_ok_and(|m| m.permissions().mode() & 0o001 != 0));
     if !reachable {

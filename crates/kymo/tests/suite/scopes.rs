@@ -256,7 +256,7 @@ fn strangers_are_left_out() {
     }
     let (folder, program) = (fresh_folder(test), build("forkexec.c", &[]));
     let (file, outsider) = (text(&folder.join("filtered.data")), folder.join("outsider"));
-    fs::copy(crate::tools::find("true").expect("every system has it"), &outsider).expect("a copy");
+    kymo_testing::copy_program(&crate::tools::find("true").expect("every system has it"), &outsider);
     let script = format!("while :; do {}; done", text(&outsider));
     let _stranger = Endless(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"));
     // Stack copies are unwound while recording: records take another way then.
@@ -331,7 +331,7 @@ fn ten_thousand_threads() {
     std::io::BufRead::read_line(&mut out, &mut line).expect("a pipe can be read");
     if line != "ready\n" {
         let said = target.wait_with_output().expect("they end");
-        skip(test, &String::from_utf8_lossy(&said.stderr));
+        skip(test, String::from_utf8_lossy(&said.stderr));
         return;
     }
     let pid = target.id().to_string();

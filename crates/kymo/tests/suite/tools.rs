@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+pub(crate) use kymo_testing::skip;
+
 /// What a test needs from the machine; without it the test skips, loudly.
 #[derive(Clone, Copy)]
 pub(crate) enum Need {
@@ -36,21 +38,9 @@ impl Need {
 pub(crate) fn ready(test: &str, needs: &[Need]) -> bool {
     let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
     if !missing.is_empty() {
-        skip(test, &missing.join(", "));
+        skip(test, missing.join(", "));
     }
     missing.is_empty()
-}
-
-/// Says that a test did not run and why, on stderr and in the list that `ci/test.sh` prints at its end.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    eprint!("{line}");
-    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
-        use std::io::Write as _;
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        // One write, so that lines of tests that run at the same time stay whole.
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip log is writable");
-    }
 }
 
 /// A program of `PATH`.

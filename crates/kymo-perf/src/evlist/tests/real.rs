@@ -1,7 +1,8 @@
 //! Both engines on the kernel that runs.
 use crate::evlist::{Engine, Evlist, Plan, Request, Targets, open};
 use crate::sys::{ANY, Binding, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
-use std::sync::{Arc, Barrier, Mutex};
+use kymo_testing::{skip, with_waiting_threads};
+use std::sync::Arc;
 
 fn dummy(name: &str) -> Request {
     let mut attr = attr_zeroed();
@@ -12,25 +13,6 @@ fn dummy(name: &str) -> Request {
     Request::new(name, attr)
 }
 
-/// Runs `body` with the ids of 64 threads that wait.
-fn with_threads<T>(body: impl FnOnce(Vec<i32>) -> T) -> T {
-    let (tids, done) = (Mutex::new(Vec::new()), Barrier::new(65));
-    std::thread::scope(|scope| {
-        for _ in 0..64 {
-            scope.spawn(|| {
-                tids.lock().unwrap().push(rustix::thread::gettid().as_raw_nonzero().get());
-                done.wait();
-                done.wait();
-            });
-        }
-        done.wait();
-        let list = tids.lock().unwrap().clone();
-        let result = body(list);
-        done.wait();
-        result
-    })
-}
-
 fn permitted(test: &str) -> bool {
     match Real.open(&dummy("dummy").attr, &Place::new(0, ANY)) {
         Ok(event) => {
@@ -38,7 +20,7 @@ fn permitted(test: &str) -> bool {
             true
         }
         Err(error) => {
-            eprintln!("SKIPPED {test}: perf events are not permitted here: {error}");
+            skip(test, format!("perf events are not permitted here: {error}"));
             false
         }
     }
@@ -59,7 +41,7 @@ fn both_engines() {
         return;
     }
     let before = Binding::current().ok();
-    with_threads(|tids| {
+    with_waiting_threads(64, |tids| {
         for count in [1, 10] {
             let events: Vec<Request> = (0..count).map(|index| dummy(&format!("dummy{index}"))).collect();
             let plan = Plan { events, targets: Targets::tasks(tids.clone(), &online_cpus()) };
@@ -99,7 +81,7 @@ fn own_events_only() {
         Engine::Serial,
     );
     let other = other.unwrap();
-    with_threads(|mut tids| {
+    with_waiting_threads(64, |mut tids| {
         tids[0] = me;
         let plan = Plan { events: vec![dummy("dummy")], targets: Targets::per_thread(tids) };
         let list = open(Arc::new(Real), plan, Engine::Parallel { workers: Some(2) }).unwrap();

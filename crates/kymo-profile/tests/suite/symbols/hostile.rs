@@ -7,7 +7,7 @@ use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use proptest::prelude::*;
 
 use super::oracle::have;
-use crate::skip::skip;
+use kymo_testing::skip;
 
 /// A small program with debug information, compiled once.
 fn program() -> Option<&'static [u8]> {

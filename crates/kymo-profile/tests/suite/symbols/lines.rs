@@ -6,7 +6,7 @@ use std::process::Command;
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 
 use super::oracle::have;
-use crate::skip::skip;
+use kymo_testing::skip;
 
 const C: &str = r#"
 #include <stdio.h>
@@ -85,7 +85,7 @@ fn inlined_functions_and_lines_are_those_of_addr2line() {
     const TEST: &str = "inlined_functions_and_lines_are_those_of_addr2line";
     for tool in ["gcc", "addr2line", "objcopy", "strip"] {
         if !have(tool) {
-            return skip(TEST, &format!("{tool} is not installed"));
+            return skip(TEST, format!("{tool} is not installed"));
         }
     }
     let dir = tempfile::tempdir().expect("a directory");

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore, demangle};
 
-use crate::skip::skip;
+use kymo_testing::skip;
 use oracle::{Mapped, compare, compare_file, have, kernel_text, probes};
 
 /// Runs a command and fails with its words if it fails.
@@ -97,7 +97,7 @@ fn main() {
 fn build_and_compare(test: &str, compiler: &str, source: (&str, &str), flag_sets: &[(&str, &[&str])]) {
     for tool in ["perf", compiler] {
         if !have(tool) {
-            return skip(test, &format!("{tool} is not installed"));
+            return skip(test, format!("{tool} is not installed"));
         }
     }
     let dir = tempfile::tempdir().expect("a directory");
@@ -169,7 +169,7 @@ fn split_debug_files_are_found_as_perf_finds_them() {
     const TEST: &str = "split_debug_files_are_found_as_perf_finds_them";
     for tool in ["perf", "gcc", "objcopy", "strip"] {
         if !have(tool) {
-            return skip(TEST, &format!("{tool} is not installed"));
+            return skip(TEST, format!("{tool} is not installed"));
         }
     }
     let dir = tempfile::tempdir().expect("a directory");
@@ -296,7 +296,7 @@ fn names_are_demangled_as_by_cplusfilt() {
     const TEST: &str = "names_are_demangled_as_by_cplusfilt";
     for tool in ["nm", "c++filt"] {
         if !have(tool) {
-            return skip(TEST, &format!("{tool} is not installed"));
+            return skip(TEST, format!("{tool} is not installed"));
         }
     }
     let mut names = std::collections::BTreeSet::new();
@@ -357,7 +357,7 @@ fn a_replaced_file_is_refused_and_the_cache_serves() {
     const TEST: &str = "a_replaced_file_is_refused_and_the_cache_serves";
     for tool in ["gcc", "readelf"] {
         if !have(tool) {
-            return skip(TEST, &format!("{tool} is not installed"));
+            return skip(TEST, format!("{tool} is not installed"));
         }
     }
     let dir = tempfile::tempdir().expect("a directory");

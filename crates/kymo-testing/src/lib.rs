@@ -1,0 +1,82 @@
+//! What the tests of several crates share. A dependency of tests only; it knows nothing of kymo.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::channel;
+
+/// Says that a test did not run and why, on stderr and in the list that `ci/test.sh` prints at its end (`KYMO_SKIP_LOG`).
+///
+/// `test` is the test's path, with what was left out in brackets where it is a part of the test. A reason of several lines
+/// becomes one.
+pub fn skip(test: &str, reason: impl Display) {
+    let reason = reason.to_string();
+    let words: Vec<&str> = reason.lines().map(str::trim).collect();
+    let line = format!("SKIPPED {test}: {}\n", words.join(" "));
+    eprint!("{line}");
+    if let Some(log) = std::env::var_os("KYMO_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        // One write, so that lines of tests that run at the same time stay whole. An ordinary user may not write there.
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
+}
+
+/// Runs `body` with the ids of `count` threads of this process that wait until it is done, whichever way that ends.
+pub fn with_waiting_threads<T>(count: usize, body: impl FnOnce(Vec<i32>) -> T) -> T {
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        // Threads wait until their sender is gone: a panic in `body` drops it, too.
+        let mut senders = Vec::new();
+        for _ in 0..count {
+            let tell = tell.clone();
+            let (sender, end) = channel::<()>();
+            senders.push(sender);
+            scope.spawn(move || {
+                let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
+                let _ = end.recv();
+            });
+        }
+        let result = body(told.iter().take(count).collect());
+        drop(senders);
+        result
+    })
+}
+
+/// Copies a program that is then to be executed.
+///
+/// Not `std::fs::copy`: a child that another test forks meanwhile holds what this process has open for writing until its
+/// exec, and a file that anyone may write to cannot be executed ("Text file busy").
+///
+/// # Panics
+///
+/// When it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--").args([from, to]).output().expect("cp runs");
+    let words = String::from_utf8_lossy(&copied.stderr);
+    assert!(copied.status.success(), "cp {} {}: {words}", from.display(), to.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Checks that the threads are there with an id each while the body runs, and that its value comes back.
+    #[test]
+    fn threads_wait() {
+        let (ids, alive) = with_waiting_threads(3, |tids| {
+            let alive = |tid: &i32| Path::new(&format!("/proc/self/task/{tid}")).exists();
+            (tids.iter().copied().collect::<BTreeSet<_>>(), tids.iter().all(alive))
+        });
+        assert_eq!((ids.len(), alive), (3, true));
+    }
+
+    /// Checks that a body that panics fails its test instead of leaving it waiting.
+    #[test]
+    #[should_panic(expected = "the body's own words")]
+    fn a_panic_ends_the_wait() {
+        with_waiting_threads(2, |_| panic!("the body's own words"));
+    }
+}
