@@ -11,12 +11,14 @@
 //! - The other side of a ring is hostile: whatever it writes, and whenever, nothing panics, nothing is undefined, and
 //!   nothing outside the ring is read.
 //! - No record disappears uncounted: each is delivered whole, in order, once, or is in a count of lost ones.
+//! - No count is lost or met twice, however tasks switch, fork and end while it is read.
 //!
 //! # Non-goals
 //! Mapping memory, waking up, what records mean (kymo-perf, kymo-record, kymo-data), several readers of one ring.
 //!
 //! # Modules
-//! - [`context`]: event contexts, which count per task and are exchanged rather than switched.
+//! - [`context`]: an [`Engine`](context::Engine) counts tasks with a [`Pmu`](context::Pmu); tasks of one family exchange contexts
+//!   at a switch.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
 //! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
 //!   and [`Reader`](ring::Reader) over an [`Area`](ring::Area).

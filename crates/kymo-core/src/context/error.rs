@@ -17,8 +17,8 @@ pub enum Error {
     },
     /// A group without a single event.
     EmptyGroup,
-    /// One group with events that are inherited differently.
-    MixedInherit,
+    /// One group with events that are inherited differently, or are for different CPUs.
+    MixedGroup,
     /// `pinned` or `exclusive` was asked for the event at this position of the group, which is not the first.
     NotLeader {
         /// Counted from 0.
@@ -78,8 +78,11 @@ impl fmt::Display for Error {
                 write!(f, "{cpu} does not exist: the engine was made for {cpus}, counted from 0")
             }
             Error::EmptyGroup => write!(f, "a group needs at least one event"),
-            Error::MixedInherit => {
-                write!(f, "the events of one group must be inherited alike; open them as two groups")
+            Error::MixedGroup => {
+                write!(
+                    f,
+                    "the events of one group must be inherited alike and be for the same CPU; open them as two groups"
+                )
             }
             Error::NotLeader { position } => {
                 write!(

@@ -61,7 +61,7 @@ pub struct Attr {
     pub enable_on_exec: bool,
     /// An exec of a task that has it takes it away from that task.
     pub remove_on_exec: bool,
-    /// Count only while the task is on this CPU. Time enabled goes on elsewhere.
+    /// Count only while the task is on this CPU. Time enabled goes on elsewhere. The whole group must agree.
     pub cpu: Option<CpuId>,
     /// What comes of this event belongs to the very task (a signal, say), so contexts that have it are never exchanged.
     pub bound: bool,

@@ -17,6 +17,39 @@
 //!             task B --> context a  [e1 e2 .. e16]  still counts on CPU 0
 //! ```
 //!
+//! The exchange is the work of whoever has `&mut` of both tasks, so it needs no lock: a switch loads the **class** of each context,
+//! a number that is equal exactly in clones of one another, and exchanges two pointers. Everything else (a fork, an open, an
+//! end) needs `&mut` of its task too, so nobody can look for a task's context while it is exchanged; and whoever works on events
+//! (reads, enables, closes) goes from the event to its contexts, and does not care whose they are.
+//!
+//! What makes contexts unlike: an event opened on one task only, an exec that changed something, a child that did not inherit
+//! all, an event that is [`bound`](Attr::bound) to its task, a reader of numbers of single tasks. Then the counters of one are
+//! stopped and those of the other started, as everybody did it before; `model.rs` is that alone.
+//!
+//! # Invariants
+//! - **I1** Each living task has exactly one context, and each context one task. It is on the CPU where its task is.
+//! - **I2** Contexts of one class hold children of the same events, enabled alike and waiting for an exec alike (once a walk that
+//!   enables, disables or closes in all of the family is through): no sum can tell which of them counted.
+//! - **I3** What a class depends on changes under the context's lock, by whoever has its task, or in the whole family, or for a pin.
+//! - **I4** An opened event is never in a clone: opening makes the context an original of its own.
+//! - **I5** A count is in one living context, or folded into the sum of its family. It goes from one to the other, and the context
+//!   leaves the family's list, in one critical section of the family's lock, which readers hold.
+//! - **I6** A count goes from one context to another (for numbers of single tasks) only under the locks of both, neither pinned. Who
+//!   sums such counts pins all contexts of the family before it looks at the first.
+//! - **I7** A context gets an event only before others know that event, or under the lock of its family, which a close holds while it
+//!   takes it from everyone.
+//! - **I8** Time running is at most time enabled. Both, and the value, only grow.
+//! - **I9** No CPU has more counters started than it has slots. What needs no slot always counts when it is enabled.
+//!
+//! # Lock order
+//! A family, then a context (of two, the older first), then a CPU; never two families or two CPUs. The table of open events is
+//! locked alone. The `Pmu` is called under any of them.
+//!
+//! | store | load | why this order suffices |
+//! |---|---|---|
+//! | class, Relaxed (under the context's lock) | class, Relaxed (a switch) | whoever switches got the task from whoever changed its membership; a close or a pin may be seen late (I2; I6 looks again under the locks) |
+//! | holder, Relaxed (a switch) | holder, Relaxed (a table, a message) | where it must be right, both are under the context's lock (I6) |
+//!
 //! # Example
 //! ```
 //! use kymo_core::context::{Attr, Child, CpuId, Engine, Pmu, Source};
@@ -49,17 +82,34 @@
 //! assert_eq!(engine.read(event)?.value, 2);
 //! # Ok::<(), kymo_core::context::Error>(())
 //! ```
+mod counting;
+mod cpu;
+mod engine;
 mod error;
 mod event;
-pub mod model;
+mod family;
 mod pmu;
 mod scheduler;
+mod set;
+mod sync;
+mod task;
+mod task_context;
 
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
+#[cfg(test)]
+mod naive;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use engine::Engine;
 pub use error::Error;
 pub use event::{Attr, Count, EventId, Inherit, Source};
-pub use model::{Eager as Engine, Task};
 pub use pmu::Pmu;
 pub use scheduler::Scheduler;
+pub use task::Task;
 
 use std::fmt;
 
@@ -110,8 +160,8 @@ pub enum Switch {
 
 fn check_group(group: &[Attr]) -> Result<(), Error> {
     let leader = group.first().ok_or(Error::EmptyGroup)?;
-    if group.iter().any(|attr| attr.inherit != leader.inherit) {
-        return Err(Error::MixedInherit);
+    if group.iter().any(|attr| attr.inherit != leader.inherit || attr.cpu != leader.cpu) {
+        return Err(Error::MixedGroup);
     }
     match group.iter().skip(1).position(|attr| attr.pinned || attr.exclusive) {
         Some(at) => Err(Error::NotLeader { position: at + 1 }),

@@ -215,6 +215,7 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn enter(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut world = self.world();
+        world.cpu(cpu)?;
         if let Some(on) = world.home(task.id)?.on {
             return Err(Error::AlreadyRunning { task: task.id, on });
         }
@@ -231,6 +232,7 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn leave(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut world = self.world();
+        world.cpu(cpu)?;
         let on = world.home(task.id)?.on;
         if on != Some(cpu) {
             return Err(Error::NotRunningHere { task: task.id, here: cpu, on });
@@ -245,6 +247,7 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn switch(&self, cpu: CpuId, from: &mut Task<P>, to: &mut Task<P>) -> Result<Switch, Error> {
         let mut world = self.world();
+        world.cpu(cpu)?;
         let on = world.home(from.id)?.on;
         if on != Some(cpu) {
             return Err(Error::NotRunningHere { task: from.id, here: cpu, on });
@@ -346,14 +349,14 @@ impl<P: Pmu> Eager<P> {
             front.push(at.or_else(|| home.groups.iter().position(|group| !group.pinned)));
         }
         self.stopped(&mut world, Some(cpu), |world| {
-            for (home, front) in world.homes(cpu, task).into_iter().zip(front) {
+            for (home, front) in world.homes(cpu, task).zip(front) {
                 if let Some(front) = front.filter(|_| home.must_rotate) {
                     let group = home.groups.remove(front);
                     home.groups.push(group);
                 }
             }
         });
-        Ok(world.homes(cpu, task).iter().any(|home| home.must_rotate))
+        Ok(world.homes(cpu, task).any(|home| home.must_rotate))
     }
 
     /// As [`Engine::read`](super::Engine::read).
@@ -490,7 +493,7 @@ impl<P: Pmu> Eager<P> {
     fn stop(&self, world: &mut World, cpu: CpuId) {
         let now_ns = self.pmu.now_ns(cpu);
         let task = world.cpus[cpu.0 as usize].task;
-        for group in world.homes(cpu, task).into_iter().flat_map(|home| &mut home.groups) {
+        for group in world.homes(cpu, task).flat_map(|home| &mut home.groups) {
             group.settle(now_ns);
             for object in group.objects.iter_mut().filter(|object| object.state == State::Active) {
                 let raw = self.pmu.stop(cpu, object.attr.source);
@@ -576,9 +579,9 @@ impl World {
     }
 
     /// The events of the CPU and those of the task on it.
-    fn homes(&mut self, cpu: CpuId, task: Option<TaskId>) -> Vec<&mut Home> {
+    fn homes(&mut self, cpu: CpuId, task: Option<TaskId>) -> impl Iterator<Item = &mut Home> {
         let task = task.and_then(|task| self.tasks.get_mut(task.0 as usize)).and_then(Option::as_mut);
-        std::iter::once(&mut self.cpus[cpu.0 as usize].home).chain(task).collect()
+        std::iter::once(&mut self.cpus[cpu.0 as usize].home).chain(task)
     }
 
     fn fold(&mut self, event: EventId, count: Count) {

@@ -9,8 +9,8 @@ use super::{CpuId, Source};
 /// Every method gets the CPU that is meant and may be called from any thread: whoever reads an event reads it where it runs, and
 /// whoever disables one stops it there. Methods are called with the engine's locks held: they must not call the engine, nor wait.
 pub trait Pmu: Send + Sync {
-    /// Nanoseconds of this CPU's clock. Times are differences on one CPU, so clocks of several CPUs need not agree; a clock that
-    /// goes back counts as one that stands.
+    /// Nanoseconds of this CPU's clock. Times are differences on one CPU, so clocks of several CPUs need not agree; each
+    /// must not go back, or times are wrong (and nothing worse happens).
     fn now_ns(&self, cpu: CpuId) -> u64;
 
     /// What the counter shows now. Only called between [`start`](Pmu::start) and [`stop`](Pmu::stop).
@@ -26,7 +26,7 @@ pub trait Pmu: Send + Sync {
         self.read(cpu, source)
     }
 
-    /// Whether this needs one of the [`slots`](Pmu::slots). What does not is software, and always fits.
+    /// Whether this needs one of the [`slots`](Pmu::slots). What does not is software, and always fits. The same answer each time.
     fn needs_slot(&self, source: Source) -> bool {
         let _ = source;
         false

@@ -1,7 +1,9 @@
 //! What the engine and its model have in common, so that tests drive both alike and benches race them.
-use super::{Attr, Child, Count, CpuId, Error, EventId, Pmu, Switch, TaskId, model};
+#[cfg(any(test, feature = "model"))]
+use super::model;
+use super::{Attr, Child, Count, CpuId, Engine, Error, EventId, Pmu, Switch, Task, TaskId};
 
-/// A scheduler of events: [`Engine`] (lazy) or [`model::Eager`]. The methods are those of [`Engine`], which documents them.
+/// A scheduler of events: [`Engine`] (lazy) or `model::Eager`. The methods are those of [`Engine`], which documents them.
 #[expect(missing_docs, reason = "the same methods as Engine's, documented there")]
 pub trait Scheduler {
     type Task;
@@ -88,4 +90,6 @@ macro_rules! scheduler {
     };
 }
 
+scheduler!(Engine, Task,);
+#[cfg(any(test, feature = "model"))]
 scheduler!(Eager, Task, model::);

@@ -1,0 +1,52 @@
+//! What others did wrong, to show that the tests would notice.
+use super::Pmu;
+use super::family::{Kin, Place};
+use super::set::{Event, Set, State};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Wrong policies, all off.
+#[derive(Debug, Default)]
+pub(super) struct Naive {
+    pub(super) start_as_the_top: AtomicBool,
+    pub(super) pair_by_position: AtomicBool,
+}
+
+impl Naive {
+    pub(super) fn starts_as_the_top(&self) -> bool {
+        self.start_as_the_top.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn pairs_by_position(&self) -> bool {
+        self.pair_by_position.load(Ordering::Relaxed)
+    }
+}
+
+/// A child's first state is that of the event that was opened, wherever that is now, instead of its parent's. (Nothing else
+/// changes: which contexts are exchanged is the same.)
+pub(super) fn start_as_the_top(kin: &Kin, copies: &mut [(bool, Vec<Event>)]) {
+    for event in copies.iter_mut().flat_map(|(_, events)| events) {
+        let top = match &kin.own {
+            Place::Task(context) => {
+                context.lock().set.group_of(event.id).map_or(State::Off, |(group, at)| group.events[at].state)
+            }
+            Place::Cpu(_) | Place::Gone => State::Off,
+        };
+        event.state = if top >= State::Inactive { State::Inactive } else { State::Off };
+    }
+}
+
+/// Pairs events by their place in the two lists.
+pub(super) fn exchange_by_position<P: Pmu>(runs: &mut Set, rests: &mut Set, pmu: &P, now_ns: u64) {
+    let (time_ns, rests_ns) = (runs.time_ns(now_ns), rests.time_ns(now_ns));
+    let on = runs.on;
+    for (a, b) in runs.groups_mut().zip(rests.groups_mut()) {
+        a.settle(time_ns);
+        b.settle(rests_ns);
+        for (a, b) in a.events.iter_mut().zip(&mut b.events) {
+            if let (State::Active, Some(cpu)) = (a.state, on) {
+                a.collect(pmu.read(cpu, a.attr.source));
+            }
+            std::mem::swap(&mut a.count, &mut b.count);
+        }
+    }
+}
