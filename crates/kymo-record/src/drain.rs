@@ -5,6 +5,7 @@
 //!
 //! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
 //! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
+use crate::brake::Pedal;
 use crate::look::{Look, Poke, Ticks};
 use crate::mail::{Bell, Sender, timespec};
 use crate::pool::Pool;
@@ -48,6 +49,8 @@ pub(crate) enum Message {
         /// Whether the drain had to wait for a buffer since the last message.
         starved: bool,
     },
+    /// What the recorder says about the recording: it belongs to no ring and no round.
+    Note(Vec<u8>),
     /// Records that were made up; markers may follow from now on.
     Synthesized(Vec<u8>),
     /// A ring was found empty.
@@ -74,6 +77,10 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// Rings with `stop`, for ever.
     pub(crate) stop_bell: Bell,
+    /// Pressed when buffers run short, where the target may be stopped for that.
+    pub(crate) pedal: Option<Pedal>,
+    /// Whether drains run before everyone else, where permitted.
+    pub(crate) first: bool,
     /// Bytes skipped in rings with impossible counters.
     pub(crate) corrupt_bytes: AtomicU64,
     /// How often a drain woke up and found records.
@@ -116,7 +123,9 @@ pub(crate) fn run(
         if let Err(error) = sys::pin_to(cpu) {
             tracing::debug!(cpu, %error, "drain is not pinned");
         }
-        if let Err(error) = sys::run_first() {
+        if shared.first
+            && let Err(error) = sys::run_first()
+        {
             tracing::debug!(cpu, %error, "drain runs at ordinary priority");
         }
     }
@@ -191,6 +200,9 @@ impl<'a> Drain<'a> {
         let spare = self.spare.take().or_else(|| self.shared.pool.take());
         let Some(mut buffer) = spare.filter(|_| self.out.has_room()) else {
             self.states[at].starved = true;
+            if let Some(pedal) = &self.shared.pedal {
+                pedal.press();
+            }
             self.starve();
             return Found::Much;
         };
@@ -236,6 +248,11 @@ impl<'a> Drain<'a> {
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
+        if let Some(pedal) = &self.shared.pedal
+            && self.shared.pool.is_short()
+        {
+            pedal.press();
+        }
         // There was room, and only this thread fills it.
         let _ = self.out.send(message);
         if much { Found::Much } else { Found::Some }

@@ -1,5 +1,6 @@
 //! Completing a recording when no more records come.
 use crate::account::LossAccount;
+use crate::brake::Pauses;
 use crate::build_ids;
 use crate::disk::WriteError;
 use crate::drain::Shared;
@@ -59,6 +60,7 @@ impl Finish<'_> {
             wakeups,
             account,
             unwound: None,
+            pauses: Pauses::default(),
             exit: None,
             write_error,
             unfollowed: 0,

@@ -44,6 +44,7 @@
 
 mod account;
 mod attr;
+mod brake;
 mod build_ids;
 mod command;
 mod conduct;
@@ -76,9 +77,10 @@ mod walk;
 mod writer;
 
 pub use account::{LossAccount, Unwound};
+pub use brake::Pauses;
 pub use control::{Answer, Channel, ControlError, ControlSpec};
 pub use disk::WriteError;
-pub use options::{CallGraph, Clock, Delay, Options, Rate, TargetSpec};
+pub use options::{CallGraph, Clock, Delay, Options, Overload, Rate, TargetSpec};
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};
 pub use scope::{Choice, Estimate, Scope};

@@ -2,6 +2,7 @@
 use kymo_data::{ClockData, CpuPlace, CpuTopology, Features, NrCpus};
 use kymo_perf::machine::Machine;
 use kymo_perf::{cpu_list, sys};
+use rustix::time::{ClockId, DynamicClockId, Timespec, clock_getres, clock_gettime, clock_gettime_dynamic};
 use std::fs;
 
 fn line(path: &str) -> Option<String> {
@@ -74,29 +75,37 @@ fn topology(cpus: u32) -> Option<CpuTopology> {
 
 /// The clock's resolution in ns, and one moment on it and on the wall clock.
 pub(crate) fn clock(clock: crate::Clock) -> (u64, ClockData) {
-    use rustix::time::{
-        ClockId, DynamicClockId, Timespec, clock_getres, clock_gettime, clock_gettime_dynamic,
-    };
-    let ns =
-        |time: Timespec| (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64);
-    let id = match clock {
-        crate::Clock::Realtime => Some(ClockId::Realtime),
-        crate::Clock::Monotonic => Some(ClockId::Monotonic),
-        crate::Clock::MonotonicRaw => Some(ClockId::MonotonicRaw),
-        crate::Clock::Boottime => Some(ClockId::Boottime),
-        crate::Clock::Tai => None,
-    };
-    let wall = clock_gettime(ClockId::Realtime);
-    let own = match id {
-        Some(id) => clock_gettime(id),
-        None => clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or(wall),
-    };
+    let wall_clock_ns = ns(clock_gettime(ClockId::Realtime));
     let data = ClockData {
         version: 1,
         clockid: clock.id().unsigned_abs(),
-        wall_clock_ns: ns(wall),
-        clockid_time_ns: ns(own),
+        wall_clock_ns,
+        clockid_time_ns: now_ns(clock),
     };
     // TAI ticks as the wall clock does.
-    (ns(clock_getres(id.unwrap_or(ClockId::Realtime))), data)
+    (ns(clock_getres(clock_id(clock).unwrap_or(ClockId::Realtime))), data)
+}
+
+/// The time of this clock, ns.
+pub(crate) fn now_ns(clock: crate::Clock) -> u64 {
+    let wall = || clock_gettime(ClockId::Realtime);
+    ns(match clock_id(clock) {
+        Some(id) => clock_gettime(id),
+        None => clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or_else(|_| wall()),
+    })
+}
+
+/// `None`: TAI, which is asked for in another way.
+fn clock_id(clock: crate::Clock) -> Option<ClockId> {
+    Some(match clock {
+        crate::Clock::Realtime => ClockId::Realtime,
+        crate::Clock::Monotonic => ClockId::Monotonic,
+        crate::Clock::MonotonicRaw => ClockId::MonotonicRaw,
+        crate::Clock::Boottime => ClockId::Boottime,
+        crate::Clock::Tai => return None,
+    })
+}
+
+fn ns(time: Timespec) -> u64 {
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }

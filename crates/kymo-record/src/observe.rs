@@ -1,9 +1,10 @@
 //! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks. Set up before events are opened, and
 //! gone when it is dropped.
+use crate::options::Overload;
 use crate::plan::Plan;
 use crate::scope::Scope;
 use kymo_perf::bpf::{EverFollowed, Follow, Follower};
-use kymo_perf::cgroup::OwnCgroup;
+use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::sys::{Perf, perf_event_attr};
 use std::io;
@@ -12,6 +13,8 @@ use std::io;
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     cgroup: Option<OwnCgroup>,
+    /// Where the command can be frozen.
+    pen: Option<OwnCgroup>,
     follower: Option<Follower>,
 }
 
@@ -43,7 +46,19 @@ impl Observer {
             }
             Scope::Cpus | Scope::PerThread | Scope::Inherit | Scope::ThreadCpu => {}
         }
+        if plan.options.overload == Overload::Pause && plan.observe_command && observer.cgroup.is_none() {
+            observer.pen = pen(&plan.observed.tasks)
+                .inspect_err(|error| {
+                    tracing::debug!(%error, "the command will be paused by signals");
+                })
+                .ok();
+        }
         Ok(observer)
+    }
+
+    /// The cgroup that the command is in, if it is in one of its own.
+    pub(crate) fn cgroup(&self) -> Option<&OwnCgroup> {
+        self.cgroup.as_ref().or(self.pen.as_ref())
     }
 
     /// Binds the events that were opened, before any is turned on.
@@ -68,8 +83,15 @@ impl Observer {
 
     /// Undoes it all; says what could not be undone.
     pub(crate) fn remove(self) -> Option<String> {
-        self.cgroup.and_then(|cgroup| cgroup.remove().err()).map(|error| error.to_string())
+        self.cgroup.or(self.pen).and_then(|cgroup| cgroup.remove().err()).map(|error| error.to_string())
     }
+}
+
+/// A cgroup for these tasks, only to hold them.
+fn pen(tasks: &[i32]) -> Result<OwnCgroup, CgroupError> {
+    let cgroup = OwnCgroup::create()?;
+    tasks.iter().try_for_each(|&task| cgroup.add(task))?;
+    Ok(cgroup)
 }
 
 /// Whether the event takes samples.

@@ -104,6 +104,18 @@ pub struct TargetSpec {
     pub per_thread: bool,
 }
 
+/// What gives way when samples come faster than they can be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overload {
+    /// The target: the recorder runs before it, and it goes slower.
+    #[default]
+    Slow,
+    /// Completeness: the recorder has no priority over the target; what it cannot keep is lost and counted.
+    Drop,
+    /// The target's progress: it stands still while the recorder catches up. Not for whole CPUs.
+    Pause,
+}
+
 /// What to record, as asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -145,6 +157,10 @@ pub struct Options {
     pub clock: Option<Clock>,
     /// Compress records with zstd at this level.
     pub compress: Option<i32>,
+    /// What gives way under overload.
+    pub overload: Overload,
+    /// Rings and buffers take at most so many bytes; `None`: rings as large as they are, and 128 MiB of buffers.
+    pub max_memory_bytes: Option<u64>,
     /// Store build IDs of mapped files.
     pub build_ids: bool,
     /// Where to.
@@ -178,6 +194,8 @@ impl Options {
             delay: None,
             clock: None,
             compress: None,
+            overload: Overload::Slow,
+            max_memory_bytes: None,
             build_ids: true,
             output,
             cmdline: Vec::new(),

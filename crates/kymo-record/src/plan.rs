@@ -1,6 +1,6 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
 use crate::attr::{self, Common};
-use crate::options::{CallGraph, Options, Rate};
+use crate::options::{CallGraph, Clock, Options, Overload, Rate};
 use crate::scope::{self, Choice, Facts, Scope, Whom};
 use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
@@ -72,6 +72,11 @@ pub enum PlanError {
         /// Those that are.
         online: Vec<u32>,
     },
+    /// The recorder itself would stand still.
+    #[error(
+        "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
+    )]
+    PauseOfAll,
     /// /proc could not be read.
     #[error("failed to list the tasks in /proc: {0}")]
     Proc(#[from] io::Error),
@@ -131,6 +136,13 @@ impl Plan {
             Some(pages) => (pages, false),
             None => (default_ring_pages(), true),
         };
+        if options.overload == Overload::Pause {
+            if observed.kind == Kind::Cpus {
+                return Err(PlanError::PauseOfAll);
+            }
+            // Pauses are marked by a clock that the recorder can read, too.
+            options.clock.get_or_insert(Clock::Monotonic);
+        }
         notes.extend(few_samples(ring_pages, options.call_graph));
         let mut plan = Plan {
             open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },

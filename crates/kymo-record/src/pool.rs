@@ -49,6 +49,11 @@ impl Pool {
         Ok(Pool { large, small, bell: Bell::new()?, waiting: AtomicUsize::new(0) })
     }
 
+    /// Bytes of so many buffers with the small ones that belong to them.
+    pub(crate) fn bytes_of(count: usize, buffer_bytes: usize) -> u64 {
+        (count * (buffer_bytes + SMALL_PER_BUFFER * (buffer_bytes / SMALL_SHARE))) as u64
+    }
+
     /// How many buffers there can be, small ones included.
     pub(crate) fn most(&self) -> usize {
         self.large.most + self.small.most
@@ -110,6 +115,17 @@ impl Pool {
             let Some(buffer) = self.large.make() else { return };
             self.give(buffer);
         }
+    }
+
+    /// Whether hardly any is free and no more can be made: who fills them should be slowed down.
+    pub(crate) fn is_short(&self) -> bool {
+        let free = self.large.free_count.load(Ordering::Relaxed);
+        free <= self.large.most / 8 && self.large.made.load(Ordering::Relaxed) == self.large.most
+    }
+
+    /// Whether most of them are free again.
+    pub(crate) fn has_recovered(&self) -> bool {
+        self.large.free_count.load(Ordering::Relaxed) >= self.large.most * 3 / 4
     }
 
     /// How many large buffers there can be.

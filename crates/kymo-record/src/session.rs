@@ -1,5 +1,6 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::{LossAccount, Unwound};
+use crate::brake::{Brake, Pauses, Pedal};
 use crate::command;
 use crate::conduct::Conductor;
 use crate::control::Channel;
@@ -11,7 +12,7 @@ use crate::look::{Poke, Ticks};
 use crate::mail::{Bell, mail};
 use crate::observe::Observer;
 use crate::opening::{features, open, sources, spec, tracing_data};
-use crate::options::CallGraph;
+use crate::options::{CallGraph, Overload};
 use crate::output::{self, OutputError};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
@@ -38,6 +39,8 @@ use std::sync::{Arc, Barrier};
 const QUEUE_BYTES: usize = 128 << 20;
 /// So many buffers one drain's queue has places for, at least, if there are so many.
 const QUEUED_BUFFERS: usize = 64;
+/// Places for notes on their way to the writer.
+const NOTES: usize = 16;
 
 /// Why there is no recording.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,20 @@ pub enum Error {
         command: String,
         /// Why.
         source: io::Error,
+    },
+    /// The memory that is allowed is not enough.
+    #[error(
+        "{rings} rings of {ring_bytes} bytes and two buffers for each need {needed} bytes, --max-memory allows {most}: allow more, or use smaller rings (-m)"
+    )]
+    Memory {
+        /// How many rings.
+        rings: usize,
+        /// The size of each.
+        ring_bytes: usize,
+        /// What would do.
+        needed: u64,
+        /// What is allowed.
+        most: u64,
     },
     /// Something that usually works did not.
     #[error("failed to {action}: {source}")]
@@ -88,6 +105,8 @@ pub struct Summary {
     pub account: LossAccount,
     /// What unwinding while recording came to, if there was any.
     pub unwound: Option<Unwound>,
+    /// How often and how long the target stood still for the recorder.
+    pub pauses: Pauses,
     /// How the command ended, if there was one and it did.
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
@@ -233,7 +252,11 @@ impl Session {
         let bells = system("make an eventfd");
         let ring_bytes = self.plan.ring_pages * sys::page_size();
         let rings = self.rings.len();
-        let buffers = (QUEUE_BYTES / ring_bytes.max(1)).max(4 * rings);
+        let overload = self.plan.options.overload;
+        let buffers = match self.plan.options.max_memory_bytes {
+            None => (QUEUE_BYTES / ring_bytes.max(1)).max(4 * rings),
+            Some(most) => buffers_within(most, rings, ring_bytes)?,
+        };
         // Samples with stacks can come at a gigabyte per second from the start: faster than memory can be had meanwhile.
         let ready = if matches!(self.plan.options.call_graph, CallGraph::Dwarf { .. }) {
             buffers / 2
@@ -246,6 +269,8 @@ impl Session {
             ticks: Ticks::default(),
             stop: AtomicBool::new(false),
             stop_bell: Bell::new().map_err(&bells)?,
+            pedal: (overload == Overload::Pause).then(Pedal::new).transpose().map_err(&bells)?,
+            first: overload != Overload::Drop,
             corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
@@ -254,8 +279,9 @@ impl Session {
         // From each drain, and the list of what is there. One CPU can have a good share of all buffers in its queue; for each ring there
         // are a few places for messages that it is empty.
         let share = buffers.min((2 * buffers / groups.len().max(1)).max(QUEUED_BUFFERS));
-        let places = groups.iter().map(|group| share + 4 * group.1.len()).chain([1]);
+        let places = groups.iter().map(|group| share + 4 * group.1.len()).chain([1, NOTES]);
         let (mut senders, receive) = mail(places).map_err(&bells)?;
+        let mut notes = senders.pop();
         let list_sender = senders.pop();
         let attrs = self.events.events.iter().map(|event| &event.request.attr);
         let mut strangers = Strangers::new(self.observer.ever_followed(), attrs);
@@ -264,13 +290,18 @@ impl Session {
             Some(specs) => {
                 let pokes = groups.iter().zip(&pokes).flat_map(|(group, poke)| vec![poke; group.1.len()]);
                 // Each buffer has a place.
-                let (mut sender, written) = mail([shared.pool.most() + 4 * rings]).map_err(&bells)?;
-                let sender = sender.remove(0);
+                let places = [NOTES, shared.pool.most() + 4 * rings];
+                let (mut senders, written) = mail(places).map_err(&bells)?;
+                let sender = senders.remove(1);
+                notes = senders.pop();
                 // Then the writer has none to take out.
                 let mut reducer = Reducer::new(specs, pokes.collect(), &shared.pool, sender)
                     .without(std::mem::take(&mut strangers));
                 if self.plan.observe_command {
                     reducer = reducer.nothing_before();
+                }
+                if overload == Overload::Drop {
+                    reducer = reducer.humble();
                 }
                 (Some((reducer, receive)), written)
             }
@@ -300,6 +331,7 @@ impl Session {
             strangers,
             rings,
             shared: &shared,
+            preferred: overload != Overload::Drop,
             max_bytes: self.limits.max_bytes,
             series,
             failed_fd: &failed_fd,
@@ -311,7 +343,9 @@ impl Session {
             Some(workload) if plan.observe_command => synth::name_only(&attr, workload.pid()),
             _ => Vec::new(),
         };
-        let (written, unwound, result, listed) = std::thread::scope(|scope| {
+        let command_pid = workload.as_ref().map(Workload::pid);
+        let brake = notes.map(|notes| Brake::new(plan, self.observer.cgroup(), command_pid, notes));
+        let (written, unwound, result, listed, pauses) = std::thread::scope(|scope| {
             let writer = scope.spawn(move || writer.run(receive));
             let reducer = reducer.map(|(reducer, messages)| scope.spawn(move || reducer.run(messages)));
             for (((cpu, sources), poke), sender) in groups.into_iter().zip(&pokes).zip(senders) {
@@ -321,6 +355,11 @@ impl Session {
                 };
                 scope.spawn(move || drain::run(cpu, sources, shared, poke, sender, ready));
             }
+            let pedal = shared.pedal.as_ref();
+            let brake = brake.zip(pedal).map(|(brake, pedal)| {
+                let shared = &shared;
+                scope.spawn(move || brake.run(pedal, shared))
+            });
             ready.wait();
             // From here on nothing new is missed, so what is there already can be listed.
             let tracking = if plan.starts_on_exec() { Ok(()) } else { events.enable(true) };
@@ -351,7 +390,8 @@ impl Session {
             shared.stop_bell.ring();
             let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
             let unwound = reducer.map(|reducer| reducer.join().unwrap_or_default());
-            (writer.join(), unwound, result, listed)
+            let pauses = brake.and_then(|brake| brake.join().ok()).unwrap_or_default();
+            (writer.join(), unwound, result, listed, pauses)
         });
         let mut written =
             written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
@@ -375,6 +415,39 @@ impl Session {
         let exit = workload.as_mut().and_then(|workload| command::end(workload, ended));
         let unfollowed = self.observer.missed();
         remarks.extend(self.observer.remove());
-        Ok(Summary { exit, unwound, unfollowed, remarks, ..summary })
+        Ok(Summary { exit, unwound, pauses, unfollowed, remarks, ..summary })
+    }
+}
+
+/// How many buffers, each with its small ones, rings leave room for.
+fn buffers_within(most: u64, rings: usize, ring_bytes: usize) -> Result<usize, Error> {
+    let taken = (rings * ring_bytes) as u64;
+    let each = Pool::bytes_of(1, ring_bytes);
+    let buffers = usize::try_from(most.saturating_sub(taken) / each.max(1)).unwrap_or(usize::MAX);
+    let least = 2 * rings;
+    if buffers < least {
+        return Err(Error::Memory { rings, ring_bytes, needed: taken + least as u64 * each, most });
+    }
+    // More than this never waits for a disk.
+    Ok(buffers.min(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::buffers_within;
+
+    /// Checks that rings, buffers and small buffers stay within what is allowed, and that what is too little says what would do.
+    #[test]
+    fn memory() {
+        let (rings, ring_bytes) = (4, 512 << 10);
+        let most = 64 << 20;
+        let buffers = buffers_within(most, rings, ring_bytes).unwrap();
+        // A buffer and its quarter of small ones.
+        let used = |buffers: usize| (rings * ring_bytes + buffers * (ring_bytes + ring_bytes / 4)) as u64;
+        assert!(used(buffers) <= most && used(buffers + 1) > most);
+        let error = buffers_within(2 << 20, rings, ring_bytes).unwrap_err().to_string();
+        let needed = used(2 * rings);
+        assert!(error.contains(&format!("need {needed} bytes")), "{error}");
+        assert_eq!(buffers_within(needed, rings, ring_bytes).unwrap(), 2 * rings);
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) strangers: Strangers,
     pub(crate) rings: usize,
     pub(crate) shared: &'a Shared,
+    /// Whether it runs before the target, where permitted.
+    pub(crate) preferred: bool,
     /// The recording ends at this size.
     pub(crate) max_bytes: Option<u64>,
     /// The files that it is made of, if it is more than one.
@@ -94,7 +96,9 @@ impl WriterThread<'_> {
     /// Writes until all drains have ended.
     pub(crate) fn run(self, mut messages: Messages<Message>) -> Written {
         // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
-        if let Err(error) = setpriority_process(None, WRITER_NICE) {
+        if self.preferred
+            && let Err(error) = setpriority_process(None, WRITER_NICE)
+        {
             tracing::debug!(%error, "the writer runs at ordinary priority");
         }
         let mut rounds = Rounds::new(self.rings);
@@ -142,6 +146,7 @@ impl WriterThread<'_> {
                     }
                     (state.append(&records, 0, &mut packed), None)
                 }
+                Some(Message::Note(records)) => (state.append(&records, 0, &mut packed), None),
                 Some(Message::Empty { ring, round, .. }) => (Ok(0), Some((ring, round))),
                 Some(Message::Full { ring, mut buffer, len, round, emptied, starved, .. }) => {
                     let len = self.strangers.remove(&mut buffer[..len]);

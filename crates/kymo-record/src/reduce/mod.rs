@@ -74,6 +74,7 @@ pub(crate) struct Reducer<'a> {
     position: u64,
     worker: Worker,
     strangers: Strangers,
+    preferred: bool,
     out: Sender<Message>,
 }
 
@@ -91,7 +92,7 @@ impl<'a> Reducer<'a> {
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(pokes.len());
         let strangers = Strangers::default();
-        Reducer { events, pokes, pool, order, position: 1, worker, strangers, out }
+        Reducer { events, pokes, pool, order, position: 1, worker, strangers, preferred: true, out }
     }
 
     /// Takes strangers' records out before anything is remembered of them.
@@ -106,11 +107,18 @@ impl<'a> Reducer<'a> {
         self
     }
 
+    /// Takes no CPU from the target that it needs.
+    pub(crate) fn humble(mut self) -> Self {
+        self.preferred = false;
+        self
+    }
+
     /// Reduces until all drains have ended.
     pub(crate) fn run(mut self, mut messages: Messages<Message>) -> Unwound {
         // What is not reduced in time fills the pool. Nice values would do less: they count only within a group of processes, and
         // many systems make each session such a group.
-        if sys::run_early().is_err()
+        if self.preferred
+            && sys::run_early().is_err()
             && let Err(error) = setpriority_process(None, NICE)
         {
             tracing::debug!(%error, "the reducer runs at ordinary priority");
@@ -158,6 +166,7 @@ impl<'a> Reducer<'a> {
 
     fn accept(&mut self, mut message: Message) {
         match &mut message {
+            Message::Note(_) => self.out.send_patiently(message),
             Message::Synthesized(records) => {
                 self.scan(records);
                 self.order.begin();

@@ -158,7 +158,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
                 seen += 1;
                 writer.append(&buffer[..len]).unwrap();
             }
-            Message::Empty { .. } => {}
+            Message::Empty { .. } | Message::Note(_) => {}
         }
     }
     writer.append(&build::finished_round()).unwrap();

@@ -19,8 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Limits, LossAccount, Options, Output, Plan, Rate,
-    Scope, Session, Summary, Switch, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Limits, LossAccount, Options, Output, Overload,
+    Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
 };
 
 use crate::exit;
@@ -145,6 +145,12 @@ pub(crate) struct RecordArgs {
     /// End with an error if anything was lost, or with a percentage, if more of the samples than that were
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, value_parser = super::filter::percent)]
     fail_on_loss: Option<Option<f64>>,
+    /// What gives way when samples come faster than they can be kept: slow (the target, kymo runs before it), drop (samples are lost and counted, kymo takes no priority) or pause (the target stands still while kymo catches up; the recording shows when) [default: slow]
+    #[arg(long, value_name = "WHAT", value_parser = parse_overload)]
+    overload: Option<Overload>,
+    /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and 128M of buffers]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_memory: Option<u64>,
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -219,6 +225,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
     };
     let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a size in bytes, or with B, K, M or G".into())
+}
+
+fn parse_overload(text: &str) -> Result<Overload, String> {
+    match text {
+        "slow" => Ok(Overload::Slow),
+        "drop" => Ok(Overload::Drop),
+        "pause" => Ok(Overload::Pause),
+        _ => Err("expected slow, drop or pause".into()),
+    }
 }
 
 fn parse_switch(text: &str) -> Result<Switch, String> {
@@ -476,6 +491,8 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         delay,
         clock: args.clockid,
         compress: args.compress,
+        overload: args.overload.unwrap_or_default(),
+        max_memory_bytes: args.max_memory,
         build_ids: !args.no_buildid,
         output: Output::parse(&args.output),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -516,7 +533,8 @@ fn finish(
     fail_on_loss: Option<Option<f64>>,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
-    let Summary { bytes, wakeups, account, unwound, exit, write_error, unfollowed, remarks } = summary;
+    let Summary { bytes, wakeups, account, unwound, pauses, exit, write_error, unfollowed, remarks } =
+        summary;
     let name = match output {
         Output::File(path) => path.display().to_string(),
         Output::Stdout => "-".to_owned(),
@@ -533,6 +551,9 @@ fn finish(
             eprintln!("[ kymo record: {unwound} ]");
         }
         eprintln!("[ kymo record: {account} ]");
+        if pauses.count > 0 {
+            eprintln!("[ kymo record: {pauses} ]");
+        }
         if unfollowed > 0 {
             words.say(&format!(
                 "{unfollowed} threads or processes were not followed, their samples are missing: record with --scope inherit, or -a"

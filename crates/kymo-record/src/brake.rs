@@ -1,0 +1,238 @@
+//! `--overload=pause`: the target stands still while the recorder catches up, and the recording says when.
+//!
+//! ```text
+//!  drain: few buffers are free -> press --bell--> brake: stops the target, waits until most are free, lets it run,
+//!                                                        writes a mark of the time between
+//! ```
+//!
+//! A launched command is frozen as a cgroup: whatever it has started stops with it, and nobody sees a signal. Where that is not to be
+//! had, and for processes that ran already, SIGSTOP and SIGCONT go to each of them and all their descendants: a shell may remark on that.
+//! Should the recorder be killed within a pause, SIGCONT (or, for a cgroup, the next start of kymo) lets the target go on.
+use crate::Clock;
+use crate::drain::{Message, Shared};
+use crate::machine;
+use crate::mail::{Bell, Sender, timespec};
+use crate::plan::Plan;
+use kymo_data::Mark;
+use kymo_perf::cgroup::OwnCgroup;
+use kymo_perf::{proc, sys};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a cgroup may take to stand still before it is taken for paused.
+const FREEZING: Duration = Duration::from_millis(200);
+/// How often the brake looks whether the queue is empty again.
+const LOOK: Duration = Duration::from_millis(2);
+/// Rounds of stopping processes that were started meanwhile.
+const ROUNDS: usize = 16;
+
+/// Pressed by drains.
+#[derive(Debug)]
+pub(crate) struct Pedal {
+    pressed: AtomicBool,
+    bell: Bell,
+}
+
+impl Pedal {
+    pub(crate) fn new() -> io::Result<Pedal> {
+        Ok(Pedal { pressed: AtomicBool::new(false), bell: Bell::new()? })
+    }
+
+    /// Asks for a pause. Cheap while one was asked for; never waits.
+    pub(crate) fn press(&self) {
+        // Relaxed: who wakes looks at the pool, which has its own orderings.
+        if !self.pressed.load(Ordering::Relaxed) && !self.pressed.swap(true, Ordering::Relaxed) {
+            self.bell.ring();
+        }
+    }
+}
+
+/// What stands still.
+#[derive(Debug)]
+pub(crate) enum Held<'a> {
+    Cgroup(&'a OwnCgroup),
+    /// These processes and their descendants.
+    Processes(Vec<i32>),
+}
+
+/// The pauses of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    /// How many.
+    pub count: u64,
+    /// How long they were in all, ns.
+    pub total_ns: u64,
+}
+
+impl fmt::Display for Pauses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pauses { count, total_ns } = self;
+        let times = if *count == 1 { "once" } else { "times" };
+        let ms = *total_ns as f64 / 1e6;
+        match count {
+            1 => write!(f, "paused the target {times}, for {ms:.1} ms"),
+            _ => write!(f, "paused the target {count} {times}, for {ms:.1} ms in all"),
+        }
+    }
+}
+
+/// The thread that stops the target.
+#[derive(Debug)]
+pub(crate) struct Brake<'a> {
+    held: Held<'a>,
+    clock: Clock,
+    marks: Sender<Message>,
+    stopped: BTreeSet<i32>,
+}
+
+impl<'a> Brake<'a> {
+    /// `cgroup`: the one that the command is in, if there is one. `command`: the command's process.
+    pub(crate) fn new(
+        plan: &Plan,
+        cgroup: Option<&'a OwnCgroup>,
+        command: Option<i32>,
+        marks: Sender<Message>,
+    ) -> Brake<'a> {
+        let held = match cgroup {
+            Some(cgroup) => Held::Cgroup(cgroup),
+            None => {
+                let of_tasks = plan.observed.tasks.iter().filter_map(|&task| proc::process_of(task));
+                Held::Processes(command.into_iter().chain(of_tasks).collect())
+            }
+        };
+        // The plan has one where there may be pauses.
+        let clock = plan.options.clock.unwrap_or(Clock::Monotonic);
+        Brake { held, clock, marks, stopped: BTreeSet::new() }
+    }
+
+    /// Stops the target whenever the pedal is pressed, until the stop sign.
+    pub(crate) fn run(mut self, pedal: &Pedal, shared: &Shared) -> Pauses {
+        // It must come to run while the target keeps all CPUs busy.
+        if let Err(error) = sys::run_early() {
+            tracing::debug!(%error, "the brake runs at ordinary priority");
+        }
+        let mut pauses = Pauses::default();
+        let wait = |bell: Option<&Bell>, most: Option<Duration>| {
+            let fds = [Some(&shared.stop_bell), bell];
+            let mut fds: Vec<_> =
+                fds.into_iter().flatten().map(|bell| PollFd::new(bell.fd(), PollFlags::IN)).collect();
+            let _ = poll(&mut fds, most.map(timespec).as_ref());
+        };
+        // Acquire: pairs with the Release of whoever ends the recording.
+        while !shared.stop.load(Ordering::Acquire) {
+            wait(Some(&pedal.bell), None);
+            pedal.bell.quiet();
+            if !pedal.pressed.load(Ordering::Relaxed) {
+                continue;
+            }
+            let start_ns = machine::now_ns(self.clock);
+            self.stop();
+            while !shared.pool.has_recovered() && !shared.stop.load(Ordering::Acquire) {
+                wait(None, Some(LOOK));
+            }
+            pedal.pressed.store(false, Ordering::Relaxed);
+            // The target runs only after this: what it does then is later.
+            let end_ns = machine::now_ns(self.clock);
+            self.go();
+            pauses.count += 1;
+            pauses.total_ns += end_ns.saturating_sub(start_ns);
+            self.marks.send_patiently(Message::Note(Mark::Pause { start_ns, end_ns }.record()));
+        }
+        pauses
+    }
+
+    fn stop(&mut self) {
+        match &self.held {
+            Held::Cgroup(cgroup) => {
+                if let Err(error) = cgroup.freeze(FREEZING) {
+                    tracing::warn!(%error, "the target is not paused");
+                }
+            }
+            Held::Processes(processes) => {
+                // What a process has started before it was stopped is found in the next round.
+                for _ in 0..ROUNDS {
+                    let all = family(processes, &parents());
+                    let new: Vec<i32> = all.into_iter().filter(|pid| !self.stopped.contains(pid)).collect();
+                    if new.is_empty() {
+                        break;
+                    }
+                    for pid in new {
+                        signal(pid, Signal::STOP);
+                        self.stopped.insert(pid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn go(&mut self) {
+        match &self.held {
+            Held::Cgroup(cgroup) => {
+                if let Err(error) = cgroup.thaw() {
+                    tracing::error!(%error, "the target is still paused");
+                }
+            }
+            Held::Processes(_) => {
+                std::mem::take(&mut self.stopped).into_iter().for_each(|pid| signal(pid, Signal::CONT));
+            }
+        }
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // It may be gone.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The parent of every process.
+fn parents() -> BTreeMap<i32, i32> {
+    let all = proc::processes().unwrap_or_default();
+    all.into_iter().filter_map(|pid| Some((pid, proc::parent(pid)?))).collect()
+}
+
+/// These processes and all that descend from them, but never this process.
+fn family(roots: &[i32], parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
+    let own = rustix::process::getpid().as_raw_pid();
+    let mut all: BTreeSet<i32> = roots.iter().copied().filter(|&pid| pid != own).collect();
+    loop {
+        let before = all.len();
+        let more = parents.iter().filter(|&(&pid, parent)| pid != own && all.contains(parent));
+        let more: Vec<i32> = more.map(|(&pid, _)| pid).collect();
+        all.extend(more);
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pedal, family};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// Checks that descendants of every generation belong to the family, strangers and this process do not.
+    #[test]
+    fn families() {
+        let own = std::process::id() as i32;
+        let parents = BTreeMap::from([(10, 1), (11, 10), (12, 11), (5, 12), (20, 1), (own, 12)]);
+        assert_eq!(family(&[10], &parents), BTreeSet::from([5, 10, 11, 12]));
+        assert_eq!(family(&[20, own], &parents), BTreeSet::from([20]));
+    }
+
+    /// Checks that a pedal which is pressed many times rings once.
+    #[test]
+    fn rings_once() {
+        let pedal = Pedal::new().unwrap();
+        (0..3).for_each(|_| pedal.press());
+        let mut count = [0; 8];
+        rustix::io::read(pedal.bell.fd(), &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+    }
+}
