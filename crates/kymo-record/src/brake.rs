@@ -87,7 +87,8 @@ pub(crate) struct Brake<'a> {
     held: Held<'a>,
     clock: Clock,
     marks: Sender<Message>,
-    stopped: BTreeSet<i32>,
+    /// Processes that were stopped before: they stop at once the next time, and only then others are looked for.
+    known: BTreeSet<i32>,
 }
 
 impl<'a> Brake<'a> {
@@ -107,7 +108,7 @@ impl<'a> Brake<'a> {
         };
         // The plan has one where there may be pauses.
         let clock = plan.options.clock.unwrap_or(Clock::Monotonic);
-        Brake { held, clock, marks, stopped: BTreeSet::new() }
+        Brake { held, clock, marks, known: BTreeSet::new() }
     }
 
     /// Stops the target whenever the pedal is pressed, until the stop sign.
@@ -154,16 +155,21 @@ impl<'a> Brake<'a> {
                 }
             }
             Held::Processes(processes) => {
-                // What a process has started before it was stopped is found in the next round.
-                for _ in 0..ROUNDS {
+                self.known.extend(processes);
+                self.known.iter().for_each(|&pid| signal(pid, Signal::STOP));
+                // What a process has started before it was stopped is found in the next round; a look at all of /proc takes milliseconds.
+                for round in 0..ROUNDS {
                     let all = family(processes, &parents());
-                    let new: Vec<i32> = all.into_iter().filter(|pid| !self.stopped.contains(pid)).collect();
+                    let new: Vec<i32> = all.difference(&self.known).copied().collect();
+                    new.iter().for_each(|&pid| signal(pid, Signal::STOP));
+                    if round == 0 {
+                        // Numbers of processes that are gone may be given to others.
+                        self.known = all;
+                    } else {
+                        self.known.extend(&new);
+                    }
                     if new.is_empty() {
                         break;
-                    }
-                    for pid in new {
-                        signal(pid, Signal::STOP);
-                        self.stopped.insert(pid);
                     }
                 }
             }
@@ -178,7 +184,7 @@ impl<'a> Brake<'a> {
                 }
             }
             Held::Processes(_) => {
-                std::mem::take(&mut self.stopped).into_iter().for_each(|pid| signal(pid, Signal::CONT));
+                self.known.iter().for_each(|&pid| signal(pid, Signal::CONT));
             }
         }
     }

@@ -117,15 +117,15 @@ impl Pool {
         }
     }
 
-    /// Whether hardly any is free and no more can be made: who fills them should be slowed down.
+    /// Whether few are free and no more can be made: who fills them should be stopped while there is room for what comes until it stands still.
     pub(crate) fn is_short(&self) -> bool {
         let free = self.large.free_count.load(Ordering::Relaxed);
-        free <= self.large.most / 8 && self.large.made.load(Ordering::Relaxed) == self.large.most
+        free <= self.large.most / 3 && self.large.made.load(Ordering::Relaxed) == self.large.most
     }
 
     /// Whether most of them are free again.
     pub(crate) fn has_recovered(&self) -> bool {
-        self.large.free_count.load(Ordering::Relaxed) >= self.large.most * 3 / 4
+        self.large.free_count.load(Ordering::Relaxed) >= self.large.most * 2 / 3
     }
 
     /// How many large buffers there can be.

@@ -12,6 +12,7 @@
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
+//! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -27,6 +28,7 @@ mod fixtures;
 mod interop;
 mod losses;
 mod machine;
+mod overload;
 mod programs;
 mod real;
 mod record;
