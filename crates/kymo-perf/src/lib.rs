@@ -28,6 +28,7 @@
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
+//! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
 //! - [`uring`]: writes to a file that the kernel does by itself, several at once.
 //! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their samples.
 //!
@@ -55,6 +56,7 @@ pub mod caps;
 pub mod catalog;
 pub mod cgroup;
 pub mod checklist;
+pub mod count;
 pub mod cpu_list;
 pub mod evlist;
 pub mod explain;

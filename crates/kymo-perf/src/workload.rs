@@ -13,9 +13,7 @@
 //! fork in a process that may have threads: between fork and exec the child makes only async-signal-safe calls, on memory that was prepared
 //! before.
 #![allow(unsafe_code, reason = "fork, and what the child does until exec")]
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -38,6 +36,50 @@ pub struct Workload {
     go: Option<OwnedFd>,
     error: OwnedFd,
     exit: Option<Exit>,
+    usage: Option<Usage>,
+}
+
+/// What the kernel has accounted to a command when it ended: itself and those of its descendants that were waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time in user mode, in ns; the kernel tells microseconds.
+    pub user_ns: u64,
+    /// CPU time in the kernel, in ns.
+    pub system_ns: u64,
+    /// The most memory that one of the processes had resident.
+    pub peak_bytes: u64,
+    /// Page faults that needed no I/O; those before the exec count, too.
+    pub minor_faults: u64,
+    /// Page faults that waited for I/O.
+    pub major_faults: u64,
+    /// Switches away from a task that waited.
+    pub voluntary_switches: u64,
+    /// Switches away from a task that could have gone on.
+    pub involuntary_switches: u64,
+    /// What was read from block devices.
+    pub read_bytes: u64,
+    /// What was written to block devices.
+    pub written_bytes: u64,
+}
+
+impl Usage {
+    fn of(raw: &libc::rusage) -> Usage {
+        let ns = |time: libc::timeval| {
+            (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000) + time.tv_usec.max(0) as u64 * 1000
+        };
+        let number = |value: libc::c_long| value.max(0) as u64;
+        Usage {
+            user_ns: ns(raw.ru_utime),
+            system_ns: ns(raw.ru_stime),
+            peak_bytes: number(raw.ru_maxrss).saturating_mul(1024),
+            minor_faults: number(raw.ru_minflt),
+            major_faults: number(raw.ru_majflt),
+            voluntary_switches: number(raw.ru_nvcsw),
+            involuntary_switches: number(raw.ru_nivcsw),
+            read_bytes: number(raw.ru_inblock).saturating_mul(512),
+            written_bytes: number(raw.ru_oublock).saturating_mul(512),
+        }
+    }
 }
 
 impl Workload {
@@ -62,7 +104,7 @@ impl Workload {
         }
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Workload { pid, pidfd, go: Some(go), error, exit: None })
+        Ok(Workload { pid, pidfd, go: Some(go), error, exit: None, usage: None })
     }
 
     /// The child's process id.
@@ -103,7 +145,7 @@ impl Workload {
     /// # Errors
     /// ECHILD if someone else has reaped it.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
-        self.reap(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+        self.reap(libc::WNOHANG)
     }
 
     /// Waits for the command's end.
@@ -112,19 +154,41 @@ impl Workload {
     /// As [`Workload::try_wait`].
     pub fn wait(&mut self) -> io::Result<Exit> {
         loop {
-            if let Some(exit) = self.reap(WaitIdOptions::EXITED)? {
+            if let Some(exit) = self.reap(0)? {
                 return Ok(exit);
             }
         }
     }
 
-    fn reap(&mut self, options: WaitIdOptions) -> io::Result<Option<Exit>> {
-        if self.exit.is_none() {
-            let status = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(self.pid), options))?;
-            self.exit = status.and_then(|status| {
-                let code = status.exit_status().map(Exit::Code);
-                code.or(status.terminating_signal().map(Exit::Signal))
-            });
+    /// What the kernel accounted to it; known once it has ended and was waited for.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    fn reap(&mut self, options: libc::c_int) -> io::Result<Option<Exit>> {
+        if self.exit.is_some() {
+            return Ok(self.exit);
+        }
+        let mut status = 0;
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        let pid = loop {
+            // SAFETY: two locals to write to; our own child, which nobody else waits for.
+            let pid = unsafe { libc::wait4(self.pid(), &raw mut status, options, usage.as_mut_ptr()) };
+            if pid >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+                break pid;
+            }
+        };
+        if pid < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if pid > 0 {
+            // SAFETY: a struct of integers, zeroed at first and now written by the kernel.
+            self.usage = Some(Usage::of(unsafe { usage.assume_init_ref() }));
+            self.exit = if libc::WIFEXITED(status) {
+                Some(Exit::Code(libc::WEXITSTATUS(status)))
+            } else {
+                Some(Exit::Signal(libc::WTERMSIG(status)))
+            };
         }
         Ok(self.exit)
     }

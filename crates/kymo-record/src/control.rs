@@ -147,7 +147,7 @@ fn fifo(path: &PathBuf) -> Result<OwnedFd, ControlError> {
 
 /// What `evlist` shows beside the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Detail {
+pub enum Detail {
     /// Nothing.
     Names,
     /// All of the attr (`-v`).
@@ -160,7 +160,7 @@ pub(crate) enum Detail {
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub enum Command {
     /// Events on: all, or those of this name.
     Enable(Option<String>),
     /// Events off.
@@ -268,12 +268,12 @@ impl Channel {
     }
 
     /// What to poll for commands, as long as someone may send some.
-    pub(crate) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.commands.as_ref().map(AsFd::as_fd)
     }
 
     /// The commands that have arrived. Does not wait; at most one page of bytes is taken at a time.
-    pub(crate) fn take(&mut self) -> Vec<Command> {
+    pub fn take(&mut self) -> Vec<Command> {
         let Some(fd) = &self.commands else { return Vec::new() };
         if !is_ready(fd, PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Vec::new();
@@ -311,7 +311,7 @@ impl Channel {
     }
 
     /// Says that a command was done: to whoever sent it.
-    pub(crate) fn ack(&mut self) {
+    pub fn ack(&mut self) {
         let Some(fd) = &self.acks else { return };
         let written =
             if is_ready(fd, PollFlags::OUT) { rustix::io::write(fd, ACK) } else { Err(Errno::AGAIN) };
@@ -328,7 +328,7 @@ impl Channel {
     }
 
     /// Words for the person.
-    pub(crate) fn note(&mut self, text: &str) {
+    pub fn note(&mut self, text: &str) {
         (self.say)(Answer::Note(text));
     }
 

@@ -78,7 +78,7 @@ mod writer;
 
 pub use account::{LossAccount, Unwound};
 pub use brake::Pauses;
-pub use control::{Answer, Channel, ControlError, ControlSpec};
+pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};
 pub use disk::WriteError;
 pub use options::{CallGraph, Clock, Delay, Options, Overload, Rate, TargetSpec};
 pub use output::{Output, OutputError};

@@ -28,6 +28,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Record(Box<cmd::record::RecordArgs>),
+    Stat(Box<cmd::stat::StatArgs>),
     Report(Box<cmd::report::ReportArgs>),
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     terminal::start_log();
     let done = match cli.verb {
         Verb::Record(args) => cmd::record::run(*args),
+        Verb::Stat(args) => cmd::stat::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),

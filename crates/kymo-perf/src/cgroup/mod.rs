@@ -26,7 +26,7 @@ mod tests;
 
 pub use error::CgroupError;
 use find::directory_flags;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
@@ -98,6 +98,31 @@ fn disabled(text: &[u8]) -> bool {
     let lines = text.split(|&byte| byte == b'\n');
     let mut fields = lines.map(|line| line.split(|&byte| byte == b'\t'));
     fields.any(|mut fields| fields.next() == Some(b"perf_event") && fields.next_back() == Some(b"0"))
+}
+
+/// Opens a cgroup that exists: by its path below the place where the hierarchy for events is mounted, as perf names it, or by a path in
+/// the file system. Where it is, and its directory for events.
+///
+/// # Errors
+/// That there is no such cgroup, or no hierarchy.
+pub fn existing(name: &str) -> Result<(PathBuf, Arc<OwnedFd>), CgroupError> {
+    let unreadable = |_| CgroupError::NotMounted;
+    let own = find::text("/proc/self/cgroup").map_err(unreadable)?;
+    let own = find::membership(&own).ok_or(CgroupError::NotMounted)?;
+    let mounts = find::mounts(&find::text("/proc/self/mountinfo").map_err(unreadable)?, own.kind);
+    let first = mounts.first().ok_or(CgroupError::NotMounted)?;
+    let below = mounts.iter().map(|mount| mount.point.join(name.trim_start_matches('/')));
+    let given =
+        Some(PathBuf::from(name)).filter(|path| mounts.iter().any(|mount| path.starts_with(&mount.point)));
+    let mut refusal = None;
+    for path in given.into_iter().chain(below) {
+        match openat(CWD, &path, directory_flags(), Mode::empty()) {
+            Ok(directory) => return Ok((path, Arc::new(directory))),
+            Err(source) => _ = refusal.get_or_insert((path, source)),
+        }
+    }
+    let (path, source) = refusal.unwrap_or((first.point.join(name), Errno::NOENT));
+    Err(CgroupError::System { what: "open the cgroup", path, source: source.into() })
 }
 
 impl OwnCgroup {

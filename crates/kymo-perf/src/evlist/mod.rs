@@ -29,6 +29,7 @@ mod fallback;
 mod note;
 mod parallel;
 mod pool;
+mod read;
 mod rings;
 mod serial;
 mod shape;
@@ -38,6 +39,7 @@ mod tests;
 mod unit;
 
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
+pub use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr};

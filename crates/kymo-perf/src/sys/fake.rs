@@ -38,6 +38,7 @@ pub struct Call<'a> {
 }
 
 type Rule = Box<dyn Fn(Call<'_>) -> Option<i32> + Send + Sync>;
+type Counts = Box<dyn Fn(&Opened) -> [u64; 3] + Send + Sync>;
 type Homes = Box<dyn Fn(i32) -> Option<u32> + Send + Sync>;
 
 /// What the fake kernel was asked to open, kept for the test to look at.
@@ -102,6 +103,7 @@ impl State {
 pub struct Fake {
     rules: Vec<Rule>,
     homes: Option<Homes>,
+    counts: Option<Counts>,
     raises_allowed: u32,
     limit: Option<usize>,
     numbers_only: bool,
@@ -138,6 +140,12 @@ impl Fake {
     /// Says on which CPU a task ran last.
     pub fn homes(mut self, homes: impl Fn(i32) -> Option<u32> + Send + Sync + 'static) -> Fake {
         self.homes = Some(Box::new(homes));
+        self
+    }
+
+    /// Says what an open event has counted: value, time enabled, time running.
+    pub fn counts(mut self, counts: impl Fn(&Opened) -> [u64; 3] + Send + Sync + 'static) -> Fake {
+        self.counts = Some(Box::new(counts));
         self
     }
 
@@ -240,6 +248,26 @@ impl Fake {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The words of a read, as `read_format` has them.
+fn answer(own: &Opened, members: &[&Opened], counts: &Counts) -> Vec<u64> {
+    let format = own.attr.read_format;
+    let [value, enabled, running] = counts(own);
+    let group = format & Perf::FORMAT_GROUP != 0;
+    let mut words = vec![if group { 1 + members.len() as u64 } else { value }];
+    words.extend((format & Perf::FORMAT_TOTAL_TIME_ENABLED != 0).then_some(enabled));
+    words.extend((format & Perf::FORMAT_TOTAL_TIME_RUNNING != 0).then_some(running));
+    let mut rest = |event: &Opened, value: Option<u64>| {
+        words.extend(value);
+        words.extend((format & Perf::FORMAT_ID != 0).then_some(1000 + event.fd as u64));
+        words.extend((format & Perf::FORMAT_LOST != 0).then_some(0));
+    };
+    rest(own, group.then_some(value));
+    if group {
+        members.iter().for_each(|member| rest(member, Some(counts(member)[0])));
+    }
+    words
 }
 
 impl Kernel for Fake {
@@ -371,9 +399,20 @@ impl Kernel for Fake {
     }
 
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
-        self.state().check("reading", event)?;
-        words.fill(0);
-        Ok(words.len())
+        let mut state = self.state();
+        state.check("reading", event)?;
+        let (Some(counts), Some(&index)) = (&self.counts, state.live.get(&event.number())) else {
+            words.fill(0);
+            return Ok(words.len());
+        };
+        let own = &state.opened[index];
+        let members = state.live.values().map(|&index| &state.opened[index]);
+        let members: Vec<&Opened> = members.filter(|other| other.group == Some(own.fd)).collect();
+        let answer = answer(own, &members, counts);
+        let space =
+            words.get_mut(..answer.len()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
+        space.copy_from_slice(&answer);
+        Ok(answer.len())
     }
 
     fn pause_output(&self, event: &Descriptor, _paused: bool) -> io::Result<()> {

@@ -13,7 +13,7 @@ pub mod simulated;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
-pub use clock::timestamp;
+pub use clock::{date, timestamp};
 pub use descriptor::{Descriptor, Place};
 pub use fake::Fake;
 pub use fork::{Child, fork};

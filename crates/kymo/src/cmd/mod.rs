@@ -10,3 +10,4 @@ pub(crate) mod loss;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod script;
+pub(crate) mod stat;

@@ -1,0 +1,148 @@
+//! Sums of counts by where they were counted: all, or by CPU, core, die, socket, node or thread.
+use super::{Cell, Count};
+use crate::machine::Machine;
+use crate::{cpu_list, proc};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// By what counts are summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// Everything together.
+    #[default]
+    All,
+    /// Each CPU.
+    Cpu,
+    /// CPUs that share a core.
+    Core,
+    /// Cores that share a die.
+    Die,
+    /// What is in a socket.
+    Socket,
+    /// What is next to the same memory.
+    Node,
+    /// Each thread.
+    Thread,
+}
+
+/// Where a CPU is in the machine; -1 for what the kernel does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location {
+    /// The socket.
+    pub socket: i32,
+    /// The die in the socket.
+    pub die: i32,
+    /// The core in the die.
+    pub core: i32,
+    /// The memory node.
+    pub node: i32,
+}
+
+/// Where the CPUs of a machine are.
+#[derive(Clone, Debug, Default)]
+pub struct Topology {
+    cpus: BTreeMap<i32, Location>,
+}
+
+/// A text of sysfs is at most this long.
+const TEXT_BYTES: usize = 4096;
+
+fn number(path: &Path) -> Option<i32> {
+    let text = fs::read(path).ok().filter(|text| text.len() <= TEXT_BYTES)?;
+    std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+impl Topology {
+    /// Where these CPUs are. What sysfs does not tell is 0, so that a machine without it is one socket.
+    pub fn read(machine: &Machine, cpus: &[i32]) -> Topology {
+        let system = machine.sys().join("devices/system");
+        let mut found = BTreeMap::new();
+        for &cpu in cpus {
+            let folder = system.join(format!("cpu/cpu{cpu}/topology"));
+            let of = |name: &str| number(&folder.join(name)).unwrap_or(0).max(0);
+            let (socket, die, core) = (of("physical_package_id"), of("die_id"), of("core_id"));
+            found.insert(cpu, Location { socket, die, core, node: 0 });
+        }
+        let nodes = fs::read_dir(system.join("node")).into_iter().flatten().flatten();
+        for node in nodes {
+            let name = node.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok());
+            let (Some(number), Ok(list)) = (number, fs::read_to_string(node.path().join("cpulist"))) else {
+                continue;
+            };
+            for cpu in cpu_list::parse(&list) {
+                if let Some(location) = found.get_mut(&(cpu as i32)) {
+                    location.node = number;
+                }
+            }
+        }
+        Topology { cpus: found }
+    }
+
+    /// Where a CPU is.
+    pub fn of(&self, cpu: i32) -> Location {
+        self.cpus.get(&cpu).copied().unwrap_or_default()
+    }
+}
+
+/// What a row of counts is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Everything.
+    All,
+    /// A CPU.
+    Cpu(i32),
+    /// A core: socket, die, core.
+    Core(i32, i32, i32),
+    /// A die: socket, die.
+    Die(i32, i32),
+    /// A socket.
+    Socket(i32),
+    /// A memory node.
+    Node(i32),
+    /// A thread.
+    Thread(i32),
+}
+
+/// The counts of one event at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Where.
+    pub place: Place,
+    /// Over how many CPUs it is a sum.
+    pub cpus: usize,
+    /// The sum.
+    pub count: Count,
+}
+
+/// Where a cell belongs.
+fn place(cell: &Cell, by: By, topology: &Topology) -> Place {
+    let Location { socket, die, core, node } = topology.of(cell.cpu);
+    match by {
+        By::All => Place::All,
+        By::Cpu => Place::Cpu(cell.cpu),
+        By::Core => Place::Core(socket, die, core),
+        By::Die => Place::Die(socket, die),
+        By::Socket => Place::Socket(socket),
+        By::Node => Place::Node(node),
+        By::Thread => Place::Thread(cell.task),
+    }
+}
+
+/// The rows of one event, in order of their places.
+pub fn rows(cells: &[Cell], by: By, topology: &Topology) -> Vec<Row> {
+    let mut rows: BTreeMap<Place, Row> = BTreeMap::new();
+    for cell in cells {
+        let place = place(cell, by, topology);
+        let row = rows.entry(place.clone()).or_insert(Row { place, cpus: 0, count: Count::default() });
+        row.cpus += 1;
+        row.count += cell.count;
+    }
+    rows.into_values().collect()
+}
+
+/// The name of a thread for a row: what it is called now, or nothing if it is gone.
+pub fn name_of(task: i32) -> String {
+    proc::comm(task, task).map(|name| String::from_utf8_lossy(&name).into_owned()).unwrap_or_default()
+}

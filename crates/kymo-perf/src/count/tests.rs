@@ -1,0 +1,1 @@
+//! Counting on a kernel that follows a script.

@@ -1,0 +1,96 @@
+//! Reading what the events of a list have counted: one read for each group, or for each event that stands alone.
+use super::{Evlist, Shared, Slot};
+use crate::sys::Perf;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What one descriptor has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Read {
+    /// The event's index in the list.
+    pub event: usize,
+    /// The CPU of the descriptor, or [`ANY`](crate::sys::ANY).
+    pub cpu: i32,
+    /// Its task, or [`ANY`](crate::sys::ANY).
+    pub task: i32,
+    /// The counter.
+    pub value: u64,
+    /// How long the event was enabled, in ns; equal to the next where the event does not ask for times.
+    pub enabled_ns: u64,
+    /// How long it was on the hardware, in ns.
+    pub running_ns: u64,
+}
+
+impl Evlist {
+    /// Reads all counters, in the order event, CPU, task. A group whose leader was opened with `FORMAT_GROUP` is read at once, so its members'
+    /// counts are of one moment.
+    ///
+    /// # Errors
+    /// The first refusal of the kernel; EIO for an answer that does not fit what was asked.
+    pub fn read(&self) -> io::Result<Vec<Read>> {
+        let all = Arc::new(Mutex::new(Vec::with_capacity(self.descriptors())));
+        let found = Arc::clone(&all);
+        self.for_units(move |share| {
+            let mut own = Vec::with_capacity(share.unit.len());
+            let mut words = vec![0; 3 + 3 * share.shape.events.len()];
+            for event in 0..share.shape.events.len() {
+                for (slot, fd) in share.unit.event(share.shape, event) {
+                    if share.in_group_read(slot) {
+                        continue;
+                    }
+                    let length = share.kernel.read(fd, &mut words)?;
+                    share.take(slot, &words[..length.min(words.len())], &mut own)?;
+                }
+            }
+            found.lock().unwrap_or_else(PoisonError::into_inner).append(&mut own);
+            Ok(())
+        })?;
+        let mut all = std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner));
+        all.sort_unstable_by_key(|&(slot, _)| slot);
+        Ok(all.into_iter().map(|(_, read)| read).collect())
+    }
+}
+
+impl Shared<'_> {
+    /// Whether the slot's count comes with its leader's.
+    fn in_group_read(&self, slot: Slot) -> bool {
+        let leader = self.shape.events[slot.event].leader;
+        leader.is_some_and(|leader| self.shape.events[leader].attr.read_format & Perf::FORMAT_GROUP != 0)
+    }
+
+    /// Takes the answer to one read apart.
+    fn take(&self, slot: Slot, words: &[u64], out: &mut Vec<(Slot, Read)>) -> io::Result<()> {
+        let format = self.shape.events[slot.event].attr.read_format;
+        let has = |bit| usize::from(format & bit != 0);
+        let (enabled, running) = (has(Perf::FORMAT_TOTAL_TIME_ENABLED), has(Perf::FORMAT_TOTAL_TIME_RUNNING));
+        let group = has(Perf::FORMAT_GROUP) == 1;
+        let each = 1 + has(Perf::FORMAT_ID) + has(Perf::FORMAT_LOST);
+        let strange = || io::Error::from_raw_os_error(libc::EIO);
+        // Alone: value, times. A group: how many, times, then the leader and the members in the order in which they joined.
+        let times = words.get(1..).ok_or_else(strange)?;
+        let enabled_ns = if enabled == 1 { *times.first().ok_or_else(strange)? } else { 0 };
+        let running_ns = if running == 1 { *times.get(enabled).ok_or_else(strange)? } else { enabled_ns };
+        let mut push = |slot: Slot, value| {
+            let (cpu, task) = (self.shape.cpus[slot.event][slot.row], self.shape.tasks[slot.column]);
+            out.push((slot, Read { event: slot.event, cpu, task, value, enabled_ns, running_ns }));
+        };
+        if !group {
+            push(slot, *words.first().ok_or_else(strange)?);
+            return Ok(());
+        }
+        let cpu = self.shape.cpus[slot.event][slot.row];
+        let members = (slot.event + 1..self.shape.events.len())
+            .filter(|&event| self.shape.events[event].leader == Some(slot.event))
+            .filter_map(|event| {
+                let row = self.shape.cpus[event].binary_search(&cpu).ok()?;
+                Some(Slot { event, row, column: slot.column })
+            });
+        let slots: Vec<Slot> = std::iter::once(slot).chain(members).collect();
+        let values = words.get(1 + enabled + running..).ok_or_else(strange)?.chunks_exact(each);
+        if words[0] != slots.len() as u64 || values.len() < slots.len() {
+            return Err(strange());
+        }
+        slots.into_iter().zip(values).for_each(|(slot, values)| push(slot, values[0]));
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Which events to count: those that were asked for, or perf's default set.
+
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::{self, Selected};
+
+use super::StatArgs;
+
+/// perf's set, in its order. The first is `cpu-clock` where CPUs are counted on.
+const DEFAULT: &[&str] = &["context-switches", "cpu-migrations", "page-faults", "cycles"];
+const STALLED: &[&str] = &["stalled-cycles-frontend", "stalled-cycles-backend"];
+const BRANCHES: &[&str] = &["instructions", "branches", "branch-misses"];
+
+/// What `-d` adds, what `-d -d` adds to that, and `-d -d -d`.
+const DETAILED: [&[&str]; 3] = [
+    &["L1-dcache-loads", "L1-dcache-load-misses", "LLC-loads", "LLC-load-misses"],
+    &[
+        "L1-icache-loads",
+        "L1-icache-load-misses",
+        "dTLB-loads",
+        "dTLB-load-misses",
+        "iTLB-loads",
+        "iTLB-load-misses",
+    ],
+    &["L1-dcache-prefetches", "L1-dcache-prefetch-misses"],
+];
+
+/// One event to count.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    /// As the selector found it.
+    pub(super) selected: Selected,
+    /// The cgroup that it is counted in, if it is one.
+    pub(super) cgroup: Option<String>,
+}
+
+/// Events that only a PMU has are left out of the default set where it does not name them, as perf does.
+fn defaults(args: &StatArgs, machine: &Machine) -> Vec<String> {
+    let clock = if args.wide() { "cpu-clock" } else { "task-clock" };
+    let named =
+        |event: &str| machine.core_pmus().any(|pmu| pmu.events.iter().any(|known| known.name == event));
+    let stalled = STALLED.iter().copied().filter(|event| named(event));
+    let detailed = DETAILED.iter().take(usize::from(args.detailed)).flat_map(|more| more.iter().copied());
+    let all =
+        std::iter::once(clock).chain(DEFAULT.iter().copied()).chain(stalled).chain(BRANCHES.iter().copied());
+    all.chain(detailed).map(str::to_owned).collect()
+}
+
+/// The events, with their cgroups.
+pub(super) fn select(args: &StatArgs) -> Result<Vec<Event>, String> {
+    if args.null {
+        return Ok(Vec::new());
+    }
+    let machine = Machine::here();
+    let texts = if args.events.is_empty() { defaults(args, &machine) } else { args.events.clone() };
+    let mut found: Vec<Selected> = Vec::new();
+    for text in &texts {
+        let groups = selector::parse(text).map_err(|error| error.to_string())?;
+        let events = selector::resolve(&groups, &machine).map_err(|error| error.to_string())?;
+        let before = found.len();
+        found.extend(events.into_iter().map(|event| Selected { leader: event.leader + before, ..event }));
+    }
+    cgroups(args, found)
+}
+
+fn cgroups(args: &StatArgs, events: Vec<Selected>) -> Result<Vec<Event>, String> {
+    let with = |selected: &Selected, cgroup: Option<&String>| Event {
+        selected: selected.clone(),
+        cgroup: cgroup.cloned(),
+    };
+    if !args.for_each_cgroup.is_empty() {
+        let mut all = Vec::new();
+        for cgroup in &args.for_each_cgroup {
+            let before = all.len();
+            all.extend(events.iter().map(|event| {
+                let event = Selected { leader: event.leader + before, ..event.clone() };
+                with(&event, Some(cgroup))
+            }));
+        }
+        return Ok(all);
+    }
+    match args.cgroups.len() {
+        0 => Ok(events.iter().map(|event| with(event, None)).collect()),
+        1 => Ok(events.iter().map(|event| with(event, args.cgroups.first())).collect()),
+        count if count != events.len() => Err(format!(
+            "-G names {count} cgroups for {} events: name one for all, or one for each (or --for-each-cgroup for every event in each)",
+            events.len()
+        )),
+        _ => {
+            let pairs = events.iter().zip(&args.cgroups);
+            let all: Vec<Event> = pairs
+                .map(|(event, cgroup)| with(event, Some(cgroup).filter(|name| !name.is_empty())))
+                .collect();
+            match all.iter().find(|event| all[event.selected.leader].cgroup != event.cgroup) {
+                Some(event) => Err(format!(
+                    "{} is in a group whose leader is counted in another cgroup",
+                    event.selected.name
+                )),
+                None => Ok(all),
+            }
+        }
+    }
+}

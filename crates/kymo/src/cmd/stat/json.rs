@@ -1,0 +1,59 @@
+//! JSON lines with perf's keys.
+
+use kymo_perf::count::aggregate::Place;
+
+use super::line::{Line, Value};
+
+/// A place that is no CPU and no thread, as perf writes it in CSV and JSON.
+pub(super) fn place_name(place: &Place) -> String {
+    match place {
+        Place::Core(socket, die, core) => format!("S{socket}-D{die}-C{core}"),
+        Place::Die(socket, die) => format!("S{socket}-D{die}"),
+        Place::Socket(socket) => format!("S{socket}"),
+        Place::Node(node) => format!("N{node}"),
+        Place::All | Place::Cpu(_) | Place::Thread(_) => String::new(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// One object, without the end of its line.
+pub(super) fn line(line: &Line) -> String {
+    let mut members: Vec<(&str, String)> = Vec::new();
+    if let Some(time) = line.time_ns {
+        members.push(("interval", format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)));
+    }
+    let key = match line.place {
+        Place::All => None,
+        Place::Cpu(cpu) => Some(("cpu", quoted(&cpu.to_string()))),
+        Place::Thread(task) => Some(("thread", quoted(&format!("{}-{task}", line.comm)))),
+        Place::Core(..) => Some(("core", quoted(&place_name(&line.place)))),
+        Place::Die(..) => Some(("die", quoted(&place_name(&line.place)))),
+        Place::Socket(_) => Some(("socket", quoted(&place_name(&line.place)))),
+        Place::Node(_) => Some(("node", quoted(&place_name(&line.place)))),
+    };
+    let summed = !matches!(line.place, Place::All | Place::Cpu(_) | Place::Thread(_));
+    members.extend(key);
+    members.extend(summed.then(|| ("aggregate-number", line.cpus.to_string())));
+    members.push((
+        "counter-value",
+        match line.value {
+            Value::NotSupported => quoted("<not supported>"),
+            Value::NotCounted => quoted("<not counted>"),
+            Value::Number(value) => quoted(&format!("{value:.6}")),
+        },
+    ));
+    members.push(("unit", quoted(&line.unit)));
+    members.push(("event", quoted(&line.event)));
+    members.extend(line.cgroup.as_ref().map(|cgroup| ("cgroup", quoted(cgroup))));
+    members.extend(line.noise.map(|noise| ("variance", format!("{noise:.2}"))));
+    members.push(("event-runtime", format!("{:.0}", line.running_ns)));
+    members.push(("pcnt-running", format!("{:.2}", line.percent_running())));
+    let metric = line.metric.as_ref().filter(|_| matches!(line.value, Value::Number(_)));
+    members.push(("metric-value", format!("{:.6}", metric.map_or(0.0, |metric| metric.value))));
+    members.push(("metric-unit", quoted(metric.map_or("", |metric| &metric.unit))));
+    let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\" : {value}")).collect();
+    format!("{{{}}}", members.join(", "))
+}

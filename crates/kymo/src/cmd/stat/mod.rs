@@ -1,0 +1,255 @@
+//! `kymo stat`: count what happens while a command runs, in processes, on CPUs or in cgroups.
+//!
+//! ```text
+//!  arguments --events--> Selected --run--> Run (one per repetition; Tick per interval) --repeat--> Summary --table|csv|json--> stderr or -o
+//!                                   |                                       ^
+//!                                   '-- kymo_perf::count (counters) --------'  derived: rates, CPUs utilized, IPC
+//! ```
+//! What is printed has perf's shape, byte for byte where perf has the same line; what perf does not have comes behind its lines.
+
+mod accounts;
+mod csv;
+mod derived;
+mod events;
+mod footer;
+mod json;
+mod line;
+mod output;
+mod repeat;
+mod run;
+mod table;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use kymo_perf::count::aggregate::By;
+use kymo_perf::workload::{Exit, die_by};
+use kymo_record::ControlSpec;
+
+use crate::exit;
+
+/// The command to count could not be started, as perf tells it.
+const NOT_STARTED: u8 = 255;
+
+/// Count what happens while a command runs, or in what runs already.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  kymo stat -- ./program arg             perf's default events, for a program and all it starts\n  kymo stat -r 10 -- ./program           ten times: mean, standard error, median, outliers\n  kymo stat -e page-faults,sched:sched_switch -p 1234\n  kymo stat -a -I 1000                   the whole machine, every second, until Ctrl-C\n  kymo stat -x, -o counts.csv -- ./program"
+)]
+pub(crate) struct StatArgs {
+    /// What to count, in perf's words: cycles:u, page-faults, sched:sched_switch, mem:0x1000/8:w, {a,b}, cpu/event=0x3c/; may be given several times [default: perf's set]
+    #[arg(short, long = "event", value_name = "EVENT")]
+    pub(super) events: Vec<String>,
+    /// Count in these processes
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
+    pub(super) pids: Vec<i32>,
+    /// Count in these threads
+    #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
+    pub(super) tids: Vec<i32>,
+    /// Count on all CPUs, whatever runs
+    #[arg(short, long = "all-cpus")]
+    pub(super) all: bool,
+    /// Count on these CPUs: 0-2,5
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = super::record::parse_cpus)]
+    pub(super) cpus: Option<super::record::Cpus>,
+    /// Count each event in its cgroup, or all in one; paths below the cgroup mount
+    #[arg(short = 'G', long = "cgroup", value_name = "NAME", value_delimiter = ',')]
+    pub(super) cgroups: Vec<String>,
+    /// Count every event in each of these cgroups
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "cgroups")]
+    pub(super) for_each_cgroup: Vec<String>,
+    /// Run the command so many times and print means, standard errors, medians, ranges and outliers; 0: until Ctrl-C
+    #[arg(short, long, value_name = "N", default_value = "1")]
+    pub(super) repeat: u32,
+    /// Print the time of each repetition
+    #[arg(long)]
+    pub(super) table: bool,
+    /// Print what was counted every so many milliseconds
+    #[arg(short = 'I', long = "interval-print", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) interval: Option<u64>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) interval_count: Option<u64>,
+    /// Print the sums at the end of the intervals, too
+    #[arg(long)]
+    pub(super) summary: bool,
+    /// End the command, or the counting, after so many milliseconds
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) timeout: Option<u64>,
+    /// Begin to count so many milliseconds after the start; -1: not at all, until --control enables it
+    #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
+    pub(super) delay: Option<i64>,
+    /// Print perf's CSV fields, with this separator
+    #[arg(short = 'x', long = "field-separator", value_name = "SEP")]
+    pub(super) separator: Option<String>,
+    /// Print one JSON object per line, with perf's keys
+    #[arg(short = 'j', long = "json-output", conflicts_with = "separator")]
+    pub(super) json: bool,
+    /// Do not sum over CPUs
+    #[arg(short = 'A', long, conflicts_with_all = ["per_thread", "per_core", "per_die", "per_socket", "per_node"])]
+    pub(super) no_aggr: bool,
+    /// Sum for each thread
+    #[arg(long, conflicts_with_all = ["per_core", "per_die", "per_socket", "per_node"])]
+    pub(super) per_thread: bool,
+    /// Sum for each core
+    #[arg(long, conflicts_with_all = ["per_die", "per_socket", "per_node"])]
+    pub(super) per_core: bool,
+    /// Sum for each die
+    #[arg(long, conflicts_with_all = ["per_socket", "per_node"])]
+    pub(super) per_die: bool,
+    /// Sum for each socket
+    #[arg(long, conflicts_with = "per_node")]
+    pub(super) per_socket: bool,
+    /// Sum for each memory node
+    #[arg(long)]
+    pub(super) per_node: bool,
+    /// More events: caches; twice and three times: more of them
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(super) detailed: u8,
+    /// Count nothing, only take the time
+    #[arg(short = 'n', long)]
+    pub(super) null: bool,
+    /// Do not count in what the command or the processes start
+    #[arg(short = 'i', long)]
+    pub(super) no_inherit: bool,
+    /// How to bind events to a command: cgroup or inherit [default: cgroup where it is permitted, because a new thread then costs nothing]
+    #[arg(long, value_name = "SCOPE", value_parser = ["cgroup", "inherit"])]
+    pub(super) scope: Option<String>,
+    /// Write there instead of to stderr
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Add to the end of that file
+    #[arg(long, requires = "output")]
+    pub(super) append: bool,
+    /// Write to this descriptor instead
+    #[arg(long, value_name = "FD", conflicts_with = "output")]
+    pub(super) log_fd: Option<i32>,
+    /// Group digits by thousands (as perf: only where the locale does)
+    #[arg(short = 'B', long, overrides_with = "no_big_num")]
+    pub(super) big_num: bool,
+    /// Do not group digits
+    #[arg(long)]
+    pub(super) no_big_num: bool,
+    /// Print the kernel's own accounts (memory, faults, switches, I/O, pressure) in CSV and JSON, too
+    #[arg(long, overrides_with = "no_accounting")]
+    pub(super) accounting: bool,
+    /// Do not print them in the table either
+    #[arg(long)]
+    pub(super) no_accounting: bool,
+    /// Run this before each repetition, with sh
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) pre: Option<OsString>,
+    /// Run this after each repetition, with sh
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) post: Option<OsString>,
+    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop) that come as lines on a descriptor or fifo; write "ack" to the second one for each
+    #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
+    pub(super) control: Option<ControlSpec>,
+    /// Print what was decided
+    #[arg(short, long)]
+    pub(super) verbose: bool,
+    /// The command to count, with its arguments
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl StatArgs {
+    /// By what to sum.
+    pub(super) fn by(&self) -> By {
+        match self {
+            Self { no_aggr: true, .. } => By::Cpu,
+            Self { per_thread: true, .. } => By::Thread,
+            Self { per_core: true, .. } => By::Core,
+            Self { per_die: true, .. } => By::Die,
+            Self { per_socket: true, .. } => By::Socket,
+            Self { per_node: true, .. } => By::Node,
+            _ => By::All,
+        }
+    }
+
+    pub(super) fn interval(&self) -> Option<Duration> {
+        self.interval.map(Duration::from_millis)
+    }
+
+    /// Whether CPUs are counted on, whatever runs there.
+    pub(super) fn wide(&self) -> bool {
+        let tasks = !self.pids.is_empty() || !self.tids.is_empty();
+        !tasks && (self.all || self.cpus.is_some() || self.command.is_empty() || self.in_cgroups())
+    }
+
+    pub(super) fn in_cgroups(&self) -> bool {
+        !self.cgroups.is_empty() || !self.for_each_cgroup.is_empty()
+    }
+
+    /// What makes no sense together.
+    fn objection(&self) -> Option<String> {
+        let tasks = !self.pids.is_empty() || !self.tids.is_empty();
+        let sentence = match self {
+            _ if tasks && self.repeat != 1 && self.command.is_empty() => {
+                "-r repeats a command, and there is none: -p and -t count in what runs already"
+            }
+            _ if self.repeat != 1 && self.command.is_empty() => "-r repeats a command: give one",
+            _ if tasks && self.in_cgroups() => {
+                "-G and --for-each-cgroup count on CPUs, -p and -t in tasks: choose one"
+            }
+            _ if tasks && matches!(self.by(), By::Cpu | By::Core | By::Die | By::Socket | By::Node) => {
+                "sums by CPU need counting on CPUs: -a or -C, or a command (its cgroup is counted on each CPU)"
+            }
+            _ if self.per_thread && !tasks && !self.wide() => {
+                "--per-thread is for what runs already: -p, -t or -a; the threads of a command do not exist yet when it starts"
+            }
+            _ if !self.cgroups.is_empty() && self.events.is_empty() => {
+                "-G goes with -e: name the events before the cgroups"
+            }
+            _ if self.timeout.is_some() && self.interval_count.is_some() => {
+                "--timeout and --interval-count both say when to end: choose one"
+            }
+            _ if self.separator.as_deref() == Some("") => "-x needs a separator",
+            _ => return None,
+        };
+        Some(sentence.to_owned())
+    }
+}
+
+/// Says a sentence that is no count.
+fn say(text: &str) {
+    eprintln!("kymo stat: {text}");
+}
+
+/// Counts, and ends as the command did.
+pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
+    if let Some(objection) = args.objection() {
+        say(&objection);
+        return Ok(ExitCode::from(exit::USAGE));
+    }
+    let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
+        Ok(channel) => channel,
+        Err(error) => {
+            say(&error.to_string());
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let events = match events::select(&args) {
+        Ok(events) => events,
+        Err(error) => {
+            say(&error);
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
+    let mut output = output::Output::open(&args)?;
+    match run::all(&args, &events, &mut output, channel)? {
+        run::End::Command(Exit::Code(code)) => Ok(ExitCode::from(code as u8)),
+        run::End::Command(Exit::Signal(signal)) | run::End::Signal(signal) => {
+            die_by(signal);
+            Ok(ExitCode::from(128u8.wrapping_add(signal as u8)))
+        }
+        run::End::NotStarted { command, source } => {
+            eprintln!("kymo stat: failed to execute {command}: {source}{}", super::record::advice(&source));
+            Ok(ExitCode::from(NOT_STARTED))
+        }
+        run::End::Done => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,107 @@
+//! Where counts are printed, and in which form.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+
+use anyhow::Context;
+use kymo_perf::count::aggregate::By;
+use kymo_perf::sys;
+
+use super::line::Line;
+use super::{StatArgs, csv, json, table};
+
+/// The form of what is printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// perf's table.
+    Table,
+    /// perf's fields with this separator.
+    Csv(String),
+    /// perf's JSON lines.
+    Json,
+}
+
+/// Where it goes.
+pub(super) struct Output {
+    sink: Box<dyn Write>,
+    pub(super) form: Form,
+    by: By,
+    cgroups: bool,
+    repeated: bool,
+    lines_of_intervals: u64,
+    /// Columns of units: as wide as the widest.
+    pub(super) unit_width: usize,
+}
+
+/// Lines of intervals between two headings.
+const HEADING_EVERY: u64 = 25;
+
+impl Output {
+    /// Opens the file that is asked for, or stderr.
+    pub(super) fn open(args: &StatArgs) -> anyhow::Result<Output> {
+        let form = match &args.separator {
+            // As perf: a backslash and a t are a tabulator.
+            Some(separator) => {
+                Form::Csv(if separator == "\\t" { "\t".to_owned() } else { separator.clone() })
+            }
+            None if args.json => Form::Json,
+            None => Form::Table,
+        };
+        let mut output = Output {
+            sink: sink(args)?,
+            form,
+            by: args.by(),
+            cgroups: args.in_cgroups(),
+            repeated: args.repeat != 1,
+            lines_of_intervals: 0,
+            unit_width: 4,
+        };
+        if args.output.is_some() && output.form != Form::Json {
+            output.text(&format!("# started on {}\n\n", sys::date(std::time::SystemTime::now())))?;
+        }
+        Ok(output)
+    }
+
+    /// Writes something as it is.
+    pub(super) fn text(&mut self, text: &str) -> anyhow::Result<()> {
+        self.sink
+            .write_all(text.as_bytes())
+            .and_then(|()| self.sink.flush())
+            .context("failed to write the counts")
+    }
+
+    /// Writes lines of counts.
+    pub(super) fn lines(&mut self, lines: &[Line]) -> anyhow::Result<()> {
+        let mut text = String::new();
+        if self.form == Form::Table && lines.iter().any(|line| line.time_ns.is_some()) {
+            if self.lines_of_intervals.is_multiple_of(HEADING_EVERY) {
+                text += &table::heading(self.by, self.cgroups);
+                text.push('\n');
+            }
+            self.lines_of_intervals += 1;
+        }
+        for line in lines {
+            text += &match &self.form {
+                Form::Table => table::line(line, self.unit_width),
+                Form::Csv(separator) => csv::line(line, separator, self.repeated && line.time_ns.is_none()),
+                Form::Json => json::line(line),
+            };
+            text.push('\n');
+        }
+        self.text(&text)
+    }
+}
+
+fn sink(args: &StatArgs) -> anyhow::Result<Box<dyn Write>> {
+    if let Some(number) = args.log_fd {
+        let fd = sys::inherited(number)
+            .with_context(|| format!("--log-fd {number}: no such descriptor is open"))?;
+        return Ok(Box::new(File::from(fd)));
+    }
+    let Some(path) = &args.output else { return Ok(Box::new(std::io::stderr())) };
+    let file =
+        OpenOptions::new().write(true).create(true).append(args.append).truncate(!args.append).open(path);
+    Ok(Box::new(file.with_context(|| {
+        format!("failed to open {}; -o wants a file in a directory where you may write", path.display())
+    })?))
+}

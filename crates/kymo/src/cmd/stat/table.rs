@@ -1,0 +1,85 @@
+//! perf's table.
+
+use std::fmt::Write as _;
+
+use kymo_perf::count::aggregate::{By, Place};
+
+use super::line::{Line, Value};
+
+/// Columns of an event's name.
+const NAME: usize = 32;
+/// Columns of what is computed.
+const METRIC: usize = 35;
+/// Columns in its place where nothing was counted.
+const NO_METRIC: usize = 28;
+/// Columns of what a metric is.
+const METRIC_UNIT: usize = 23;
+
+/// What stands above the lines of intervals.
+pub(super) fn heading(by: By, cgroups: bool) -> String {
+    let place = match by {
+        By::All => "            ",
+        By::Cpu => "CPU                    ",
+        By::Core => "core            cpus             ",
+        By::Die => "die          cpus             ",
+        By::Socket | By::Node => {
+            if by == By::Node {
+                "node   cpus             "
+            } else {
+                "socket cpus             "
+            }
+        }
+        By::Thread => "            comm-pid                  ",
+    };
+    let behind = if cgroups { "                           cgroup" } else { "" };
+    format!("#           time {place}counts unit events{behind}")
+}
+
+/// One line, without its end.
+pub(super) fn line(line: &Line, unit_width: usize) -> String {
+    let mut out = String::new();
+    if let Some(time) = line.time_ns {
+        out += &format!("{:>6}.{:09} ", time / 1_000_000_000, time % 1_000_000_000);
+    }
+    out += &place(line);
+    let number = match line.value {
+        Value::NotSupported => "<not supported>".to_owned(),
+        Value::NotCounted => "<not counted>".to_owned(),
+        Value::Number(value) if line.fraction => format!("{value:.2}"),
+        Value::Number(value) => format!("{value:.0}"),
+    };
+    // Infallible: a String takes everything.
+    let _ = write!(out, "{number:>18} {:unit_width$} {:NAME$}", line.unit, line.event);
+    if let Some(cgroup) = &line.cgroup {
+        let _ = write!(out, " {cgroup}");
+    }
+    let counted = matches!(line.value, Value::Number(_));
+    match &line.metric {
+        _ if !counted => out += &" ".repeat(NO_METRIC),
+        None => out += &" ".repeat(METRIC),
+        Some(metric) => {
+            let _ = write!(out, " # {} {:METRIC_UNIT$}", metric.wide(), metric.unit);
+        }
+    }
+    if counted {
+        if let Some(noise) = line.noise.filter(|&noise| noise != 0.0) {
+            let _ = write!(out, "  ( +-{noise:>6.2}% )");
+        }
+        if line.running_ns != line.enabled_ns {
+            let _ = write!(out, "  ({:.2}%)", line.percent_running());
+        }
+    }
+    out
+}
+
+fn place(line: &Line) -> String {
+    match line.place {
+        Place::All => String::new(),
+        Place::Cpu(cpu) => format!("CPU{cpu:<7} "),
+        Place::Core(socket, die, core) => format!("S{socket}-D{die}-C{core:<8} {:>4} ", line.cpus),
+        Place::Die(socket, die) => format!("S{socket}-D{die:<8} {:>4} ", line.cpus),
+        Place::Socket(socket) => format!("S{socket:<5} {:>4} ", line.cpus),
+        Place::Node(node) => format!("N{node:<5} {:>4} ", line.cpus),
+        Place::Thread(task) => format!("{:>16}-{task:<8} ", line.comm),
+    }
+}
