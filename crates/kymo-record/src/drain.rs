@@ -118,6 +118,8 @@ pub(crate) fn run(
     out: Sender<Message>,
     ready: impl FnOnce(),
 ) {
+    // For who looks at the threads; without a name it works as well.
+    let _ = rustix::thread::set_name(c"drain");
     if let Some(cpu) = cpu {
         // Both make it better; neither is needed for it to work.
         if let Err(error) = sys::pin_to(cpu) {

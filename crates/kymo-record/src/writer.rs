@@ -101,6 +101,7 @@ impl WriterThread<'_> {
         {
             tracing::debug!(%error, "the writer runs at ordinary priority");
         }
+        let _ = rustix::thread::set_name(c"writer");
         let mut rounds = Rounds::new(self.rings);
         let mut state = Written {
             sink: self.sink,

@@ -123,6 +123,7 @@ impl<'a> Reducer<'a> {
         {
             tracing::debug!(%error, "the reducer runs at ordinary priority");
         }
+        let _ = rustix::thread::set_name(c"reducer");
         let most = self.pool.count();
         let mut asked = Instant::now();
         loop {

@@ -332,7 +332,7 @@ mod tests {
                         messages.push_back((ring, found, Look { before, after: ticks.tick() }));
                     }
                 }
-                // Messages of all drains go through one channel.
+                // Messages of all drains go through one inbox.
                 Step::Arrive => {
                     if let Some(message) = messages.pop_front() {
                         arrive(&mut played, message);

@@ -1,5 +1,6 @@
 //! kymo-record from the outside: whole sessions, on a scripted kernel and on the real one.
 mod common;
+mod costs;
 mod pipeline;
 mod real;
 mod strangers;

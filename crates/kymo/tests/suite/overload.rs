@@ -174,7 +174,7 @@ fn what_does_not_fit_is_counted() {
         let missing = count - pages.len() as u64;
         // Pages of the program's own, at other addresses, may be lost, too.
         assert!(
-            lost >= missing && (lost > 0) == !words.contains("lost 0 samples"),
+            lost >= missing && (lost > 0) != words.contains("lost 0 samples"),
             "{overload}: {lost} of {missing}: {words}"
         );
         assert!(pauses(&account).is_empty(), "{overload}");
