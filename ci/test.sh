@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/kymo-test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
+# The benchmark runs as an ordinary user, too, in a folder below.
+chmod 711 "$scratch"
 export KYMO_SKIP_LOG=$scratch/skipped
 : >"$KYMO_SKIP_LOG"
 

@@ -127,7 +127,7 @@ fn a_process_that_runs() {
     let file = path.clone();
     let reaper = std::thread::spawn(move || {
         // It may end when it has been listed; should it never be, the check below fails.
-        let (name, deadline) = (b"/bin/", Instant::now() + Duration::from_secs(60));
+        let (name, deadline) = (b"/bin/", Instant::now() + Duration::from_secs(600));
         let listed = || std::fs::read(&file).is_ok_and(|bytes| bytes.windows(5).any(|window| window == name));
         while !listed() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2)); // looks seldom, for the sake of who is waited for

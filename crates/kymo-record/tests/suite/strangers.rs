@@ -211,7 +211,7 @@ fn only_those_of_a_running_process() {
         let (stop, path) = (stop_sign(), programs.file("perf.data"));
         // Until the recording tells of some children; should it never, the end of this wait makes the test fail below.
         let (name, deadline) =
-            (programs.ours.as_os_str().as_bytes(), Instant::now() + Duration::from_secs(60));
+            (programs.ours.as_os_str().as_bytes(), Instant::now() + Duration::from_secs(600));
         let enough = || {
             let bytes = std::fs::read(&path).unwrap_or_default();
             bytes.windows(name.len()).filter(|window| window == &name).count() > 4 * TIMES

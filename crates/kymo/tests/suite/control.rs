@@ -62,9 +62,10 @@ impl Controlled {
     fn ack(&mut self) {
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
-            let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
+            // Long enough for any machine; nothing waits that long when it works.
+            let long = Timespec { tv_sec: 600, tv_nsec: 0 };
             let mut fds = [PollFd::new(&self.acks, PollFlags::IN)];
-            assert_eq!(poll(&mut fds, Some(&minute)), Ok(1), "no acknowledgement for a minute");
+            assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "no acknowledgement for ten minutes");
             let mut byte = [0];
             self.acks.read_exact(&mut byte).expect("readable");
             line.extend(byte);

@@ -14,6 +14,8 @@ use crate::tools::{Need, kymo, perf, ready, run, skip};
 
 /// A shell program that computes for a second or so.
 const BUSY: &str = "i=0; while [ $i -lt 800000 ]; do i=$((i+1)); done";
+/// One that computes until the recorder ends it, which it does when it cannot go on.
+const ENDLESS: &str = "while :; do :; done";
 /// Both ways of writing.
 const WAYS: [&str; 2] = ["uring", "pwrite"];
 
@@ -75,7 +77,7 @@ fn full_disks() {
             return skip(test, "a tmpfs cannot be mounted here");
         }
         let path = folder.join("perf.data");
-        let arguments = ["record", "-F", "6000", "-o", text(&path), "--", "sh", "-c", BUSY];
+        let arguments = ["record", "-F", "6000", "-o", text(&path), "--", "sh", "-c", ENDLESS];
         let said = run(kymo().command(arguments).env("KYMO_IO", way));
         let copy = folder.with_extension("data");
         fs::copy(&path, &copy).expect("the file is there");
@@ -101,7 +103,7 @@ fn a_file_that_may_not_grow() {
         let path = folder(&format!("limit-{way}")).join("perf.data");
         let recorder = kymo();
         let script = format!(
-            "ulimit -f 100; exec '{}' record -F 6000 -o '{}' -- sh -c '{BUSY}'",
+            "ulimit -f 100; exec '{}' record -F 6000 -o '{}' -- sh -c '{ENDLESS}'",
             text(recorder.path()),
             text(&path)
         );
@@ -118,7 +120,7 @@ fn a_file_that_may_not_grow() {
 #[test]
 fn a_reader_that_goes_away() {
     let mut child = kymo()
-        .command(["record", "-F", "6000", "-o", "-", "--", "sh", "-c", "while :; do :; done"])
+        .command(["record", "-F", "6000", "-o", "-", "--", "sh", "-c", ENDLESS])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -212,8 +214,19 @@ fn a_recording_in_several_files() {
 fn a_limited_size() {
     let test = "faults::a_limited_size";
     let path = folder("max-size").join("perf.data");
-    let said =
-        kymo().run(["record", "-F", "6000", "--max-size", "60K", "-o", text(&path), "--", "sh", "-c", BUSY]);
+    let said = kymo().run([
+        "record",
+        "-F",
+        "6000",
+        "--max-size",
+        "60K",
+        "-o",
+        text(&path),
+        "--",
+        "sh",
+        "-c",
+        ENDLESS,
+    ]);
     assert!(said.stderr.contains("the size limit of 60 KiB was reached"), "{}", said.stderr);
     assert_eq!(samples(test, &path), said_samples(&said.stderr));
 }

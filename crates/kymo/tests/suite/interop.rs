@@ -166,8 +166,9 @@ fn compare_scripts(recording: &Recording) -> Vec<String> {
 }
 
 /// What to look at in a recording of the whole machine: the threads that the scenario is about, in kernel and user space.
-/// Compilers that run meanwhile have files in which perf's own report and script name an address differently.
-const OF_INTEREST: &str = "sched-messaging,sched-pipe,swapper,perf";
+/// Compilers that run meanwhile have files in which perf's own report and script name an address differently, and so have
+/// other recorders and what they start, which is called `perf` until it is executed.
+const OF_INTEREST: &str = "sched-messaging,sched-pipe,swapper";
 
 fn of_interest(recording: &Recording) -> &'static [&'static str] {
     if recording.is_of_the_machine() { &["--comms", OF_INTEREST] } else { &[] }

@@ -85,7 +85,7 @@ fn xz() {
 fn gcc() {
     let source = input("large.c", || {
         let mut text = String::from("int printf(const char *, ...);\n");
-        for i in 0..1500 {
+        for i in 0..500 {
             write!(
                 text,
                 "static int f{i}(int a, int b)\n{{\n\tint c = a * {i} + b;\n\tfor (int k = 0; k < b; k++) {{\n\t\tif (c & k) c ^= \
@@ -94,7 +94,7 @@ fn gcc() {
             .expect("a String takes everything");
         }
         text.push_str("int main(int n, char **v)\n{\n\tint s = 0;\n");
-        for i in 0..1500 {
+        for i in 0..500 {
             writeln!(text, "\ts += f{i}(n, s & 15);").expect("a String takes everything");
         }
         text.push_str("\tprintf(\"%d\\n\", s);\n\treturn !v;\n}\n");
@@ -108,7 +108,7 @@ fn gcc() {
 fn rustc() {
     let source = input("large.rs", || {
         let mut text = String::from("#![crate_type = \"lib\"]\nuse std::collections::BTreeMap;\n");
-        for i in 0..250 {
+        for i in 0..40 {
             write!(
                 text,
                 "#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]\npub struct S{i} {{ pub a: u64, pub b: String, \
