@@ -226,6 +226,32 @@ fn messaging_as_perf() {
     assert_eq!((json["through"].as_str(), json["tasks"].as_str()), (Some("sockets"), Some("processes")));
 }
 
+/// Checks that each variant of `sched tasks` is measured in each round with each number of events, and what they do at a hand-over: the
+/// eager one stops and starts every event, the engine touches none. That they count what the tasks did is checked by the benchmark itself.
+#[test]
+fn tasks() {
+    const TASKS: [&str; 9] = ["bench", "sched", "tasks", "-l", "50", "-n", "3", "-e", "1,5"];
+    let said = kymo().succeed([&TASKS[..], &["--json"]].concat());
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!((json["benchmark"].as_str(), json["operations"].as_u64()), (Some("sched/tasks"), Some(50)));
+    let variants = json["variants"].as_array().expect("variants");
+    let found: Vec<_> = variants
+        .iter()
+        .map(|one| (one["variant"].as_str(), one["events"].as_u64(), one["counter_reads"].as_f64()))
+        .collect();
+    let expected =
+        [("bare", 0, 0.0), ("eager", 1, 2.0), ("lazy", 1, 0.0), ("eager", 5, 10.0), ("lazy", 5, 0.0)];
+    assert_eq!(found, expected.map(|(name, events, reads)| (Some(name), Some(events), Some(reads))));
+    for one in variants {
+        assert_eq!(one["rounds_ns"].as_array().map(Vec::len), Some(3), "{one}");
+        assert_eq!(one["to_bare"].is_null(), one["variant"] == "bare", "{one}");
+        let exchanged = if one["variant"] == "lazy" { 1.0 } else { 0.0 };
+        assert_eq!(one["exchanged_share"], exchanged, "{one}");
+    }
+    let said = kymo().succeed([&TASKS[..], &["--per-task"]].concat());
+    assert_eq!(said.stdout.lines().filter(|line| line.contains(" .. ")).count(), 4, "{}", said.stdout);
+}
+
 /// Checks that a target that is gone, or not permitted, is said in words that name it.
 #[test]
 fn refusals() {

@@ -5,6 +5,7 @@
 
 pub(crate) mod messaging;
 pub(crate) mod pipe;
+pub(crate) mod tasks;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ use super::Format;
 pub(crate) enum Sched {
     Messaging(messaging::MessagingArgs),
     Pipe(pipe::PipeArgs),
+    Tasks(tasks::TasksArgs),
 }
 
 /// Runs the benchmark.
@@ -29,6 +31,7 @@ pub(crate) fn run(benchmark: &Sched, format: Format) -> anyhow::Result<ExitCode>
     match benchmark {
         Sched::Messaging(args) => messaging::run(args, format),
         Sched::Pipe(args) => pipe::run(args, format),
+        Sched::Tasks(args) => tasks::run(args, format),
     }
 }
 
