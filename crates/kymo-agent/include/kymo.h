@@ -1,0 +1,89 @@
+/* Counters for tasks inside a program: fibers, jobs of a thread pool, whatever switches in user space.
+ *
+ * A group is what you want a number of; tasks run for it. Tell where threads switch between tasks:
+ *
+ *     kymo_group group = kymo_group_new("requests", KYMO_PER_TASK);
+ *     kymo_task task = kymo_task_spawn(group, "GET /");
+ *     kymo_task_switch(0, task);       this thread runs the task now
+ *     ...
+ *     kymo_task_switch(task, 0);       and now itself again
+ *     kymo_task_exit(task, NULL);
+ *
+ * Link with libkymo_agent. Every function may be called from any thread, none from a signal handler.
+ * Functions that return int return 0 or one of KYMO_E*; those that return a number return 0 if refused. In both cases
+ * kymo_last_error() says it in words, and nothing was changed.
+ */
+#ifndef KYMO_H
+#define KYMO_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint64_t kymo_group;
+typedef uint64_t kymo_task;
+
+/* Flags of kymo_group_new. */
+#define KYMO_PER_TASK 1u      /* keep the numbers of each task, not only the sums */
+#define KYMO_WHOLE_THREADS 2u /* what threads do between tasks of this group counts for it, too: switches cost least then */
+#define KYMO_ALLOCATIONS 4u   /* count allocations; needs the counting allocator, which Rust programs can have */
+
+/* A count that is not known: the group keeps sums only, or does not count this. */
+#define KYMO_UNKNOWN UINT64_MAX
+
+#define KYMO_EENDED (-1)         /* the task has ended before */
+#define KYMO_EUNKNOWN (-2)       /* nobody has this number */
+#define KYMO_ERUNNING (-3)       /* the task runs already, or is being switched by another thread */
+#define KYMO_ENOTHERE (-4)       /* the task does not run on this thread */
+#define KYMO_EANOTHER (-5)       /* this thread runs another task than it said */
+#define KYMO_EDROPPED (-6)       /* a task was dropped while this thread ran it; said once */
+#define KYMO_ETHREADENDED (-7)   /* the task ended with the thread that ran it */
+#define KYMO_EFORKED (-8)        /* this process was forked from the one that counts */
+#define KYMO_ETHREADS (-9)       /* too many threads run tasks */
+#define KYMO_ENOTNOW (-10)       /* called at the very end of a thread, or from within a switch */
+#define KYMO_EUNSUPPORTED (-11)  /* this machine cannot count that */
+#define KYMO_ECOUNTER (-12)      /* no such counter */
+#define KYMO_ENOTPERTASK (-13)   /* the group keeps sums only */
+#define KYMO_EARGUMENT (-14)     /* a NULL, an unknown flag, a wrong size */
+#define KYMO_EINTERNAL (-15)     /* the system refused, or a mistake in kymo */
+
+/* The numbers of a task, or the sums of a group. Set size_bytes to sizeof(struct kymo_reading) before reading. */
+struct kymo_reading {
+    uint64_t size_bytes;
+    uint64_t cpu_ns;          /* nanoseconds of CPU time, or KYMO_UNKNOWN */
+    uint64_t polls;           /* polls of futures, in Rust programs */
+    uint64_t switches;        /* how often a thread began to run it */
+    uint64_t migrations;      /* how many of these were on another thread than before */
+    uint64_t uncounted;       /* polls that were not counted */
+    uint64_t allocations;     /* or KYMO_UNKNOWN */
+    uint64_t allocated_bytes; /* or KYMO_UNKNOWN */
+};
+
+/* A new group, which lives until it is freed and its last task has ended. */
+kymo_group kymo_group_new(const char *name, uint32_t flags);
+int kymo_group_free(kymo_group group);
+/* Sums over living and ended tasks, exact now. */
+int kymo_group_read(kymo_group group, struct kymo_reading *reading);
+
+/* A new task, which rests. */
+kymo_task kymo_task_spawn(kymo_group group, const char *name);
+/* This thread stops running `from` and runs `to`. 0 is the thread itself, outside of tasks. */
+int kymo_task_switch(kymo_task from, kymo_task to);
+/* The task ends, at rest or where it runs, and tells its last numbers unless `reading` is NULL. */
+int kymo_task_exit(kymo_task task, struct kymo_reading *reading);
+/* Its numbers so far. */
+int kymo_task_read(kymo_task task, struct kymo_reading *reading);
+
+/* Begins to count what this thread does outside of tasks; otherwise its first task begins that. */
+int kymo_thread_enter(void);
+/* Lets `kymo stat --tasks -p PID` see the tasks of this process. */
+int kymo_publish(void);
+/* Why this thread's last refused call was refused. Valid until the next refusal on this thread. */
+const char *kymo_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,39 @@
+//! Files in memory, pipes, and the end of the process.
+#![allow(unsafe_code)]
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+
+/// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its owner may open it.
+pub(crate) fn create(name: &CStr) -> io::Result<File> {
+    // SAFETY: a C string and flags.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(file)
+}
+
+/// Both ends of a pipe, the reading one first.
+pub(crate) fn pipe() -> io::Result<(File, File)> {
+    let mut ends = [-1; 2];
+    // SAFETY: writes two descriptors into our array.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    let reading = unsafe { File::from_raw_fd(ends[0]) };
+    // SAFETY: likewise.
+    let writing = unsafe { File::from_raw_fd(ends[1]) };
+    Ok((reading, writing))
+}
+
+/// Has `what` called when the process ends by itself.
+pub(crate) fn at_exit(what: extern "C" fn()) -> bool {
+    // SAFETY: a function that lives as long as this code, which is never unloaded while it counts.
+    unsafe { libc::atexit(what) == 0 }
+}

@@ -1,0 +1,192 @@
+//! A task's part in the engine, and what is told about it.
+use super::counter::{Counter, Counters};
+use super::group::Inner;
+use super::{Error, seat};
+use crate::sys::fork;
+use kymo_core::context::{self, Count, EventId};
+use std::borrow::Cow;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How a task is. Once it is over it stays so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Life {
+    Lives,
+    /// Its owner is gone while a thread still runs it; that thread ends it.
+    Dropped,
+    Ended,
+    /// It ended with the thread that ran it.
+    Stranded,
+}
+
+/// What everybody may look at while a task runs. Written by the thread that runs it only, hence plain loads and stores; all Relaxed:
+/// they are numbers to be shown, and publish nothing.
+pub(super) struct Stats {
+    pub(super) number: u64,
+    pub(super) name: Cow<'static, str>,
+    pub(super) group: Arc<Inner>,
+    /// Whether this is a thread itself, rather than something that it runs.
+    pub(super) is_thread: bool,
+    polls: AtomicU64,
+    switches: AtomicU64,
+    migrations: AtomicU64,
+    uncounted: AtomicU64,
+    /// The seat that runs it, plus one; 0: it rests.
+    on: AtomicU32,
+    /// The thread that ran it last, by the number that [`Thread`](super::thread::Thread)s have; 0: none so far.
+    last: AtomicU64,
+    life: AtomicU8,
+    /// Its own counts, when it has ended.
+    finals: OnceLock<Vec<(EventId, Count)>>,
+}
+
+/// The four numbers of [`Stats`] at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Own {
+    pub(super) polls: u64,
+    pub(super) switches: u64,
+    pub(super) migrations: u64,
+    pub(super) uncounted: u64,
+}
+
+impl Own {
+    pub(super) fn add(&mut self, other: Own) {
+        self.polls += other.polls;
+        self.switches += other.switches;
+        self.migrations += other.migrations;
+        self.uncounted += other.uncounted;
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+impl Stats {
+    pub(super) fn new(number: u64, name: Cow<'static, str>, group: Arc<Inner>, is_thread: bool) -> Stats {
+        Stats {
+            number,
+            name,
+            group,
+            is_thread,
+            polls: AtomicU64::new(0),
+            switches: AtomicU64::new(0),
+            migrations: AtomicU64::new(0),
+            uncounted: AtomicU64::new(0),
+            on: AtomicU32::new(0),
+            last: AtomicU64::new(0),
+            life: AtomicU8::new(Life::Lives as u8),
+            finals: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn own(&self) -> Own {
+        Own {
+            polls: self.polls.load(Ordering::Relaxed),
+            switches: self.switches.load(Ordering::Relaxed),
+            migrations: self.migrations.load(Ordering::Relaxed),
+            uncounted: self.uncounted.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn polled(&self) {
+        add(&self.polls);
+    }
+
+    pub(super) fn not_counted(&self) {
+        add(&self.uncounted);
+    }
+
+    /// A seat begins to run it.
+    #[inline]
+    pub(super) fn arrives(&self, seat: u32, thread: u64) {
+        let last = self.last.load(Ordering::Relaxed);
+        if last != thread {
+            self.last.store(thread, Ordering::Relaxed);
+            if last != 0 {
+                add(&self.migrations);
+            }
+        }
+        self.on.store(seat + 1, Ordering::Relaxed);
+        add(&self.switches);
+    }
+
+    #[inline]
+    pub(super) fn departs(&self) {
+        self.on.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.on.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn life(&self) -> Life {
+        // Relaxed: a decision taken on it is taken by whoever owns the body, which travels by other means.
+        match self.life.load(Ordering::Relaxed) {
+            0 => Life::Lives,
+            1 => Life::Dropped,
+            2 => Life::Ended,
+            _ => Life::Stranded,
+        }
+    }
+
+    /// It lived until now.
+    pub(super) fn set_life(&self, life: Life) {
+        self.life.store(life as u8, Ordering::Relaxed);
+    }
+
+    /// Why the body of this task is not with its owner.
+    pub(super) fn why_absent(&self) -> Error {
+        let task = self.number;
+        match self.life() {
+            Life::Ended => Error::Ended { task },
+            Life::Stranded => Error::ThreadEnded { task },
+            Life::Lives | Life::Dropped => {
+                let on = self.on.load(Ordering::Relaxed);
+                Error::AlreadyRunning { task, thread: on.checked_sub(1).map_or(0, seat::thread_at) }
+            }
+        }
+    }
+
+    /// Its own counts, if it has ended and its group keeps such.
+    pub(super) fn finals(&self) -> Option<&[(EventId, Count)]> {
+        self.finals.get().map(Vec::as_slice)
+    }
+}
+
+/// What a thread holds while it runs a task, and the task's owner while it rests. Dropping it ends the task.
+pub(super) struct Body {
+    pub(super) run: ManuallyDrop<context::Task<Counters>>,
+    pub(super) stats: Arc<Stats>,
+}
+
+impl Body {
+    pub(super) fn is(&self, stats: &Arc<Stats>) -> bool {
+        Arc::ptr_eq(&self.stats, stats)
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        // In a forked child the engine's locks may be taken for good: nothing is touched, and the memory is a copy anyway.
+        if fork::is_child() {
+            return;
+        }
+        let counts = super::group::engine().exit(&mut self.run).unwrap_or_default();
+        // A body is dropped once.
+        let _ = self.stats.finals.set(counts);
+        self.stats.departs();
+        if matches!(self.stats.life(), Life::Lives | Life::Dropped) {
+            self.stats.set_life(Life::Ended);
+        }
+        self.stats.group.forget(&self.stats);
+    }
+}
+
+/// One count of a list, as it is shown.
+pub(super) fn shown(counts: &[(EventId, Count)], event: EventId, counter: Counter) -> Option<u64> {
+    let count = counts.iter().find(|(of, _)| *of == event)?.1.value;
+    counter.is_whole().then_some(count)
+}

@@ -1,0 +1,152 @@
+//! What can go wrong, in sentences.
+use super::counter::Counter;
+use std::fmt;
+use std::io;
+
+/// Why something was refused. Nothing was changed, unless the variant says so, and every count is as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The task has ended before.
+    Ended {
+        /// Its number.
+        task: u64,
+    },
+    /// Nobody has this number.
+    Unknown {
+        /// What it should be: "task" or "group".
+        what: &'static str,
+        /// The number.
+        number: u64,
+    },
+    /// The task runs already: it cannot run twice at a time.
+    AlreadyRunning {
+        /// Its number.
+        task: u64,
+        /// The thread that runs it, by the kernel's number; 0 if it has just stopped.
+        thread: i32,
+    },
+    /// The task does not run on the calling thread, which therefore cannot take it off.
+    NotRunningHere {
+        /// Its number.
+        task: u64,
+    },
+    /// The calling thread runs a task, but was said to run none, or another.
+    RunsAnother {
+        /// The number of the one that it runs.
+        task: u64,
+    },
+    /// A task was dropped while this thread ran it. What it did until now is in its group's sums; from now on the thread runs no task.
+    DroppedWhileRunning {
+        /// Its number.
+        task: u64,
+    },
+    /// The thread that ran the task ended without taking it off. The task ended with it; its counts are in its group's sums.
+    ThreadEnded {
+        /// Its number.
+        task: u64,
+    },
+    /// This process was forked from the one that counts.
+    Forked,
+    /// More threads run tasks than there are seats for.
+    TooManyThreads,
+    /// Called from within a switch: by a signal handler, or by a destructor at the end of the thread.
+    NotNow,
+    /// This machine cannot count that.
+    Unsupported {
+        /// What.
+        counter: Counter,
+        /// Why.
+        why: String,
+    },
+    /// No counter has this name.
+    UnknownCounter(String),
+    /// The group keeps sums only.
+    NotPerTask {
+        /// The group's name.
+        group: String,
+    },
+    /// The engine of contexts refused.
+    Engine(kymo_core::context::Error),
+}
+
+impl Error {
+    pub(super) fn unsupported(counter: Counter, why: &io::Error) -> Error {
+        let why = match why.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
+                "this machine has no such counter, or its hypervisor does not offer it".into()
+            }
+            Some(libc::EACCES | libc::EPERM) => {
+                "not permitted; lower /proc/sys/kernel/perf_event_paranoid to 2 or less".into()
+            }
+            _ => why.to_string(),
+        };
+        Error::Unsupported { counter, why }
+    }
+}
+
+impl From<kymo_core::context::Error> for Error {
+    fn from(error: kymo_core::context::Error) -> Error {
+        Error::Engine(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Ended { task } => {
+                write!(f, "task {task} has ended already; its counts are in the sums of its group")
+            }
+            Error::Unknown { what, number } => {
+                write!(f, "there is no {what} {number} here; use a number that kymo_{what}_* gave")
+            }
+            Error::AlreadyRunning { task, thread } => write!(
+                f,
+                "task {task} runs already, on thread {thread}; it must be taken off there before it can run elsewhere"
+            ),
+            Error::NotRunningHere { task } => write!(
+                f,
+                "task {task} does not run on this thread, which cannot take it off; switch on the thread that runs it"
+            ),
+            Error::RunsAnother { task } => {
+                write!(f, "this thread runs task {task}; switch from that one, which ends its turn")
+            }
+            Error::DroppedWhileRunning { task } => write!(
+                f,
+                "task {task} was dropped while this thread ran it; its counts end here, and the thread runs no task now; take a task \
+                 off before it is dropped"
+            ),
+            Error::ThreadEnded { task } => write!(
+                f,
+                "task {task} ended when the thread that ran it ended; take it off before its thread ends if it is to go on elsewhere"
+            ),
+            Error::Forked => write!(
+                f,
+                "this process was forked from the one that counts, and cannot count on its own; nothing that it does is counted"
+            ),
+            Error::TooManyThreads => {
+                write!(f, "{} threads run tasks already; what others run is not counted", super::THREADS)
+            }
+            Error::NotNow => {
+                write!(
+                    f,
+                    "called from within a switch of tasks, or at the very end of a thread; call it elsewhere"
+                )
+            }
+            Error::Unsupported { counter, why } => write!(f, "{counter} cannot be counted: {why}"),
+            Error::UnknownCounter(name) => write!(
+                f,
+                "there is no counter {name:?}; there are cpu-time, allocations, allocated-bytes, cycles, instructions, \
+                 cache-references, cache-misses, branches, branch-misses, and own:0 to own:{}",
+                super::OWN_COUNTERS - 1
+            ),
+            Error::NotPerTask { group } => write!(
+                f,
+                "group {group:?} keeps sums of all its tasks only; make it with per_task() for the numbers of single tasks"
+            ),
+            Error::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

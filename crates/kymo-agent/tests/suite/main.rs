@@ -1,0 +1,13 @@
+//! What the agent promises, in one binary: threads, futures, a real executor, misuse, a C program.
+
+/// Counts for the tests of allocations. Other tests do not mind.
+#[global_allocator]
+static ALLOCATOR: kymo_agent::alloc::Counting<std::alloc::System> =
+    kymo_agent::alloc::Counting(std::alloc::System);
+
+mod c;
+mod counts;
+mod executor;
+mod misuse;
+mod process;
+mod work;
