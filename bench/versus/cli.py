@@ -41,7 +41,8 @@ def main(argv=None):
     try:
         with Bench(args) as bench:
             result = SUBJECTS[args.subject].run(bench, args)
-            bench.save(args.subject, result)
+            # A subject with variants has a file for each.
+            bench.save(result.pop("saved_as", args.subject), result)
     except Refusal as refusal:
         print(f"versus {args.subject}: {refusal}", file=sys.stderr)
         return 1

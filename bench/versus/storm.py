@@ -1,15 +1,19 @@
-"""Every context switch of the machine with 8 KB of stack each, while two processes do nothing but wake each other up.
+"""What is lost while every context switch of the machine is recorded with 8 KB of stack, and how much that slows down the target.
 
-`perf bench sched pipe` is the target, `-a -e sched:sched_switch -c 1 --call-graph dwarf,8192` the recording: as perf makes it by
-default, with `--aio=4` and with `--threads`; as kymo makes it by default (stacks are unwound while recording) and with
-`--raw-stacks` (the bytes are kept, as perf does). Samples and lost samples are what `perf report --stats` finds in each file, so
-one judge reads all; kymo's own last line must say the same. The time per operation is the target's own, the slowdown its
+The target of the first variant, `switches`, is `perf bench sched pipe`, two processes that do nothing but wake each other; the recording is
+`-a -e sched:sched_switch -c 1 --call-graph dwarf,8192`: as perf makes it by default, with `--aio=4` and with `--threads`; as kymo makes
+it by default (stacks are unwound while recording) and with `--raw-stacks` (the bytes are kept, as perf does). The other variants
+change one thing each: `--variant` lists them. perf counts what is in the files of both (see lost.py), so one judge reads all; kymo's own
+last line must say the same. The time per operation is the target's own, the slowdown its
 ratio to the bare target with a 95 % bootstrap interval. A recording is read and removed before the next one begins.
 
 Where the scheduler places the two processes decides what an operation costs, and a recorder changes that: on one CPU it is two
 switches; on two CPUs each also goes idle and back, which in a virtual machine may take longer than the whole recording of it.
-The table therefore shows switches per operation. Times of runs that differ in it compare placements, not recorders; slowdowns
+The table therefore shows events per operation. Times of runs that differ in it compare placements, not recorders; slowdowns
 below 1 come from there. `--target-cpus 0` gives all the same placement.
+
+In the variant `busy` nothing of a recorder runs while the target does, so most is lost. What is asked there is whether the account is right
+to the sample: samples and lost samples are as many as `perf stat` counted in the same run, and as the target made.
 """
 
 import os
@@ -19,20 +23,16 @@ import statistics
 import subprocess
 import tempfile
 
+from versus import storm_variants
+from versus.lost import judged
 from versus.runner import (Refusal, alternate, environment, measure, megabytes, need_tracefs, output, ratio_interval, seconds,
                            spread, table)
 
 HELP = "samples lost, bytes and slowdown when every context switch is recorded with its stack"
 
-EVENT = "sched:sched_switch"
-WHAT = ["-a", "-e", EVENT, "-c", "1", "--call-graph", "dwarf,8192"]
-# Bytes of the largest recording per operation of the target: two switches and what they wake, 8 KB and a header each; measured
-# 28 KB. Half of it again is kept free.
-BYTES_PER_OPERATION = 42_000
-
 
 def add_arguments(parser):
-    parser.add_argument("--loops", type=int, default=200_000, help="operations of the target in one run (default: 200000)")
+    storm_variants.add_arguments(parser)
     parser.add_argument("--target-cpus", metavar="CPUS", help="keep the target on these CPUs, as taskset takes them (default: all)")
     parser.add_argument("--only", metavar="NAMES", help="only these competitors, separated by commas: bare, perf, perf --aio=4, "
                         "perf --threads, kymo, kymo --raw-stacks; bare always runs")
@@ -43,32 +43,38 @@ def run(bench, args):
     if os.geteuid() != 0:
         raise Refusal("recording all CPUs needs root")
     need_tracefs()
-    need_room(bench, args.loops)
-    target = [bench.perf, "bench", "sched", "pipe", "-l", str(args.loops)]
+    variant = storm_variants.chosen(args)
+    operations = args.loops * variant.times(args)
+    need_room(bench, operations * variant.bytes_per_loop)
+    target = [str(word) for word in variant.target(bench, args)]
     if args.target_cpus:
         target = ["taskset", "-c", args.target_cpus, *target]
-    competitors, refused = {}, {}
-    for who, race in everyone(bench, target).items():
-        if who != "bare" and args.only and who not in args.only.split(","):
-            continue
-        # A perf that was built without aio or threads says so here.
-        if who.startswith("perf --") and (words := refusal(bench, who.split()[1])):
-            refused[who] = words
-            bench.say(f"{who} cannot: {words}")
-            continue
-        competitors[who] = race
-    runs = alternate(competitors, rounds, say=bench.say)
-    result = {who: summary(who, of, runs["bare"], args.loops) for who, of in runs.items()}
+    with variant.folder(bench, args) as folder:
+        competitors, refused = {}, {}
+        for who, race in everyone(bench, variant, folder, target).items():
+            if who != "bare" and args.only and who not in args.only.split(","):
+                continue
+            # A perf that was built without aio, or has no two options together, says so here.
+            if who.startswith("perf --") and (words := refusal(bench, [*who.split()[1:], *set(variant.what) & {"-z"}])):
+                refused[who] = words
+                bench.say(f"{who} cannot: {words}")
+                continue
+            competitors[who] = race
+        runs = alternate(competitors, rounds, say=bench.say)
+    result = {who: summary(who, of, runs["bare"], operations) for who, of in runs.items()}
     differing = differences(runs)
     for words in differing:
         print(f"THE ACCOUNTS DIFFER: {words}")
     show(result, refused, rounds)
+    if variant.counted:
+        show_counts(result)
     compared = compare(runs)
-    return {"rounds": rounds, "loops": args.loops, "target_cpus": args.target_cpus, "recorded": WHAT, "who": result, "compared": compared,
-            "accounts_differ": differing, "refused": refused}
+    return {"saved_as": "storm" if args.variant == "switches" else f"storm-{args.variant}", "variant": args.variant, "rounds": rounds,
+            "loops": args.loops, "operations": operations, "target": target, "target_cpus": args.target_cpus,
+            "recorded": variant.what, "who": result, "compared": compared, "accounts_differ": differing, "refused": refused}
 
 
-def everyone(bench, target):
+def everyone(bench, variant, folder, target):
     """All competitors: each a function without arguments that runs the target once and returns what was found."""
     perf, kymo = [bench.perf, "record"], [bench.kymo, "record"]
     recorders = {
@@ -80,21 +86,21 @@ def everyone(bench, target):
     }
     competitors = {"bare": lambda: bare(target)}
     for who, recorder in recorders.items():
-        competitors[who] = lambda recorder=recorder: recorded(bench, recorder, target)
+        competitors[who] = lambda recorder=recorder: recorded(bench, variant, folder, recorder, target)
     return competitors
 
 
-def need_room(bench, loops):
+def need_room(bench, need):
     """Refuses to start what would fill the disk."""
-    need, free = loops * BYTES_PER_OPERATION, shutil.disk_usage(bench.scratch).free
+    free = shutil.disk_usage(bench.scratch).free
     if free < need:
-        raise Refusal(f"{bench.scratch} has {megabytes(free)} free, a recording of {loops} operations may need {megabytes(need)}; "
+        raise Refusal(f"{bench.scratch} has {megabytes(free)} free, a recording of so many operations may need {megabytes(need)}; "
                       "name another folder with --work DIR, or take fewer --loops")
 
 
-def refusal(bench, option):
-    """Why this perf does not take the option, or nothing."""
-    argv = [bench.perf, "record", option, "-e", "dummy", "-o", bench.scratch / "try.data", "--", "true"]
+def refusal(bench, options):
+    """Why this perf does not take the options, or nothing."""
+    argv = [bench.perf, "record", *options, "-e", "dummy", "-o", bench.scratch / "try.data", "--", "true"]
     done = subprocess.run([str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           env=environment())
     remove(bench.scratch / "try.data")
@@ -105,26 +111,39 @@ def bare(target):
     return {"operation_us": operation_us(output(target))}
 
 
-def recorded(bench, recorder, target):
+def recorded(bench, variant, folder, recorder, target):
     """Records the target once, has the file judged, and removes it."""
-    file = bench.scratch / "storm.data"
+    file, counts = folder / "storm.data", bench.scratch / "counts.csv"
     remove(file)
     # What the previous recording left to be written must not compete with this one.
     os.sync()
+    argv = [*recorder, "-o", file, *variant.what, "--", *target]
+    if variant.counted:
+        argv = [bench.perf, "stat", "-a", "-x,", "-e", variant.event, "-o", counts, "--", *argv]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as words:
-            took = measure([*recorder, "-o", file, *WHAT, "--", *target], stdout=out, stderr=words, cwd=bench.scratch, expect=None)
+            took = measure(argv, stdout=out, stderr=words, cwd=bench.scratch, expect=None)
             said, own = text(out), text(words)
         if took.status:
-            raise Refusal(f"`{' '.join(map(str, recorder))}` ended with {took.status}:\n{own[-2000:]}")
-        found = {"operation_us": operation_us(said), **judged(bench, file), "file_bytes": size(file), "own_words": own.splitlines(),
-                 "wall_s": took.wall_s, "user_s": took.user_s, "sys_s": took.sys_s, "peak_bytes": took.peak_bytes}
+            raise Refusal(f"`{' '.join(map(str, argv))}` ended with {took.status}:\n{own[-2000:]}")
+        found = {"operation_us": operation_us(said), **judged(bench.perf, file, variant.event), "file_bytes": size(file),
+                 "own_words": own.splitlines(), "wall_s": took.wall_s, "user_s": took.user_s, "sys_s": took.sys_s,
+                 "peak_bytes": took.peak_bytes}
     finally:
         remove(file)
+    if variant.counted:
+        found["counted"] = counted(counts.read_text())
     if line := re.search(r"lost (\d+) samples", own):
         found["own_lost"] = int(line[1])
         found["own_samples"] = int(re.search(r"\((\d+) samples\)", own)[1])
     return found
+
+
+def counted(said):
+    """What `perf stat -x,` says: the count comes first in its line."""
+    if not (line := re.search(r"^(\d+),", said, re.MULTILINE)):
+        raise Refusal(f"perf stat counted nothing:\n{said[-500:]}")
+    return int(line[1])
 
 
 def text(file):
@@ -139,23 +158,6 @@ def operation_us(said):
     return float(line[1])
 
 
-def judged(bench, file):
-    """What perf finds in a recording of either tool: the event's samples and lost samples, and LOST records in the stream."""
-    stats = output([bench.perf, "report", "--stats", "-i", file])
-    head, _, event = stats.partition(f"{EVENT} stats:")
-    if not event:
-        raise Refusal(f"`perf report --stats` says nothing about {EVENT}:\n{stats[-1000:]}")
-    samples, lost = count(event, "SAMPLE"), count(event, "LOST_SAMPLES")
-    if samples + lost == 0:
-        raise Refusal(f"nothing of {EVENT} was recorded:\n{stats[-1000:]}")
-    return {"samples": samples, "lost": lost, "lost_records": count(head, "LOST")}
-
-
-def count(stats, kind):
-    line = re.search(rf"^\s*{kind} events:\s+(\d+)", stats, re.MULTILINE)
-    return int(line[1]) if line else 0
-
-
 def size(path):
     """Bytes of a recording, which is a folder under `perf record --threads`."""
     return sum(f.stat().st_size for f in path.iterdir()) if path.is_dir() else path.stat().st_size
@@ -165,18 +167,21 @@ def remove(path):
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def summary(who, of, bares, loops):
+def summary(who, of, bares, operations):
     """All measurements of one competitor, and what the table shows of them."""
-    operations = column(of, "operation_us")
-    found = {"operation_us": spread(operations)}
+    times = column(of, "operation_us")
+    found = {"operation_us": spread(times)}
     if who == "bare":
         return found
-    found["slowdown"] = ratio_interval(operations, column(bares, "operation_us"))
+    found["slowdown"] = ratio_interval(times, column(bares, "operation_us"))
     found["loss_percent"] = spread([100 * r["lost"] / (r["samples"] + r["lost"]) for r in of])
     found["bytes_per_sample"] = spread([bytes_per_sample(r) for r in of])
-    found["switches_per_operation"] = spread([(r["samples"] + r["lost"]) / loops for r in of])
-    found["rounds_without_loss"] = sum(r["lost"] == 0 and r["lost_records"] == 0 for r in of)
-    for name in ("samples", "lost", "lost_records", "file_bytes", "wall_s", "user_s", "sys_s", "peak_bytes"):
+    found["events_per_operation"] = spread([(r["samples"] + r["lost"]) / operations for r in of])
+    found["rounds_without_loss"] = sum(r["lost_in_all"] == 0 for r in of)
+    if "counted" in of[0]:
+        found["counted"] = spread(column(of, "counted"))
+        found["rounds_counted_right"] = sum(r["samples"] + r["lost_samples"] == r["counted"] for r in of)
+    for name in ("samples", "lost", "lost_samples", "lost_records", "lost_in_all", "throttled", "file_bytes", "wall_s", "user_s", "sys_s", "peak_bytes"):
         found[name] = spread(column(of, name))
     found["own_words"] = column(of, "own_words")
     return found
@@ -193,13 +198,13 @@ def bytes_per_sample(r):
 def differences(runs):
     """Where kymo's own account is not what perf finds in its file."""
     return [f"{who}, round {turn + 1}: its last line says {r['own_samples']} samples and {r['own_lost']} lost, its file "
-            f"{r['samples']} and {r['lost']}"
+            f"{r['samples']} and {r['lost_in_all']}"
             for who, of in runs.items() for turn, r in enumerate(of)
-            if "own_lost" in r and (r["own_samples"], r["own_lost"]) != (r["samples"], r["lost"])]
+            if "own_lost" in r and (r["own_samples"], r["own_lost"]) != (r["samples"], r["lost_in_all"])]
 
 
 def show(result, refused, rounds):
-    head = ["medians", "samples", "lost", "loss", "most lost", "rounds without", "file", "bytes/sample", "recorder", "switches/op",
+    head = ["medians", "samples", "lost", "loss", "most lost", "rounds without", "file", "bytes/sample", "recorder", "events/op",
             "us/op", "slowdown", "95 % interval"]
     rows = []
     for who, found in result.items():
@@ -212,9 +217,21 @@ def show(result, refused, rounds):
             who, f"{found['samples']['median']:.0f}", f"{found['lost']['median']:.0f}", f"{found['loss_percent']['median']:.2f} %",
             f"{found['loss_percent']['max']:.2f} %", f"{found['rounds_without_loss']} of {rounds}",
             megabytes(found["file_bytes"]["median"]), f"{found['bytes_per_sample']['median']:.0f}", seconds(found["wall_s"]["median"]),
-            f"{found['switches_per_operation']['median']:.2f}", operation, f"{slowdown[0]:.2f}", f"{slowdown[1]:.2f} .. {slowdown[2]:.2f}"])
+            f"{found['events_per_operation']['median']:.2f}", operation, f"{slowdown[0]:.2f}", f"{slowdown[1]:.2f} .. {slowdown[2]:.2f}"])
     rows += [[who, "cannot", *[""] * 11] for who in refused]
     table(head, rows)
+
+
+def show_counts(result):
+    """Whether all that happened is in the file, as a sample or as lost."""
+    rows = []
+    for who, found in result.items():
+        if who != "bare":
+            right, rounds = found["rounds_counted_right"], len(found["counted"]["values"])
+            both = [a + b for a, b in zip(found["samples"]["values"], found["lost_samples"]["values"])]
+            off = max(abs(a - b) for a, b in zip(both, found["counted"]["values"]))
+            rows.append([who, f"{statistics.median(both):.0f}", f"{found['counted']['median']:.0f}", f"{right} of {rounds}", off])
+    table(["medians", "samples + lost", "perf stat counted", "rounds equal", "most off"], rows)
 
 
 def compare(runs):
