@@ -86,6 +86,11 @@ race_once() {
         race attach --threads 20 &&
         race spawn --threads 200 &&
         race storm --loops 2000 --only 'perf,kymo,kymo --raw-stacks' &&
+        race storm --variant packed --loops 500 --only kymo &&
+        race storm --variant forks --loops 50 --only kymo &&
+        race storm --variant threads --threads 50 --loops 20 --only kymo &&
+        race storm --variant busy --loops 2000 --only perf,kymo | tee "$scratch/race" &&
+        ! grep -q 'DIFFER' "$scratch/race" &&
         race stat --loops 500 --threads 100
 }
 

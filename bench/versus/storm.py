@@ -65,6 +65,8 @@ def run(bench, args):
     differing = differences(runs)
     for words in differing:
         print(f"THE ACCOUNTS DIFFER: {words}")
+    for words in miscounts(runs):
+        print(f"THE COUNTS DIFFER: {words}")
     show(result, refused, rounds)
     if variant.counted:
         show_counts(result)
@@ -201,6 +203,13 @@ def differences(runs):
             f"{r['samples']} and {r['lost_in_all']}"
             for who, of in runs.items() for turn, r in enumerate(of)
             if "own_lost" in r and (r["own_samples"], r["own_lost"]) != (r["samples"], r["lost_in_all"])]
+
+
+def miscounts(runs):
+    """Where a file does not have all that happened, as samples and as lost ones."""
+    return [f"{who}, round {turn + 1}: {r['samples']} samples and {r['lost_samples']} lost, {r['counted']} counted"
+            for who, of in runs.items() for turn, r in enumerate(of)
+            if "counted" in r and r["samples"] + r["lost_samples"] != r["counted"]]
 
 
 def show(result, refused, rounds):

@@ -269,11 +269,11 @@ fn storm() {
     if !ready("bench::storm", &[Need::Root]) {
         return;
     }
-    let said = kymo().succeed([&STORM[..], &["--size", "0", "--json"]].concat());
+    let said = kymo().succeed([&STORM[..], &["--size", "0,8K", "--json"]].concat());
     let found: Value = serde_json::from_str(&said.stdout).expect("JSON");
     assert_eq!((found["schema"].as_str(), found["schema_version"].as_u64()), (Some("kymo-bench"), Some(1)));
     let kinds = found["kinds"].as_array().expect("kinds");
-    assert_eq!(kinds.len(), 1);
+    assert_eq!(kinds.len(), 3, "no stack, reduced, raw");
     for kind in kinds {
         let steps = kind["steps"].as_array().expect("steps");
         assert_eq!(steps.len(), 1, "one rate was asked for");
