@@ -5,6 +5,7 @@ use crate::scope::{self, Choice, Facts, Scope, Whom};
 use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
+use rustix::process::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
@@ -134,6 +135,10 @@ impl Plan {
         }
         let (ring_pages, ring_may_shrink) = match options.ring_pages {
             Some(pages) => (pages, false),
+            // Larger rings mean fewer wakeups, which are context switches with stacks of their own; only root may have what it likes.
+            None if matches!(options.call_graph, CallGraph::Dwarf { .. }) && geteuid().is_root() => {
+                (STACKS_SHARE * default_ring_pages(), true)
+            }
             None => (default_ring_pages(), true),
         };
         if options.overload == Overload::Pause {
@@ -308,6 +313,9 @@ fn few_samples(ring_pages: usize, call_graph: CallGraph) -> Option<String> {
         holds(enough)
     ))
 }
+
+/// Rings for samples with stacks are so many times larger.
+const STACKS_SHARE: usize = 4;
 
 /// `kernel.perf_event_mlock_kb` minus the control page, rounded down to a power of two.
 fn default_ring_pages() -> usize {

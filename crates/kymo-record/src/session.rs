@@ -39,6 +39,8 @@ use std::sync::{Arc, Barrier};
 const QUEUE_BYTES: usize = 128 << 20;
 /// So many buffers one drain's queue has places for, at least, if there are so many.
 const QUEUED_BUFFERS: usize = 64;
+/// A ring of so many bytes has buffers of half its size: they hold any record.
+const LARGE_RING: usize = 256 << 10;
 /// Places for notes on their way to the writer.
 const NOTES: usize = 16;
 
@@ -251,11 +253,13 @@ impl Session {
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
         let ring_bytes = self.plan.ring_pages * sys::page_size();
+        // Drains are woken when a quarter is full.
+        let buffer_bytes = if ring_bytes < LARGE_RING { ring_bytes } else { ring_bytes / 2 };
         let rings = self.rings.len();
         let overload = self.plan.options.overload;
         let buffers = match self.plan.options.max_memory_bytes {
-            None => (QUEUE_BYTES / ring_bytes.max(1)).max(4 * rings),
-            Some(most) => buffers_within(most, rings, ring_bytes)?,
+            None => (QUEUE_BYTES / buffer_bytes.max(1)).max(4 * rings),
+            Some(most) => buffers_within(most, rings, ring_bytes, buffer_bytes)?,
         };
         // Samples with stacks can come at a gigabyte per second from the start: faster than memory can be had meanwhile.
         let ready = if matches!(self.plan.options.call_graph, CallGraph::Dwarf { .. }) {
@@ -264,7 +268,7 @@ impl Session {
             4 * rings
         };
         let shared = Shared {
-            pool: Pool::new(buffers, ring_bytes, ready).map_err(&bells)?,
+            pool: Pool::new(buffers, buffer_bytes, ready).map_err(&bells)?,
             round: RoundNumber::default(),
             ticks: Ticks::default(),
             stop: AtomicBool::new(false),
@@ -420,9 +424,9 @@ impl Session {
 }
 
 /// How many buffers, each with its small ones, rings leave room for.
-fn buffers_within(most: u64, rings: usize, ring_bytes: usize) -> Result<usize, Error> {
+fn buffers_within(most: u64, rings: usize, ring_bytes: usize, buffer_bytes: usize) -> Result<usize, Error> {
     let taken = (rings * ring_bytes) as u64;
-    let each = Pool::bytes_of(1, ring_bytes);
+    let each = Pool::bytes_of(1, buffer_bytes);
     let buffers = usize::try_from(most.saturating_sub(taken) / each.max(1)).unwrap_or(usize::MAX);
     let least = 2 * rings;
     if buffers < least {
@@ -441,13 +445,13 @@ mod tests {
     fn memory() {
         let (rings, ring_bytes) = (4, 512 << 10);
         let most = 64 << 20;
-        let buffers = buffers_within(most, rings, ring_bytes).unwrap();
+        let buffers = buffers_within(most, rings, ring_bytes, ring_bytes).unwrap();
         // A buffer and its quarter of small ones.
         let used = |buffers: usize| (rings * ring_bytes + buffers * (ring_bytes + ring_bytes / 4)) as u64;
         assert!(used(buffers) <= most && used(buffers + 1) > most);
-        let error = buffers_within(2 << 20, rings, ring_bytes).unwrap_err().to_string();
+        let error = buffers_within(2 << 20, rings, ring_bytes, ring_bytes).unwrap_err().to_string();
         let needed = used(2 * rings);
         assert!(error.contains(&format!("need {needed} bytes")), "{error}");
-        assert_eq!(buffers_within(needed, rings, ring_bytes).unwrap(), 2 * rings);
+        assert_eq!(buffers_within(needed, rings, ring_bytes, ring_bytes).unwrap(), 2 * rings);
     }
 }

@@ -2,6 +2,7 @@
 use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
 use crate::mail::{Messages, Next};
+use crate::pool::Pool;
 use crate::round::Rounds;
 use crate::series::Series;
 use crate::sink::Sink;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// So much is written at most between two updates of the header, however busy the writer is.
 const PUBLISH_BYTES: u64 = 4 << 20;
+
+/// How long it rests when it has written all that was there.
+const NAP: Duration = Duration::from_millis(2);
 
 /// Nearly the most that an ordinary thread can be preferred.
 const WRITER_NICE: i32 = -19;
@@ -73,7 +77,8 @@ enum Task {
 }
 
 /// The next task. `rests`: rather a rest than to wait for one.
-fn next(messages: &mut Messages<Message>, series: Option<&mut Series>, rests: bool) -> Task {
+fn next(messages: &mut Messages<Message>, series: Option<&mut Series>, rests: bool, pool: &Pool) -> Task {
+    let mut napped = pool.is_short();
     loop {
         let deadline = series.as_ref().and_then(|series| series.deadline());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -86,8 +91,14 @@ fn next(messages: &mut Messages<Message>, series: Option<&mut Series>, rests: bo
             Next::Empty if rests => return Task::Rest,
             Next::Empty => {}
         }
-        if let Next::Item(message) = messages.wait(left) {
-            return Task::Message(message);
+        if napped {
+            if let Next::Item(message) = messages.wait(left) {
+                return Task::Message(message);
+            }
+        } else {
+            // What comes meanwhile wakes nobody, and is written together.
+            std::thread::sleep(left.map_or(NAP, |left| left.min(NAP)));
+            napped = true;
         }
     }
 }
@@ -125,7 +136,7 @@ impl WriterThread<'_> {
         let mut wanted = false;
         loop {
             let series = state.series.as_mut().filter(|_| !wanted);
-            let task = next(&mut messages, series, unpublished > 0);
+            let task = next(&mut messages, series, unpublished > 0, &self.shared.pool);
             let resting = matches!(task, Task::Rest);
             let message = match task {
                 Task::Message(message) => Some(message),

@@ -60,6 +60,8 @@ use worker::Worker;
 
 /// So long samples wait for rings on which nothing happens before those are looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How long it rests when it has done all that was there.
+const NAP: Duration = Duration::from_millis(1);
 /// Where real-time priority is not permitted: below the writer, above what is observed.
 const NICE: i32 = -18;
 
@@ -125,12 +127,21 @@ impl<'a> Reducer<'a> {
         }
         let _ = rustix::thread::set_name(c"reducer");
         let most = self.pool.count();
-        let mut asked = Instant::now();
+        let (mut asked, mut busy) = (Instant::now(), false);
         loop {
-            match messages.wait((self.order.held() > 0).then_some(PATIENCE)) {
+            let mut next = messages.take();
+            if matches!(next, Next::Empty) {
+                // Whoever wakes for each message makes two context switches of it, which may be two samples with their stacks.
+                if std::mem::take(&mut busy) && !self.pool.is_short() {
+                    std::thread::sleep(NAP);
+                }
+                next = messages.wait((self.order.held() > 0).then_some(PATIENCE));
+            }
+            match next {
                 Next::Item(message) => {
                     self.accept(message);
                     // What came meanwhile may be what others wait for.
+                    busy = true;
                     for _ in 0..self.pokes.len() {
                         let Next::Item(message) = messages.take() else { break };
                         self.accept(message);
