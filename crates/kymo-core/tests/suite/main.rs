@@ -1,0 +1,2 @@
+//! What can only be seen from outside: what the engines allocate.
+mod allocations;
