@@ -90,7 +90,7 @@ impl<P: Pmu> Engine<P> {
         for (seat, context) in kin.contexts() {
             let mut inner = context.lock();
             if shared.take_out(&mut inner, event).is_some() {
-                inner.lost_events();
+                // Clones stay alike: it is taken from all of them. (A kernel tells an original from its clones then.)
                 context.classify(&inner, shared.empty);
             }
             if !inner.set.has_family(&family) {

@@ -24,13 +24,6 @@ impl Inner {
         self.cloned = false;
         self.lineage = unique();
     }
-
-    /// After events were removed everywhere: an original is not any more what its clones were cloned from.
-    pub(super) fn lost_events(&mut self) {
-        if !self.cloned {
-            self.unclone();
-        }
-    }
 }
 
 /// The events of one task.

@@ -176,15 +176,20 @@ fn close_races_fork() {
     }
 }
 
-/// Checks that a closed event, which is not inherited any more, does not make the child something else than a clone.
+/// Checks that a close leaves a family alike: it takes the event from all of them, and from those that are forked later.
 #[test]
-fn a_closed_event_does_not_prevent_cloning() {
+fn a_close_leaves_contexts_alike() {
     let engine = engine(1, 0);
     let (mut parent, events) = counted(&engine, &[family(0), family(1)]);
+    let mut older = fork(&engine, &mut parent);
     engine.close(events[0]).expect("it is open");
-    let mut child = fork(&engine, &mut parent);
+    let mut younger = fork(&engine, &mut parent);
     enter(&engine, &mut parent);
-    assert_eq!(switch(&engine, &mut parent, &mut child), Switch::Exchanged);
+    assert_eq!(switch(&engine, &mut parent, &mut younger), Switch::Exchanged);
+    work(&engine, 10);
+    assert_eq!(switch(&engine, &mut younger, &mut older), Switch::Exchanged);
+    work(&engine, 20);
+    assert_eq!(value(&engine, events[1]), one(1, 10) + one(1, 20));
 }
 
 /// Checks that a grandchild whose parent died is still a clone of the root's context.
@@ -398,6 +403,21 @@ fn groups_take_turns() {
         assert_eq!(count, Count { value: 10 * one(source, 100), enabled_ns: 3000, running_ns: 1000 });
         assert_eq!(count.scaled(), Some(30 * one(source, 100)));
     }
+}
+
+/// Checks that a turn ends for the first group that counts, not for one before it that is disabled.
+#[test]
+fn a_disabled_group_takes_no_turn() {
+    let engine = engine(1, 1);
+    let (mut task, _) = counted(&engine, &[Attr { disabled: true, ..family(4) }]);
+    let events = [5, 6].map(|source| engine.open(&mut task, &[family(source)]).expect("a sound group")[0]);
+    enter(&engine, &mut task);
+    work(&engine, 10);
+    assert_eq!(engine.rotate(CPU), Ok(true));
+    work(&engine, 20);
+    assert_eq!(events.map(|event| value(&engine, event)), [one(5, 10), one(6, 20)]);
+    engine.close(events[0]).expect("it is open");
+    assert_eq!(engine.rotate(CPU), Ok(false), "nobody waits");
 }
 
 /// Checks that a group is started whole or not at all, and that software always counts.
