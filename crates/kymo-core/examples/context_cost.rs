@@ -72,4 +72,11 @@ fn main() {
     engine.open(&mut root, &[Attr::family(Source(0))]).expect("a sound event");
     let ns = cost(|| drop(black_box(engine.fork(&mut root, Child::Thread))));
     println!("fork and end of a task with 1 event: {ns:.0}");
+    let event = engine.open(&mut root, &[Attr::family(Source(0))]).expect("a sound event")[0];
+    let tasks: Vec<_> =
+        (0..10_000).map(|_| engine.fork(&mut root, Child::Thread).expect("it lives")).collect();
+    let begin = Instant::now();
+    const READS: u32 = 100;
+    (0..READS).for_each(|_| _ = black_box(engine.read(event)));
+    println!("read of a family of {}: {} us", tasks.len() + 1, (begin.elapsed() / READS).as_micros());
 }

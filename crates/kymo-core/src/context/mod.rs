@@ -26,6 +26,15 @@
 //! all, an event that is [`bound`](Attr::bound) to its task, a reader of numbers of single tasks. Then the counters of one are
 //! stopped and those of the other started, as everybody did it before; `model.rs` is that alone.
 //!
+//! # What is not as in a kernel
+//! - An original does not count the changes it went through: its lineage is a number that nobody else has, renewed at each change.
+//!   Clones copy it, and need no reference to an original that may be gone.
+//! - Counts that are exchanged are paired by event, not by position: a rotation changes positions.
+//! - A child takes the exec flags, like the state, from its parent's event: those of the opened event may be with any relative.
+//! - An exec that only used up a flag also makes the context unlike others, since the flag is part of what must be equal.
+//! - A close leaves a family alike, for it takes the event from everyone.
+//! - A group is opened whole, so a leader can never be in another context than those that join it.
+//!
 //! # Invariants
 //! - **I1** Each living task has exactly one context, and each context one task. It is on the CPU where its task is.
 //! - **I2** Contexts of one class hold children of the same events, enabled alike and waiting for an exec alike (once a walk that

@@ -9,7 +9,7 @@ pub(super) const WITH_COUNTS: u64 = 1;
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) set: Set,
-    /// A unique number: of the original as it is now, or of the original as it was when this was cloned from it.
+    /// A unique number: of this context as it is now, and of all that were cloned from it since it is so.
     pub(super) lineage: u64,
     pub(super) cloned: bool,
     /// How many readers forbid that it is exchanged.
