@@ -15,7 +15,11 @@ struct Work([AtomicU64; 2]);
 
 impl Work {
     fn work(&self, cpu: CpuId) {
-        self.0[cpu.0 as usize].fetch_add(1, Ordering::Relaxed);
+        self.work_long(cpu, 1);
+    }
+
+    fn work_long(&self, cpu: CpuId, units: u64) {
+        self.0[cpu.0 as usize].fetch_add(units, Ordering::Relaxed);
     }
 
     fn done(&self) -> u64 {
@@ -67,7 +71,8 @@ fn switch_against_read(attr: Attr) {
         let worker = {
             let engine = engine.clone();
             thread::spawn(move || {
-                engine.pmu().work(CPU);
+                // More than what follows, so that nothing that follows can hide that it was met twice.
+                engine.pmu().work_long(CPU, 10);
                 let exchanged = engine.switch(CPU, &mut root, &mut child).unwrap();
                 engine.pmu().work(CPU);
                 (root, child, exchanged)
@@ -75,12 +80,12 @@ fn switch_against_read(attr: Attr) {
         };
         read(&engine, event);
         let (root, child, exchanged) = worker.join().unwrap();
-        assert_eq!(engine.read(event).unwrap().value, 2);
+        assert_eq!(engine.read(event).unwrap().value, 11);
         if attr.inherit_stat {
             let tasks = engine.read_tasks(event).unwrap();
             assert_eq!(
                 tasks.iter().map(|(_, count)| count.value).collect::<Vec<_>>(),
-                [1, 1],
+                [10, 1],
                 "{exchanged:?}"
             );
         } else {
