@@ -39,7 +39,7 @@ pub const PLACE_BYTES: u64 = 32;
 /// Where frames may begin.
 pub const FRAMES_AT: u64 = 4096;
 /// What a reader accepts at most: hundreds of thousands of tasks.
-pub const MAX_FRAME_BYTES: u64 = 256 << 20;
+pub const MAX_FRAME_BYTES: u64 = 64 << 20;
 /// Names are cut here, at a character.
 pub const MAX_NAME_BYTES: usize = 255;
 /// How many counters a group has at most.

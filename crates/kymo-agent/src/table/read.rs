@@ -42,7 +42,7 @@ pub struct Frame {
 /// A group and its living tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRow {
-    /// Unique in the process.
+    /// Unique in the process; 0: groups of this name that are gone.
     pub number: u64,
     /// As the program calls it.
     pub name: String,

@@ -6,7 +6,7 @@ use super::{Error, THREADS, Task};
 use crate::sys::fork;
 use kymo_core::context::{self, Attr, Child, Count, Engine, EventId};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,24 @@ pub(super) fn engine() -> &'static Engine<Counters> {
 
 /// All groups there are.
 static GROUPS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+/// The sums of groups that are gone, by name.
+static GONE: Mutex<BTreeMap<Cow<'static, str>, Gone>> = Mutex::new(BTreeMap::new());
+/// How many names are kept apart; what is gone besides is under one.
+const GONE_NAMES: usize = 256;
+const OTHERS: &str = "(other groups that ended)";
+
+/// What groups of one name had counted when they were gone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gone {
+    pub(super) spawned: u64,
+    pub(super) reading: Reading,
+}
+
+/// The groups that are gone, by name: without them the sum over all groups would not be the threads' CPU time.
+pub(super) fn gone() -> Vec<(Cow<'static, str>, Gone)> {
+    lock(&GONE).iter().map(|(name, gone)| (name.clone(), gone.clone())).collect()
+}
 
 /// A handle of tasks that are counted together: the tasks of a request, of a tenant, of a part of the program. Clones are the same
 /// group. It lives as long as a handle or a task of it.
@@ -176,16 +194,7 @@ impl Group {
         if fork::is_child() {
             return Err(Error::Forked);
         }
-        let members = lock(&self.inner.members);
-        let mut own = members.ended;
-        members.living.values().for_each(|stats| own.add(stats.own()));
-        drop(members);
-        let mut counts = Vec::new();
-        for &(counter, event) in &self.inner.events {
-            let value = engine().read(event)?.value;
-            counts.push((counter, counter.is_whole().then_some(value)));
-        }
-        Ok(Reading::new(own, counts))
+        self.inner.sums()
     }
 
     /// The tasks that live, by number, each with its numbers: all of them if the group is [`per_task`](GroupBuilder::per_task), else what
@@ -229,6 +238,30 @@ impl Inner {
 
     pub(super) fn is_per_task(&self) -> bool {
         self.per_task
+    }
+
+    fn sums(&self) -> Result<Reading, Error> {
+        let members = lock(&self.members);
+        let mut own = members.ended;
+        members.living.values().for_each(|stats| own.add(stats.own()));
+        drop(members);
+        let mut counts = Vec::new();
+        for &(counter, event) in &self.events {
+            let value = engine().read(event)?.value;
+            counts.push((counter, counter.is_whole().then_some(value)));
+        }
+        Ok(Reading::new(own, counts))
+    }
+
+    /// Its sums outlive it.
+    fn leave_sums(&mut self) {
+        let Ok(reading) = self.sums() else { return };
+        let spawned = lock(&self.members).spawned;
+        let mut all = lock(&GONE);
+        let known = all.contains_key(&self.name) || all.len() < GONE_NAMES;
+        let gone = all.entry(if known { self.name.clone() } else { OTHERS.into() }).or_default();
+        gone.spawned += spawned;
+        gone.reading = std::mem::take(&mut gone.reading).with(&reading);
     }
 
     pub(super) fn takes_threads(&self) -> bool {
@@ -286,6 +319,7 @@ impl Drop for Inner {
         if fork::is_child() {
             return;
         }
+        self.leave_sums();
         for &(_, event) in &self.events {
             // Open since build(), and closed nowhere else.
             let _ = engine().close(event);

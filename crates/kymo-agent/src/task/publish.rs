@@ -2,7 +2,7 @@
 //!
 //! A thread of its own waits in a pipe until somebody asks, and writes a frame. So it costs nothing while nobody looks, and tasks
 //! need not run for it. The child of a fork has no such thread, and writes nothing.
-use super::group::Group;
+use super::group::{Group, gone};
 use super::reading::Reading;
 use super::{Error, first_problem};
 use crate::sys::{clock, fork, memory_file};
@@ -88,7 +88,13 @@ extern "C" fn write_last() {
 
 impl Table {
     fn write(&self, last: bool) -> io::Result<()> {
-        let bytes = table::encode(&rows(last).map_err(io::Error::other)?);
+        let mut rows = rows(last).map_err(io::Error::other)?;
+        let mut bytes = table::encode(&rows);
+        if bytes.len() as u64 > table::MAX_FRAME_BYTES {
+            rows.problem = "too many tasks to tell of each; the sums of groups are whole".into();
+            rows.groups.iter_mut().for_each(|group| group.tasks.clear());
+            bytes = table::encode(&rows);
+        }
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let place = written.place(&bytes);
         let which = (place.number % 2) as usize;
@@ -119,13 +125,14 @@ fn rows(last: bool) -> Result<Frame, Error> {
     let mut groups = Vec::new();
     let mut all = Group::all();
     all.sort_unstable_by_key(Group::number);
-    for group in all {
+    // They are held to the end: what goes away meanwhile is not among those that are gone.
+    for group in &all {
         // Tasks before sums, so that no task has more than its group.
         let tasks = group.tasks()?.into_iter().map(|task| TaskRow {
             number: task.number,
             name: task.name,
             running: task.running,
-            own: own(&task.reading),
+            own: task.reading.own_numbers(),
             counts: counts(&task.reading),
         });
         let tasks = tasks.collect();
@@ -135,18 +142,30 @@ fn rows(last: bool) -> Result<Frame, Error> {
             name: group.name().into(),
             per_task: group.is_per_task(),
             spawned: group.population().0,
-            counters: sums.counts.iter().map(|(counter, _)| counter.to_string()).collect(),
-            own: own(&sums),
+            counters: counters(&sums),
+            own: sums.own_numbers(),
             counts: counts(&sums),
             tasks,
+        });
+    }
+    for (name, gone) in gone() {
+        groups.push(GroupRow {
+            number: 0,
+            name: name.into(),
+            per_task: true,
+            spawned: gone.spawned,
+            counters: counters(&gone.reading),
+            own: gone.reading.own_numbers(),
+            counts: counts(&gone.reading),
+            tasks: Vec::new(),
         });
     }
     let problem = first_problem().map_or_else(String::new, |problem| problem.to_string());
     Ok(Frame { time_ns: clock::monotonic_ns(), last, problem, groups })
 }
 
-fn own(reading: &Reading) -> [u64; 4] {
-    [reading.polls, reading.switches, reading.migrations, reading.uncounted]
+fn counters(reading: &Reading) -> Vec<String> {
+    reading.counts.iter().map(|(counter, _)| counter.to_string()).collect()
 }
 
 fn counts(reading: &Reading) -> Vec<Option<u64>> {

@@ -28,18 +28,26 @@ impl Reading {
     pub fn cpu_time(&self) -> Option<Duration> {
         self.get(Counter::CpuTime).map(Duration::from_nanos)
     }
+}
 
-    /// The sum with another, of the counts that this one has. What is unknown in either is unknown in the sum.
-    #[must_use]
-    pub fn plus(mut self, other: &Reading) -> Reading {
-        self.polls += other.polls;
-        self.switches += other.switches;
-        self.migrations += other.migrations;
-        self.uncounted += other.uncounted;
-        for (counter, count) in &mut self.counts {
-            *count = count.zip(other.get(*counter)).map(|(a, b)| a.wrapping_add(b));
+impl Reading {
+    /// The sum with another, of the counts that either has.
+    pub(super) fn with(mut self, other: &Reading) -> Reading {
+        let mut own = self.own_numbers();
+        own.iter_mut().zip(other.own_numbers()).for_each(|(sum, other)| *sum += other);
+        [self.polls, self.switches, self.migrations, self.uncounted] = own;
+        for &(counter, count) in &other.counts {
+            match self.counts.iter_mut().find(|(of, _)| *of == counter) {
+                Some((_, sum)) => *sum = sum.zip(count).map(|(sum, count)| sum.wrapping_add(count)),
+                None => self.counts.push((counter, count)),
+            }
         }
         self
+    }
+
+    /// Polls, switches, migrations, uncounted polls.
+    pub(super) fn own_numbers(&self) -> [u64; 4] {
+        [self.polls, self.switches, self.migrations, self.uncounted]
     }
 }
 

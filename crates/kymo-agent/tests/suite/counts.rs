@@ -231,3 +231,48 @@ fn hardware_counts_or_says_why_not() {
         }
     }
 }
+
+/// Checks that a table holds what groups counted that are gone, by name, beside those that live, and that it is the sum of all.
+#[test]
+fn a_published_table_keeps_what_is_gone() {
+    use kymo_agent::table;
+    use std::os::unix::fs::FileExt as _;
+    kymo_agent::task::publish().expect("memory for a table");
+    kymo_agent::task::publish().expect("once more changes nothing");
+    for _ in 0..3 {
+        let group = Group::builder("gone soon").count(Counter::Own(7)).build().expect("a group");
+        group.task("t").expect("a task").scope(|| count(7, 5)).expect("it runs");
+    }
+    let lives = Group::builder("gone soon").count(Counter::Own(7)).build().expect("a group");
+
+    // As another process would.
+    let fds = std::fs::read_dir("/proc/self/fd").expect("a /proc");
+    let is_table = |fd: &std::path::PathBuf| {
+        std::fs::read_link(fd).is_ok_and(|link| link.to_string_lossy().starts_with(table::LINK))
+    };
+    let tables: Vec<_> = fds.flatten().map(|fd| fd.path()).filter(is_table).collect();
+    let [path] = &tables[..] else { panic!("{tables:?}") };
+    let file = std::fs::File::open(path).expect("readable");
+    let header = || {
+        let mut bytes = [0; table::HEADER_BYTES];
+        file.read_exact_at(&mut bytes, 0).expect("a header");
+        table::header(&bytes).expect("a header")
+    };
+    assert_eq!(header().pid, std::process::id());
+    // More answers than there are places.
+    for _ in 0..5 {
+        let before = header().newest.map_or(0, |place| place.number);
+        std::fs::write(format!("/proc/self/fd/{}", header().request_fd), "?").expect("somebody listens");
+        let newest = || header().newest.filter(|place| place.number > before);
+        let place = std::iter::repeat_with(newest).find_map(|place| place).expect("an answer");
+        let mut bytes = vec![0; place.bytes as usize];
+        file.read_exact_at(&mut bytes, place.offset).expect("a frame");
+        assert!(table::checked(&place, &bytes));
+        let frame = table::frame(&bytes).expect("a frame");
+        let rows: Vec<_> = frame.groups.iter().filter(|group| group.name == "gone soon").collect();
+        let [living, gone] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((living.number, gone.number, gone.spawned), (lives.number(), 0, 3));
+        let own = gone.counters.iter().position(|counter| counter == "own:7").expect("counted");
+        assert_eq!((living.counts[own], gone.counts[own]), (Some(0), Some(15)));
+    }
+}

@@ -13,6 +13,7 @@
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
+//! | `kymo stat --tasks` | `tasks.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -35,5 +36,6 @@ mod record;
 mod scenario;
 mod scopes;
 mod table;
+mod tasks;
 mod tools;
 mod tree;

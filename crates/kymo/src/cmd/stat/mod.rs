@@ -18,6 +18,7 @@ mod output;
 mod repeat;
 mod run;
 mod table;
+mod tasks;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -86,7 +87,7 @@ pub(crate) struct StatArgs {
     #[arg(short = 'x', long = "field-separator", value_name = "SEP")]
     pub(super) separator: Option<String>,
     /// Print one JSON object per line, with perf's keys
-    #[arg(short = 'j', long = "json-output", conflicts_with = "separator")]
+    #[arg(short = 'j', long = "json-output", visible_alias = "json", conflicts_with = "separator")]
     pub(super) json: bool,
     /// Do not sum over CPUs
     #[arg(short = 'A', long, conflicts_with_all = ["per_thread", "per_core", "per_die", "per_socket", "per_node"])]
@@ -148,6 +149,13 @@ pub(crate) struct StatArgs {
     /// Obey commands (enable [EVENT], disable [EVENT], ping, stop) that come as lines on a descriptor or fifo; write "ack" to the second one for each
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
     pub(super) control: Option<ControlSpec>,
+    /// Show what the tasks inside a program use (async tasks, fibers, jobs), of one process or a command that counts them with kymo-agent; -v: all of them
+    #[arg(long, conflicts_with_all = [
+        "events", "tids", "all", "cpus", "cgroups", "for_each_cgroup", "repeat", "table", "summary", "timeout", "delay", "separator",
+        "no_aggr", "per_thread", "per_core", "per_die", "per_socket", "per_node", "detailed", "null", "no_inherit", "scope", "log_fd",
+        "accounting", "no_accounting", "pre", "post", "control",
+    ])]
+    pub(super) tasks: bool,
     /// Print what was decided
     #[arg(short, long)]
     pub(super) verbose: bool,
@@ -221,6 +229,9 @@ fn say(text: &str) {
 
 /// Counts, and ends as the command did.
 pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
+    if args.tasks {
+        return tasks::run(&args);
+    }
     if let Some(objection) = args.objection() {
         say(&objection);
         return Ok(ExitCode::from(exit::USAGE));
