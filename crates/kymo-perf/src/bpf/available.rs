@@ -12,6 +12,9 @@ use std::path::Path;
 /// The first pid namespace's inode: the same number on every Linux.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
+/// The same of cgroups.
+const FIRST_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
+
 const SYS_ADMIN: u64 = 1 << 21;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
@@ -168,6 +171,12 @@ fn same_ids(namespace: Option<u64>) -> Result<(), Unavailable> {
 /// Whether the ids that we see are the kernel's: without that, strangers would be followed.
 pub(super) fn ids_are_the_kernels() -> Result<(), Unavailable> {
     same_ids(pid_namespace())
+}
+
+/// Whether the cgroups that we see are the kernel's, from its first cgroup on.
+pub(super) fn cgroups_are_the_kernels() -> bool {
+    let inode = std::fs::metadata("/proc/self/ns/cgroup").ok().map(|meta| meta.ino());
+    inode == Some(FIRST_CGROUP_NAMESPACE)
 }
 
 /// Whether tasks can be followed here. Loads the least program and forgets it; well under a millisecond.

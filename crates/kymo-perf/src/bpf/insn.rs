@@ -28,8 +28,12 @@ pub(super) enum Helper {
     MapUpdate = 2,
     /// (map, key) -> 0 or a negative errno.
     MapDelete = 3,
+    /// () -> the number of the CPU.
+    CpuNumber = 8,
     /// () -> process id << 32 | thread id, in the first pid namespace.
     CurrentPidTgid = 14,
+    /// (level) -> the id of the running task's cgroup, or of the one above it at that level of the unified hierarchy; 0: it is above the level.
+    AncestorCgroupId = 123,
     /// (to, bytes, from) -> 0 or a negative errno; `to` is zeroed on failure.
     ReadKernel = 113,
 }
@@ -62,7 +66,9 @@ const MOVE: u8 = 0xbf;
 const MOVE_IMM: u8 = 0xb7;
 const ADD_IMM: u8 = 0x07;
 const AND_IMM: u8 = 0x57;
+const ADD: u8 = 0x0f;
 const SHIFT_LEFT: u8 = 0x6f;
+const SHIFT_LEFT_IMM: u8 = 0x67;
 const SHIFT_RIGHT_IMM: u8 = 0x77;
 const JUMP: u8 = 0x05;
 const JUMP_EQ: u8 = 0x1d;
@@ -114,6 +120,16 @@ impl Assembler {
     /// dst <<= src
     pub(super) fn shift_left(&mut self, dst: Reg, src: Reg) {
         self.push(SHIFT_LEFT, dst, src, 0, 0);
+    }
+
+    /// dst += src
+    pub(super) fn add(&mut self, dst: Reg, src: Reg) {
+        self.push(ADD, dst, src, 0, 0);
+    }
+
+    /// dst <<= bits
+    pub(super) fn shift_left_imm(&mut self, dst: Reg, bits: i32) {
+        self.push(SHIFT_LEFT_IMM, dst, R0, 0, bits);
     }
 
     /// dst >>= bits, zeros from above
@@ -176,6 +192,12 @@ impl Assembler {
     pub(super) fn load_map(&mut self, dst: Reg, map: i32) {
         self.push(LOAD_IMM_64, dst, Reg(PSEUDO_MAP_FD), 0, map);
         self.push(0, R0, R0, 0, 0);
+    }
+
+    /// dst = a number of 64 bits (two instructions' room)
+    pub(super) fn mov_imm64(&mut self, dst: Reg, value: u64) {
+        self.push(LOAD_IMM_64, dst, R0, 0, value as u32 as i32);
+        self.push(0, R0, R0, 0, (value >> 32) as u32 as i32);
     }
 
     /// R0 = helper(R1..R5); R1..R5 are lost
@@ -273,7 +295,10 @@ mod tests {
         a.load_map(R1, 5);
         a.call(Helper::ReadKernel);
         a.exit();
-        let expected: [[u8; 8]; 20] = [
+        a.add(R0, R1);
+        a.shift_left_imm(R2, 3);
+        a.mov_imm64(R3, 0x1_0000_0002);
+        let expected: [[u8; 8]; 24] = [
             [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
             [0xb7, 0x00, 0, 0, 0xff, 0xff, 0xff, 0xff],
             [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
@@ -294,6 +319,10 @@ mod tests {
             [0, 0, 0, 0, 0, 0, 0, 0],
             [0x85, 0, 0, 0, 113, 0, 0, 0],
             [0x95, 0, 0, 0, 0, 0, 0, 0],
+            [0x0f, 0x10, 0, 0, 0, 0, 0, 0],
+            [0x67, 0x02, 0, 0, 3, 0, 0, 0],
+            [0x18, 0x03, 0, 0, 2, 0, 0, 0],
+            [0, 0, 0, 0, 1, 0, 0, 0],
         ];
         assert_eq!(bytes(&a.finish()), expected);
     }

@@ -53,7 +53,7 @@
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
-//! the programs; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+//! the programs; `tally`: [`Tally`], which counts instead of following; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
 mod available;
 mod error;
@@ -63,6 +63,7 @@ mod insn;
 mod map;
 mod program;
 mod sys;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -72,3 +73,4 @@ pub use available::Unavailable;
 pub use error::BpfError;
 pub use ever::EverFollowed;
 pub use follow::{Follow, Follower, Options};
+pub use tally::{Counted, Tally};

@@ -77,7 +77,7 @@ impl Program {
 /// What the programs have in common.
 impl Assembler {
     /// R0 = address of map[*key], or 0
-    fn look_up(&mut self, map: i32, key: i16) {
+    pub(super) fn look_up(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
         self.call(Helper::MapLookup);
@@ -136,7 +136,13 @@ impl Assembler {
     }
 
     /// *slot = `bytes` bytes of a member of the struct at R3; R0 = 0 if it could be read
-    fn read_member(&mut self, slot: i16, bytes: i32, member: Member, wanted: &mut Vec<(usize, Member)>) {
+    pub(super) fn read_member(
+        &mut self,
+        slot: i16,
+        bytes: i32,
+        member: Member,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
         wanted.push((self.here(), member));
         self.add_imm(R3, member.described_offset()); // patched: the offset on this kernel
         self.stack_address(R1, slot);
@@ -175,7 +181,7 @@ impl Assembler {
     }
 
     /// the end of all programs at tracepoints
-    fn show(&mut self, end: Label) {
+    pub(super) fn show(&mut self, end: Label) {
         self.place(end);
         self.mov_imm(R0, SHOW_TO_OTHERS);
         self.exit();

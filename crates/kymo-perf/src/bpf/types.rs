@@ -14,6 +14,10 @@ pub(super) enum Member {
     Id,
     /// `task_struct.signal`: the address of what the threads of a process share.
     Signal,
+    /// `task_struct.nvcsw`: how often it has left its CPU because it waited.
+    Voluntary,
+    /// `task_struct.nivcsw`: how often because another was to run.
+    Involuntary,
     /// `signal_struct.live.counter`: how many threads of the process have not begun to exit.
     Live,
 }
@@ -24,6 +28,8 @@ impl Member {
         match self {
             Member::Id | Member::Live => 0,
             Member::Signal => 8,
+            Member::Voluntary => 16,
+            Member::Involuntary => 24,
         }
     }
 
@@ -32,6 +38,8 @@ impl Member {
         match self {
             Member::Id => (TASK_TYPE, PATH_0),
             Member::Signal => (TASK_TYPE, PATH_1),
+            Member::Voluntary => (TASK_TYPE, PATH_2),
+            Member::Involuntary => (TASK_TYPE, PATH_3),
             Member::Live => (SIGNAL_TYPE, PATH_0_0),
         }
     }
@@ -39,7 +47,7 @@ impl Member {
 
 /// The strings, each with its zero; a type names its string by byte position.
 const STRINGS: &[u8] =
-    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\0";
+    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0";
 const INT: u32 = 1;
 const TASK_STRUCT: u32 = 5;
 const PID: u32 = 17;
@@ -51,6 +59,11 @@ const FOLLOW: u32 = 55;
 const PATH_0: u32 = 62;
 const PATH_1: u32 = 66;
 const PATH_0_0: u32 = 70;
+const PATH_2: u32 = 76;
+const PATH_3: u32 = 80;
+const LONG: u32 = 84;
+const NVCSW: u32 = 89;
+const NIVCSW: u32 = 95;
 
 /// Type numbers, counted from 1 in the order below.
 const INT_TYPE: u32 = 1;
@@ -60,6 +73,7 @@ const SIGNAL_TYPE: u32 = 4;
 const ATOMIC_TYPE: u32 = 5;
 const PROTO_TYPE: u32 = 6;
 const FUNCTION_TYPE: u32 = 7;
+const LONG_TYPE: u32 = 8;
 
 /// Kinds of types, in the upper byte of a type's second word; the lower half is how many members follow.
 const KIND_INT: u32 = 1 << 24;
@@ -69,15 +83,18 @@ const KIND_FUNCTION: u32 = 12 << 24;
 const KIND_PROTO: u32 = 13 << 24;
 
 const SIGNED_32_BITS: u32 = 1 << 24 | 32;
+const UNSIGNED_64_BITS: u32 = 64;
 /// What a relocation asks for: the member's byte offset.
 const BYTE_OFFSET: u32 = 0;
 
 #[rustfmt::skip]
-const TYPES: [u32; 34] = [
+const TYPES: [u32; 44] = [
     INT, KIND_INT, 4, SIGNED_32_BITS,                       // int
-    TASK_STRUCT, KIND_STRUCT | 2, 16,                       // struct task_struct {
+    TASK_STRUCT, KIND_STRUCT | 4, 32,                       // struct task_struct {
         PID, INT_TYPE, 0,                                   //     int pid;
         SIGNAL, POINTER_TYPE, 64,                           //     struct signal_struct *signal; (at bit 64)
+        NVCSW, LONG_TYPE, 128,                              //     unsigned long nvcsw;
+        NIVCSW, LONG_TYPE, 192,                             //     unsigned long nivcsw;
     0, KIND_POINTER, SIGNAL_TYPE,                           // };
     SIGNAL_STRUCT, KIND_STRUCT | 1, 4,                      // struct signal_struct {
         LIVE, ATOMIC_TYPE, 0,                               //     struct { int counter; } live;
@@ -85,6 +102,7 @@ const TYPES: [u32; 34] = [
         COUNTER, INT_TYPE, 0,
     0, KIND_PROTO, INT_TYPE,                                // int follow()
     FOLLOW, KIND_FUNCTION, PROTO_TYPE,
+    LONG, KIND_INT, 8, UNSIGNED_64_BITS,                    // unsigned long
 ];
 
 /// The header's magic number, version 1, no flags; the header's length in bytes.
@@ -141,6 +159,11 @@ mod tests {
             (PATH_0, "0:0"),
             (PATH_1, "0:1"),
             (PATH_0_0, "0:0:0"),
+            (PATH_2, "0:2"),
+            (PATH_3, "0:3"),
+            (LONG, "long"),
+            (NVCSW, "nvcsw"),
+            (NIVCSW, "nivcsw"),
         ];
         for (at, name) in names {
             let found = STRINGS[at as usize..].split(|&b| b == 0).next().unwrap();

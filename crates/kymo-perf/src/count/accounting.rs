@@ -11,7 +11,7 @@ fn text(path: &Path) -> Option<String> {
 }
 
 /// The number behind a key of a text such as `cpu.stat` or `/proc/PID/io`: `key value` or `key: value unit`.
-fn value(text: &str, key: &str) -> Option<u64> {
+pub(super) fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?;
         rest.starts_with([' ', ':', '\t'])

@@ -16,6 +16,7 @@
 //! - **C3** With [`Binding::Cgroup`], counting begins at the exec although the events are on before: what the waiting child did until then is counted
 //!   by itself, by events that the kernel removes at the exec, and taken off.
 //! - **C4** Counts never go down between two readings, whatever threads and processes end in between.
+pub mod accounted;
 pub mod accounting;
 pub mod aggregate;
 #[cfg(test)]

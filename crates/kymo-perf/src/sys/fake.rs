@@ -406,7 +406,10 @@ impl Kernel for Fake {
             return Ok(words.len());
         };
         let own = &state.opened[index];
-        let members = state.live.values().map(|&index| &state.opened[index]);
+        // In the order in which they joined, not in that of their numbers.
+        let mut live: Vec<usize> = state.live.values().copied().collect();
+        live.sort_unstable();
+        let members = live.into_iter().map(|index| &state.opened[index]);
         let members: Vec<&Opened> = members.filter(|other| other.group == Some(own.fd)).collect();
         let answer = answer(own, &members, counts);
         let space =

@@ -11,6 +11,7 @@
 //! | commands to a recording that runs | `control.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
+//! | `kymo stat` | `stat.rs` |
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
@@ -35,6 +36,7 @@ mod real;
 mod record;
 mod scenario;
 mod scopes;
+mod stat;
 mod table;
 mod tasks;
 mod tools;

@@ -167,3 +167,51 @@ impl Basis {
         Some(Metric::ratio(rate, unit))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(kind: u32, config: u64) -> EventAttr {
+        EventAttr { kind, config, ..EventAttr::default() }
+    }
+
+    /// Checks what is computed on a machine with hardware counters: IPC, GHz, misses and idle cycles, each of its own modes.
+    #[test]
+    fn with_hardware_counters() {
+        let (clock, cycles) = (attr(Perf::SOFTWARE, Perf::SW_TASK_CLOCK), attr(Perf::HARDWARE, 0));
+        let instructions = attr(Perf::HARDWARE, 1);
+        let mut basis = Basis::default();
+        basis.add(&clock, 2e9);
+        basis.add(&cycles, 6e9);
+        basis.add(&attr(Perf::HARDWARE, 4), 1e9);
+        basis.add(&attr(Perf::HARDWARE, 2), 1e6);
+        basis.add(&attr(3, 0), 4e6);
+        let told = |attr: &EventAttr, value: f64| {
+            let metric = basis.metric(attr, value, 1e9).expect("something to compute");
+            format!("{} {}", metric.wide(), metric.unit)
+        };
+        assert_eq!(told(&clock, 2e9), "   2.000 CPUs utilized");
+        assert_eq!(told(&cycles, 6e9), "   3.000 GHz");
+        assert_eq!(told(&instructions, 9e9), "   1.50  insn per cycle");
+        assert_eq!(told(&attr(Perf::HARDWARE, 5), 5e7), "   5.00% of all branches");
+        assert_eq!(told(&attr(Perf::HARDWARE, 3), 2.5e5), "  25.00% of all cache refs");
+        assert_eq!(told(&attr(Perf::HARDWARE, 7), 3e9), "  50.00% frontend cycles idle");
+        assert_eq!(told(&attr(3, 0x1_0000), 1e6), "  25.00% of all L1-dcache accesses");
+        assert_eq!(told(&attr(Perf::HARDWARE, 4), 1e9), " 500.000 M/sec");
+        assert_eq!(told(&attr(Perf::SOFTWARE, 3), 3000.0), "   1.500 K/sec");
+        // Instructions of user mode are not compared with cycles of both.
+        let user = EventAttr { exclude_kernel: true, ..instructions };
+        assert_eq!(told(&user, 8e9), "   4.000 G/sec");
+    }
+
+    /// Checks that without a clock nothing is a rate, and that a time of nothing divides nothing.
+    #[test]
+    fn without_a_clock() {
+        let faults = attr(Perf::SOFTWARE, 2);
+        assert_eq!(Basis::default().metric(&faults, 5.0, 1e9), None);
+        let clock = attr(Perf::SOFTWARE, Perf::SW_TASK_CLOCK);
+        let metric = Basis::default().metric(&clock, 5.0, 0.0).expect("a clock has one");
+        assert_eq!(metric.bare(), "0.000");
+    }
+}

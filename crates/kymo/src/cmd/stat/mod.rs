@@ -119,6 +119,9 @@ pub(crate) struct StatArgs {
     /// How to bind events to a command: cgroup or inherit [default: cgroup where it is permitted, because a new thread then costs nothing]
     #[arg(long, value_name = "SCOPE", value_parser = ["cgroup", "inherit"])]
     pub(super) scope: Option<String>,
+    /// Where counts are read: auto takes what the kernel accounts anyway or can count where it happens, so that nothing is paid at a context switch, and events for the rest; perf takes events for all
+    #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "perf"])]
+    pub(super) source: String,
     /// Write there instead of to stderr
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,

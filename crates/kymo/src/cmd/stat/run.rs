@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use kymo_perf::cgroup::{self, OwnCgroup};
+use kymo_perf::count::accounted::{self, Accounted};
 use kymo_perf::count::accounting::Accounts;
 use kymo_perf::count::aggregate::{self, By, Place, Row, Topology};
-use kymo_perf::count::{Binding, Count, Counters};
+use kymo_perf::count::{Binding, Cell, Count, Counters};
 use kymo_perf::evlist::{OpenError, Request, Targets};
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
@@ -148,14 +149,17 @@ fn scale(event: &Event) -> f64 {
     if is_clock(event) { 1e-6 } else { event.selected.unit.as_ref().map_or(1.0, |unit| unit.scale) }
 }
 
-fn request(event: &Event, index: usize, first: usize, single: bool) -> Request {
+/// `chosen`: the events that are opened together, by index; a leader is among them.
+fn request(event: &Event, index: usize, chosen: &[usize], single: bool) -> Request {
     let selected = &event.selected;
     let mut attr = selected.attr.to_raw();
     if attr.config3 == 0 {
         attr.size = attr_zeroed().size;
     }
     Request {
-        leader: (selected.leader != index).then(|| selected.leader - first),
+        leader: (selected.leader != index)
+            .then(|| chosen.iter().position(|&other| other == selected.leader))
+            .flatten(),
         weak: selected.weak,
         cpus: selected.cpus.clone(),
         precise_max: selected.precise_max,
@@ -166,14 +170,24 @@ fn request(event: &Event, index: usize, first: usize, single: bool) -> Request {
 
 /// Events that are bound alike, and their counters.
 struct Part {
-    /// The index of the first.
-    first: usize,
+    /// Their indices.
+    events: Vec<usize>,
     counters: Counters,
+}
+
+/// Events that are counted without events at switches.
+struct Free {
+    /// Their indices.
+    events: Vec<usize>,
+    /// `None` if it failed: they are not counted then.
+    accounted: Option<Accounted>,
 }
 
 /// The counters of a run.
 struct Open {
     parts: Vec<Part>,
+    /// Before the cgroup, which can go when it has.
+    free: Option<Free>,
     cgroup: Option<OwnCgroup>,
     /// Whose accounts are read.
     accounts: Whose,
@@ -203,19 +217,42 @@ impl Whose {
 }
 
 impl Open {
-    fn enable(&self) -> anyhow::Result<()> {
-        self.parts.iter().try_for_each(|part| part.counters.enable()).context("failed to enable the events")
+    fn enable(&mut self) -> anyhow::Result<()> {
+        let accounted = self.free.as_mut().and_then(|free| free.accounted.as_mut());
+        let on = accounted.map_or(Ok(()), Accounted::enable);
+        on.and_then(|()| self.parts.iter().try_for_each(|part| part.counters.enable()))
+            .context("failed to enable the events")
+    }
+
+    /// The command has executed.
+    fn begun(&mut self) {
+        let Some(free) = &mut self.free else { return };
+        if let Some(Err(error)) = free.accounted.as_mut().map(Accounted::begun) {
+            say(&format!(
+                "the kernel's programs did not see the command begin ({error}), so nothing is counted by them; count with --source perf"
+            ));
+            free.accounted = None;
+        }
     }
 
     fn disable(&self) -> anyhow::Result<()> {
         self.parts.iter().try_for_each(|part| part.counters.disable()).context("failed to disable the events")
     }
 
-    fn rows(&self, by: By, topology: &Topology) -> anyhow::Result<Vec<Option<Vec<Row>>>> {
-        let mut rows = Vec::new();
+    fn rows(&self, count: usize, by: By, topology: &Topology) -> anyhow::Result<Vec<Option<Vec<Row>>>> {
+        let mut rows = vec![None; count];
         for part in &self.parts {
             let reading = part.counters.read().context("failed to read the counters")?;
-            rows.extend(reading.into_iter().map(|cells| Some(aggregate::rows(&cells?, by, topology))));
+            for (&event, cells) in part.events.iter().zip(reading) {
+                rows[event] = cells.map(|cells| aggregate::rows(&cells, by, topology));
+            }
+        }
+        if let Some(free) = &self.free {
+            let cells = free.accounted.as_ref().map(Accounted::read).unwrap_or_default();
+            let cells = cells.iter().map(Vec::as_slice).chain(std::iter::repeat(&[] as &[Cell]));
+            for (&event, cells) in free.events.iter().zip(cells) {
+                rows[event] = Some(aggregate::rows(cells, by, topology));
+            }
         }
         Ok(rows)
     }
@@ -250,12 +287,12 @@ impl Counting<'_> {
             let binding = Binding::Tasks { inherit: follow, on_exec: false };
             let mut processes: Vec<i32> = args.pids.clone();
             processes.extend(args.tids.iter().filter_map(|&tid| proc::process_of(tid)));
-            let parts = self.parts(|_| Ok((Targets::per_thread(self.tasks()?), binding)))?;
-            return Ok(Open { parts, cgroup: None, accounts: Whose::Processes(processes) });
+            let parts = self.parts(&self.every(), |_| Ok((Targets::per_thread(self.tasks()?), binding)))?;
+            return Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Processes(processes) });
         }
         if args.in_cgroups() {
             let mut named = None;
-            let parts = self.parts(|name| match name {
+            let parts = self.parts(&self.every(), |name| match name {
                 Some(name) => {
                     let (path, directory) = cgroup::existing(name)?;
                     named.get_or_insert(path);
@@ -265,21 +302,21 @@ impl Counting<'_> {
             })?;
             let one = args.cgroups.len() + args.for_each_cgroup.len() == 1;
             let accounts = named.filter(|_| one).map_or(Whose::Nobody, Whose::Cgroup);
-            return Ok(Open { parts, cgroup: None, accounts });
+            return Ok(Open { parts, free: None, cgroup: None, accounts });
         }
         if args.wide() {
             let everyone = || -> anyhow::Result<Vec<i32>> {
                 let processes = proc::processes().context("failed to list /proc")?;
                 Ok(processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect())
             };
-            let parts = self.parts(|_| {
+            let parts = self.parts(&self.every(), |_| {
                 if args.per_thread {
                     let binding = Binding::Tasks { inherit: follow, on_exec: false };
                     return Ok((Targets::per_thread(everyone()?), binding));
                 }
                 Ok((Targets::system(&self.cpus), Binding::Cpus))
             })?;
-            return Ok(Open { parts, cgroup: None, accounts: Whose::Machine });
+            return Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Machine });
         }
         let child = child.context("nothing to count in")?;
         self.of_command(child, follow)
@@ -308,36 +345,69 @@ impl Counting<'_> {
         }
         let on_exec = args.delay.unwrap_or(0) == 0;
         let binding = Binding::Tasks { inherit: follow, on_exec };
-        let parts = self.parts(|_| Ok((Targets::per_thread(vec![child]), binding)))?;
-        Ok(Open { parts, cgroup: None, accounts: Whose::Nobody })
+        let parts = self.parts(&self.every(), |_| Ok((Targets::per_thread(vec![child]), binding)))?;
+        Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Nobody })
     }
 
     fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
         let cgroup = OwnCgroup::create()?;
         let delayed = self.args.delay.unwrap_or(0) != 0;
+        let free = self.free(&cgroup, child);
+        let rest: Vec<usize> = match &free {
+            Some(free) => self.every().into_iter().filter(|event| !free.events.contains(event)).collect(),
+            None => self.every(),
+        };
         let binding = Binding::Cgroup { child: (!delayed).then_some(child) };
-        let parts = self.parts(|_| Ok((Targets::cgroup(cgroup.fd(), &self.cpus), binding)))?;
+        let parts = self.parts(&rest, |_| Ok((Targets::cgroup(cgroup.fd(), &self.cpus), binding)))?;
         cgroup.add(child)?;
         let accounts = Whose::Cgroup(cgroup.path().to_owned());
-        Ok(Open { parts, cgroup: Some(cgroup), accounts })
+        Ok(Open { parts, free, cgroup: Some(cgroup), accounts })
     }
 
-    /// Opens the events, those of the same cgroup together; `bind` says where to those of a cgroup.
+    /// Counting that costs nothing at a switch, for those events that permit it, where the kernel does.
+    fn free(&self, cgroup: &OwnCgroup, child: i32) -> Option<Free> {
+        let args = self.args;
+        let delayed = args.delay.unwrap_or(0) != 0;
+        if args.source == "perf" || delayed || args.control.is_some() || !matches!(args.by(), By::All) {
+            return None;
+        }
+        let every = self.every();
+        let requests: Vec<Request> =
+            every.iter().map(|&index| request(&self.events[index], index, &every, false)).collect();
+        let can = accounted::which(&requests);
+        let events: Vec<usize> = every.into_iter().filter(|&index| can[index]).collect();
+        if events.is_empty() {
+            return None;
+        }
+        let requests: Vec<Request> = events.iter().map(|&index| requests[index].clone()).collect();
+        match Accounted::open(&self.kernel, &requests, cgroup, child, &self.cpus) {
+            Ok(accounted) => Some(Free { events, accounted: Some(accounted) }),
+            Err(error) => {
+                if args.verbose {
+                    say(&format!("counting all by events of the cgroup: {error}"));
+                }
+                None
+            }
+        }
+    }
+
+    /// The indices of all events.
+    fn every(&self) -> Vec<usize> {
+        (0..self.events.len()).collect()
+    }
+
+    /// Opens the chosen events, those of the same cgroup together; `bind` says where to those of a cgroup.
     fn parts(
         &self,
+        chosen: &[usize],
         mut bind: impl FnMut(Option<&str>) -> anyhow::Result<(Targets, Binding)>,
     ) -> anyhow::Result<Vec<Part>> {
         let mut parts = Vec::new();
-        let mut first = 0;
-        while first < self.events.len() {
-            let name = self.events[first].cgroup.as_deref();
-            let alike = |event: &&Event| event.cgroup.as_deref() == name;
-            let count = self.events[first..].iter().take_while(alike).count();
-            let events = &self.events[first..first + count];
+        for chosen in chosen.chunk_by(|&a, &b| self.events[a].cgroup == self.events[b].cgroup) {
+            let name = self.events[chosen[0]].cgroup.as_deref();
             let single = self.args.control.is_some();
-            let numbered = events.iter().enumerate().map(|(at, event)| (at + first, event));
             let requests: Vec<Request> =
-                numbered.map(|(index, event)| request(event, index, first, single)).collect();
+                chosen.iter().map(|&index| request(&self.events[index], index, chosen, single)).collect();
             let (targets, binding) = bind(name)?;
             let descriptors = requests.len() * targets.cpus.len() * targets.tasks.len();
             let opened = Counters::open(&self.kernel, requests.clone(), targets, binding);
@@ -345,8 +415,7 @@ impl Counting<'_> {
             for note in counters.notes().iter().filter(|note| note.is_notable() || self.args.verbose) {
                 say(&note.to_string());
             }
-            parts.push(Part { first, counters });
-            first += count;
+            parts.push(Part { events: chosen.to_vec(), counters });
         }
         Ok(parts)
     }
@@ -362,12 +431,12 @@ impl Counting<'_> {
             true => None,
             false => Some(Workload::prepare(&args.command).context("failed to start the command")?),
         };
-        let open = self.open(workload.as_ref().map(Workload::pid))?;
+        let mut open = self.open(workload.as_ref().map(Workload::pid))?;
         if args.verbose {
             self.tell(&open);
         }
         let delay = args.delay.unwrap_or(0);
-        let by_exec = open.parts.iter().all(|part| part.counters.starts_by_itself());
+        let by_exec = open.free.is_none() && open.parts.iter().all(|part| part.counters.starts_by_itself());
         if delay == 0 && !by_exec {
             open.enable()?;
         }
@@ -380,6 +449,7 @@ impl Counting<'_> {
             let end = End::NotStarted { command, source };
             return Ok(Run { rows: Vec::new(), elapsed_ns: 0, usage: None, accounts: before, end });
         }
+        open.begun();
         let mut pending = u64::try_from(delay).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
         if delay != 0 {
             say("Events disabled");
@@ -400,7 +470,7 @@ impl Counting<'_> {
             self.wait(workload.as_ref(), &watched, channel.as_deref(), soonest)?;
             let now = Instant::now();
             if let Some(channel) = channel.as_deref_mut()
-                && obey(channel, &open)?
+                && obey(channel, &mut open)?
             {
                 ended_by = Some(End::Done);
             }
@@ -442,15 +512,20 @@ impl Counting<'_> {
         }
         let elapsed = begin.elapsed();
         open.disable()?;
+        if let Some(accounted) = open.free.as_ref().and_then(|free| free.accounted.as_ref()) {
+            accounted.settle(&self.cpus);
+        }
         if interval.is_some() && pending.is_none() {
             self.tick(&open, &mut state, elapsed, output)?;
         }
-        let rows = open.rows(args.by(), &self.topology)?;
+        let rows = open.rows(self.events.len(), args.by(), &self.topology)?;
         // A command that only says how long to count is not what is counted.
         let counted = matches!(open.accounts, Whose::Cgroup(_) | Whose::Nobody) && !args.in_cgroups();
         let usage = workload.as_ref().and_then(Workload::usage).filter(|_| counted);
         let accounts = with_usage(open.accounts.read().since(&before), usage.as_ref());
-        if let Some(Err(error)) = open.cgroup.map(|cgroup| (drop(open.parts), cgroup.remove()).1) {
+        if let Some(Err(error)) =
+            open.cgroup.map(|cgroup| (drop(open.parts), drop(open.free), cgroup.remove()).2)
+        {
             say(&error.to_string());
         }
         let end = end.unwrap_or(End::Done);
@@ -465,23 +540,28 @@ impl Counting<'_> {
             }
             None => say("counting by events of tasks or CPUs"),
         }
+        let free = open.free.as_ref().and_then(|free| free.accounted.as_ref());
         let descriptors: usize = open.parts.iter().map(|part| part.counters.descriptors()).sum();
-        say(&format!("{descriptors} event descriptors"));
+        say(&format!("{} event descriptors", descriptors + free.map_or(0, Accounted::descriptors)));
+        if let Some(free) = &open.free {
+            let names: Vec<&str> =
+                free.events.iter().map(|&index| self.events[index].selected.name.as_str()).collect();
+            say(&format!(
+                "read from the kernel's accounts, at no cost per switch: {} (--source perf counts them by events)",
+                names.join(", ")
+            ));
+        }
+        let at_exec = open.cgroup.is_some() && self.args.delay.unwrap_or(0) == 0;
         for part in &open.parts {
-            if open.cgroup.is_some()
-                && !part.counters.knows_before_exec()
-                && self.args.delay.unwrap_or(0) == 0
-            {
+            let some = (0..part.events.len()).any(|at| part.counters.has(at));
+            if some && at_exec && !part.counters.knows_before_exec() {
                 say(
                     "what the command's process did before its exec is counted, too: this kernel or these events do not tell it apart",
                 );
             }
-            for (at, event) in
-                self.events[part.first..].iter().enumerate().take_while(|(at, _)| *at < self.events.len())
-            {
-                if at < self.events.len() - part.first && !part.counters.has(at) {
-                    say(&format!("{} is not supported here", event.selected.name));
-                }
+            let absent = part.events.iter().enumerate().filter(|(at, _)| !part.counters.has(*at));
+            for (_, &index) in absent {
+                say(&format!("{} is not supported here", self.events[index].selected.name));
             }
         }
     }
@@ -534,7 +614,7 @@ impl Counting<'_> {
         at: Duration,
         output: &mut Output,
     ) -> anyhow::Result<()> {
-        let rows = open.rows(self.args.by(), &self.topology)?;
+        let rows = open.rows(self.events.len(), self.args.by(), &self.topology)?;
         let fresh = state.since(&rows);
         let time_ns = at.as_nanos() as u64;
         let elapsed = time_ns.saturating_sub(state.time_ns) as f64;
@@ -722,7 +802,7 @@ impl Intervals {
 }
 
 /// Does what came over the control channel. Whether counting is to end.
-fn obey(channel: &mut Channel, open: &Open) -> anyhow::Result<bool> {
+fn obey(channel: &mut Channel, open: &mut Open) -> anyhow::Result<bool> {
     let mut stop = false;
     for command in channel.take() {
         match command {

@@ -83,3 +83,55 @@ fn place(line: &Line) -> String {
         Place::Thread(task) => format!("{:>16}-{task:<8} ", line.comm),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cmd::stat::derived::Metric;
+
+    fn counted(value: Value) -> Line {
+        Line {
+            time_ns: None,
+            place: Place::All,
+            comm: String::new(),
+            cpus: 1,
+            event: "cycles".into(),
+            unit: String::new(),
+            value,
+            fraction: false,
+            running_ns: 2.0,
+            enabled_ns: 3.0,
+            noise: None,
+            metric: Some(Metric { value: 3.0, digits: 3, suffix: "", unit: "GHz".into() }),
+            cgroup: None,
+        }
+    }
+
+    /// Checks the columns of perf 6.1: a count of a part of the time with its share, repetitions with their error, places, and what was not
+    /// counted.
+    #[test]
+    fn columns() {
+        let shared = counted(Value::Number(1500.0));
+        let expected = "              1500      cycles                           #    3.000 GHz                      (66.67%)";
+        assert_eq!(line(&shared, 4), expected);
+        let mut repeated = Line { noise: Some(1.5), enabled_ns: 2.0, ..shared.clone() };
+        assert!(
+            line(&repeated, 4).ends_with("GHz                      ( +-  1.50% )"),
+            "{}",
+            line(&repeated, 4)
+        );
+        repeated.noise = Some(0.0);
+        assert!(line(&repeated, 4).ends_with("GHz                    "));
+        let none = line(&Line { metric: None, ..counted(Value::NotCounted) }, 4);
+        assert_eq!(none, format!("     <not counted>      {:60}", "cycles"));
+        for (place, prefix) in [
+            (Place::Cpu(3), "CPU3       "),
+            (Place::Core(0, 0, 1), "S0-D0-C1           1 "),
+            (Place::Socket(0), "S0        1 "),
+            (Place::Thread(77), "                -77       "),
+        ] {
+            let placed = line(&Line { place, ..shared.clone() }, 4);
+            assert_eq!(placed, format!("{prefix}{expected}"));
+        }
+    }
+}

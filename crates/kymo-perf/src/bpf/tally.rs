@@ -1,0 +1,260 @@
+//! [`Tally`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
+//!
+//! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone costs a switch 5 to 14 %
+//! (`docs/design/0004-contexts-and-stat.md`). Here events are open on CPUs, where they stay, and only for what happens seldom (page faults,
+//! migrations): each hit runs a program that adds one if the cgroup is ours. Switches the kernel counts in each task anyway; a
+//! program at the exit of a thread adds up what it has.
+//!
+//! ```text
+//!  task_rename --------> rename: is it the child, and its exec? then BEGUN, and BASE = its switches so far
+//!  sched_process_exit -> exit:   in our cgroup?                 then SWITCHES += its switches, EXITS += 1
+//!  page-faults on CPU -> hit:    in our cgroup, and BEGUN?      then HITS[event] += 1     (no sample is written)
+//! ```
+//! Words are per CPU and in lines of their own, except for BEGUN and BASE; we read them without a system call.
+use super::attach::load;
+use super::available::{cgroups_are_the_kernels, ids_are_the_kernels};
+use super::error::BpfError;
+use super::insn::{Assembler, FP, Helper, Label, R0, R1, R3, R6, R7, R8};
+use super::program::Program;
+use super::sys::{self, MapFd, ProgramKind, Shared};
+use super::types::{Member, TaskTypes};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// Words of a line: one for switches, one for exits, the rest for hits.
+const LINE: u32 = 8;
+/// A line has `1 << LINE_BITS` words.
+const LINE_BITS: i32 = 3;
+/// In the first line: the command has executed.
+const BEGUN: u32 = 0;
+/// In the first line: how often it had been switched away from before.
+const BASE: u32 = 1;
+/// In the line of a CPU.
+const SWITCHES: u32 = 0;
+const EXITS: u32 = 1;
+const HITS: u32 = 2;
+
+/// On the stack of the programs.
+const KEY: i16 = -4;
+const FIRST: i16 = -16;
+const SECOND: i16 = -24;
+
+/// What was counted until now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The command has executed, so that counts have begun.
+    pub begun: bool,
+    /// Switches away from threads that have exited, without the last one of each, by which it left for good.
+    pub switches: u64,
+    /// Switches of the command's process before its exec; they are in its own count, too.
+    pub base: u64,
+    /// Threads that have exited.
+    pub exits: u64,
+    /// Hits of the events, in the order of their numbers.
+    pub hits: Vec<u64>,
+}
+
+/// Counts in a cgroup. Dropping it ends that.
+#[derive(Debug)]
+pub struct Tally {
+    // First, so that they are detached before the memory goes.
+    _links: Vec<OwnedFd>,
+    /// One for each event.
+    programs: Vec<OwnedFd>,
+    words: Shared,
+    cpus: u32,
+}
+
+/// Which cgroup, as programs know it.
+#[derive(Clone, Copy, Debug)]
+struct Whose {
+    id: u64,
+    level: i32,
+}
+
+impl Tally {
+    /// At most so many events.
+    pub const EVENTS: usize = (LINE - HITS) as usize;
+
+    /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child` on; `events` is the number of events that will
+    /// get a [`Tally::program`].
+    ///
+    /// # Errors
+    /// [`BpfError`]: why it is not possible here. Cgroups must be those of the unified hierarchy, seen from its top.
+    pub fn start(path: &Path, child: i32, events: usize) -> Result<Tally, BpfError> {
+        ids_are_the_kernels().map_err(BpfError::Unavailable)?;
+        let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
+        let whose = find(path).map_err(unseen)?;
+        let cpus = possible_cpus();
+        let entries = (cpus + 1) * LINE;
+        let (map, words) = sys::create_shared(entries, sys::name("kymo_tally"))
+            .map_err(|cause| BpfError::Map { what: "counts", entries, cause })?;
+        let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
+        let mut links = Vec::new();
+        let points: [(&'static str, &CStr, Program); 2] = [
+            ("kymo_tally_exec", c"task_rename", rename(&map, whose, child)),
+            ("kymo_tally_exit", c"sched_process_exit", exit(&map, whose)),
+        ];
+        for (name, point, program) in points {
+            let loaded = load(ProgramKind::RawTracepoint, name, &program, Some(&types))?;
+            let link = sys::open_raw_tracepoint(point, loaded.as_fd());
+            links.push(link.map_err(|cause| BpfError::Attach {
+                program: name,
+                point: point.to_string_lossy().into_owned(),
+                cause,
+            })?);
+        }
+        let programs = (0..events.min(Tally::EVENTS) as u32)
+            .map(|event| load(ProgramKind::PerfEvent, "kymo_tally_hit", &hit(&map, whose, event), None));
+        let programs = programs.collect::<Result<_, _>>()?;
+        Ok(Tally { _links: links, programs, words, cpus })
+    }
+
+    /// The program of an event: give it to events on every CPU that sample each hit ([`crate::sys::Kernel::set_bpf`]); they write no sample.
+    pub fn program(&self, event: usize) -> Option<BorrowedFd<'_>> {
+        self.programs.get(event).map(AsFd::as_fd)
+    }
+
+    /// All events have their programs and keep them.
+    pub fn bound(&mut self) {
+        self.programs.clear();
+    }
+
+    /// What was counted until now.
+    pub fn read(&self) -> Counted {
+        // Relaxed: counters; a reader that wants switches and exits to fit reads twice and compares the exits.
+        let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
+        let sum = |slot: u32| (1..=self.cpus).map(|line| word(line * LINE + slot)).fold(0, u64::wrapping_add);
+        Counted {
+            begun: word(BEGUN) != 0,
+            switches: sum(SWITCHES),
+            base: word(BASE),
+            exits: sum(EXITS),
+            hits: (HITS..LINE).map(sum).collect(),
+        }
+    }
+}
+
+/// The id and the level of a cgroup of the unified hierarchy.
+fn find(path: &Path) -> io::Result<Whose> {
+    let stranger = |words: &'static str| io::Error::new(io::ErrorKind::Unsupported, words);
+    if !cgroups_are_the_kernels() {
+        return Err(stranger("this process is in a cgroup namespace, so its cgroups are not the kernel's"));
+    }
+    if !path.join("cgroup.events").exists() {
+        return Err(stranger("the cgroup is of an old hierarchy"));
+    }
+    // The hierarchy's top is the directory above which there is none of it.
+    let is_cgroup = |path: &Path| path.join("cgroup.procs").exists();
+    let level = path.ancestors().skip(1).take_while(|above| is_cgroup(above)).count();
+    Ok(Whose { id: std::fs::metadata(path)?.ino(), level: level as i32 })
+}
+
+/// CPUs that there can ever be: numbers that programs may see.
+fn possible_cpus() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = crate::cpu_list::parse(&text).last().copied();
+    last.or_else(|| crate::sys::online_cpus().last().copied()).map_or(1, |last| last + 1)
+}
+
+impl Assembler {
+    /// on to `end` unless the running task is in the cgroup; R6 stays
+    fn only_in(&mut self, whose: Whose, end: Label) {
+        let ours = self.label();
+        self.mov_imm(R1, whose.level);
+        self.call(Helper::AncestorCgroupId);
+        self.mov_imm64(R1, whose.id);
+        self.jump_if_same(R0, R1, ours);
+        self.jump(end);
+        self.place(ours);
+    }
+
+    /// the word of this slot in the line of this CPU += R7
+    fn add_to(&mut self, map: &MapFd, slot: u32) {
+        let beyond = self.label();
+        self.call(Helper::CpuNumber);
+        self.add_imm(R0, 1);
+        self.shift_left_imm(R0, LINE_BITS);
+        self.add_imm(R0, slot as i32);
+        self.store32(FP, KEY, R0);
+        self.look_up(map.number(), KEY);
+        self.jump_if(R0, 0, beyond); // no such CPU
+        self.atomic_add64(R0, 0, R7);
+        self.place(beyond);
+    }
+
+    /// R7 = switches of the task at R8
+    fn switches(&mut self, unread: Label, wanted: &mut Vec<(usize, Member)>) {
+        self.mov(R3, R8);
+        self.read_member(FIRST, 8, Member::Voluntary, wanted);
+        self.jump_unless(R0, 0, unread); // never: the task is there
+        self.mov(R3, R8);
+        self.read_member(SECOND, 8, Member::Involuntary, wanted);
+        self.jump_unless(R0, 0, unread);
+        self.load64(R7, FP, FIRST);
+        self.load64(R1, FP, SECOND);
+        self.add(R7, R1);
+    }
+}
+
+/// Runs at each hit of an event, in the task that made it.
+fn hit(map: &MapFd, whose: Whose, event: u32) -> Program {
+    let mut a = Assembler::new();
+    let end = a.label();
+    a.only_in(whose, end);
+    a.store32_imm(FP, KEY, BEGUN as i32);
+    a.look_up(map.number(), KEY);
+    a.jump_if(R0, 0, end); // never: the verifier wants it asked
+    a.load64(R0, R0, 0);
+    a.jump_if(R0, 0, end); // before the exec
+    a.mov_imm(R7, 1);
+    a.add_to(map, HITS + event);
+    a.place(end);
+    a.mov_imm(R0, 0); // no sample
+    a.exit();
+    Program { code: a.finish(), wanted: Vec::new() }
+}
+
+/// Runs in a task that is renamed, which an exec does just behind the point where events with `enable_on_exec` begin to count.
+fn rename(map: &MapFd, whose: Whose, child: i32) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let end = a.label();
+    a.mov(R6, R1); // R6 = the context
+    a.call(Helper::CurrentPidTgid);
+    a.shift_right_imm(R0, 32);
+    a.jump_unless(R0, child, end); // not the child
+    a.only_in(whose, end);
+    a.store32_imm(FP, KEY, BEGUN as i32);
+    a.look_up(map.number(), KEY);
+    a.jump_if(R0, 0, end); // never: the verifier wants it asked
+    a.load64(R1, R0, 0);
+    a.jump_unless(R1, 0, end); // a later one
+    a.store64_imm(R0, 0, 1);
+    a.load64(R8, R6, 0); // R8 = the task
+    a.switches(end, &mut wanted);
+    a.store32_imm(FP, KEY, BASE as i32);
+    a.look_up(map.number(), KEY);
+    a.jump_if(R0, 0, end);
+    a.store64(R0, 0, R7);
+    a.show(end);
+    Program { code: a.finish(), wanted }
+}
+
+/// Runs in a thread that exits.
+fn exit(map: &MapFd, whose: Whose) -> Program {
+    let (mut a, mut wanted) = (Assembler::new(), Vec::new());
+    let end = a.label();
+    a.mov(R6, R1); // R6 = the context
+    a.only_in(whose, end);
+    a.load64(R8, R6, 0); // R8 = the task
+    a.switches(end, &mut wanted);
+    a.add_to(map, SWITCHES);
+    a.mov_imm(R7, 1);
+    a.add_to(map, EXITS);
+    a.show(end);
+    Program { code: a.finish(), wanted }
+}

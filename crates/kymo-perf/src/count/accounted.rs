@@ -1,0 +1,308 @@
+//! Counts of a command in a cgroup of its own that cost nothing at a context switch: what the kernel accounts anyway is read there, and what
+//! happens seldom is counted where it happens ([`Tally`]).
+//!
+//! | event | where it is read | beside perf's number |
+//! |---|---|---|
+//! | `task-clock` | `cpu.stat` of the cgroup, less what the child used before its exec | with the end of each exit, which perf's events miss; without time stolen by interrupts or a hypervisor where the scheduler leaves it out |
+//! | `context-switches` | what each thread has when it exits, and the living | the same: without the last switch of a thread, by which it ends |
+//! | `cpu-migrations`, `page-faults`, `minor-faults`, `major-faults`, alignment and emulation faults | a program at each hit | the same |
+//!
+//! Nothing else can be had so. What is asked of user or kernel mode alone can be, where the event knows the mode: faults.
+use super::accounting::Accounts;
+use super::{Cell, Count};
+use crate::bpf::{BpfError, Tally};
+use crate::cgroup::OwnCgroup;
+use crate::evlist::{self, Engine, Evlist, OpenError, Request, Targets};
+use crate::sys::{ANY, Kernel, Perf, bindings, perf_event_attr};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How an event's count is had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    CpuTime,
+    Switches,
+    /// By the program of this number.
+    Hits(usize),
+}
+
+/// What an event is, if it can be had without events at switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    CpuTime,
+    Switches,
+    Seldom,
+}
+
+fn kind(attr: &perf_event_attr) -> Option<Kind> {
+    let all_modes = attr.exclude_user() == 0 && attr.exclude_kernel() == 0;
+    if attr.type_ != Perf::SOFTWARE || attr.pinned() == 1 || attr.exclusive() == 1 {
+        return None;
+    }
+    const SWITCHES: u64 = bindings::PERF_COUNT_SW_CONTEXT_SWITCHES as u64;
+    const SELDOM: [u64; 6] = [
+        bindings::PERF_COUNT_SW_CPU_MIGRATIONS as u64,
+        bindings::PERF_COUNT_SW_PAGE_FAULTS as u64,
+        bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN as u64,
+        bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ as u64,
+        bindings::PERF_COUNT_SW_ALIGNMENT_FAULTS as u64,
+        bindings::PERF_COUNT_SW_EMULATION_FAULTS as u64,
+    ];
+    match attr.config {
+        Perf::SW_TASK_CLOCK if all_modes => Some(Kind::CpuTime),
+        SWITCHES if all_modes => Some(Kind::Switches),
+        config if SELDOM.contains(&config) => Some(Kind::Seldom),
+        _ => None,
+    }
+}
+
+/// Which of the events can be had so: those that stand alone and are of the kinds above, as many as there are programs for.
+pub fn which(events: &[Request]) -> Vec<bool> {
+    let mut programs = 0;
+    let mut can = Vec::with_capacity(events.len());
+    for (index, event) in events.iter().enumerate() {
+        let alone = event.leader.is_none() && !events.iter().any(|other| other.leader == Some(index));
+        let possible = match kind(&event.attr).filter(|_| alone) {
+            Some(Kind::Seldom) => {
+                programs += 1;
+                programs <= Tally::EVENTS
+            }
+            Some(_) => true,
+            None => false,
+        };
+        can.push(possible);
+    }
+    can
+}
+
+/// Why it is not possible here.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountedError {
+    /// A program or map was refused, or the cgroup is of another kind.
+    #[error("{0}")]
+    Bpf(#[from] BpfError),
+    /// An event on CPUs was refused.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// A program could not be given to its event.
+    #[error("failed to give a program to an event: {0}")]
+    Bind(io::Error),
+    /// `cpu.stat` does not tell CPU time.
+    #[error("{} has no CPU time", .0.join("cpu.stat").display())]
+    NoCpuTime(PathBuf),
+}
+
+/// Counts of one command.
+#[derive(Debug)]
+pub struct Accounted {
+    sources: Vec<Source>,
+    kernel: Arc<dyn Kernel>,
+    seldom: Option<Evlist>,
+    tally: Tally,
+    /// The child's CPU time before its exec, until that is known.
+    before_exec: Option<Evlist>,
+    cgroup: PathBuf,
+    /// CPU time of the cgroup that is not the command's.
+    not_ours_ns: u64,
+    /// The largest sums so far: a thread that is about to exit is in neither of the two for a moment.
+    latest: Mutex<Vec<u64>>,
+}
+
+impl Accounted {
+    /// Opens what is needed for these events, each of which must be one that [`which`] says yes to.
+    ///
+    /// # Errors
+    /// Why it is not possible here; then events are to be used.
+    pub fn open(
+        kernel: &Arc<dyn Kernel>,
+        events: &[Request],
+        cgroup: &OwnCgroup,
+        child: i32,
+        cpus: &[u32],
+    ) -> Result<Accounted, AccountedError> {
+        let mut seldom = Vec::new();
+        let sources: Vec<Source> = events
+            .iter()
+            .map(|event| match kind(&event.attr) {
+                Some(Kind::CpuTime) => Source::CpuTime,
+                Some(Kind::Switches) => Source::Switches,
+                _ => {
+                    seldom.push(every_hit(event));
+                    Source::Hits(seldom.len() - 1)
+                }
+            })
+            .collect();
+        if Accounts::of_cgroup(cgroup.path()).cpu_ns.is_none() {
+            return Err(AccountedError::NoCpuTime(cgroup.path().to_owned()));
+        }
+        let mut tally = Tally::start(cgroup.path(), child, seldom.len())?;
+        let list = if seldom.is_empty() {
+            None
+        } else {
+            let count = seldom.len();
+            let plan = evlist::Plan { events: seldom, targets: Targets::system(cpus) };
+            let list = evlist::open(Arc::clone(kernel), plan, Engine::Auto)?;
+            for index in 0..count {
+                let Some(program) = tally.program(index) else { continue };
+                let mut at = 0;
+                let chosen = |_: &evlist::Event| {
+                    at += 1;
+                    at - 1 == index
+                };
+                list.set_bpf(program, chosen).map_err(AccountedError::Bind)?;
+            }
+            Some(list)
+        };
+        tally.bound();
+        let before_exec = if sources.contains(&Source::CpuTime) { clock_of(kernel, child)? } else { None };
+        Ok(Accounted {
+            latest: Mutex::new(vec![0; sources.len()]),
+            sources,
+            kernel: Arc::clone(kernel),
+            seldom: list,
+            tally,
+            before_exec,
+            cgroup: cgroup.path().to_owned(),
+            not_ours_ns: 0,
+        })
+    }
+
+    /// How many event descriptors are open.
+    pub fn descriptors(&self) -> usize {
+        self.seldom.iter().chain(&self.before_exec).map(Evlist::descriptors).sum()
+    }
+
+    /// Everything on, while the child still waits.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn enable(&mut self) -> io::Result<()> {
+        self.not_ours_ns = self.cpu_time_ns();
+        let lists = self.seldom.iter().chain(&self.before_exec);
+        lists.map(|list| list.enable(false)).fold(Ok(()), io::Result::and)
+    }
+
+    /// To be called when the child has executed the command: takes off what it used until then.
+    ///
+    /// # Errors
+    /// EIO if the kernel's programs did not see the exec, so that nothing was counted.
+    pub fn begun(&mut self) -> io::Result<()> {
+        if let Some(list) = self.before_exec.take() {
+            self.not_ours_ns += list.read()?.iter().map(|read| read.value).sum::<u64>();
+        }
+        if self.tally.read().begun { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+    }
+
+    fn cpu_time_ns(&self) -> u64 {
+        Accounts::of_cgroup(&self.cgroup).cpu_ns.unwrap_or(0)
+    }
+
+    /// Makes the kernel account what has ended on these CPUs but has not left them yet: a thread's last slice is accounted when another
+    /// runs, so this thread runs there for a moment. On machines with very many CPUs only on the first ones.
+    pub fn settle(&self, cpus: &[u32]) {
+        const MOST: usize = 64;
+        if !self.sources.contains(&Source::CpuTime) {
+            return;
+        }
+        let mut first = None;
+        for &cpu in cpus.iter().take(MOST) {
+            let before = self.kernel.bind(cpu).ok();
+            first = first.or(before);
+        }
+        if let Some(before) = first {
+            self.kernel.unbind(&before);
+        }
+    }
+
+    /// The counts of all events, each as one cell of the time that the command ran.
+    pub fn read(&self) -> Vec<Vec<Cell>> {
+        let (counted, living) = self.switches();
+        let cpu_ns = self.cpu_time_ns().saturating_sub(self.not_ours_ns);
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = |source: &Source| match source {
+            Source::CpuTime => cpu_ns,
+            Source::Switches => (counted.switches + living).saturating_sub(counted.base),
+            Source::Hits(number) => counted.hits.get(*number).copied().unwrap_or(0),
+        };
+        let sources = self.sources.iter().zip(latest.iter_mut());
+        let cells = sources.map(|(source, latest)| {
+            *latest = value(source).max(*latest);
+            let count = Count { value: *latest, enabled_ns: cpu_ns, running_ns: cpu_ns };
+            vec![Cell { cpu: ANY, task: ANY, count }]
+        });
+        cells.collect()
+    }
+
+    /// What the kernel's programs have, and the switches of the threads that live: of one moment, unless threads exit all the time.
+    fn switches(&self) -> (crate::bpf::Counted, u64) {
+        const TRIES: usize = 8;
+        let mut counted = self.tally.read();
+        if !self.sources.contains(&Source::Switches) {
+            return (counted, 0);
+        }
+        let mut living = 0;
+        for _ in 0..TRIES {
+            living = living_switches(&self.cgroup, DEPTH);
+            let after = self.tally.read();
+            let same = after.exits == counted.exits;
+            counted = after;
+            if same {
+                break;
+            }
+        }
+        (counted, living)
+    }
+}
+
+/// Cgroups in cgroups that are followed.
+const DEPTH: usize = 16;
+
+/// Switches of the threads in a cgroup and below that have not begun to exit.
+fn living_switches(directory: &Path, depth: usize) -> u64 {
+    let threads = std::fs::read_to_string(directory.join("cgroup.threads")).unwrap_or_default();
+    let own: u64 = threads.lines().filter_map(|tid| switches_of(tid.parse().ok()?)).sum();
+    if depth == 0 {
+        return own;
+    }
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    own + below.map(|entry| living_switches(&entry.path(), depth - 1)).sum::<u64>()
+}
+
+/// Switches of a thread; `None` if it is on its way out, and so counted by the program at the exit.
+fn switches_of(tid: i32) -> Option<u64> {
+    /// Among the flags of a task: it exits.
+    const EXITING: u64 = 4;
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let flags: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()?;
+    let of = |key| super::accounting::value(&status, key);
+    (flags & EXITING == 0).then_some(of("voluntary_ctxt_switches")? + of("nonvoluntary_ctxt_switches")?)
+}
+
+/// The event as one that calls a program at each hit.
+fn every_hit(event: &Request) -> Request {
+    let mut event = event.clone();
+    event.attr.set_freq(0);
+    event.attr.__bindgen_anon_1.sample_period = 1;
+    event.attr.sample_type = 0;
+    event.attr.read_format = 0;
+    event.attr.set_inherit(0);
+    event.attr.set_disabled(1);
+    event.attr.set_enable_on_exec(0);
+    event
+}
+
+/// A clock of the child alone that ends at its exec.
+fn clock_of(kernel: &Arc<dyn Kernel>, child: i32) -> Result<Option<Evlist>, OpenError> {
+    let mut attr = crate::sys::attr_zeroed();
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_TASK_CLOCK);
+    attr.set_disabled(1);
+    attr.set_remove_on_exec(1);
+    let plan = evlist::Plan {
+        events: vec![Request::new("task-clock", attr)],
+        targets: Targets::per_thread(vec![child]),
+    };
+    evlist::open(Arc::clone(kernel), plan, Engine::Serial).map(Some)
+}

@@ -1,0 +1,407 @@
+//! `kymo stat` beside `perf stat`: the same shape, the same counts, and the kernel's own accounts as the judge of time.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::programs::build;
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip};
+
+/// What one line of CSV says, wherever it comes from.
+#[derive(Debug, PartialEq)]
+struct Row {
+    place: Vec<String>,
+    value: Option<f64>,
+    words: String,
+    unit: String,
+    event: String,
+    runtime_ns: f64,
+    percent: f64,
+    metric: Option<f64>,
+    metric_unit: String,
+}
+
+/// Takes a line of `-x,` apart: `places` fields, value, unit, event, the error of the mean if `repeated`, run time, percent, metric, its unit.
+fn csv(line: &str, places: usize, repeated: bool) -> Row {
+    let fields: Vec<&str> = line.split(',').collect();
+    let expected = places + 7 + usize::from(repeated);
+    assert_eq!(fields.len(), expected, "fields of: {line}");
+    let (place, rest) = fields.split_at(places);
+    let behind = &rest[if repeated { 4 } else { 3 }..];
+    if repeated {
+        let error = rest[3].strip_suffix('%').expect("an error in percent");
+        error.parse::<f64>().expect("a number of percent");
+    }
+    let number =
+        |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text:?} is no number in {line}"));
+    Row {
+        place: place.iter().map(|field| field.trim().to_owned()).collect(),
+        value: rest[0].parse().ok(),
+        words: rest[0].to_owned(),
+        unit: rest[1].to_owned(),
+        event: rest[2].to_owned(),
+        runtime_ns: number(behind[0]),
+        percent: number(behind[1]),
+        metric: (!behind[2].is_empty()).then(|| number(behind[2])),
+        metric_unit: behind[3].to_owned(),
+    }
+}
+
+/// Takes a line of `-j` apart: keys in order, and the values.
+fn json(line: &str) -> (Vec<String>, Row) {
+    let object: serde_json::Map<String, Value> =
+        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    // In the order of the text, which serde_json's map does not keep.
+    let mut keys: Vec<String> = object.keys().cloned().collect();
+    keys.sort_by_key(|key| line.find(&format!("\"{key}\" :")));
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let number = |key: &str| object.get(key).and_then(Value::as_f64);
+    let row = Row {
+        place: Vec::new(),
+        value: text("counter-value").parse().ok(),
+        words: text("counter-value"),
+        unit: text("unit"),
+        event: text("event"),
+        runtime_ns: number("event-runtime").expect("a run time"),
+        percent: number("pcnt-running").expect("a share"),
+        metric: number("metric-value"),
+        metric_unit: text("metric-unit"),
+    };
+    (keys, row)
+}
+
+/// Counts go to stderr, words of ours before them.
+fn lines(said: &Said) -> Vec<&str> {
+    let all = said.stderr.lines().filter(|line| !line.is_empty() && !line.starts_with("kymo stat:"));
+    all.collect()
+}
+
+fn stat(tool: &Tool, options: &[&str]) -> Said {
+    let mut arguments = vec!["stat"];
+    arguments.extend(options);
+    tool.run(arguments)
+}
+
+/// Checks that one parser reads the CSV of both tools in all their forms, with the same events, units and places in the same order.
+#[test]
+fn csv_of_both_tools() {
+    if !ready("stat::csv_of_both_tools", &[Need::Perf, Need::Root]) {
+        return;
+    }
+    let forms: [(&[&str], usize, bool); 6] = [
+        (&["-x,", "true"], 0, false),
+        (&["-x,", "-r", "3", "true"], 0, true),
+        (&["-x,", "-a", "-A", "-e", "cs,cycles,cpu-clock", "true"], 1, false),
+        (&["-x,", "-a", "--per-core", "-e", "cs,cpu-clock", "true"], 2, false),
+        (&["-x,", "-a", "--per-socket", "-e", "cs,cpu-clock", "true"], 2, false),
+        (&["-x,", "-e", "{cs,page-faults},task-clock,instructions", "true"], 0, false),
+    ];
+    for (options, places, repeated) in forms {
+        let of = |tool: &Tool| -> Vec<Row> {
+            let said = stat(tool, options);
+            assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+            lines(&said).into_iter().map(|line| csv(line, places, repeated)).collect()
+        };
+        let (theirs, ours) = (of(&perf()), of(&kymo()));
+        let shape = |rows: &[Row]| {
+            let of = |row: &Row| {
+                let words = if row.value.is_some() { "" } else { row.words.as_str() };
+                (
+                    row.place.clone(),
+                    row.unit.clone(),
+                    row.event.clone(),
+                    words.to_owned(),
+                    row.percent == 100.0,
+                )
+            };
+            rows.iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(shape(&ours), shape(&theirs), "{options:?}");
+        // A rate has a unit that goes by its size.
+        let kind = |row: &Row| match row.metric_unit.as_str() {
+            "K/sec" | "M/sec" | "G/sec" => "/sec".to_owned(),
+            other => other.to_owned(),
+        };
+        let metrics =
+            |rows: &[Row]| rows.iter().map(|row| (row.metric.is_some(), kind(row))).collect::<Vec<_>>();
+        assert_eq!(metrics(&ours), metrics(&theirs), "{options:?}");
+    }
+}
+
+/// Checks the same of intervals: each line begins with the time, and the counts of all intervals add up to the sum.
+#[test]
+fn intervals() {
+    if !ready("stat::intervals", &[Need::Perf, Need::Root]) {
+        return;
+    }
+    let shell = "for i in 1 2 3 4 5 6; do sleep 0.03; done";
+    let of = |tool: &Tool, more: &[&str]| {
+        let mut options = vec!["-x,", "-I", "50", "-e", "page-faults,task-clock"];
+        options.extend(more);
+        options.extend(["sh", "-c", shell]);
+        let said = stat(tool, &options);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        said
+    };
+    for tool in [perf(), kymo()] {
+        let said = of(&tool, &[]);
+        let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 1, false)).collect();
+        assert!(rows.len() >= 6 && rows.len().is_multiple_of(2), "{}", said.stderr);
+        let times: Vec<f64> = rows.iter().map(|row| row.place[0].parse().expect("seconds")).collect();
+        assert!(times.is_sorted(), "{}: {times:?}", tool.name);
+    }
+    let said = of(&kymo(), &["--summary"]);
+    let (timed, sums): (Vec<&str>, Vec<&str>) =
+        lines(&said).into_iter().partition(|line| line.starts_with(' '));
+    let faults = |row: &Row| (row.event == "page-faults").then(|| row.value.unwrap_or(0.0));
+    let each: f64 = timed.iter().filter_map(|line| faults(&csv(line, 1, false))).sum();
+    let sum: f64 = sums.iter().filter_map(|line| faults(&csv(line, 0, false))).sum();
+    assert_eq!(each, sum, "{}", said.stderr);
+    assert!(sum > 100.0);
+}
+
+/// Checks that the JSON lines of both tools have the same keys in the same order.
+#[test]
+fn json_of_both_tools() {
+    if !ready("stat::json_of_both_tools", &[Need::Perf, Need::Root]) {
+        return;
+    }
+    let forms: [&[&str]; 5] = [
+        &["-j", "true"],
+        &["-j", "-r", "2", "true"],
+        &["-j", "-a", "-A", "-e", "cpu-clock,cycles", "true"],
+        &["-j", "-a", "--per-core", "-e", "cpu-clock", "true"],
+        &["-j", "-I", "1000", "-e", "task-clock", "true"],
+    ];
+    for options in forms {
+        let of = |tool: &Tool| {
+            let said = stat(tool, options);
+            assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+            let rows = lines(&said).into_iter().map(json);
+            rows.map(|(keys, row)| (keys, row.event, row.unit, row.value.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&kymo()), of(&perf()), "{options:?}");
+    }
+}
+
+/// The counts of a run by event; words in the place of a number are left out.
+fn counts(tool: &Tool, options: &[&str], command: &[&str]) -> BTreeMap<String, f64> {
+    let mut all = vec!["-x,"];
+    all.extend(options);
+    all.push("--");
+    all.extend(command);
+    let said = stat(tool, &all);
+    assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+    let rows = lines(&said).into_iter().map(|line| csv(line, 0, false));
+    rows.filter_map(|row| Some((row.event.split('/').next()?.to_owned(), row.value?))).collect()
+}
+
+/// Checks that what happens exactly so often is counted exactly so often, from the exec on, whatever the scope and the source: tracepoint hits and
+/// watchpoint hits as perf counts them, fresh pages and switches with the little that a start adds.
+#[test]
+fn exact_counts() {
+    let test = "stat::exact_counts";
+    if !ready(test, &[Need::Perf, Need::Root, Need::Tracepoints, Need::Program("cc")]) {
+        return;
+    }
+    let program = build("counted.c", &["-pthread"]);
+    let program = program.to_str().expect("a plain name");
+    let ways: [(&str, Tool, &[&str]); 4] = [
+        ("perf", perf(), &[]),
+        ("kymo", kymo(), &[]),
+        ("kymo, events of the cgroup", kymo(), &["--source", "perf"]),
+        ("kymo, inherited events", kymo(), &["--scope", "inherit"]),
+    ];
+    let mut faults = Vec::new();
+    for (name, tool, options) in ways {
+        let with = |events: &'static str, command: &[&str]| {
+            let mut options = options.to_vec();
+            options.extend(["-e", events]);
+            counts(&tool, &options, command)
+        };
+        let forks = with("sched:sched_process_fork", &[program, "forks", "50"]);
+        assert_eq!(forks["sched:sched_process_fork"], 50.0, "{name}");
+        let stores = with("mem:0x700000000000/8:w", &[program, "stores", "3001"]);
+        assert_eq!(stores.values().copied().collect::<Vec<_>>(), [3001.0], "{name}: {stores:?}");
+        let pages = with("page-faults,minor-faults,major-faults", &[program, "pages", "5000"]);
+        let all = pages["page-faults"];
+        assert!((5000.0..5400.0).contains(&all), "{name}: {pages:?}");
+        assert_eq!(pages["minor-faults"] + pages["major-faults"], all, "{name}");
+        faults.push(all);
+        let pings = with("context-switches", &[program, "pings", "2000"]);
+        // Whoever else wants the CPU adds some.
+        assert!(pings["context-switches"] >= 4000.0, "{name}: {pings:?}");
+        assert!(pings["context-switches"] < 8000.0, "{name}: {pings:?}");
+    }
+    // Addresses are random, so a start has a few pages more or less.
+    let (least, most) = faults.iter().fold((f64::MAX, 0f64), |(a, b), &n| (a.min(n), b.max(n)));
+    assert!(most - least <= 20.0, "{faults:?}");
+}
+
+/// Checks that switches read from the kernel's accounts are those that the events count: a command of one process that goes to sleep so often.
+#[test]
+fn switches_of_a_sleeper() {
+    if !ready("stat::switches_of_a_sleeper", &[Need::Perf, Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let program = build("counted.c", &["-pthread"]);
+    let program = program.to_str().expect("a plain name");
+    let least = |tool: &Tool, options: &[&str]| {
+        // The least of some runs has the fewest that others have added.
+        let runs =
+            (0..4).map(|_| counts(tool, &[options, &["-e", "cs"]].concat(), &[program, "forks", "40"])["cs"]);
+        runs.fold(f64::MAX, f64::min)
+    };
+    let theirs = least(&perf(), &[]);
+    let ours = least(&kymo(), &[]);
+    assert!((ours - theirs).abs() <= 25.0, "perf {theirs}, kymo {ours}");
+}
+
+/// Checks that no run loses counts in children that come and go: twenty runs of a program that makes 200 short children and 5 long ones on all
+/// CPUs. The judge is what the kernel has accounted to the program and its children, as the program itself reads it.
+#[test]
+fn a_brood() {
+    if !ready("stat::a_brood", &[Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let program = build("brood.c", &[]);
+    let program = program.to_str().expect("a plain name");
+    for round in 0..20 {
+        let options: &[&str] = if round % 2 == 0 { &[] } else { &["--source", "perf"] };
+        let said =
+            stat(&kymo(), &[options, &["-x,", "-e", "task-clock", program, "200", "5", "20"]].concat());
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let judge: f64 = said.stdout.trim().parse().expect("ns");
+        let counted = csv(lines(&said)[0], 0, false).value.expect("counted") * 1e6;
+        // 205 exits end behind the program's back, and the kernel accounts interrupts in one and not in the other.
+        assert!(
+            (counted / judge - 1.0).abs() < 0.15,
+            "run {round} {options:?}: counted {counted}, accounted {judge}"
+        );
+    }
+    let said = stat(&kymo(), &["-r", "20", "-e", "task-clock", program, "200", "5", "2"]);
+    assert!(said.stderr.contains("(20 runs)"), "{}", said.stderr);
+    assert!(said.stderr.contains("of the runs"), "{}", said.stderr);
+    assert_eq!(said.stdout.lines().count(), 20);
+}
+
+/// Checks that bad use is refused with a sentence that says what to do, as a usage error where it is one.
+#[test]
+fn bad_use() {
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["-e", "nosuchevent", "true"], 129, "nosuchevent"),
+        (&["-e", "{cs,page-faults", "true"], 129, "{cs,page-faults"),
+        (&["-p", "2147483647"], 1, "no process 2147483647"),
+        (&["-t", "2147483647"], 1, "no thread 2147483647"),
+        (&["-r", "5", "-p", "1"], 129, "-r repeats a command"),
+        (&["-G", "some", "true"], 129, "-G goes with -e"),
+        (&["-A", "-p", "1"], 129, "-a or -C"),
+        (&["--per-thread", "true"], 129, "--per-thread is for what runs already"),
+        (&["-x", "", "true"], 129, "separator"),
+        (&["-a", "-C", "60000", "true"], 1, "60000"),
+        (&["/no/such/command"], 255, "failed to execute /no/such/command"),
+    ];
+    for (options, code, words) in cases {
+        let said = stat(&kymo(), options);
+        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
+        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+    }
+}
+
+/// Checks that stat ends as the command did: with its status, and by its signal.
+#[test]
+fn ends_as_the_command() {
+    assert_eq!(stat(&kymo(), &["-e", "page-faults:u", "sh", "-c", "exit 7"]).code, Some(7));
+    let mut command = kymo().command(["stat", "-n", "sh", "-c", "kill -9 $$"]);
+    let status = command.stderr(Stdio::null()).status().expect("kymo runs");
+    assert_eq!(status.signal(), Some(9));
+    let said = stat(&kymo(), &["-n", "true"]);
+    assert!(said.stderr.contains("seconds time elapsed"), "{}", said.stderr);
+    assert!(!said.stderr.contains("task-clock"), "{}", said.stderr);
+}
+
+/// Checks that an interrupt prints what was counted so far, and that stat then ends by it.
+#[test]
+fn interrupted() {
+    if !ready("stat::interrupted", &[Need::Root]) {
+        return;
+    }
+    let folder = fresh_folder("stat::interrupted");
+    let ready = folder.join("ready");
+    let script = format!("echo > {}; exec sleep 100", ready.display());
+    let child = kymo()
+        .command(["stat", "-x,", "-e", "page-faults", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kymo starts");
+    while !ready.exists() {
+        std::thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    assert_eq!(run(Command::new("kill").args(["-INT", &pid])).code, Some(0));
+    let output = child.wait_with_output().expect("kymo ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(2), "{words}");
+    assert!(csv(words.lines().last().expect("a line"), 0, false).value.expect("counted") > 0.0, "{words}");
+}
+
+/// Checks `-o` and `--append`, and that `--timeout` ends the command without an error.
+#[test]
+fn files_and_timeouts() {
+    let folder = fresh_folder("stat::files_and_timeouts");
+    let file = folder.join("counts.csv");
+    let path = text(&file);
+    for _ in 0..2 {
+        let said = stat(&kymo(), &["-x,", "-o", path, "--append", "-e", "page-faults:u", "true"]);
+        assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""), "{}", said.stderr);
+    }
+    let written = std::fs::read_to_string(&file).expect("written");
+    assert_eq!(written.matches("# started on ").count(), 2, "{written}");
+    assert_eq!(written.matches("page-faults").count(), 2, "{written}");
+    let said = stat(&kymo(), &["--timeout", "50", "-n", "sleep", "100"]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain name")
+}
+
+/// Checks that what the kernel accounts is shown beside the events, and in CSV only when it is asked for.
+#[test]
+fn accounts_beside_events() {
+    let said = stat(&kymo(), &["-e", "page-faults:u", "true"]);
+    for words in ["peak resident memory", "minor faults", "voluntary switches", "block devices"] {
+        assert!(said.stderr.contains(words), "{words} in {}", said.stderr);
+    }
+    let said = stat(&kymo(), &["-x,", "--accounting", "-e", "page-faults:u", "true"]);
+    let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 0, false)).collect();
+    assert!(rows.iter().any(|row| row.event == "peak-rss" && row.value > Some(0.0)), "{rows:?}");
+    let said = stat(&kymo(), &["--no-accounting", "-e", "page-faults:u", "true"]);
+    assert!(!said.stderr.contains("minor faults"), "{}", said.stderr);
+}
+
+/// Checks that running processes and threads are counted, until they end.
+#[test]
+fn what_runs_already() {
+    let test = "stat::what_runs_already";
+    if !ready(test, &[Need::Program("cc")]) {
+        return;
+    }
+    let program = build("threads.c", &["-pthread"]);
+    let mut target =
+        Command::new(program).args(["2", "300"]).stdout(Stdio::null()).spawn().expect("it starts");
+    let pid = target.id().to_string();
+    let said = stat(&kymo(), &["-x,", "-e", "task-clock:u", "--per-thread", "-p", &pid]);
+    target.wait().expect("it ends");
+    if said.code == Some(1) && said.stderr.contains("there is no process") {
+        skip(test, "the program had ended before kymo began");
+        return;
+    }
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 1, false)).collect();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.place[0].contains('-')), "{}", said.stderr);
+}
