@@ -121,7 +121,7 @@ pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,
 };
-pub use mark::Mark;
+pub use mark::{Mark, UnwindCounts};
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{
     BpfEvent, BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord,

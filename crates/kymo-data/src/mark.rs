@@ -6,14 +6,93 @@
 use crate::abi::PERF_RECORD_HEADER_EVENT_TYPE;
 use crate::build;
 use crate::record::RawRecord;
-use crate::words::{u32_at, u64_at};
+use crate::words::{Words, u32_at, u64_at};
 
 /// What a mark's body begins with.
 const MAGIC: &[u8; 8] = b"kymomark";
 
 const PAUSE: u32 = 1;
+const UNWOUND: u32 = 2;
 
-/// A fact about the recording, at a stretch of time.
+/// What walking the stacks of user programs came to, from one mark to the next: the numbers of all marks add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnwindCounts {
+    /// Stacks walked.
+    pub stacks: u64,
+    /// Frames found in them.
+    pub frames: u64,
+    /// Frames whose caller was found by the frame pointer, for want of unwind data.
+    pub frame_pointer_frames: u64,
+    /// Samples of user tasks without one byte of stack: nothing to walk.
+    pub without_stack: u64,
+    /// Buffers of samples that were walked before all mappings were known.
+    pub early_buffers: u64,
+    /// Stacks by the cause that ended the walk, in the order that docs/formats/marks.md states; the first is the outermost frame.
+    pub ended: [u64; UnwindCounts::CAUSES],
+}
+
+impl UnwindCounts {
+    /// How many causes can end a walk.
+    pub const CAUSES: usize = 9;
+    /// The size of the record that holds them.
+    pub const RECORD_BYTES: usize = 24 + 8 * UnwindCounts::WORDS;
+    const WORDS: usize = 5 + UnwindCounts::CAUSES;
+
+    /// Stacks whose outermost frame was not reached.
+    pub fn cut_short(&self) -> u64 {
+        self.stacks.saturating_sub(self.ended[0])
+    }
+
+    /// The whole record of these counts as a [`Mark::Unwound`]; made without asking for memory.
+    pub fn record(&self) -> [u8; UnwindCounts::RECORD_BYTES] {
+        let mut record = [0; UnwindCounts::RECORD_BYTES];
+        let header = u64::from(PERF_RECORD_HEADER_EVENT_TYPE) | (UnwindCounts::RECORD_BYTES as u64) << 48;
+        let first = [header, u64::from_le_bytes(*MAGIC), u64::from(UNWOUND)];
+        let words = first.into_iter().chain(self.words());
+        for (place, word) in record.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        record
+    }
+
+    /// Adds another mark's counts. Counts that a damaged file makes too large stay at the most.
+    pub fn add(&mut self, other: &UnwindCounts) {
+        *self = self.by(other, u64::saturating_add);
+    }
+
+    /// What was counted since the counts were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &UnwindCounts) -> UnwindCounts {
+        self.by(earlier, u64::saturating_sub)
+    }
+
+    fn by(&self, other: &UnwindCounts, op: impl Fn(u64, u64) -> u64) -> UnwindCounts {
+        let (mine, theirs) = (self.words(), other.words());
+        UnwindCounts::from_words(|at| op(mine[at], theirs[at]))
+    }
+
+    fn words(&self) -> [u64; UnwindCounts::WORDS] {
+        let mut words = [0; UnwindCounts::WORDS];
+        let first =
+            [self.stacks, self.frames, self.frame_pointer_frames, self.without_stack, self.early_buffers];
+        words[..5].copy_from_slice(&first);
+        words[5..].copy_from_slice(&self.ended);
+        words
+    }
+
+    fn from_words(word: impl Fn(usize) -> u64) -> UnwindCounts {
+        UnwindCounts {
+            stacks: word(0),
+            frames: word(1),
+            frame_pointer_frames: word(2),
+            without_stack: word(3),
+            early_buffers: word(4),
+            ended: std::array::from_fn(|cause| word(5 + cause)),
+        }
+    }
+}
+
+/// A fact about the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
@@ -24,6 +103,8 @@ pub enum Mark {
         /// When it went on, ns.
         end_ns: u64,
     },
+    /// How user stacks were walked while recording, since the mark before.
+    Unwound(UnwindCounts),
 }
 
 impl Mark {
@@ -35,6 +116,12 @@ impl Mark {
         }
         match u32_at(body, 8)? {
             PAUSE => Some(Mark::Pause { start_ns: u64_at(body, 16)?, end_ns: u64_at(body, 24)? }),
+            UNWOUND => {
+                // Counters that a later kymo adds stand behind those that are known here.
+                let words = Words::new(body.get(16..)?);
+                let known = words.len() >= UnwindCounts::WORDS;
+                known.then(|| Mark::Unwound(UnwindCounts::from_words(|at| words.get(at).unwrap_or(0))))
+            }
             _ => None,
         }
     }
@@ -48,6 +135,7 @@ impl Mark {
                 body.extend_from_slice(&start_ns.to_le_bytes());
                 body.extend_from_slice(&end_ns.to_le_bytes());
             }
+            Mark::Unwound(counts) => return counts.record().to_vec(),
         }
         build::record(PERF_RECORD_HEADER_EVENT_TYPE, 0, &body)
     }
@@ -58,25 +146,48 @@ mod tests {
     use super::*;
     use crate::chunk::Records;
 
+    fn parse(bytes: &[u8]) -> Option<Mark> {
+        match Records::new(bytes, 0).next() {
+            Some(Ok(record)) => Mark::parse(&record),
+            other => panic!("not a record: {other:?}"),
+        }
+    }
+
     /// Checks that a mark is read back, and that cut, foreign and unknown ones are none.
     #[test]
     fn round_trip_and_damage() {
-        let mark = Mark::Pause { start_ns: 5, end_ns: 1 << 40 };
-        let bytes = mark.record();
-        let parse = |bytes: &[u8]| match Records::new(bytes, 0).next() {
-            Some(Ok(record)) => Mark::parse(&record),
-            other => panic!("not a record: {other:?}"),
-        };
-        assert_eq!(parse(&bytes), Some(mark));
-        for at in [0, 8, 16] {
-            let mut other = bytes.clone();
-            other[at] ^= 0x40;
-            assert_eq!(parse(&other), None, "byte {at}");
+        let counts =
+            UnwindCounts { ended: [1, 2, 3, 4, 5, 6, 7, 8, 9], ..UnwindCounts::from_words(|at| 1 << at) };
+        for mark in [Mark::Pause { start_ns: 5, end_ns: 1 << 40 }, Mark::Unwound(counts)] {
+            let bytes = mark.record();
+            assert_eq!(parse(&bytes), Some(mark));
+            for at in [0, 8, 16] {
+                let mut other = bytes.clone();
+                other[at] ^= 0x40;
+                assert_eq!(parse(&other), None, "byte {at}");
+            }
+            for len in (8..bytes.len()).step_by(8) {
+                let mut cut = bytes[..len].to_vec();
+                cut[6..8].copy_from_slice(&(len as u16).to_le_bytes());
+                assert_eq!(parse(&cut), None, "{len} bytes");
+            }
         }
-        for len in (8..bytes.len()).step_by(8) {
-            let mut cut = bytes[..len].to_vec();
-            cut[6..8].copy_from_slice(&(len as u16).to_le_bytes());
-            assert_eq!(parse(&cut), None, "{len} bytes");
-        }
+    }
+
+    /// Checks that counts add up to what they were parts of, that none overflows, and that a later kymo's counters are passed over.
+    #[test]
+    fn counts() {
+        let early = UnwindCounts::from_words(|at| at as u64);
+        let late = UnwindCounts::from_words(|at| 3 * at as u64 + 1);
+        let mut sum = early;
+        sum.add(&late.since(&early));
+        assert_eq!(sum, late);
+        sum.add(&UnwindCounts::from_words(|_| u64::MAX));
+        assert_eq!((sum.frames, sum.ended[8]), (u64::MAX, u64::MAX));
+        assert_eq!(UnwindCounts { stacks: 5, ended: [7; 9], ..early }.cut_short(), 0);
+        let mut longer = Mark::Unwound(late).record();
+        longer.extend([0xff; 16]);
+        longer[6] += 16;
+        assert_eq!(parse(&longer), Some(Mark::Unwound(late)));
     }
 }

@@ -1,4 +1,5 @@
 //! What was lost, by cause.
+use kymo_data::UnwindCounts;
 use kymo_profile::unwind::{Stop, UnwindStats};
 use std::fmt;
 
@@ -73,6 +74,12 @@ pub struct Unwound {
 }
 
 impl Unwound {
+    /// As the recording itself tells it.
+    pub fn counts(&self) -> UnwindCounts {
+        let (without_stack, early_buffers) = (self.without_stack, self.early_buffers);
+        UnwindCounts { without_stack, early_buffers, ..self.stats.counts() }
+    }
+
     /// Stacks whose outermost frame was not reached; what was reached is in the recording.
     pub fn cut_short(&self) -> u64 {
         self.stats.samples - self.stats.stopped(Stop::Root)

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
+use kymo_data::UnwindCounts;
 use serde::Serialize;
 
 use super::{LossTimeline, Stretch};
+use crate::unwind::Stop;
 
 /// Grows when a key changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -31,6 +33,36 @@ struct EventItem<'a> {
     samples: u64,
     lost_samples: u64,
     throttles: u64,
+}
+
+#[derive(Serialize)]
+struct UnwoundItem {
+    stacks: u64,
+    frames: u64,
+    frame_pointer_frames: u64,
+    without_stack: u64,
+    early_buffers: u64,
+    ended: Vec<CauseItem>,
+}
+
+#[derive(Serialize)]
+struct CauseItem {
+    cause: &'static str,
+    stacks: u64,
+}
+
+impl UnwoundItem {
+    fn new(counts: &UnwindCounts) -> UnwoundItem {
+        let causes = Stop::ALL.iter().zip(counts.ended);
+        UnwoundItem {
+            stacks: counts.stacks,
+            frames: counts.frames,
+            frame_pointer_frames: counts.frame_pointer_frames,
+            without_stack: counts.without_stack,
+            early_buffers: counts.early_buffers,
+            ended: causes.map(|(cause, stacks)| CauseItem { cause: cause.label(), stacks }).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -68,6 +100,7 @@ pub fn write_json(loss: &LossTimeline, source: &str, out: &mut dyn Write) -> io:
     keys.put("paused_ns", &loss.paused_ns())?;
     keys.put("bin_ns", &loss.bin_ns)?;
     keys.put("bins_start_ns", &loss.start_of(0))?;
+    keys.put("unwound", &loss.unwound.as_ref().map(UnwoundItem::new))?;
     let rings = loss.rings.iter().map(|ring| RingItem {
         ring: ring.ring.to_string(),
         samples: ring.samples,

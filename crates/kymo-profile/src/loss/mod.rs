@@ -152,6 +152,8 @@ pub struct LossTimeline {
     pub throttled: Vec<(Ring, Stretch)>,
     /// Intervals in which the recorder held the target, in order and disjoint.
     pub pauses: Vec<Stretch>,
+    /// What walking user stacks while recording came to; `None`: the recorder did not, or has not said.
+    pub unwound: Option<kymo_data::UnwindCounts>,
     /// Samples lost whose ring is not told (LOST_SAMPLES).
     pub unplaced_lost_samples: u64,
     /// Samples whose id no event has.

@@ -3,6 +3,7 @@
 use super::bins::limit;
 use super::scan::real_time;
 use super::*;
+use kymo_data::UnwindCounts;
 
 /// A record as a test makes it up. `cpu` is that of its ring.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,16 +21,32 @@ pub(super) enum What {
     LostSamples { event: usize, lost: u64 },
     Throttle { event: usize, on: bool },
     Pause { until: u64 },
+    Unwound { stacks: u64 },
+}
+
+/// What tells something about the recording, not about a ring.
+fn is_mark(fake: &Fake) -> bool {
+    matches!(fake.what, What::Pause { .. } | What::Unwound { .. })
+}
+
+/// What a made-up mark counts.
+pub(super) fn counts(stacks: u64) -> UnwindCounts {
+    UnwindCounts {
+        stacks,
+        frames: 3 * stacks,
+        ended: [stacks / 2; UnwindCounts::CAUSES],
+        ..UnwindCounts::default()
+    }
 }
 
 /// What `streams` lost; `sizes` are the records' sizes in bytes, `names` the events'.
 pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names: &[&str]) -> LossTimeline {
     let all = || streams.iter().flatten();
-    let in_ring = |f: &&Fake| !matches!(f.what, What::Pause { .. } | What::LostSamples { .. });
+    let in_ring = |f: &&Fake| !is_mark(f) && !matches!(f.what, What::LostSamples { .. });
     let timed = || all().filter(in_ring).filter(|f| real_time(Some(f.time)).is_some());
     let span = timed().map(|f| (f.time, f.time)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let (first, end) = span.unwrap_or((0, 0));
-    let mut cpus: Vec<u32> = all().filter(|f| !matches!(f.what, What::Pause { .. })).map(|f| f.cpu).collect();
+    let mut cpus: Vec<u32> = all().filter(|f| !is_mark(f)).map(|f| f.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
     // The narrowest bins that are few enough.
@@ -126,6 +143,14 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
         What::Pause { until } => Some(Stretch { start_ns: f.time, end_ns: until }),
         _ => None,
     };
+    let unwound =
+        all().filter_map(|f| if let What::Unwound { stacks } = f.what { Some(stacks) } else { None });
+    out.unwound = unwound.map(counts).reduce(|a, b| UnwindCounts {
+        stacks: a.stacks + b.stacks,
+        frames: a.frames + b.frames,
+        ended: std::array::from_fn(|cause| a.ended[cause] + b.ended[cause]),
+        ..a
+    });
     out.pauses = cut(all().filter_map(pause).collect());
     for (event, name) in names.iter().enumerate() {
         let count = |number: &dyn Fn(&What) -> u64| all().map(|f| number(&f.what)).sum::<u64>();

@@ -10,7 +10,7 @@
 //!
 //! A chunk has at most one open LOST per ring: every later one has the open one before it.
 
-use kymo_data::{Event, Events, Mark, RawRecord, ReadError, Record, Recording, abi};
+use kymo_data::{Event, Events, Mark, RawRecord, ReadError, Record, Recording, UnwindCounts, abi};
 use rustc_hash::FxHashMap;
 
 use super::bins::{self, Bins, Cell};
@@ -218,6 +218,7 @@ struct Tally {
     pieces: Vec<Piece>,
     switches: Capped<Switch>,
     pauses: Capped<Stretch>,
+    unwound: Option<UnwindCounts>,
     unplaced_lost_samples: u64,
     unknown_ids: u64,
 }
@@ -236,6 +237,7 @@ impl Tally {
             pieces: Vec::new(),
             switches: Capped::default(),
             pauses: Capped::default(),
+            unwound: None,
             unplaced_lost_samples: 0,
             unknown_ids: 0,
         }
@@ -284,11 +286,13 @@ impl Tally {
     fn take(&mut self, context: &Context<'_>, record: &RawRecord<'_>, stream: usize) {
         match record.header.kind {
             abi::PERF_RECORD_SAMPLE => self.sample(context, record, stream),
-            abi::PERF_RECORD_HEADER_EVENT_TYPE => {
-                if let Some(Mark::Pause { start_ns, end_ns }) = Mark::parse(record) {
+            abi::PERF_RECORD_HEADER_EVENT_TYPE => match Mark::parse(record) {
+                Some(Mark::Pause { start_ns, end_ns }) => {
                     self.pauses.push(Stretch { start_ns, end_ns });
                 }
-            }
+                Some(Mark::Unwound(counts)) => self.unwound.get_or_insert_default().add(&counts),
+                _ => {}
+            },
             _ if record.is_user_type() => {}
             _ => self.other(context, record, stream),
         }
@@ -434,6 +438,9 @@ impl Tally {
         self.pieces.append(&mut other.pieces);
         self.switches.absorb(other.switches);
         self.pauses.absorb(other.pauses);
+        if let Some(counts) = other.unwound {
+            self.unwound.get_or_insert_default().add(&counts);
+        }
         self.unplaced_lost_samples = self.unplaced_lost_samples.saturating_add(other.unplaced_lost_samples);
         self.unknown_ids += other.unknown_ids;
     }
@@ -505,6 +512,7 @@ impl Tally {
             first_bin,
             estimated,
             pauses: union(clipped(self.pauses.list, span)),
+            unwound: self.unwound,
             unplaced_lost_samples: self.unplaced_lost_samples,
             unknown_ids: self.unknown_ids,
             events: self.events,

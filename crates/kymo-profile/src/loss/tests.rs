@@ -47,6 +47,7 @@ fn encode(fake: &Fake) -> Vec<u8> {
             body.extend(build::sample_id(&attr, &id));
             build::record(kind, 0, &body)
         }
+        What::Unwound { stacks } => Mark::Unwound(model::counts(stacks)).record(),
         What::Pause { until } => Mark::Pause { start_ns: fake.time, end_ns: until }.record(),
     }
 }
@@ -93,6 +94,7 @@ fn fake() -> impl Strategy<Value = Fake> {
         1 => (event.clone(), 0..3000u64).prop_map(|(event, lost)| What::LostSamples { event, lost }),
         1 => (event, any::<bool>()).prop_map(|(event, on)| What::Throttle { event, on }),
         1 => (1000..5000u64).prop_map(|until| What::Pause { until }),
+        1 => (0..5000u64).prop_map(|stacks| What::Unwound { stacks }),
     ];
     (0..3u32, time, what).prop_map(|(cpu, time, what)| Fake { cpu, time, what })
 }

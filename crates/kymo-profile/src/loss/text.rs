@@ -2,8 +2,11 @@
 
 use std::io::{self, Write};
 
+use kymo_data::UnwindCounts;
+
 use super::LossTimeline;
 use crate::text::shown;
+use crate::unwind::Stop;
 
 /// Writes the account: totals, a line per ring, a line per event.
 ///
@@ -113,6 +116,40 @@ pub fn facts(loss: &LossTimeline) -> Vec<(&'static str, String)> {
             format!("{} times, {:.3} ms in all", loss.pauses.len(), loss.paused_ns() as f64 / 1e6),
         ));
     }
+    if let Some(unwound) = &loss.unwound {
+        facts.extend(unwinding(unwound));
+    }
+    facts
+}
+
+/// How user stacks were walked while recording, and why some walks ended early.
+fn unwinding(counts: &UnwindCounts) -> Vec<(&'static str, String)> {
+    let share = |part: u64| percent(part as f64 / counts.stacks.max(1) as f64);
+    let mut facts = vec![(
+        "unwound",
+        format!(
+            "{} stacks while recording, {:.1} frames each, {} to the outermost frame",
+            counts.stacks,
+            counts.frames as f64 / counts.stacks.max(1) as f64,
+            share(counts.ended[0])
+        ),
+    )];
+    let causes: Vec<String> = (Stop::ALL.iter().zip(counts.ended).skip(1))
+        .filter(|&(_, count)| count > 0)
+        .map(|(cause, count)| format!("{count} {}", cause.label()))
+        .collect();
+    if !causes.is_empty() {
+        let cut_short = counts.cut_short();
+        facts.push(("cut short", format!("{cut_short} ({}): {}", share(cut_short), causes.join(", "))));
+    }
+    for (name, count, what) in [
+        ("without stack", counts.without_stack, "samples of tasks that were starting or ending"),
+        ("unwound early", counts.early_buffers, "buffers, before all mappings were known"),
+    ] {
+        if count > 0 {
+            facts.push((name, format!("{count} {what}")));
+        }
+    }
     facts
 }
 
@@ -129,6 +166,25 @@ pub(super) fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks what is said of unwinding: nothing where the recorder did not, little where all went well, else each cause.
+    #[test]
+    fn unwinding_in_words() {
+        let mut loss = LossTimeline::default();
+        assert!(!facts(&loss).iter().any(|fact| fact.0 == "unwound"));
+        let mut counts = UnwindCounts { stacks: 1000, frames: 9500, ..UnwindCounts::default() };
+        counts.ended[0] = 1000;
+        loss.unwound = Some(counts);
+        let words = "1000 stacks while recording, 9.5 frames each, 100.00 % to the outermost frame";
+        assert_eq!(facts(&loss)[1..], [("unwound", words.to_string())]);
+        counts.ended = [988, 10, 0, 0, 0, 2, 0, 0, 0];
+        loss.unwound = Some(UnwindCounts { without_stack: 3, early_buffers: 4, ..counts });
+        let cut_short = "12 (1.20 %): 10 stack bytes ran out, 2 no unwind data";
+        let all = facts(&loss);
+        assert_eq!(all[2], ("cut short", cut_short.to_string()));
+        let names: Vec<&str> = all.iter().map(|fact| fact.0).collect();
+        assert_eq!(names, ["lost", "unwound", "cut short", "without stack", "unwound early"]);
+    }
 
     /// Checks that a little loss does not look like none, and a little kept not like nothing.
     #[test]

@@ -1,4 +1,5 @@
 //! How walks ended, counted.
+use kymo_data::UnwindCounts;
 
 /// Why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +25,8 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// All causes, in the order of the counters.
-    pub const ALL: [Stop; 9] = [
+    /// All causes, in the order of the counters, which recordings have too.
+    pub const ALL: [Stop; UnwindCounts::CAUSES] = [
         Stop::Root,
         Stop::StackEnd,
         Stop::Unreadable,
@@ -64,13 +65,25 @@ pub struct UnwindStats {
     pub frame_pointer_frames: u64,
     /// Rules that had to be worked out from a module's unwind data.
     pub rules_parsed: u64,
-    stops: [u64; Stop::ALL.len()],
+    /// By cause; a recording has room for as many.
+    stops: [u64; UnwindCounts::CAUSES],
 }
 
 impl UnwindStats {
     /// How many walks ended for this cause.
     pub fn stopped(&self, cause: Stop) -> u64 {
         self.stops[cause as usize]
+    }
+
+    /// The counts as a recording has them ([`kymo_data::Mark::Unwound`]). What the samples were is not known here, and left 0.
+    pub fn counts(&self) -> UnwindCounts {
+        UnwindCounts {
+            stacks: self.samples,
+            frames: self.frames,
+            frame_pointer_frames: self.frame_pointer_frames,
+            ended: self.stops,
+            ..UnwindCounts::default()
+        }
     }
 
     /// Adds another unwinder's counts.

@@ -20,6 +20,7 @@
 //! - I5: what is kept of tasks and mappings does not grow with the length of the recording (`LiveSpaces`), nor the files' unwind data
 //!   beyond a fixed budget (`files`).
 //! - I6: a sample whose rules are known costs no allocation.
+//! - I7: the recording tells what unwinding came to ([`kymo_data::Mark::Unwound`]): the sum of its marks is what [`Reducer::run`] returns.
 //!
 //! # Why the chains are not as the kernel writes them
 //! The kernel writes return addresses. A return address behind a call that never returns belongs to the next function, and readers look
@@ -49,7 +50,7 @@ use crate::look::Poke;
 use crate::mail::{Messages, Next, Sender};
 use crate::pool::Pool;
 use crate::strangers::Strangers;
-use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, abi};
+use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
 use order::{Order, Side, Times};
@@ -62,6 +63,8 @@ use worker::Worker;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How long it rests when it has done all that was there.
 const NAP: Duration = Duration::from_millis(1);
+/// So many stacks are walked at least between two accounts of it in the recording.
+const ACCOUNT_EVERY: u64 = 256;
 /// Where real-time priority is not permitted: below the writer, above what is observed.
 const NICE: i32 = -18;
 
@@ -77,6 +80,8 @@ pub(crate) struct Reducer<'a> {
     worker: Worker,
     strangers: Strangers,
     preferred: bool,
+    /// What the recording has been told of unwinding.
+    told: UnwindCounts,
     out: Sender<Message>,
 }
 
@@ -93,8 +98,8 @@ impl<'a> Reducer<'a> {
         let events = Arc::new(Events::new(events.collect()));
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(pokes.len());
-        let strangers = Strangers::default();
-        Reducer { events, pokes, pool, order, position: 1, worker, strangers, preferred: true, out }
+        let (strangers, told) = (Strangers::default(), UnwindCounts::default());
+        Reducer { events, pokes, pool, order, position: 1, worker, strangers, preferred: true, told, out }
     }
 
     /// Takes strangers' records out before anything is remembered of them.
@@ -171,9 +176,33 @@ impl<'a> Reducer<'a> {
         while let Some((_, message)) = self.order.take() {
             self.finish(message);
         }
-        let mut counts = self.worker.counts();
-        counts.early_buffers = self.order.early();
+        let counts = self.counts();
+        let account = self.account(&counts.counts());
+        self.out.send_patiently(Message::Note(account.to_vec()));
         counts
+    }
+
+    fn counts(&self) -> Unwound {
+        Unwound { early_buffers: self.order.early(), ..self.worker.counts() }
+    }
+
+    /// The record that tells of what was not told yet.
+    fn account(&mut self, counts: &UnwindCounts) -> [u8; UnwindCounts::RECORD_BYTES] {
+        let news = counts.since(&self.told);
+        self.told = *counts;
+        news.record()
+    }
+
+    /// Puts an account behind the first `len` bytes of a buffer if there is enough to tell and room for it; returns the new length.
+    fn tell(&mut self, buffer: &mut [u8], len: usize) -> usize {
+        let counts = self.counts().counts();
+        // Stacks have left more room than this behind them; where they have not, the next buffer will do.
+        let Some(room) = buffer.get_mut(len..len + UnwindCounts::RECORD_BYTES) else { return len };
+        if counts.stacks - self.told.stacks < ACCOUNT_EVERY {
+            return len;
+        }
+        room.copy_from_slice(&self.account(&counts));
+        len + UnwindCounts::RECORD_BYTES
     }
 
     fn accept(&mut self, mut message: Message) {
@@ -248,6 +277,7 @@ impl<'a> Reducer<'a> {
         }
         if let Message::Full { buffer, len, .. } = &mut message {
             *len = self.worker.records(&mut buffer[..*len]);
+            *len = self.tell(buffer, *len);
             *buffer = self.pool.compact(std::mem::take(buffer), *len);
             self.worker.forget_before(self.order.floor_ns());
         }

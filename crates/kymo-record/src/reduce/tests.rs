@@ -2,7 +2,7 @@
 //!
 //! The same program never takes the same samples twice, so each is recorded once, with `--raw-stacks`. Its records are dealt to rings as
 //! the CPUs wrote them, the rings are drained at random moments, and the reducer's output is written as a recording again.
-use super::{Reducer, reduced};
+use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
 use crate::drain::Message;
 use crate::look::{Look, Poke, Ticks};
@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::pool::Pool;
 use crate::session::Session;
 use crate::{CallGraph, Options, Rate, TargetSpec};
-use kymo_data::{EventSpec, Features, Recording, Writer, abi, build};
+use kymo_data::{EventSpec, Features, Mark, Recording, UnwindCounts, Writer, abi, build};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::load::{LoadOptions, load};
@@ -142,29 +142,45 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let fulls = messages.iter().filter(|message| matches!(message, Message::Full { .. })).count();
     let pokes: Vec<Poke> = (0..rings).map(|_| Poke::new().unwrap()).collect();
     let one_way = || {
-        let (mut senders, messages) = mail([messages.len()]).unwrap();
+        // One more than there are: the account at the end.
+        let (mut senders, messages) = mail([messages.len() + 1]).unwrap();
         (senders.remove(0), messages)
     };
     let ((mut send, receive), (reduced_send, mut written)) = (one_way(), one_way());
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
-    let unwound = Reducer::new(&kernel, pokes.iter().collect(), &pool, reduced_send).run(receive);
+    let reducer = Reducer::new(&kernel, pokes.iter().collect(), &pool, reduced_send);
+    // In a thread of its own: it runs before all ordinary threads, and this one soon waits for such.
+    let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());
     let writer = Writer::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
     let mut seen = 0;
     while let Next::Item(message) = written.take() {
         match message {
-            Message::Synthesized(records) => writer.append(&records).unwrap(),
+            Message::Synthesized(records) | Message::Note(records) => writer.append(&records).unwrap(),
             Message::Full { buffer, len, .. } => {
                 seen += 1;
                 writer.append(&buffer[..len]).unwrap();
             }
-            Message::Empty { .. } | Message::Note(_) => {}
+            Message::Empty { .. } => {}
         }
     }
     writer.append(&build::finished_round()).unwrap();
     assert_eq!(seen, fulls, "every message arrives once");
     writer.finish(&Features::default()).unwrap();
     unwound
+}
+
+/// What the recording says of its unwinding.
+fn told(path: &Path) -> (usize, UnwindCounts) {
+    let (recording, mut sum, mut marks) = (open(path), UnwindCounts::default(), 0);
+    let mut reader = recording.records();
+    while let Some(record) = reader.next_record().unwrap() {
+        if let Some(Mark::Unwound(counts)) = Mark::parse(&record) {
+            sum.add(&counts);
+            marks += 1;
+        }
+    }
+    (marks, sum)
 }
 
 /// A sample as a report sees it: time, thread, CPU, name, address, chain.
@@ -203,6 +219,10 @@ fn agrees(test: &str, command: &[&str]) {
             assert_eq!(found, expected, "{test}, seed {seed}");
         }
         assert_eq!(unwound.early_buffers, 0, "{test}");
+        let (marks, told) = told(&path);
+        assert_eq!(told, unwound.counts(), "{test}, seed {seed}: the recording tells what came of it");
+        let most = 1 + told.stacks / ACCOUNT_EVERY;
+        assert!(marks as u64 <= most && told.stacks > 0, "{test}: {marks} marks for {} stacks", told.stacks);
         assert!(unwound.stats.stopped(Stop::Root) > 0, "{test}: {unwound}");
         if seed == 1 {
             eprintln!("{test}: {unwound}");

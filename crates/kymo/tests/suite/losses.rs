@@ -124,3 +124,58 @@ fn recordings_without_losses() {
         assert_eq!((said.code, said.stdout.as_str()), (Some(129), ""), "{}: {}", said.command, said.stderr);
     }
 }
+
+/// Checks that a recording which was unwound on the way tells how that went, in the words of the recorder's last lines, in `--header` and in
+/// JSON, packed, as a stream and in a file; and that one which kept the stacks tells nothing of it.
+#[test]
+fn how_unwinding_went_is_in_the_recording() {
+    let test = "losses::how_unwinding_went_is_in_the_recording";
+    if !ready(test, &[Need::Program("cc")]) {
+        return;
+    }
+    let program = crate::programs::build("deep.c", &["-fomit-frame-pointer"]);
+    let program = program.to_str().expect("text");
+    let folder = tempfile::tempdir().expect("a folder");
+    // So few bytes of stack that some walks end early.
+    for (name, options) in
+        [("plain", &["--call-graph", "dwarf,1024"][..]), ("packed", &["--call-graph", "dwarf,1024", "-z"])]
+    {
+        let path = folder.path().join(name);
+        let file = path.to_str().expect("text");
+        let record =
+            [&["record", "-F", "4000", "-e", "cpu-clock", "-o", file], options, &["--", program, "40"]];
+        let said = kymo().succeed(record.concat());
+        let json: Value = serde_json::from_str(&account(file, "2")).expect("JSON");
+        let unwound = &json["unwound"];
+        let stacks = number(&unwound["stacks"]);
+        let line = format!("unwound {stacks} stacks, ");
+        assert!(stacks > 0 && said.stderr.contains(&line), "{name}: {line:?} in {}", said.stderr);
+        assert_eq!(sum(&unwound["ended"], "stacks"), stacks, "{name}");
+        let header = kymo().succeed(["report", "-i", file, "--header-only"]).stdout;
+        let line = format!("# unwound : {stacks} stacks while recording, ");
+        assert!(header.contains(&line), "{name}: {header}");
+        for cause in unwound["ended"].as_array().expect("a list").iter().skip(1) {
+            let words = format!("{} {}", cause["stacks"], cause["cause"].as_str().expect("words"));
+            let is_told =
+                header.lines().any(|line| line.starts_with("# cut short : ") && line.contains(&words));
+            assert_eq!(cause["stacks"] != 0, is_told, "{name}: {words}: {header}");
+            assert!(cause["stacks"] == 0 || said.stderr.contains(&words), "{name}: {words}: {}", said.stderr);
+        }
+    }
+    let path = folder.path().join("raw");
+    let file = path.to_str().expect("text");
+    kymo().succeed([
+        "record",
+        "-e",
+        "cpu-clock",
+        "--call-graph",
+        "dwarf,1024",
+        "--raw-stacks",
+        "-o",
+        file,
+        program,
+        "5",
+    ]);
+    let json: Value = serde_json::from_str(&account(file, "1")).expect("JSON");
+    assert_eq!(json["unwound"], Value::Null);
+}
