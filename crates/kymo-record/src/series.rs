@@ -4,7 +4,7 @@
 //! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
 use crate::build_ids;
 use crate::mail::Bell;
-use crate::output::{self, Output};
+use crate::output::{self, Output, OutputError};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
 use kymo_data::{CompressedInfo, EventSpec, Features};
@@ -138,10 +138,10 @@ impl Series {
     /// Gives the current file its final name and begins the next one.
     pub(crate) fn next(&mut self) -> io::Result<Sink> {
         self.keep()?;
-        let opened = output::open(&Output::File(self.path.clone()))
-            .map_err(|error| io::Error::new(error.source.kind(), error))?;
+        let fail = |error: OutputError| io::Error::new(error.source.kind(), error);
+        let opened = output::open(&Output::File(self.path.clone())).map_err(fail)?;
         self.begun = Instant::now();
-        Sink::create(opened, &self.specs, &self.early, &self.features)
+        Sink::create(opened, &self.specs, &self.early, &self.features).map_err(fail)
     }
 
     /// What the header of a file that is done says.

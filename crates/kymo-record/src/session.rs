@@ -188,8 +188,7 @@ impl Session {
         let features = features(machine, &plan, &events, &specs, &early);
         let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
         let opened = output::open(&plan.options.output)?;
-        let sink = Sink::create(opened, &specs, &early, &features)
-            .map_err(system("write the recording's header"))?;
+        let sink = Sink::create(opened, &specs, &early, &features)?;
         Ok(Session {
             plan,
             rings,

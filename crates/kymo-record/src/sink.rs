@@ -1,6 +1,6 @@
 //! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
-use crate::output::Opened;
+use crate::output::{Opened, OutputError};
 use kymo_data::{EventSpec, Features, PipeWriter, Writer};
 use std::fs::File;
 use std::io;
@@ -25,15 +25,20 @@ impl Sink {
         events: &[EventSpec],
         early: &Features,
         all: &Features,
-    ) -> io::Result<Sink> {
+    ) -> Result<Sink, OutputError> {
+        const HEADER: &str = "write the header of";
         Ok(match output {
-            Opened::File(file) => {
-                let port = open_port(&file, Choice::from_env());
-                let writer = Writer::create_with_features(Retrying(file), events, early)?;
+            Opened::File(fresh) => {
+                let copy = fresh.file().try_clone().map_err(|source| fresh.error(HEADER, source))?;
+                let port = open_port(&copy, Choice::from_env());
+                let writer = Writer::create_with_features(Retrying(copy), events, early)
+                    .map_err(|source| fresh.error(HEADER, source))?;
+                fresh.name()?;
                 Sink::File(Box::new(Landing::new(writer, port)))
             }
             Opened::Pipe(file) => {
-                let writer = PipeWriter::create(Stream(file), events, all)?;
+                let fail = |source| OutputError { action: HEADER, path: "the pipe".into(), source };
+                let writer = PipeWriter::create(Stream(file), events, all).map_err(fail)?;
                 Sink::Pipe { writer, bytes: 0, lost_samples: 0, failed: None }
             }
         })
