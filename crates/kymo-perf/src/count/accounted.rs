@@ -14,6 +14,7 @@ use crate::bpf::{BpfError, Tally};
 use crate::cgroup::OwnCgroup;
 use crate::evlist::{self, Engine, Evlist, OpenError, Request, Targets};
 use crate::sys::{ANY, Kernel, Perf, bindings, perf_event_attr};
+use rustix::thread::CpuSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -199,14 +200,20 @@ impl Accounted {
     }
 
     /// Makes the kernel account what has ended on these CPUs but has not left them yet: a thread's last slice is accounted when another
-    /// runs, so this thread runs there for a moment. On machines with very many CPUs only on the first ones.
+    /// runs, so this thread runs there for a moment. Only where this process may run anyway, and on machines with very many CPUs only on the
+    /// first ones.
     pub fn settle(&self, cpus: &[u32]) {
         const MOST: usize = 64;
         if !self.sources.contains(&Source::CpuTime) {
             return;
         }
+        let Ok(permitted) = rustix::thread::sched_getaffinity(None) else { return };
         let mut first = None;
-        for &cpu in cpus.iter().take(MOST) {
+        for &cpu in cpus
+            .iter()
+            .filter(|&&cpu| (cpu as usize) < CpuSet::MAX_CPU && permitted.is_set(cpu as usize))
+            .take(MOST)
+        {
             let before = self.kernel.bind(cpu).ok();
             first = first.or(before);
         }

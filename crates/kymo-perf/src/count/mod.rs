@@ -306,7 +306,15 @@ fn probe(kernel: &dyn Kernel, events: &[Request], targets: &Targets) -> Result<V
         attr.set_disabled(1);
         attr.set_enable_on_exec(0);
         let place = Place { cgroup: None, ..Place::new(task, cpu) };
-        absent.push(match kernel.open(&attr, &place) {
+        let mut opened = kernel.open(&attr, &place);
+        // An ordinary user has no more than user mode of an event, and there it may be missing.
+        let denied = opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EACCES));
+        if denied && attr.exclude_kernel() == 0 && attr.exclude_user() == 0 {
+            attr.set_exclude_kernel(1);
+            attr.set_exclude_hv(1);
+            opened = kernel.open(&attr, &place);
+        }
+        absent.push(match opened {
             Ok(fd) => {
                 kernel.close(vec![fd]);
                 false

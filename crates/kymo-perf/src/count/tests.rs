@@ -78,6 +78,17 @@ fn refusals() {
     assert_eq!(opened.expect_err("refused").source.raw_os_error(), Some(libc::EACCES));
 }
 
+/// Checks that an ordinary user on a machine without hardware counters has software events of user mode, named so, and no hardware events.
+#[test]
+fn ordinary_users() {
+    let denied = |call: crate::sys::fake::Call<'_>| (call.attr.exclude_kernel() == 0).then_some(libc::EACCES);
+    let fake = Fake::new().rule(denied).without_pmu();
+    let events = vec![software(2), hardware(0), hardware(1)];
+    let (_, counters) = open(fake, events, Targets::per_thread(vec![10]), FOLLOW);
+    assert_eq!([counters.has(0), counters.has(1), counters.has(2)], [true, false, false]);
+    assert_eq!(counters.request(0).map(|request| request.name.as_str()), Some("software 2:u"));
+}
+
 /// Checks that a group's counts come from its leader, each to its own event, CPU and task.
 #[test]
 fn groups() {
@@ -91,6 +102,26 @@ fn groups() {
     assert_eq!(values, [[100, 101], [300, 301], [400, 401], [200, 201]]);
     let grouped = |opened: &crate::sys::fake::Opened| opened.attr.read_format & Perf::FORMAT_GROUP != 0;
     assert!(fake.opened().iter().all(|opened| grouped(opened) == (opened.attr.config == 3)));
+}
+
+/// Checks that a pinned event which finds no place on the hardware is not counted, with its group, and spoils nothing else.
+#[test]
+fn pinned_events() {
+    let mut pinned = hardware(0);
+    pinned.attr.set_pinned(1);
+    let events = vec![pinned, member(hardware(1), 0), software(2)];
+    let counts = |event: &crate::sys::fake::Opened| {
+        if event.attr.type_ == Perf::SOFTWARE { [3, 9, 9] } else { [0, 9, 0] }
+    };
+    let fake = Fake::new().counts(counts);
+    let (_, counters) = open(fake, events, Targets::system(&[0, 1]), Binding::Cpus);
+    let reading = counters.read().expect("readable");
+    let scaled: Vec<Option<f64>> = reading
+        .iter()
+        .flatten()
+        .map(|cells| cells.iter().map(|cell| cell.count).fold(Count::default(), |a, b| a + b).scaled())
+        .collect();
+    assert_eq!(scaled, [None, None, Some(6.0)]);
 }
 
 /// Checks that nothing samples, that followed events are inherited and begin at the exec when they shall, and that a leader alone does.

@@ -67,6 +67,20 @@ impl Shared<'_> {
         let each = 1 + has(Perf::FORMAT_ID) + has(Perf::FORMAT_LOST);
         let strange = || io::Error::from_raw_os_error(libc::EIO);
         // Alone: value, times. A group: how many, times, then the leader and the members in the order in which they joined.
+        if words.is_empty() {
+            // A pinned event that did not get its place on the hardware: it was not counted, and so were its members.
+            let own = std::iter::once(slot.event);
+            let members = (0..self.shape.events.len())
+                .filter(|&event| group && self.shape.events[event].leader == Some(slot.event));
+            let cpu = self.shape.cpus[slot.event][slot.row];
+            for event in own.chain(members) {
+                let Ok(row) = self.shape.cpus[event].binary_search(&cpu) else { continue };
+                let task = self.shape.tasks[slot.column];
+                let read = Read { event, cpu, task, value: 0, enabled_ns: 0, running_ns: 0 };
+                out.push((Slot { event, row, ..slot }, read));
+            }
+            return Ok(());
+        }
         let times = words.get(1..).ok_or_else(strange)?;
         let enabled_ns = if enabled == 1 { *times.first().ok_or_else(strange)? } else { 0 };
         let running_ns = if running == 1 { *times.get(enabled).ok_or_else(strange)? } else { enabled_ns };

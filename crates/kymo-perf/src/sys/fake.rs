@@ -255,6 +255,10 @@ fn answer(own: &Opened, members: &[&Opened], counts: &Counts) -> Vec<u64> {
     let format = own.attr.read_format;
     let [value, enabled, running] = counts(own);
     let group = format & Perf::FORMAT_GROUP != 0;
+    if own.attr.pinned() == 1 && running == 0 {
+        // It found no place on the hardware, and is in error.
+        return Vec::new();
+    }
     let mut words = vec![if group { 1 + members.len() as u64 } else { value }];
     words.extend((format & Perf::FORMAT_TOTAL_TIME_ENABLED != 0).then_some(enabled));
     words.extend((format & Perf::FORMAT_TOTAL_TIME_RUNNING != 0).then_some(running));

@@ -1,5 +1,6 @@
 //! Counting: one run after the other, interval after interval, and what is printed of it.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ use kymo_perf::count::accounted::{self, Accounted};
 use kymo_perf::count::accounting::Accounts;
 use kymo_perf::count::aggregate::{self, By, Place, Row, Topology};
 use kymo_perf::count::{Binding, Cell, Count, Counters};
-use kymo_perf::evlist::{OpenError, Request, Targets};
+use kymo_perf::evlist::{Note, OpenError, Request, Targets};
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::sys::{self, Kernel, Real, attr_zeroed};
@@ -62,6 +63,8 @@ struct Counting<'a> {
     topology: Topology,
     until: UnixStream,
     signalled: Arc<AtomicUsize>,
+    /// The events' names, as they were opened: an ordinary user gets user mode only.
+    names: RefCell<Vec<String>>,
 }
 
 /// Runs everything and prints it.
@@ -91,7 +94,8 @@ pub(super) fn all(
     }
     let numbers: Vec<i32> = cpus.iter().map(|&cpu| cpu as i32).collect();
     let topology = Topology::read(&Machine::here(), &numbers);
-    let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, until, signalled };
+    let names = RefCell::new(events.iter().map(|event| event.selected.name.clone()).collect());
+    let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, until, signalled, names };
     output.unit_width = events.iter().map(|event| unit(event).len()).max().unwrap_or(0).max(4);
     let mut runs = Vec::new();
     let mut last = End::Done;
@@ -294,7 +298,10 @@ impl Counting<'_> {
             let mut named = None;
             let parts = self.parts(&self.every(), |name| match name {
                 Some(name) => {
-                    let (path, directory) = cgroup::existing(name)?;
+                    let found = cgroup::existing(name);
+                    let (path, directory) = found.map_err(|error| {
+                        anyhow::anyhow!("{error}; a cgroup is named by its path below the place where the hierarchy is mounted")
+                    })?;
                     named.get_or_insert(path);
                     Ok((Targets::cgroup(directory, &self.cpus), Binding::Cgroup { child: None }))
                 }
@@ -412,7 +419,15 @@ impl Counting<'_> {
             let descriptors = requests.len() * targets.cpus.len() * targets.tasks.len();
             let opened = Counters::open(&self.kernel, requests.clone(), targets, binding);
             let counters = opened.map_err(|error| refused(&error, &requests, descriptors))?;
-            for note in counters.notes().iter().filter(|note| note.is_notable() || self.args.verbose) {
+            for (at, &index) in chosen.iter().enumerate() {
+                if let Some(request) = counters.request(at) {
+                    self.names.borrow_mut()[index].clone_from(&request.name);
+                }
+            }
+            // What the name says needs no words.
+            let in_name = |note: &Note| matches!(note, Note::UserOnly { .. });
+            let notable = |note: &&Note| note.is_notable() && !in_name(note);
+            for note in counters.notes().iter().filter(|note| notable(note) || self.args.verbose) {
                 say(&note.to_string());
             }
             parts.push(Part { events: chosen.to_vec(), counters });
@@ -632,10 +647,11 @@ impl Counting<'_> {
 
     /// All lines about some runs, in perf's order.
     fn lines(&self, runs: &[Run], time_ns: Option<u64>) -> Vec<Line> {
+        let names = self.names.borrow();
         super::line::lines(
-            self.events.iter().map(|event| super::line::Counted {
+            self.events.iter().zip(names.iter()).map(|(event, name)| super::line::Counted {
                 attr: &event.selected.attr,
-                name: &event.selected.name,
+                name,
                 unit: unit(event),
                 scale: scale(event),
                 cgroup: event.cgroup.as_deref(),
