@@ -92,6 +92,11 @@ pub(crate) fn request(
         attr.set_enable_on_exec(u64::from(common.on_exec));
     }
     finish(&mut attr, options, common);
+    if options.keeps_newest(selected) {
+        attr.set_write_backward(1);
+        // Nobody is woken by it: as seldom as can be.
+        attr.wakeup_watermark = u32::MAX;
+    }
     if tracking {
         track(&mut attr, options, common);
     }

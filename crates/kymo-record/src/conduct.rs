@@ -1,5 +1,5 @@
 //! Conducting a recording: the events on, the command begun, then waiting for the end.
-use crate::control::{self, Channel};
+use crate::control::{self, Channel, Obeyed};
 use crate::mail::timespec;
 use crate::options::Delay;
 use crate::plan::Plan;
@@ -29,8 +29,10 @@ pub(crate) struct Conductor<'a> {
     pub(crate) events: &'a Evlist,
     pub(crate) workload: Option<&'a mut Workload>,
     pub(crate) channel: Option<Channel>,
-    /// Becomes readable when another file is wanted, and whom to tell.
-    pub(crate) requests: Option<(OwnedFd, Arc<Ask>)>,
+    /// Becomes readable when another file is wanted.
+    pub(crate) requests: Option<OwnedFd>,
+    /// Whom to ask for it; `None`: there is one file only.
+    pub(crate) ask: Option<Arc<Ask>>,
 }
 
 impl Conductor<'_> {
@@ -62,6 +64,8 @@ impl Conductor<'_> {
         };
         let mut observed: Vec<OwnedFd> = self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect();
         let waits_for_observed = !self.plan.until.is_empty();
+        // The question for a file that was commanded and is not done yet: further commands wait.
+        let mut owing: Option<u64> = None;
         loop {
             if waits_for_observed && observed.is_empty() {
                 return Ok(Ended::ByItself);
@@ -73,10 +77,14 @@ impl Conductor<'_> {
             fds.extend(command.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let others = fds.len();
             fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let commands = self.channel.as_ref().filter(|_| enable_at.is_none()).and_then(Channel::poll_fd);
+            let listening = enable_at.is_none() && owing.is_none();
+            let commands = self.channel.as_ref().filter(|_| listening).and_then(Channel::poll_fd);
             fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let answered = fds.len();
+            let answer = self.ask.as_ref().map(|ask| ask.answer_bell());
+            fds.extend(answer.map(|bell| PollFd::new(bell.fd(), PollFlags::IN)));
             let asking = fds.len();
-            fds.extend(self.requests.as_ref().map(|(fd, _)| PollFd::new(fd, PollFlags::IN)));
+            fds.extend(self.requests.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = left.map(timespec);
             match poll(&mut fds, timeout.as_ref()) {
@@ -97,13 +105,23 @@ impl Conductor<'_> {
                 index += 1;
                 !fired[index - 1]
             });
+            if fired[answered..asking].contains(&true)
+                && let Some(ask) = &self.ask
+            {
+                ask.answer_bell().quiet();
+                if owing.take_if(|number| ask.is_answered(*number)).is_some()
+                    && let Some(channel) = &mut self.channel
+                {
+                    channel.ack();
+                }
+            }
             if fired.get(asking) == Some(&true)
-                && let Some((fd, ask)) = &self.requests
+                && let Some(fd) = &self.requests
             {
                 let mut many = [0; 64];
                 if matches!(rustix::io::read(fd, &mut many), Ok(0) | Err(_)) {
                     self.requests = None;
-                } else {
+                } else if let Some(ask) = &self.ask {
                     ask.ask();
                 }
             }
@@ -112,10 +130,14 @@ impl Conductor<'_> {
                 self.events.enable(false).map_err(system("enable events"))?;
             }
             if enable_at.is_none()
+                && owing.is_none()
                 && let Some(channel) = &mut self.channel
-                && control::obey(channel, self.events)
             {
-                return Ok(Ended::ByUs);
+                match control::obey(channel, self.events, self.ask.is_some()) {
+                    Obeyed::All => {}
+                    Obeyed::Stop => return Ok(Ended::ByUs),
+                    Obeyed::UpToSnapshot => owing = self.ask.as_ref().map(|ask| ask.ask()),
+                }
             }
         }
     }

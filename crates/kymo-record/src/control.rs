@@ -12,12 +12,13 @@ mod obey;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use obey::obey;
+pub(crate) use obey::{Obeyed, obey};
 
 use kymo_perf::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, open};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -92,6 +93,7 @@ impl ControlSpec {
             commands: Some(commands),
             acks,
             lines: Lines::default(),
+            waiting: VecDeque::new(),
             complaints: 0,
             say: Box::new(|_| {}),
         })
@@ -169,7 +171,7 @@ pub enum Command {
     Ping,
     /// End the recording.
     Stop,
-    /// Write out what a ring keeps: not there yet.
+    /// Write out what the rings keep, or begin another file.
     Snapshot,
     /// List the events.
     Evlist(Detail),
@@ -246,6 +248,8 @@ pub struct Channel {
     commands: Option<OwnedFd>,
     acks: Option<OwnedFd>,
     lines: Lines,
+    /// Commands that have arrived and wait for those before them.
+    waiting: VecDeque<Command>,
     complaints: u32,
     say: Box<dyn FnMut(Answer<'_>) + Send>,
 }
@@ -274,13 +278,27 @@ impl Channel {
 
     /// The commands that have arrived. Does not wait; at most one page of bytes is taken at a time.
     pub fn take(&mut self) -> Vec<Command> {
-        let Some(fd) = &self.commands else { return Vec::new() };
+        self.read();
+        self.waiting.drain(..).collect()
+    }
+
+    /// The next of the commands that were read.
+    pub(crate) fn next(&mut self) -> Option<Command> {
+        self.waiting.pop_front()
+    }
+
+    /// Reads commands that have arrived, unless earlier ones wait still. Does not wait; at most one page of bytes is taken at a time.
+    pub(crate) fn read(&mut self) {
+        if !self.waiting.is_empty() {
+            return;
+        }
+        let Some(fd) = &self.commands else { return };
         if !is_ready(fd, PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-            return Vec::new();
+            return;
         }
         let mut bytes = [0; 4096];
         let lines: Vec<Option<Vec<u8>>> = match rustix::io::read(fd, &mut bytes) {
-            Err(Errno::AGAIN | Errno::INTR) => return Vec::new(),
+            Err(Errno::AGAIN | Errno::INTR) => return,
             Ok(count @ 1..) => self.lines.push(&bytes[..count]),
             Ok(0) => {
                 self.commands = None;
@@ -298,7 +316,7 @@ impl Channel {
         });
         let (commands, wrong): (Vec<_>, Vec<_>) = parsed.partition(Result::is_ok);
         wrong.into_iter().filter_map(Result::err).for_each(|wrong| self.complain(&wrong));
-        commands.into_iter().flatten().collect()
+        self.waiting.extend(commands.into_iter().flatten());
     }
 
     fn complain(&mut self, what: &str) {

@@ -4,6 +4,7 @@ use crate::brake::Pauses;
 use crate::build_ids;
 use crate::disk::WriteError;
 use crate::drain::Shared;
+use crate::series::Last;
 use crate::session::Summary;
 use crate::writer::Written;
 use kymo_data::{EventSpec, Features, SampleId, build};
@@ -25,7 +26,7 @@ impl Finish<'_> {
     pub(crate) fn run(mut self, mut written: Written, shared: &Shared) -> Summary {
         let (lost, records) = self.lost();
         let mut error = written.error.take();
-        if error.is_none() {
+        if error.is_none() && !written.sink.is_closed() {
             error = written.sink.append(&records, 0).err();
         }
         if self.build_ids {
@@ -35,11 +36,18 @@ impl Finish<'_> {
         if let Some(compressor) = &written.compressor {
             self.features.compressed = Some(compressor.info());
         }
+        let open = !written.sink.is_closed();
         let mut finished = written.sink.finish(&self.features);
-        if let Some(series) = &mut written.series
-            && let Err(late) = series.keep()
-        {
-            finished.error.get_or_insert(late);
+        if let Some(series) = written.series.as_mut().filter(|_| open) {
+            if series.last == Last::Goes {
+                finished.bytes = 0;
+            }
+            if series.last == Last::Joins {
+                series.coverage = written.coverage.take();
+            }
+            if let Err(late) = series.end() {
+                finished.error.get_or_insert(late);
+            }
         }
         // What the disk said first knows the place; what reached the writer of it is only that it failed.
         let write_error = finished.error.or(error).map(WriteError::from);
@@ -59,6 +67,7 @@ impl Finish<'_> {
             bytes: written.earlier_bytes + finished.bytes,
             wakeups,
             account,
+            coverage: written.coverage,
             unwound: None,
             pauses: Pauses::default(),
             exit: None,

@@ -116,6 +116,18 @@ pub enum Overload {
     Pause,
 }
 
+/// What a flight recorder leaves at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LastSnapshot {
+    /// A snapshot, in the file of the plain name.
+    #[default]
+    Plain,
+    /// A snapshot, named as those before it.
+    Dated,
+    /// Nothing: there are the snapshots that were asked for.
+    Not,
+}
+
 /// What to record, as asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -139,6 +151,11 @@ pub struct Options {
     pub data: bool,
     /// Context switch records.
     pub switch_events: bool,
+    /// Rings keep the newest records instead of the oldest, and are written as snapshots: on request and at the end. The same as the term `overwrite`
+    /// of every event.
+    pub overwrite: bool,
+    /// With `overwrite`: what is taken at the end.
+    pub last_snapshot: LastSnapshot,
     /// Raw bytes in samples of all events (tracepoints always have them).
     pub raw: bool,
     /// The CPU in samples, also where it is not needed.
@@ -172,6 +189,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether the ring of this event keeps the newest records.
+    pub(crate) fn keeps_newest(&self, event: &Selected) -> bool {
+        event.overrides.overwrite.unwrap_or(self.overwrite)
+    }
+
     /// The plainest recording: call chains along frame pointers, 999 samples per second, everything else as it is if nobody says anything.
     pub fn new(events: Vec<Selected>, targets: TargetSpec, output: Output) -> Options {
         Options {
@@ -185,6 +207,8 @@ impl Options {
             ring_pages: None,
             data: false,
             switch_events: false,
+            overwrite: false,
+            last_snapshot: LastSnapshot::default(),
             raw: false,
             sample_cpu: false,
             period: false,

@@ -33,6 +33,8 @@ pub struct Plan {
     pub until: Vec<i32>,
     /// Pages of each ring.
     pub ring_pages: usize,
+    /// Pages of the rings beside those that keep the newest records.
+    pub(crate) side_pages: usize,
     /// The size may shrink.
     pub ring_may_shrink: bool,
     /// As asked for.
@@ -84,6 +86,16 @@ pub enum PlanError {
     /// An event that cannot follow tasks.
     #[error("{0} counts for a whole socket or machine, not for a task: record it with -a or -C")]
     SystemWideOnly(String),
+    /// Some events keep the newest records, others the oldest.
+    #[error(
+        "{newest} keeps the newest records and {oldest} the oldest: they cannot be in one recording; give both the term overwrite, or neither"
+    )]
+    TwoKinds {
+        /// One that keeps the newest.
+        newest: String,
+        /// One that does not.
+        oldest: String,
+    },
     /// A scope that was asked for and cannot be had.
     #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
     Scope {
@@ -95,9 +107,11 @@ pub enum PlanError {
 }
 
 /// Whether tracking needs an event of its own: when everything is observed (so that nothing is missed while what runs already is listed), when sampling
-/// is delayed, and when the first event is not opened everywhere.
+/// is delayed, when the first event is not opened everywhere, and when its ring forgets.
 pub fn tracking_event(options: &Options, system: bool) -> bool {
-    system || options.delay.is_some() || options.events.first().is_some_and(|event| event.cpus.is_some())
+    let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
+    let partly = options.events.first().is_some_and(|event| event.cpus.is_some());
+    system || options.delay.is_some() || partly || keeps_newest
 }
 
 impl Plan {
@@ -113,6 +127,11 @@ impl Plan {
             && let Some(event) = options.events.iter().find(|event| event.system_wide_only)
         {
             return Err(PlanError::SystemWideOnly(event.name.clone()));
+        }
+        let newest = options.events.iter().find(|event| options.keeps_newest(event));
+        let oldest = options.events.iter().find(|event| !options.keeps_newest(event));
+        if let (Some(newest), Some(oldest)) = (newest, oldest) {
+            return Err(PlanError::TwoKinds { newest: newest.name.clone(), oldest: oldest.name.clone() });
         }
         options.rate = clamp(options.rate, &mut notes);
         if options.scope == Some(Scope::ThreadCpu) {
@@ -148,7 +167,9 @@ impl Plan {
             // Pauses are marked by a clock that the recorder can read, too.
             options.clock.get_or_insert(Clock::Monotonic);
         }
-        notes.extend(few_samples(ring_pages, options.call_graph));
+        if newest.is_none() {
+            notes.extend(few_samples(ring_pages, options.call_graph));
+        }
         let mut plan = Plan {
             open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },
             scope,
@@ -159,6 +180,7 @@ impl Plan {
             observe_command: observed.kind == Kind::Command,
             until: observed.until.clone(),
             ring_pages,
+            side_pages: evlist::SIDE_RING_PAGES,
             ring_may_shrink,
             options,
             notes,
@@ -183,7 +205,7 @@ impl Plan {
             inherit: self.follow && scope == Scope::Inherit,
             per_cpu: scope.is_per_cpu(),
             rate: options.rate,
-            watermark_bytes: watermark_bytes(self.ring_pages),
+            watermark_bytes: watermark_bytes(self.drained_pages()),
         };
         let mut events: Vec<_> = (options.events.iter().enumerate())
             .map(|(index, event)| attr::request(event, index, options, &common, index == 0 && !with_tracker))
@@ -278,14 +300,29 @@ impl Plan {
     /// Whether stacks are unwound while recording; on other machines than x86_64 they are kept.
     pub fn reduces(&self) -> bool {
         let stacks = |event: &evlist::Request| event.attr.sample_type & Perf::SAMPLE_STACK_USER != 0;
-        !self.options.raw_stacks && cfg!(target_arch = "x86_64") && self.open.events.iter().any(stacks)
+        !self.options.raw_stacks
+            && !self.keeps_newest()
+            && cfg!(target_arch = "x86_64")
+            && self.open.events.iter().any(stacks)
+    }
+
+    /// Whether the rings of samples keep the newest records: the recording is a flight recorder's.
+    pub fn keeps_newest(&self) -> bool {
+        self.options.events.iter().any(|event| self.options.keeps_newest(event))
+    }
+
+    /// Pages of the rings that are drained.
+    pub(crate) fn drained_pages(&self) -> usize {
+        if self.keeps_newest() { self.side_pages } else { self.ring_pages }
     }
 
     /// Uses smaller rings, and wakes the drains accordingly earlier.
     pub(crate) fn set_ring_pages(&mut self, pages: usize) {
         self.ring_pages = pages;
-        for event in &mut self.open.events {
-            event.attr.wakeup_watermark = watermark_bytes(pages);
+        self.side_pages = pages.min(evlist::SIDE_RING_PAGES);
+        let watermark = watermark_bytes(self.drained_pages());
+        for event in self.open.events.iter_mut().filter(|event| event.attr.write_backward() == 0) {
+            event.attr.wakeup_watermark = watermark;
         }
     }
 }
@@ -396,6 +433,13 @@ impl fmt::Display for Plan {
             if self.ring_may_shrink { " (or less, if that is refused)" } else { "" },
             self.descriptors()
         )?;
+        if self.keeps_newest() {
+            let kib = self.drained_pages() * sys::page_size() / 1024;
+            writeln!(
+                f,
+                "  they keep the newest records for snapshots; beside each one of {kib} KiB for tasks and mappings"
+            )?;
+        }
         writeln!(f, "output: {}", self.options.output)?;
         if let Some(level) = self.options.compress {
             writeln!(f, "compression: zstd level {level}")?;

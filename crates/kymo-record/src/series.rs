@@ -3,11 +3,12 @@
 //! Each file is a recording by itself: header, events, features, build IDs, and at its start what [`Sideband`] knows of tasks and mappings.
 //! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
 use crate::build_ids;
+use crate::flight::Coverage;
 use crate::mail::Bell;
 use crate::output::{self, Output, OutputError};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
-use kymo_data::{CompressedInfo, EventSpec, Features};
+use kymo_data::{CompressedInfo, EventSpec, Features, abi};
 use kymo_perf::proc::{self, Module};
 use kymo_perf::sys;
 use std::collections::{HashSet, VecDeque};
@@ -15,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// When a recording goes on in another file. It does so on request, too.
@@ -41,32 +42,75 @@ pub struct Limits {
 /// Asks the writer for another file.
 #[derive(Debug)]
 pub(crate) struct Ask {
-    asked: AtomicBool,
+    /// How many have asked, how many of them the writer has heard, and how many have their file.
+    asked: AtomicU64,
+    heard: AtomicU64,
+    answered: AtomicU64,
     /// The writer's.
     bell: Arc<Bell>,
+    /// Rings when somebody has been answered.
+    answer_bell: Bell,
 }
 
 impl Ask {
-    pub(crate) fn new(bell: Arc<Bell>) -> Ask {
-        Ask { asked: AtomicBool::new(false), bell }
+    pub(crate) fn new(bell: Arc<Bell>) -> io::Result<Ask> {
+        let (asked, heard, answered) = Default::default();
+        Ok(Ask { asked, heard, answered, bell, answer_bell: Bell::new()? })
     }
 
-    /// Asks. A question that waits to be heard stands for all.
-    pub(crate) fn ask(&self) {
+    /// Asks; the number of the question. One answer stands for all that were asked before it was begun.
+    pub(crate) fn ask(&self) -> u64 {
         // Release: pairs with `take`; whatever the caller did before is seen by who makes the file.
-        self.asked.store(true, Ordering::Release);
+        let number = self.asked.fetch_add(1, Ordering::Release) + 1;
         self.bell.ring();
+        number
     }
 
     /// Whether somebody has asked since the last call.
     pub(crate) fn take(&self) -> bool {
-        // Acquire: pairs with `ask`. The look before is cheap: nobody asks most of the time.
-        self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::Acquire)
+        // Acquire: pairs with `ask`.
+        let asked = self.asked.load(Ordering::Acquire);
+        // Relaxed, as below: only the writer, who calls this, changes it.
+        let new = asked != self.heard.load(Ordering::Relaxed);
+        if new {
+            self.heard.store(asked, Ordering::Relaxed);
+        }
+        new
+    }
+
+    /// Another file has begun, and the one before it is done.
+    pub(crate) fn answer(&self) {
+        // Release: pairs with `is_answered`; the file is complete. Relaxed: only the writer, who calls this, changes it.
+        self.answered.store(self.heard.load(Ordering::Relaxed), Ordering::Release);
+        self.answer_bell.ring();
+    }
+
+    /// Whether the question of this number has been answered.
+    pub(crate) fn is_answered(&self, number: u64) -> bool {
+        // Acquire: pairs with `answer`.
+        self.answered.load(Ordering::Acquire) >= number
+    }
+
+    /// What rings when somebody has been answered.
+    pub(crate) fn answer_bell(&self) -> &Bell {
+        &self.answer_bell
     }
 }
 
-/// Who is told of each file that is done.
-pub(crate) type Say = Box<dyn FnMut(&Path) + Send>;
+/// Who is told of each file that is done, and of a flight recorder's how far back it reaches.
+pub(crate) type Say = Box<dyn FnMut(&Path, Option<&Coverage>) + Send>;
+
+/// What becomes of the last file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// It gets the time behind its name, as the others.
+    #[default]
+    Joins,
+    /// It keeps the plain name.
+    Stays,
+    /// Nothing was to be written to it.
+    Goes,
+}
 
 /// The files of one recording.
 pub(crate) struct Series {
@@ -74,6 +118,10 @@ pub(crate) struct Series {
     pub(crate) sideband: Sideband,
     /// A file is wanted now.
     pub(crate) asked: Arc<Ask>,
+    /// What becomes of the last file.
+    pub(crate) last: Last,
+    /// How far back the current file reaches.
+    pub(crate) coverage: Option<Coverage>,
     path: PathBuf,
     specs: Vec<EventSpec>,
     early: Features,
@@ -107,11 +155,16 @@ impl Series {
             compressed: features.compressed,
             ..Features::default()
         };
-        let sideband = Sideband::new(specs.first().map(|spec| spec.attr.clone()).unwrap_or_default());
+        // Only one event tracks; what the others put behind their records may be longer or shorter.
+        let tracks = |spec: &&EventSpec| spec.attr.flags & abi::ATTR_FLAG_TASK != 0;
+        let tracking = specs.iter().find(tracks).or(specs.first());
+        let sideband = Sideband::new(tracking.map(|spec| spec.attr.clone()).unwrap_or_default());
         Series {
             rule,
             sideband,
             asked,
+            last: Last::default(),
+            coverage: None,
             path,
             specs,
             early,
@@ -161,8 +214,17 @@ impl Series {
         features
     }
 
+    /// Does with the last file what is to be done.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        match self.last {
+            Last::Joins => self.keep(),
+            Last::Stays => Ok(()),
+            Last::Goes => std::fs::remove_file(&self.path),
+        }
+    }
+
     /// Gives the current file its final name, and removes the oldest if there are too many.
-    pub(crate) fn keep(&mut self) -> io::Result<()> {
+    fn keep(&mut self) -> io::Result<()> {
         let mut time = SystemTime::now();
         let name = loop {
             let mut name = self.path.as_os_str().to_owned();
@@ -176,7 +238,7 @@ impl Series {
             time += Duration::from_millis(10);
         };
         std::fs::rename(&self.path, &name)?;
-        (self.say)(&name);
+        (self.say)(&name, self.coverage.take().as_ref());
         self.kept.push_back(name);
         if self.kept.len() > self.rule.max_files.unwrap_or(usize::MAX).max(1)
             && let Some(oldest) = self.kept.pop_front()

@@ -8,24 +8,26 @@ use crate::disk::WriteError;
 use crate::drain::{self, Message, Shared};
 use crate::existing::{self, Existing, KernelThread};
 use crate::finish::Finish;
+use crate::flight::{Camera, Coverage, FlightThread, Surroundings};
 use crate::look::{Poke, Ticks};
 use crate::mail::{Bell, mail};
 use crate::observe::Observer;
 use crate::opening::{features, open, sources, spec, tracing_data};
-use crate::options::{CallGraph, Overload};
+use crate::options::{CallGraph, LastSnapshot, Overload};
 use crate::output::{self, OutputError};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
 use crate::reduce::{Reducer, reduced};
 use crate::round::RoundNumber;
-use crate::series::{Ask, Limits, Say, Series};
+use crate::series::{Ask, Last, Limits, Say, Series, Switch};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
 use crate::walk::Walk;
-use crate::writer::WriterThread;
+use crate::writer::{WriterThread, Written};
 use crate::{machine, synth};
 use kymo_data::{Compressor, EventSpec, Features};
 use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError};
+use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, eventfd};
@@ -37,6 +39,9 @@ use std::sync::{Arc, Barrier};
 
 /// Bytes of records that may be on their way to the disk, at least.
 const QUEUE_BYTES: usize = 128 << 20;
+
+/// The same where only tasks and mappings are drained.
+const FLIGHT_QUEUE_BYTES: usize = 8 << 20;
 /// So many buffers one drain's queue has places for, at least, if there are so many.
 const QUEUED_BUFFERS: usize = 64;
 /// A ring of so many bytes has buffers of half its size: they hold any record.
@@ -105,6 +110,8 @@ pub struct Summary {
     pub wakeups: u64,
     /// Samples and losses.
     pub account: LossAccount,
+    /// How far back the last file reaches, if it holds what the rings of a flight recorder held at the end.
+    pub coverage: Option<Coverage>,
     /// What unwinding while recording came to, if there was any.
     pub unwound: Option<Unwound>,
     /// How often and how long the target stood still for the recorder.
@@ -119,11 +126,19 @@ pub struct Summary {
     pub remarks: Vec<String>,
 }
 
+/// Who takes what drains bring.
+enum Taker<'a> {
+    Writer(Box<WriterThread<'a>>),
+    Flight(Box<FlightThread<'a>>),
+}
+
 /// Everything is open and the output holds what was there before; nothing samples yet.
 pub struct Session {
     plan: Plan,
     // Rings before events: an event's ring is unmapped before it is closed.
     rings: Vec<MappedRing>,
+    /// Rings that keep the newest records, and are not drained.
+    kept: Vec<MappedRing>,
     events: Evlist,
     /// The events as the recording has them.
     specs: Vec<EventSpec>,
@@ -162,6 +177,7 @@ impl Session {
             plan.set_command(workload.pid());
         }
         let (observer, events, rings) = open(&kernel, &mut plan)?;
+        let (kept, rings) = rings.into_iter().partition(|ring| ring.ring.keeps() == Keeps::Newest);
         // No thread before: it would take a CPU from those who open, and make the kernel wait for all CPUs when the table of descriptors grows.
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
@@ -192,6 +208,7 @@ impl Session {
         Ok(Session {
             plan,
             rings,
+            kept,
             events,
             specs,
             unreduced,
@@ -225,9 +242,14 @@ impl Session {
     }
 
     /// Where the recording is divided into several files: begins another file each time something can be read from `requests`, and tells
-    /// `say` the name of each file that is done.
+    /// `say` the name of each file that is done, and how far back it reaches, if it is a snapshot of a flight recorder. A flight recorder takes one for
+    /// each request, also if nothing else divides the recording.
     #[must_use]
-    pub fn on_switch(mut self, requests: OwnedFd, say: impl FnMut(&Path) + Send + 'static) -> Session {
+    pub fn on_switch(
+        mut self,
+        requests: OwnedFd,
+        say: impl FnMut(&Path, Option<&Coverage>) + Send + 'static,
+    ) -> Session {
         self.switches = Some((requests, Box::new(say)));
         self
     }
@@ -251,14 +273,19 @@ impl Session {
         let failed_fd =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
-        let ring_bytes = self.plan.ring_pages * sys::page_size();
+        // What a flight recorder drains is not the rings of the plan, and little.
+        let ring_bytes = self.plan.drained_pages() * sys::page_size();
+        let queue_bytes = if self.plan.keeps_newest() { FLIGHT_QUEUE_BYTES } else { QUEUE_BYTES };
         // Drains are woken when a quarter is full.
         let buffer_bytes = if ring_bytes < LARGE_RING { ring_bytes } else { ring_bytes / 2 };
         let rings = self.rings.len();
         let overload = self.plan.options.overload;
         let buffers = match self.plan.options.max_memory_bytes {
-            None => (QUEUE_BYTES / buffer_bytes.max(1)).max(4 * rings),
-            Some(most) => buffers_within(most, rings, ring_bytes, buffer_bytes)?,
+            None => (queue_bytes / buffer_bytes.max(1)).max(4 * rings),
+            Some(most) => {
+                let kept: u64 = self.kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum();
+                buffers_within(most.saturating_sub(kept), rings, ring_bytes, buffer_bytes)?
+            }
         };
         // Samples with stacks can come at a gigabyte per second from the start: faster than memory can be had meanwhile.
         let ready = if matches!(self.plan.options.call_graph, CallGraph::Dwarf { .. }) {
@@ -309,35 +336,61 @@ impl Session {
                 (Some((reducer, receive)), written)
             }
         };
-        let ask = Arc::new(Ask::new(receive.bell()));
+        let ask = Arc::new(Ask::new(receive.bell()).map_err(&bells)?);
         let (requests, say) = match self.switches {
-            Some((requests, say)) => (Some((requests, Arc::clone(&ask))), say),
-            None => (None, Box::new(|_: &Path| {}) as Say),
+            Some((requests, say)) => (Some(requests), say),
+            None => (None, Box::new(|_: &Path, _: Option<&Coverage>| {}) as Say),
         };
-        let series = match (&self.plan.options.output, self.limits.switch) {
+        let flight = self.plan.keeps_newest();
+        let rule = self.limits.switch.or(flight.then(Switch::default));
+        let mut series = match (&self.plan.options.output, rule) {
             (output::Output::File(path), Some(rule)) => Some(Series::new(
                 rule,
                 path.clone(),
                 self.specs.clone(),
                 self.features.clone(),
                 self.plan.options.build_ids,
-                ask,
+                Arc::clone(&ask),
                 say,
             )),
             _ => None,
         };
+        let ask = series.is_some().then_some(ask);
         let ready = Barrier::new(groups.len() + 1);
-        let writer = WriterThread {
-            sink: self.sink,
-            walk: self.walk,
-            compressor: self.compressor,
-            strangers,
-            rings,
-            shared: &shared,
-            preferred: overload != Overload::Drop,
-            max_bytes: self.limits.max_bytes,
-            series,
-            failed_fd: &failed_fd,
+        let taker = if flight {
+            let last = self.plan.options.last_snapshot;
+            if let Some(series) = &mut series {
+                series.last = match last {
+                    LastSnapshot::Plain => Last::Stays,
+                    LastSnapshot::Dated => Last::Joins,
+                    LastSnapshot::Not => Last::Goes,
+                };
+            }
+            let poke_of = |(group, poke): (&(_, Vec<_>), _)| vec![poke; group.1.len()];
+            let around = Surroundings {
+                camera: Camera::new(&self.events, &self.kept),
+                strangers,
+                shared: &shared,
+                pokes: groups.iter().zip(&pokes).flat_map(poke_of).collect(),
+                failed_fd: &failed_fd,
+            };
+            let state = Written::new(self.sink, self.walk, self.compressor, series);
+            let build_ids = self.plan.options.build_ids;
+            let flight = FlightThread::new(around, &self.specs, state, last != LastSnapshot::Not, build_ids);
+            Taker::Flight(Box::new(flight))
+        } else {
+            Taker::Writer(Box::new(WriterThread {
+                sink: self.sink,
+                walk: self.walk,
+                compressor: self.compressor,
+                strangers,
+                rings,
+                shared: &shared,
+                preferred: overload != Overload::Drop,
+                max_bytes: self.limits.max_bytes,
+                series,
+                failed_fd: &failed_fd,
+            }))
         };
         let mut workload = self.workload;
         let (plan, events) = (&self.plan, &self.events);
@@ -349,7 +402,10 @@ impl Session {
         let command_pid = workload.as_ref().map(Workload::pid);
         let brake = notes.map(|notes| Brake::new(plan, self.observer.cgroup(), command_pid, notes));
         let (written, unwound, result, listed, pauses) = std::thread::scope(|scope| {
-            let writer = scope.spawn(move || writer.run(receive));
+            let writer = scope.spawn(move || match taker {
+                Taker::Writer(writer) => writer.run(receive),
+                Taker::Flight(flight) => flight.run(receive),
+            });
             let reducer = reducer.map(|(reducer, messages)| scope.spawn(move || reducer.run(messages)));
             for (((cpu, sources), poke), sender) in groups.into_iter().zip(&pokes).zip(senders) {
                 let (shared, ready) = (&shared, &ready);
@@ -381,7 +437,8 @@ impl Session {
                 (None, Some(scope.spawn(list)))
             };
             let channel = self.channel;
-            let mut conductor = Conductor { plan, events, workload: workload.as_mut(), channel, requests };
+            let mut conductor =
+                Conductor { plan, events, workload: workload.as_mut(), channel, requests, ask };
             let result = tracking
                 .map_err(system("enable the tracking event"))
                 .and_then(|()| conductor.run(until, failed_fd.as_fd()));
@@ -415,6 +472,12 @@ impl Session {
             _ => Vec::new(),
         };
         let summary = finish.run(written, &shared);
+        if flight && summary.bytes == 0 && plan.options.last_snapshot == LastSnapshot::Not {
+            remarks.push(
+                "there is no file, because no snapshot was asked for: SIGUSR2 asks for one, --snapshot=e makes one at the end"
+                    .into(),
+            );
+        }
         let exit = workload.as_mut().and_then(|workload| command::end(workload, ended));
         let unfollowed = self.observer.missed();
         remarks.extend(self.observer.remove());

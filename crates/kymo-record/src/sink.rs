@@ -15,6 +15,8 @@ pub(crate) enum Sink {
         lost_samples: u64,
         failed: Option<io::Error>,
     },
+    /// The file is complete, and there is no next one yet.
+    Closed,
 }
 
 impl Sink {
@@ -59,6 +61,7 @@ impl Sink {
                 }
                 result
             }
+            Sink::Closed => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
@@ -66,7 +69,7 @@ impl Sink {
     pub(crate) fn publish(&mut self, all: bool) -> io::Result<()> {
         match self {
             Sink::File(landing) => landing.publish(all),
-            Sink::Pipe { .. } => Ok(()),
+            Sink::Pipe { .. } | Sink::Closed => Ok(()),
         }
     }
 
@@ -75,7 +78,13 @@ impl Sink {
         match self {
             Sink::File(landing) => landing.file_bytes(),
             Sink::Pipe { bytes, .. } => *bytes,
+            Sink::Closed => 0,
         }
+    }
+
+    /// Whether the file is complete and there is no next one.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Sink::Closed)
     }
 
     /// Completes the recording.
@@ -86,6 +95,7 @@ impl Sink {
                 let error = writer.finish().err();
                 Finished { bytes, error: failed.or(error), lost_bytes: 0, lost_samples }
             }
+            Sink::Closed => Finished { bytes: 0, error: None, lost_bytes: 0, lost_samples: 0 },
         }
     }
 }

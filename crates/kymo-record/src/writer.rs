@@ -1,6 +1,7 @@
 //! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
 use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
+use crate::flight::Coverage;
 use crate::mail::{Messages, Next};
 use crate::pool::Pool;
 use crate::round::Rounds;
@@ -10,6 +11,7 @@ use crate::strangers::Strangers;
 use crate::walk::{Walk, whole_records_bytes};
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -63,11 +65,13 @@ pub(crate) struct Written {
     pub(crate) series: Option<Series>,
     /// Bytes in files that are done.
     pub(crate) earlier_bytes: u64,
+    /// How far back the last file reaches, of a flight recorder.
+    pub(crate) coverage: Option<Coverage>,
     max_bytes: Option<u64>,
 }
 
 /// What the writer has to do next.
-enum Task {
+pub(crate) enum Task {
     Message(Message),
     /// Another file is wanted.
     Switch,
@@ -77,7 +81,12 @@ enum Task {
 }
 
 /// The next task. `rests`: rather a rest than to wait for one.
-fn next(messages: &mut Messages<Message>, series: Option<&mut Series>, rests: bool, pool: &Pool) -> Task {
+pub(crate) fn next(
+    messages: &mut Messages<Message>,
+    series: Option<&mut Series>,
+    rests: bool,
+    pool: &Pool,
+) -> Task {
     let mut napped = pool.is_short();
     loop {
         let deadline = series.as_ref().and_then(|series| series.deadline());
@@ -114,21 +123,8 @@ impl WriterThread<'_> {
         }
         let _ = rustix::thread::set_name(c"writer");
         let mut rounds = Rounds::new(self.rings);
-        let mut state = Written {
-            sink: self.sink,
-            walk: self.walk,
-            compressor: self.compressor,
-            error: None,
-            ring_full: 0,
-            queue_full: 0,
-            unwritten_bytes: 0,
-            unwritten_samples: 0,
-            corrupt_bytes: 0,
-            full: false,
-            series: self.series,
-            earlier_bytes: 0,
-            max_bytes: self.max_bytes,
-        };
+        let mut state = Written::new(self.sink, self.walk, self.compressor, self.series);
+        state.max_bytes = self.max_bytes;
         let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
         // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
         // that is made up must be there.
@@ -198,7 +194,11 @@ impl WriterThread<'_> {
                 && let Some(mut series) = state.series.take()
             {
                 if std::mem::take(&mut wanted) || series.is_due(state.sink.bytes()) {
-                    result = state.switch(&mut series, &mut packed);
+                    let files = series.sideband.files();
+                    result = state
+                        .switch(&mut series, files)
+                        .and_then(|()| state.append(&series.sideband.told(), 0, &mut packed).map(|_| ()));
+                    series.asked.answer();
                     (unpublished, since_marker) = (1, 0);
                 }
                 state.series = Some(series);
@@ -216,6 +216,31 @@ impl WriterThread<'_> {
 }
 
 impl Written {
+    /// Before anything was written.
+    pub(crate) fn new(
+        sink: Sink,
+        walk: Walk,
+        compressor: Option<Compressor>,
+        series: Option<Series>,
+    ) -> Written {
+        Written {
+            sink,
+            walk,
+            compressor,
+            error: None,
+            ring_full: 0,
+            queue_full: 0,
+            unwritten_bytes: 0,
+            unwritten_samples: 0,
+            corrupt_bytes: 0,
+            full: false,
+            series,
+            earlier_bytes: 0,
+            coverage: None,
+            max_bytes: None,
+        }
+    }
+
     fn write(&mut self, records: &[u8], starved: bool, packed: &mut Vec<u8>) -> io::Result<u64> {
         if self.error.is_some() {
             self.unwritten_bytes += records.len() as u64;
@@ -252,30 +277,34 @@ impl Written {
         Ok(written)
     }
 
-    /// Completes the file and goes on in another.
-    fn switch(&mut self, series: &mut Series, packed: &mut Vec<u8>) -> io::Result<()> {
-        let sink = series.next()?;
-        let done = std::mem::replace(&mut self.sink, sink);
+    /// Completes the file, with the build IDs of these files and of those that were seen, and goes on in another.
+    pub(crate) fn switch(&mut self, series: &mut Series, mut files: HashSet<Vec<u8>>) -> io::Result<()> {
         let info = self.compressor.as_ref().map(Compressor::info);
-        let mut files = series.sideband.files();
         files.extend(self.walk.files.iter().cloned());
+        let done = std::mem::replace(&mut self.sink, Sink::Closed);
+        // Whoever sees the file under its final name finds it complete.
         let finished = done.finish(&series.features(&files, self.walk.times.take(), info));
         self.earlier_bytes += finished.bytes;
         self.walk.samples = self.walk.samples.saturating_sub(finished.lost_samples);
         self.unwritten_samples += finished.lost_samples;
         self.unwritten_bytes += finished.lost_bytes;
-        if let Some(error) = finished.error {
-            return Err(error);
+        match (series.next(), finished.error) {
+            (Ok(sink), None) => self.sink = sink,
+            (Ok(sink), Some(error)) => {
+                self.sink = sink;
+                return Err(error);
+            }
+            (Err(error), earlier) => return Err(earlier.unwrap_or(error)),
         }
         if let Some(compressor) = &mut self.compressor {
             // Each file begins a stream of its own.
             *compressor = compressor.again()?;
         }
-        self.append(&series.sideband.told(), 0, packed).map(|_| ())
+        Ok(())
     }
 
     /// Compresses and appends whole records; returns how many bytes that made.
-    fn append(&mut self, records: &[u8], samples: u64, packed: &mut Vec<u8>) -> io::Result<u64> {
+    pub(crate) fn append(&mut self, records: &[u8], samples: u64, packed: &mut Vec<u8>) -> io::Result<u64> {
         if self.error.is_some() || records.is_empty() {
             return Ok(0);
         }
@@ -291,7 +320,7 @@ impl Written {
         Ok(bytes.len() as u64)
     }
 
-    fn fail(&mut self, error: io::Error, failed_fd: &OwnedFd) {
+    pub(crate) fn fail(&mut self, error: io::Error, failed_fd: &OwnedFd) {
         if self.error.is_none() {
             self.error = Some(error);
             let _ = rustix::io::write(failed_fd, &1u64.to_ne_bytes());

@@ -15,8 +15,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// Where a list has events that keep the newest records, the rings of the other events have so many pages at most: what is in them is taken out.
+/// Where a list has events that keep the newest records, the rings of the other events have so many pages, or fewer if the memory lock limit is too
+/// low: what is in them is taken out.
 pub const SIDE_RING_PAGES: usize = 32;
+
+/// How large rings are to be.
+#[derive(Clone, Copy)]
+struct Sizes {
+    pages: usize,
+    /// Of rings beside such that keep the newest records.
+    side: usize,
+}
 
 /// A ring and whose records it holds.
 #[derive(Debug)]
@@ -49,14 +58,15 @@ pub struct RingError {
 
 impl Evlist {
     /// Maps one ring of `pages` pages per CPU (per task where events are not bound to a CPU) and redirects all other descriptors into it. Events with
-    /// `write_backward` have rings of their own; the others may then have smaller ones ([`SIDE_RING_PAGES`]). Where the memory lock limit is too low and `shrink` is set, all rings become smaller, which is noted.
+    /// `write_backward` have rings of their own; the others then have some of [`SIDE_RING_PAGES`]. Where the memory lock limit is too low and `shrink` is set, all rings become smaller, which is noted.
     ///
     /// # Errors
     /// [`RingError`] if a ring cannot be had even with one page.
     pub fn map_rings(&mut self, pages: usize, shrink: bool) -> Result<Vec<MappedRing>, RingError> {
         let mut now = pages.max(1).next_power_of_two();
         loop {
-            match self.try_map(now) {
+            let side = if now < pages { now.min(SIDE_RING_PAGES) } else { SIDE_RING_PAGES };
+            match self.try_map(Sizes { pages: now, side }) {
                 Err(error) if shrink && now > 1 && error.source.raw_os_error() == Some(libc::EPERM) => {
                     now /= 2
                 }
@@ -69,18 +79,18 @@ impl Evlist {
         }
     }
 
-    fn try_map(&self, pages: usize) -> Result<Vec<MappedRing>, RingError> {
+    fn try_map(&self, sizes: Sizes) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
         let mut owners: HashMap<(i32, i32, bool), Slot> = HashMap::new();
         let per_task = self.cpus() == [ANY];
         let fail = |slot: Slot, redirect, source| RingError {
             event: self.events[slot.event].request.name.clone(),
             cpu: self.shape.cpus[slot.event][slot.row],
-            pages,
+            pages: sizes.pages,
             redirect,
             source,
         };
-        if let Some(found) = self.map_by_unit(pages) {
+        if let Some(found) = self.map_by_unit(sizes) {
             return found.map_err(|(slot, redirect, source)| fail(slot, redirect, source));
         }
         let mut slots = Vec::new();
@@ -99,7 +109,7 @@ impl Evlist {
                 }
             }
         }
-        for (slot, ring) in self.map_each(&slots, pages) {
+        for (slot, ring) in self.map_each(&slots, sizes) {
             let ring = ring.map_err(|source| fail(slot, false, source))?;
             let Slot { event, row, column } = slot;
             let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
@@ -128,7 +138,7 @@ impl Evlist {
 
     /// Where each worker has a CPU of its own, it maps that CPU's ring and redirects the rest into it, in one errand. `None`: the work is not
     /// divided by CPU.
-    fn map_by_unit(&self, pages: usize) -> Option<Result<Vec<MappedRing>, (Slot, bool, io::Error)>> {
+    fn map_by_unit(&self, sizes: Sizes) -> Option<Result<Vec<MappedRing>, (Slot, bool, io::Error)>> {
         let pool = self.pool.as_ref()?;
         let by_cpu =
             self.units.as_slice().iter().all(|unit| matches!(unit.share, Share::Cpu(cpu) if cpu != ANY));
@@ -148,7 +158,7 @@ impl Evlist {
                             kernel.set_output(fd, output).map_err(|source| (slot, true, source))?;
                         }
                         None => {
-                            let ring = map(kernel.as_ref(), &shape, slot, fd, pages);
+                            let ring = map(kernel.as_ref(), &shape, slot, fd, sizes);
                             mapped.push((slot, fd, ring.map_err(|source| (slot, false, source))?));
                         }
                     }
@@ -166,10 +176,10 @@ impl Evlist {
     }
 
     /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel clearing their pages.
-    fn map_each(&self, slots: &[Slot], pages: usize) -> Vec<(Slot, io::Result<Ring>)> {
+    fn map_each(&self, slots: &[Slot], sizes: Sizes) -> Vec<(Slot, io::Result<Ring>)> {
         let map = move |kernel: &dyn Kernel, shape: &Shape, units: &Units, slot| match units.get(shape, slot)
         {
-            Some(fd) => self::map(kernel, shape, slot, fd, pages),
+            Some(fd) => self::map(kernel, shape, slot, fd, sizes),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         match &self.pool {
@@ -213,9 +223,9 @@ fn keeps(shape: &Shape, slot: Slot) -> Keeps {
     if shape.events[slot.event].attr.write_backward() == 1 { Keeps::Newest } else { Keeps::Oldest }
 }
 
-/// Maps the ring of a slot, with at most so many pages.
-fn map(kernel: &dyn Kernel, shape: &Shape, slot: Slot, fd: &Descriptor, pages: usize) -> io::Result<Ring> {
+/// Maps the ring of a slot.
+fn map(kernel: &dyn Kernel, shape: &Shape, slot: Slot, fd: &Descriptor, sizes: Sizes) -> io::Result<Ring> {
     let keeps = keeps(shape, slot);
     let beside = keeps == Keeps::Oldest && shape.events.iter().any(|event| event.attr.write_backward() == 1);
-    kernel.map(fd, if beside { pages.min(SIDE_RING_PAGES) } else { pages }, keeps)
+    kernel.map(fd, if beside { sizes.side } else { sizes.pages }, keeps)
 }

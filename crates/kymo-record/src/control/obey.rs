@@ -4,9 +4,21 @@ use kymo_perf::evlist::{Evlist, Request};
 use std::fmt::Write as _;
 use std::io;
 
-/// Does all commands that have arrived and acknowledges each; true if the recording is to end.
-pub(crate) fn obey(channel: &mut Channel, events: &Evlist) -> bool {
-    for command in channel.take() {
+/// How far commands were obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obeyed {
+    /// All that have arrived.
+    All,
+    /// The recording is to end.
+    Stop,
+    /// A snapshot is wanted, and to be acknowledged when it is there; the commands behind it come after that.
+    UpToSnapshot,
+}
+
+/// Does all commands that have arrived and acknowledges each. `snapshots`: another file can be begun.
+pub(crate) fn obey(channel: &mut Channel, events: &Evlist, snapshots: bool) -> Obeyed {
+    channel.read();
+    while let Some(command) = channel.next() {
         match &command {
             Command::Ping | Command::Stop => {}
             Command::Enable(name) => {
@@ -30,17 +42,20 @@ pub(crate) fn obey(channel: &mut Channel, events: &Evlist) -> bool {
                     );
                 }
             }
+            Command::Snapshot if snapshots => return Obeyed::UpToSnapshot,
             Command::Snapshot => {
-                channel.note("snapshot is not supported yet: this recording writes everything as it comes");
+                channel.note(
+                    "no snapshot: this recording writes everything as it comes into one file; --overwrite keeps the latest for snapshots, and with --switch-output a snapshot begins another file",
+                );
             }
             Command::Evlist(detail) => lines(events, *detail).iter().for_each(|line| channel.list(line)),
         }
         channel.ack();
         if command == Command::Stop {
-            return true;
+            return Obeyed::Stop;
         }
     }
-    false
+    Obeyed::All
 }
 
 fn report(channel: &mut Channel, verb: &str, name: Option<&str>, done: io::Result<usize>) {

@@ -1,6 +1,7 @@
 //! kymo-record from the outside: whole sessions, on a scripted kernel and on the real one.
 mod common;
 mod costs;
+mod flight;
 mod pipeline;
 mod real;
 mod strangers;

@@ -8,6 +8,7 @@ use kymo_perf::sys::{Binding, Descriptor, Fake, Kernel, Place, perf_event_attr};
 use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
 use kymo_testing::with_waiting_threads;
 use proptest::prelude::*;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,23 +16,41 @@ use std::sync::{Arc, Mutex};
 
 /// A scripted kernel that keeps a copy of each descriptor that was mapped, so that the test can write into the rings.
 #[derive(Clone, Debug)]
-struct Shared(Arc<Inner>);
+pub(crate) struct Shared(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     fake: Fake,
-    mapped: Mutex<Vec<(OwnedFd, usize)>>,
+    mapped: Mutex<Vec<(OwnedFd, usize, Keeps)>>,
+    ids: Mutex<Vec<u64>>,
 }
 
 impl Shared {
-    fn new() -> Shared {
-        Shared(Arc::new(Inner { fake: Fake::new(), mapped: Mutex::default() }))
+    pub(crate) fn new() -> Shared {
+        Shared(Arc::new(Inner { fake: Fake::new(), mapped: Mutex::default(), ids: Mutex::default() }))
     }
 
     /// The rings as their producer sees them.
     fn rings(&self) -> Vec<Ring> {
+        self.rings_that(Keeps::Oldest)
+    }
+
+    /// Those of one kind.
+    pub(crate) fn rings_that(&self, keeps: Keeps) -> Vec<Ring> {
+        let files = self.files(keeps);
+        files.iter().map(|(file, pages)| Ring::map(file.as_fd(), *pages).unwrap()).collect()
+    }
+
+    /// Their files and pages.
+    pub(crate) fn files(&self, keeps: Keeps) -> Vec<(File, usize)> {
         let mapped = self.0.mapped.lock().unwrap();
-        mapped.iter().map(|(fd, pages)| Ring::map(fd.as_fd(), *pages).unwrap()).collect()
+        let found = mapped.iter().filter(|(.., kind)| *kind == keeps);
+        found.map(|(fd, pages, _)| (fd.try_clone().unwrap().into(), *pages)).collect()
+    }
+
+    /// The ids of all descriptors, event by event.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.0.ids.lock().unwrap().clone()
     }
 }
 
@@ -64,7 +83,9 @@ impl Kernel for Shared {
         self.0.fake.set_bpf(event, program)
     }
     fn id(&self, event: &Descriptor) -> io::Result<u64> {
-        self.0.fake.id(event)
+        let id = self.0.fake.id(event)?;
+        self.0.ids.lock().unwrap().push(id);
+        Ok(id)
     }
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
         self.0.fake.read(event, words)
@@ -75,7 +96,7 @@ impl Kernel for Shared {
     fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         let ring = self.0.fake.map(event, data_pages, keeps)?;
         let file = self.0.fake.poll_fd(event).expect("a file behind it").try_clone_to_owned()?;
-        self.0.mapped.lock().unwrap().push((file, data_pages));
+        self.0.mapped.lock().unwrap().push((file, data_pages, keeps));
         Ok(ring)
     }
     fn poll_fd<'a>(&self, event: &'a Descriptor) -> Option<BorrowedFd<'a>> {

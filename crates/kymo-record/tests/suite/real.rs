@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Whether this machine lets this user sample its own tasks.
-fn permitted(test: &str) -> bool {
+pub(crate) fn permitted(test: &str) -> bool {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;
     attr.set_exclude_kernel(1);
@@ -28,7 +28,7 @@ fn permitted(test: &str) -> bool {
     }
 }
 
-fn command(script: &str) -> TargetSpec {
+pub(crate) fn command(script: &str) -> TargetSpec {
     let command = ["sh", "-c", script].map(OsString::from).to_vec();
     TargetSpec { command, ..TargetSpec::default() }
 }
@@ -38,7 +38,7 @@ fn record(options: kymo_record::Options) -> Summary {
     session.run(None).unwrap()
 }
 
-const BUSY: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
+pub(crate) const BUSY: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
 
 fn samples_in(path: &Path) -> u64 {
     let mut samples = 0;

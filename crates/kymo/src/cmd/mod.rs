@@ -11,3 +11,4 @@ pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod script;
 pub(crate) mod stat;
+pub(crate) mod switching;

@@ -19,10 +19,11 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::workload::{Exit, die_by};
 use kymo_perf::{cpu_list, sys};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, Limits, LossAccount, Options, Output, Overload,
-    Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, LossAccount, Options, Output,
+    Overload, Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
 };
 
+use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
 
 /// The command to record could not be started, as perf tells it.
@@ -88,7 +89,7 @@ pub(crate) struct RecordArgs {
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     delay: Option<i64>,
-    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop, evlist [-v|-g|-F]) that come as lines on a descriptor or fifo while recording; write "ack" to the second one for each. With -D -1 recording begins with enable
+    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop, snapshot, evlist [-v|-g|-F]) that come as lines on a descriptor or fifo while recording; write "ack" to the second one for each. With -D -1 recording begins with enable
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
     control: Option<ControlSpec>,
     /// One ring buffer per thread instead of one per CPU; children are not followed
@@ -112,9 +113,15 @@ pub(crate) struct RecordArgs {
     /// Go on in another file on SIGUSR2, and when one has this size (with B, K, M, G) or age (with s, m, h, d); each is named FILE.TIME when it is done, and is a recording by itself
     #[arg(long, value_name = "signal|SIZE|TIME", num_args = 0..=1, require_equals = true, default_missing_value = "signal", value_parser = parse_switch)]
     switch_output: Option<Switch>,
-    /// Keep the latest so many of those files
-    #[arg(long, value_name = "N", requires = "switch_output", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Keep the latest so many of those files, or snapshots
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     switch_max_files: Option<u32>,
+    /// Be a flight recorder: rings keep the newest samples and overwrite the oldest, and nothing is written until SIGUSR2 (or the command snapshot of --control, or --switch-output=TIME), which makes a file FILE.TIME of what the rings hold; at the end it goes to FILE. -m says how much that is; the event terms overwrite and no-overwrite say it for single events
+    #[arg(long, conflicts_with = "max_size")]
+    overwrite: bool,
+    /// As --overwrite, without a file at the end; =e: with one, as another snapshot
+    #[arg(short = 'S', long, value_name = "e", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_snapshot, conflicts_with = "max_size")]
+    snapshot: Option<Snapshot>,
     /// Compress the recording with zstd [level 1 to 22, default 1]
     #[arg(short = 'z', long = "compression-level", value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(i32).range(1..=22))]
     compress: Option<i32>,
@@ -214,7 +221,7 @@ fn parse_ring(text: &str) -> Result<usize, String> {
     pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,
@@ -234,24 +241,6 @@ fn parse_overload(text: &str) -> Result<Overload, String> {
         "pause" => Ok(Overload::Pause),
         _ => Err("expected slow, drop or pause".into()),
     }
-}
-
-fn parse_switch(text: &str) -> Result<Switch, String> {
-    if text == "signal" {
-        return Ok(Switch::default());
-    }
-    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
-    // As for perf: small letters are times, large ones sizes; a number without either is neither.
-    let time = units.iter().find_map(|(unit, seconds)| {
-        let number = text.strip_suffix(unit)?.parse::<u64>().ok().filter(|&number| number > 0)?;
-        Some(Duration::from_secs(number.checked_mul(*seconds)?))
-    });
-    if time.is_some() {
-        return Ok(Switch { every: time, ..Switch::default() });
-    }
-    let size = parse_size(text).ok().filter(|_| text.ends_with(['B', 'K', 'M', 'G']));
-    let size = size.ok_or("expected signal, a size with B, K, M or G, or a time with s, m, h or d")?;
-    Ok(Switch { size_bytes: Some(size), ..Switch::default() })
 }
 
 pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
@@ -298,13 +287,14 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(exit::USAGE));
     }
-    if args.switch_output.is_some() && args.output.as_os_str() == "-" {
-        eprintln!("kymo record: --switch-output needs files: name one with -o FILE");
+    let many = [("--switch-output", args.switch_output.is_some()), ("--snapshot", args.snapshot.is_some())];
+    if let Some((option, _)) = many.iter().find(|(_, given)| *given)
+        && args.output.as_os_str() == "-"
+    {
+        eprintln!("kymo record: {option} needs files: name one with -o FILE");
         return Ok(ExitCode::from(exit::USAGE));
     }
     let max_files = args.switch_max_files.map(|count| count as usize);
-    let switch = args.switch_output.map(|switch| Switch { max_files, ..switch });
-    let limits = Limits { max_bytes: args.max_size, switch };
     let words = Words { quiet: args.quiet, verbose: args.verbose };
     // Before anything else is opened: a number that was not passed must not turn out to be a file of ours.
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
@@ -325,7 +315,15 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
+    let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
     let mut plan = Plan::resolve(options(args, events)).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
+        Ok(limits) => limits,
+        Err(wrong) => {
+            eprintln!("kymo record: {wrong}");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+    };
     // Commands may switch events one by one.
     plan.open.events.iter_mut().for_each(|event| event.alone = channel.is_some());
     plan.notes.iter().for_each(|note| words.say(note));
@@ -368,9 +366,12 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         let session = session.limit(limits);
         let session = match switches {
             // Scripts look for this line of perf's.
-            Some(wanted) => session.on_switch(wanted.into(), move |file| {
+            Some(wanted) => session.on_switch(wanted.into(), move |file, coverage| {
                 if !words.quiet {
                     eprintln!("[ kymo record: Dump {} ]", file.display());
+                    if let Some(coverage) = coverage {
+                        eprintln!("[ kymo record: {coverage} ]");
+                    }
                 }
             }),
             None => session,
@@ -482,6 +483,12 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         ring_pages: args.ring_pages,
         data: args.data,
         switch_events: args.switch_events,
+        overwrite: args.overwrite || args.snapshot.is_some(),
+        last_snapshot: match (args.snapshot, args.switch_output) {
+            (Some(Snapshot { at_end: false }), _) => LastSnapshot::Not,
+            (None, None) => LastSnapshot::Plain,
+            _ => LastSnapshot::Dated,
+        },
         raw: args.raw_samples,
         sample_cpu: args.sample_cpu,
         period: args.period,
@@ -506,6 +513,10 @@ const FIRST_LOOK_BYTES: u64 = 1 << 30;
 /// On a terminal, the five hottest functions: often all that a person wanted to know.
 fn first_look(output: &Output, bytes: u64, samples: u64) {
     let Output::File(path) = output else { return };
+    // Of several files none has the plain name.
+    if !path.exists() {
+        return;
+    }
     if samples == 0 || bytes > FIRST_LOOK_BYTES || !std::io::stderr().is_terminal() {
         return;
     }
@@ -533,8 +544,18 @@ fn finish(
     fail_on_loss: Option<Option<f64>>,
     signalled: i32,
 ) -> anyhow::Result<ExitCode> {
-    let Summary { bytes, wakeups, account, unwound, pauses, exit, write_error, unfollowed, remarks } =
-        summary;
+    let Summary {
+        bytes,
+        wakeups,
+        account,
+        coverage,
+        unwound,
+        pauses,
+        exit,
+        write_error,
+        unfollowed,
+        remarks,
+    } = summary;
     let name = match output {
         Output::File(path) => path.display().to_string(),
         Output::Stdout => "-".to_owned(),
@@ -547,6 +568,9 @@ fn finish(
             "[ kymo record: Captured and wrote {megabytes:.3} MB {name} ({} samples) ]",
             account.samples
         );
+        if let Some(coverage) = coverage {
+            eprintln!("[ kymo record: {coverage} ]");
+        }
         if let Some(unwound) = unwound {
             eprintln!("[ kymo record: {unwound} ]");
         }

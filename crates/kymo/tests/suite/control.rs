@@ -196,7 +196,7 @@ fn commands() {
         if tool.name == "kymo" {
             for words in [
                 "unknown command \"bogus\"",
-                "snapshot is not supported yet",
+                "no snapshot: this recording writes everything as it comes into one file",
                 "there is no event nothing-of-this-name to enable; `evlist` lists them",
                 "cpu-clock: type: 1, config: 0x0, sample_freq: 999",
                 "cpu-clock: sample_freq=999",

@@ -9,6 +9,7 @@
 //! | disks, pipes and limits that fail, a recorder that is stopped | `faults.rs` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
 //! | commands to a recording that runs | `control.rs` |
+//! | several files, by signal, time, size or command; snapshots | `switching.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
 //! | `kymo stat` | `stat.rs` |
@@ -37,6 +38,7 @@ mod record;
 mod scenario;
 mod scopes;
 mod stat;
+mod switching;
 mod table;
 mod tasks;
 mod tools;

@@ -1,0 +1,106 @@
+//! What the rings held and what happened meanwhile, as one stream in order of time.
+use super::camera::Shot;
+use super::clock::{Clock, records};
+use super::coverage::{Coverage, RingCoverage};
+use kymo_data::abi;
+
+/// One record: its time and its place.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    time_ns: u64,
+    start: usize,
+    source: u32,
+    bytes: u32,
+}
+
+/// Records from several sources, to be read in order of time.
+#[derive(Debug)]
+pub(crate) struct Merge<'a> {
+    /// By time, then by source; a source's own order is kept.
+    order: Vec<Place>,
+    sources: Vec<&'a [u8]>,
+}
+
+impl<'a> Merge<'a> {
+    /// Of what rings held, the newest first, and of pieces that are in order; and how far the rings reach back.
+    pub(crate) fn new(
+        shots: &'a [Shot],
+        pieces: impl Iterator<Item = &'a [u8]>,
+        clock: &Clock,
+    ) -> (Merge<'a>, Coverage) {
+        let mut merge = Merge { order: Vec::new(), sources: Vec::new() };
+        let coverage = shots.iter().map(|shot| merge.shot(shot, clock)).collect();
+        for piece in pieces {
+            let begin = merge.order.len();
+            merge.source(piece);
+            merge.date(begin, clock);
+        }
+        merge.order.sort_by_key(|place| (place.time_ns, place.source));
+        (merge, Coverage { rings: coverage })
+    }
+
+    /// The time of the oldest record in what rings held, in ns.
+    pub(crate) fn oldest_ns(shots: &[Shot], clock: &Clock) -> Option<u64> {
+        let times = shots.iter().flat_map(|shot| records(&shot.records)).filter_map(|r| clock.time_ns(r));
+        times.min()
+    }
+
+    fn shot(&mut self, shot: &'a Shot, clock: &Clock) -> RingCoverage {
+        let begin = self.order.len();
+        self.source(&shot.records);
+        self.order[begin..].reverse();
+        self.date(begin, clock);
+        let dated = &self.order[begin..];
+        let is_sample = |record: &&[u8]| record.get(..4) == Some(&abi::PERF_RECORD_SAMPLE.to_le_bytes());
+        // One that has no time, at the beginning, stands at 0.
+        let oldest = dated.iter().map(|place| place.time_ns).find(|&time| time > 0);
+        RingCoverage {
+            cpu: shot.cpu,
+            task: shot.task,
+            span_ns: oldest.zip(dated.last().map(|place| place.time_ns)),
+            samples: records(&shot.records).filter(is_sample).count() as u64,
+            overwritten: shot.wrapped,
+        }
+    }
+
+    fn source(&mut self, bytes: &'a [u8]) {
+        let source = self.sources.len() as u32;
+        self.sources.push(bytes);
+        let mut start = 0;
+        for record in records(bytes) {
+            self.order.push(Place { time_ns: 0, start, source, bytes: record.len() as u32 });
+            start += record.len();
+        }
+    }
+
+    /// Dates the records of the last source, which are in order: none is before the one before it.
+    fn date(&mut self, begin: usize, clock: &Clock) {
+        let mut latest = 0;
+        for at in begin..self.order.len() {
+            let place = self.order[at];
+            latest = clock.time_ns(self.record(place)).unwrap_or(0).max(latest);
+            self.order[at].time_ns = latest;
+        }
+    }
+
+    fn record(&self, place: Place) -> &'a [u8] {
+        &self.sources[place.source as usize][place.start..place.start + place.bytes as usize]
+    }
+
+    /// Hands out the stream in chunks of whole records, each of about this size.
+    pub(crate) fn chunks<E>(
+        &self,
+        about_bytes: usize,
+        mut each: impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut chunk = Vec::new();
+        for &place in &self.order {
+            chunk.extend_from_slice(self.record(place));
+            if chunk.len() >= about_bytes {
+                each(&mut chunk)?;
+                chunk.clear();
+            }
+        }
+        if chunk.is_empty() { Ok(()) } else { each(&mut chunk) }
+    }
+}

@@ -1,0 +1,243 @@
+//! The flight recorder: rings that keep the newest records, and snapshots of them.
+//!
+//! ```text
+//!   samples ----> rings that keep the newest ........ nobody reads them ......... snapshot: [`camera`] --+
+//!                                                                                                        v
+//!   forks, names, mappings ----> ordinary rings ----> drains ----> [`lookback`] ------------------->  [`merge`] ----> a file of its own
+//!                                                       what is older than the samples is folded
+//! ```
+//!
+//! Between snapshots nothing is copied but the few records of tasks and mappings. A snapshot is asked for (a signal, a command), due by time, or the
+//! one at the end; each is a recording by itself, and the rings go on with what they hold, so two snapshots in quick succession have
+//! samples in common.
+//!
+//! # Invariants
+//! - **F1** A snapshot has all that the rings held when it was taken, but for strangers; nothing is lost by taking it from rings of CPUs.
+//! - **F2** Its records stand in order of time, as far as each ring's do.
+//! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later fork, name and mapping up to its newest record stands
+//!   at its own time. (Unless a CPU's drain cannot run for [`PATIENCE`]: then what it has is missing.)
+//! - **F4** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
+mod camera;
+mod clock;
+mod coverage;
+mod lookback;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use camera::Camera;
+pub use coverage::{Coverage, RingCoverage};
+
+use crate::drain::{Message, Shared};
+use crate::look::Poke;
+use crate::mail::{Messages, Next};
+use crate::strangers::Strangers;
+use crate::walk::Walk;
+use crate::writer::{self, Task, Written};
+use camera::Shot;
+use clock::Clock;
+use kymo_data::{EventSpec, build};
+use lookback::Lookback;
+use merge::Merge;
+use rustix::process::setpriority_process;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long a snapshot waits for drains that were asked to look at their rings.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After this they are asked again.
+const NUDGE: Duration = Duration::from_millis(100);
+/// So much stands between two markers in a snapshot: a reader holds back two times that.
+const CHUNK_BYTES: usize = 1 << 20;
+/// The thread does little, but when it does, somebody waits.
+const FLIGHT_NICE: i32 = -19;
+
+/// The thread that takes snapshots, in the place of the writer.
+pub(crate) struct FlightThread<'a> {
+    camera: Camera<'a>,
+    lookback: Lookback,
+    clock: Clock,
+    strangers: Strangers,
+    shared: &'a Shared,
+    /// Each drained ring's poke.
+    pokes: Vec<&'a Poke>,
+    /// The tick before the last look that left a ring empty, by drained ring.
+    emptied: Vec<u64>,
+    sample_type: u64,
+    build_ids: bool,
+    /// Whether one more is taken at the end.
+    at_end: bool,
+    /// What was there before is known.
+    complete: bool,
+    /// Counts what is drained.
+    drained: Walk,
+    state: Written,
+    /// Becomes readable when writing has failed.
+    failed_fd: &'a OwnedFd,
+}
+
+/// What the thread shares with the session.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) camera: Camera<'a>,
+    pub(crate) strangers: Strangers,
+    pub(crate) shared: &'a Shared,
+    /// Each drained ring's poke.
+    pub(crate) pokes: Vec<&'a Poke>,
+    pub(crate) failed_fd: &'a OwnedFd,
+}
+
+impl<'a> FlightThread<'a> {
+    /// `at_end`: a last snapshot is taken when everything has ended. `build_ids`: the files of mappings are to be remembered.
+    pub(crate) fn new(
+        around: Surroundings<'a>,
+        specs: &[EventSpec],
+        state: Written,
+        at_end: bool,
+        build_ids: bool,
+    ) -> FlightThread<'a> {
+        let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
+        FlightThread {
+            camera: around.camera,
+            lookback: Lookback::new(specs),
+            clock: Clock::new(specs),
+            strangers: around.strangers,
+            shared: around.shared,
+            emptied: vec![0; around.pokes.len()],
+            pokes: around.pokes,
+            sample_type,
+            build_ids,
+            at_end,
+            complete: false,
+            drained: Walk::new(sample_type, false),
+            state,
+            failed_fd: around.failed_fd,
+        }
+    }
+
+    /// Takes snapshots until all drains have ended.
+    pub(crate) fn run(mut self, mut messages: Messages<Message>) -> Written {
+        if let Err(error) = setpriority_process(None, FLIGHT_NICE) {
+            tracing::debug!(%error, "the flight recorder runs at ordinary priority");
+        }
+        let _ = rustix::thread::set_name(c"snapshots");
+        let mut wanted = false;
+        loop {
+            let series = self.state.series.as_mut().filter(|_| !wanted);
+            match writer::next(&mut messages, series, false, &self.shared.pool) {
+                Task::Message(message) => self.take_in(message),
+                Task::Switch => wanted = true,
+                Task::Rest => {}
+                Task::End => break,
+            }
+            if self.lookback.is_long() {
+                let oldest_ns = Merge::oldest_ns(&self.camera.take(), &self.clock);
+                self.lookback.advance(oldest_ns, &self.clock, true);
+            }
+            // Without the list of what was there it would be of little use; and after an error there is no place for it.
+            if wanted && self.complete && self.state.error.is_none() {
+                wanted = false;
+                let shots = self.camera.take();
+                self.catch_up(&mut messages);
+                if let Err(error) = self.write(shots).and_then(|()| self.next_file()) {
+                    self.state.fail(error, self.failed_fd);
+                }
+            }
+        }
+        if self.at_end && self.state.error.is_none() {
+            let shots = self.camera.take();
+            if let Err(error) = self.write(shots) {
+                self.state.fail(error, self.failed_fd);
+            }
+        }
+        self.state.walk.files.extend(self.lookback.files());
+        self.state
+    }
+
+    fn take_in(&mut self, message: Message) {
+        self.shared.pool.replenish();
+        match message {
+            Message::Synthesized(records) => {
+                self.complete = true;
+                self.lookback.before(&records);
+            }
+            // Of pauses for a recorder that is too slow: this one has nothing to be slow with.
+            Message::Note(_) => {}
+            Message::Empty { ring, look, .. } => self.emptied[ring] = look.before,
+            Message::Full { ring, mut buffer, len, look, emptied, starved, .. } => {
+                let len = self.strangers.remove(&mut buffer[..len]);
+                let lost_before = self.drained.lost;
+                let whole = self.drained.records(&buffer[..len]);
+                self.state.corrupt_bytes += (len - whole) as u64;
+                let lost = self.drained.lost - lost_before;
+                *(if starved { &mut self.state.queue_full } else { &mut self.state.ring_full }) += lost;
+                self.lookback.records(&buffer[..whole]);
+                self.shared.pool.give(buffer);
+                if emptied {
+                    self.emptied[ring] = look.before;
+                }
+            }
+        }
+    }
+
+    /// Takes in all that drained rings hold now (F3).
+    fn catch_up(&mut self, messages: &mut Messages<Message>) {
+        let now = self.shared.ticks.tick();
+        let until = Instant::now() + PATIENCE;
+        let mut ask = true;
+        while self.emptied.iter().any(|&tick| tick < now) {
+            if std::mem::replace(&mut ask, false) {
+                let late = self.pokes.iter().zip(&self.emptied).filter(|&(_, &tick)| tick < now);
+                late.for_each(|(poke, _)| poke.ask());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::warn!("a snapshot may lack names: a ring could not be read in time");
+                return;
+            }
+            match messages.wait(Some(left.min(NUDGE))) {
+                Next::Item(message) => self.take_in(message),
+                Next::Empty => ask = true,
+                Next::Closed => return,
+            }
+        }
+    }
+
+    /// Appends a snapshot to the file.
+    fn write(&mut self, mut shots: Vec<Shot>) -> io::Result<()> {
+        for shot in &mut shots {
+            let wanted = self.strangers.remove(&mut shot.records);
+            shot.records.truncate(wanted);
+        }
+        self.lookback.advance(Merge::oldest_ns(&shots, &self.clock), &self.clock, false);
+        let (merge, coverage) = Merge::new(&shots, self.lookback.log(), &self.clock);
+        let (state, mut packed) = (&mut self.state, Vec::new());
+        state.append(&self.lookback.told(), 0, &mut packed)?;
+        let mut walk = Walk::new(self.sample_type, self.build_ids);
+        merge.chunks(CHUNK_BYTES, |chunk| {
+            let before = walk.samples;
+            walk.records(chunk);
+            state.append(chunk, walk.samples - before, &mut packed)?;
+            state.sink.append(&build::finished_round(), 0)
+        })?;
+        state.walk.samples += walk.samples;
+        state.walk.times = walk.times;
+        state.walk.files.extend(walk.files);
+        // What is lost while a ring is paused the kernel tells at the end; here the same could be found again and again.
+        state.walk.throttled = state.walk.throttled.max(walk.throttled);
+        let corrupt_bytes: u64 = shots.iter().map(|shot| shot.corrupt_bytes).sum();
+        state.corrupt_bytes = state.corrupt_bytes.max(corrupt_bytes);
+        state.coverage = Some(coverage);
+        Ok(())
+    }
+
+    /// Completes the file and goes on in another.
+    fn next_file(&mut self) -> io::Result<()> {
+        let Some(mut series) = self.state.series.take() else { return Ok(()) };
+        series.coverage = self.state.coverage.take();
+        let result = self.state.switch(&mut series, self.lookback.files());
+        series.asked.answer();
+        self.state.series = Some(series);
+        result
+    }
+}

@@ -1,0 +1,298 @@
+//! A recording in several files, by signal, time and size, and a flight recorder's snapshots: on programs that run on meanwhile. Nothing here waits for
+//! a time; files are waited for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scenario::fresh_folder;
+use crate::tools::{Need, kymo, perf, ready};
+
+/// How long a file is waited for before it is certain that it does not come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A recorder and a program that computes until it is told to stop.
+struct Recorder {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Where a test has failed: neither is to go on for ever.
+        let _ = fs::write(self.folder.join("stop"), "");
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+        }
+    }
+}
+
+impl Recorder {
+    /// Starts it and waits until the program computes: then signals are caught, and it is recorded.
+    fn start(test: &str, flags: &[&str]) -> Recorder {
+        let folder = fresh_folder(&format!("switching-{test}"));
+        let (begun, stop) = (folder.join("begun"), folder.join("stop"));
+        let script = format!(
+            "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; : > '{}'; while [ ! -e '{}' ]; do i=0; while [ $i -lt 500 ]; do i=$((i+1)); done; done",
+            begun.display(),
+            stop.display()
+        );
+        let output = folder.join("perf.data");
+        let mut arguments = vec!["record", "-e", "cpu-clock", "-o", output.to_str().expect("a plain name")];
+        arguments.extend_from_slice(flags);
+        arguments.extend(["--", "sh", "-c", &script]);
+        let child = kymo().command(arguments).stderr(Stdio::piped()).spawn().expect("the recorder starts");
+        let recorder = Recorder { child, folder };
+        recorder.wait(|recorder| recorder.folder.join("begun").exists());
+        recorder
+    }
+
+    /// Polls until it is so.
+    fn wait(&self, so: impl Fn(&Recorder) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !so(self) {
+            assert!(Instant::now() < until, "it does not come: {:?}", self.files());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The files that are done, the oldest first.
+    fn files(&self) -> BTreeSet<PathBuf> {
+        let all = fs::read_dir(&self.folder).expect("the folder").map(|file| file.expect("a file").path());
+        all.filter(|path| path.extension().is_some_and(|time| time.len() == 16)).collect()
+    }
+
+    fn signal(&self) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, Signal::USR2).expect("it runs");
+    }
+
+    /// Asks for one more file, and waits for it; the recorder must still run then.
+    fn another(&mut self) -> PathBuf {
+        let before = self.files();
+        self.signal();
+        self.wait(|recorder| recorder.files().len() > before.len());
+        assert!(self.child.try_wait().expect("its state").is_none(), "it goes on");
+        self.files().difference(&before).next().expect("one more").clone()
+    }
+
+    /// Ends the program; what the recorder said.
+    fn end(mut self) -> String {
+        fs::write(self.folder.join("stop"), "").expect("the folder is writable");
+        let mut said = String::new();
+        let mut stderr = self.child.stderr.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+        assert!(self.child.wait().expect("it ends").success(), "{said}");
+        said
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain name")
+}
+
+/// The times of a file's samples, in seconds, which must be in order and all of the program; perf must read the same without a complaint.
+fn times(test: &str, path: &Path) -> Vec<f64> {
+    let arguments = ["script", "-i", text(path), "-F", "comm,time"];
+    let parse = |stdout: &str| -> Vec<f64> {
+        let lines = stdout.lines().filter(|line| !line.trim().is_empty());
+        lines
+            .map(|line| {
+                let (comm, time) = line.trim().split_once(char::is_whitespace).expect("a name and a time");
+                // Between fork and exec it is still the recorder that runs.
+                assert!(["sh", "kymo"].contains(&comm), "{}: {line}", path.display());
+                time.trim().trim_end_matches(':').parse().expect("a time")
+            })
+            .collect()
+    };
+    let times = parse(&kymo().succeed(arguments).stdout);
+    assert!(times.is_sorted(), "{}", path.display());
+    if ready(test, &[Need::Perf]) {
+        let said = perf().succeed(arguments);
+        assert_eq!(parse(&said.stdout), times, "{}", path.display());
+        let said = perf().succeed(["report", "-i", text(path), "--stdio", "--no-children", "-g", "none"]);
+        for complaint in ["out of order", "Warning", "lost", "incomplete"] {
+            assert!(!said.stderr.contains(complaint), "{}: {}", path.display(), said.stderr);
+        }
+        assert!(!said.stdout.contains("[unknown]"), "{}: {}", path.display(), said.stdout);
+    }
+    times
+}
+
+/// Checks that a flight recorder makes a whole recording of the latest samples for each signal while the program goes on, and one at the end, from
+/// rings that have gone around; and that it says how far back each reaches.
+#[test]
+fn flight_recorder() {
+    let test = "switching::flight_recorder";
+    if !ready(test, &[Need::Root]) {
+        return;
+    }
+    for pack in [&[][..], &["-z"][..]] {
+        let flags = [&["--overwrite", "-F", "8000", "-m", "4"], pack].concat();
+        let mut recorder = Recorder::start(&format!("flight-{}", pack.len()), &flags);
+        let first = recorder.another();
+        let second = recorder.another();
+        let path = recorder.folder.join("perf.data");
+        let said = recorder.end();
+        let all = [first, second, path].map(|path| times(test, &path));
+        assert!(all.iter().all(|times| !times.is_empty()), "{said}");
+        let last = all.each_ref().map(|times| times[times.len() - 1]);
+        assert!(last.is_sorted() && last[0] < last[2], "{last:?}: {said}");
+        assert_eq!(said.matches("Dump ").count(), 2, "{said}");
+        assert_eq!(said.matches(" samples of ").count(), 3, "{said}");
+        assert!(said.contains("lost 0 samples"), "{said}");
+    }
+}
+
+/// Checks that `--snapshot` leaves what was asked for, of which the latest are kept, and nothing at the end, unless `=e` asks for it; and that without a
+/// single one it says so.
+#[test]
+fn snapshots_only() {
+    let test = "switching::snapshots_only";
+    if !ready(test, &[Need::Root]) {
+        return;
+    }
+    for (flag, at_end) in [("--snapshot", false), ("--snapshot=e", true)] {
+        let mut recorder = Recorder::start(&format!("snapshot-{at_end}"), &[flag, "--switch-max-files", "2"]);
+        let (first, second) = (recorder.another(), {
+            recorder.signal();
+            recorder.wait(|recorder| recorder.files().len() == 2);
+            recorder.files().last().expect("two").clone()
+        });
+        // The third makes the first go.
+        recorder.signal();
+        let gone = first.clone();
+        recorder.wait(|_| !gone.exists());
+        let (folder, before) = (recorder.folder.clone(), recorder.files());
+        assert!(before.contains(&second));
+        let said = recorder.end();
+        assert!(!folder.join("perf.data").exists(), "{said}");
+        assert_eq!(said.matches("Dump ").count(), 3 + usize::from(at_end), "{said}");
+        assert_eq!(second.exists(), !at_end, "the latest two are kept: {said}");
+        for path in before.iter().filter(|path| path.exists()) {
+            assert!(!times(test, path).is_empty(), "{said}");
+        }
+    }
+    let recorder = Recorder::start("snapshot-none", &["--snapshot"]);
+    let folder = recorder.folder.clone();
+    let said = recorder.end();
+    assert!(said.contains("no snapshot was asked for: SIGUSR2 asks for one"), "{said}");
+    assert!(!folder.join("perf.data").exists(), "{said}");
+}
+
+/// Checks that a signal divides a recording into files that together hold every sample once.
+#[test]
+fn by_signal() {
+    let test = "switching::by_signal";
+    let mut recorder = Recorder::start("signal", &["--switch-output"]);
+    let (first, second) = (recorder.another(), recorder.another());
+    let folder = recorder.folder.clone();
+    let early = [times(test, &first), times(test, &second)].concat();
+    let said = recorder.end();
+    assert_eq!(said.matches("Dump ").count(), 3, "{said}");
+    assert!(!folder.join("perf.data").exists() && early.is_sorted(), "{said}");
+    let third: Vec<PathBuf> =
+        dumped(&said).into_iter().filter(|path| *path != first && *path != second).collect();
+    let all = early.len() + third.iter().map(|path| times(test, path).len()).sum::<usize>();
+    assert!(said.contains(&format!("({all} samples)")), "{all}: {said}");
+}
+
+/// The files that the recorder says are done.
+fn dumped(said: &str) -> Vec<PathBuf> {
+    let names = said.lines().filter_map(|line| line.split_once("Dump ")?.1.strip_suffix(" ]"));
+    names.map(PathBuf::from).collect()
+}
+
+/// Checks that files come by themselves as time goes, of a recording and of a flight recorder, and that the latest are kept.
+#[test]
+fn by_time() {
+    let test = "switching::by_time";
+    for flags in [&["--switch-output=1s"][..], &["--switch-output=1s", "--overwrite", "-m", "4"][..]] {
+        let flags = [flags, &["--switch-max-files", "2"]].concat();
+        let recorder = Recorder::start(&format!("time-{}", flags.len()), &flags);
+        recorder.wait(|recorder| !recorder.files().is_empty());
+        let first = recorder.files().first().expect("one").clone();
+        recorder.wait(|_| !first.exists());
+        let folder = recorder.folder.clone();
+        let said = recorder.end();
+        let dumped = dumped(&said);
+        assert!(dumped.len() >= 3 && dumped.is_sorted(), "{said}");
+        let (old, kept) = dumped.split_at(dumped.len() - 2);
+        assert!(old.iter().all(|path| !path.exists()) && !folder.join("perf.data").exists(), "{said}");
+        kept.iter().for_each(|path| assert!(!times(test, path).is_empty(), "{said}"));
+    }
+}
+
+/// Checks that files of a size come one after the other, none much larger, and that the latest are kept.
+#[test]
+fn by_size() {
+    let test = "switching::by_size";
+    let flags = ["--switch-output=40K", "-F", "8000", "-m", "4", "--switch-max-files", "3"];
+    let recorder = Recorder::start("size", &flags);
+    recorder.wait(|recorder| recorder.files().len() == 3);
+    let first = recorder.files().first().expect("one").clone();
+    recorder.wait(|_| !first.exists());
+    let said = recorder.end();
+    let dumped = dumped(&said);
+    assert!(dumped.len() > 3, "{said}");
+    let (old, kept) = dumped.split_at(dumped.len() - 3);
+    assert!(old.iter().all(|path| !path.exists()), "{said}");
+    for path in kept {
+        times(test, path);
+    }
+    for path in &kept[..2] {
+        let bytes = path.metadata().expect("it is there").len();
+        assert!(bytes >= 40 << 10, "{bytes}: {said}");
+    }
+}
+
+/// Checks that a snapshot by command is acknowledged when its file is complete, and that commands behind it wait for it.
+#[test]
+fn by_command() {
+    let test = "switching::by_command";
+    if !ready(test, &[Need::Root]) {
+        return;
+    }
+    for flags in [&["--snapshot", "-m", "4"][..], &["--switch-output"]] {
+        let (mut commands, recorder_end) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let end = rustix::io::fcntl_dupfd_cloexec(&recorder_end, 0).expect("a copy");
+        rustix::io::fcntl_setfd(&end, rustix::io::FdFlags::empty()).expect("it is passed on");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&end);
+        let control = format!("fd:{number},{number}");
+        let flags = [flags, &["--control", &control]].concat();
+        let recorder = Recorder::start(&format!("command-{}", flags.len()), &flags);
+        drop((end, recorder_end));
+        commands.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        std::io::Write::write_all(&mut commands, b"snapshot\nping\nsnapshot\n").expect("it reads");
+        for count in [1, 1, 2] {
+            let mut ack = [0; 4];
+            std::io::Read::read_exact(&mut commands, &mut ack).expect("an acknowledgement");
+            assert_eq!(&ack, b"ack\n");
+            let files = recorder.files();
+            assert!(files.len() >= count, "{files:?}");
+            files.iter().for_each(|path| drop(times(test, path)));
+        }
+        recorder.end();
+    }
+}
+
+/// Checks what is refused, with what to do.
+#[test]
+fn refused() {
+    for (flags, words) in [
+        (&["--overwrite", "--switch-output=1M"][..], "use --switch-output=TIME, or SIGUSR2"),
+        (&["--overwrite", "--max-size=1M"], "cannot be used with"),
+        (&["--snapshot", "-o", "-"], "--snapshot needs files"),
+        (&["--switch-max-files=3"], "give --switch-output, --overwrite or --snapshot"),
+        (&["-e", "page-faults/overwrite/"], "give both the term overwrite, or neither"),
+    ] {
+        let arguments = [&["record", "-e", "cpu-clock"], flags, &["--", "true"]].concat();
+        let said = kymo().run(arguments);
+        assert_ne!(said.code, Some(0), "{}", said.command);
+        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+    }
+}
