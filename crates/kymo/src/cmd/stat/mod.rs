@@ -8,6 +8,7 @@
 //! What is printed has perf's shape, byte for byte where perf has the same line; what perf does not have comes behind its lines.
 
 mod accounts;
+mod bind;
 mod csv;
 mod derived;
 mod events;
@@ -15,10 +16,12 @@ mod footer;
 mod json;
 mod line;
 mod output;
+mod print;
 mod repeat;
 mod run;
 mod table;
 mod tasks;
+mod watched;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,0 +1,349 @@
+//! Whom to count, and the counters that are opened for it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use kymo_perf::cgroup::{self, OwnCgroup};
+use kymo_perf::count::accounted::{self, Accounted};
+use kymo_perf::count::accounting::Accounts;
+use kymo_perf::count::aggregate::{self, By, Row, Topology};
+use kymo_perf::count::{Binding, Cell, Counters};
+use kymo_perf::evlist::{Note, OpenError, Request, Targets};
+use kymo_perf::explain::{self, Attempt};
+use kymo_perf::sys::attr_zeroed;
+use kymo_perf::{caps, proc};
+
+use super::events::Event;
+use super::run::Counting;
+use super::say;
+
+/// `chosen`: the events that are opened together, by index; a leader is among them.
+pub(super) fn request(event: &Event, index: usize, chosen: &[usize], single: bool) -> Request {
+    let selected = &event.selected;
+    let mut attr = selected.attr.to_raw();
+    if attr.config3 == 0 {
+        attr.size = attr_zeroed().size;
+    }
+    Request {
+        leader: (selected.leader != index)
+            .then(|| chosen.iter().position(|&other| other == selected.leader))
+            .flatten(),
+        weak: selected.weak,
+        cpus: selected.cpus.clone(),
+        precise_max: selected.precise_max,
+        alone: single,
+        ..Request::new(selected.name.clone(), attr)
+    }
+}
+
+/// Events that are bound alike, and their counters.
+pub(super) struct Part {
+    /// Their indices.
+    pub(super) events: Vec<usize>,
+    pub(super) counters: Counters,
+}
+
+/// Events that are counted without events at switches.
+pub(super) struct Free {
+    /// Their indices.
+    pub(super) events: Vec<usize>,
+    /// `None` if it failed: they are not counted then.
+    pub(super) accounted: Option<Accounted>,
+}
+
+/// The counters of a run.
+pub(super) struct Open {
+    pub(super) parts: Vec<Part>,
+    /// Before the cgroup, which can go when it has.
+    pub(super) free: Option<Free>,
+    pub(super) cgroup: Option<OwnCgroup>,
+    /// Whose accounts are read.
+    pub(super) accounts: Whose,
+}
+
+/// Whose accounts are read.
+pub(super) enum Whose {
+    Cgroup(PathBuf),
+    Processes(Vec<i32>),
+    Machine,
+    Nobody,
+}
+
+impl Whose {
+    pub(super) fn read(&self) -> Accounts {
+        let proc = Path::new("/proc");
+        match self {
+            Whose::Cgroup(path) => Accounts::of_cgroup(path),
+            Whose::Processes(pids) => {
+                let each = pids.iter().map(|&pid| Accounts::of_process(proc, pid));
+                each.fold(Accounts::default(), |sum, one| sum.plus(&one))
+            }
+            Whose::Machine => Accounts::of_machine(proc),
+            Whose::Nobody => Accounts::default(),
+        }
+    }
+}
+
+impl Open {
+    pub(super) fn enable(&mut self) -> anyhow::Result<()> {
+        let accounted = self.free.as_mut().and_then(|free| free.accounted.as_mut());
+        let on = accounted.map_or(Ok(()), Accounted::enable);
+        on.and_then(|()| self.parts.iter().try_for_each(|part| part.counters.enable()))
+            .context("failed to enable the events")
+    }
+
+    /// The command has executed.
+    pub(super) fn begun(&mut self) {
+        let Some(free) = &mut self.free else { return };
+        if let Some(Err(error)) = free.accounted.as_mut().map(Accounted::begun) {
+            say(&format!(
+                "the kernel's programs did not see the command begin ({error}), so nothing is counted by them; count with --source perf"
+            ));
+            free.accounted = None;
+        }
+    }
+
+    pub(super) fn disable(&self) -> anyhow::Result<()> {
+        self.parts.iter().try_for_each(|part| part.counters.disable()).context("failed to disable the events")
+    }
+
+    pub(super) fn rows(
+        &self,
+        count: usize,
+        by: By,
+        topology: &Topology,
+    ) -> anyhow::Result<Vec<Option<Vec<Row>>>> {
+        let mut rows = vec![None; count];
+        for part in &self.parts {
+            let reading = part.counters.read().context("failed to read the counters")?;
+            for (&event, cells) in part.events.iter().zip(reading) {
+                rows[event] = cells.map(|cells| aggregate::rows(&cells, by, topology));
+            }
+        }
+        if let Some(free) = &self.free {
+            let cells = free.accounted.as_ref().map(Accounted::read).unwrap_or_default();
+            let cells = cells.iter().map(Vec::as_slice).chain(std::iter::repeat(&[] as &[Cell]));
+            for (&event, cells) in free.events.iter().zip(cells) {
+                rows[event] = Some(aggregate::rows(cells, by, topology));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl Counting<'_> {
+    pub(super) fn tasks(&self) -> anyhow::Result<Vec<i32>> {
+        let mut tasks = Vec::new();
+        for &pid in &self.args.pids {
+            let found = proc::tasks(pid);
+            tasks.extend(found.map_err(|_| {
+                anyhow::anyhow!("there is no process {pid} (any more); `ps -p {pid}` would show it")
+            })?);
+        }
+        for &tid in &self.args.tids {
+            if proc::process_of(tid).is_none() {
+                bail!("there is no thread {tid} (any more); `ps -Lp PID` lists the threads of a process");
+            }
+            tasks.push(tid);
+        }
+        tasks.sort_unstable();
+        tasks.dedup();
+        Ok(tasks)
+    }
+
+    /// Opens the counters of a run; `child` is the command that waits for its exec.
+    pub(super) fn open(&self, child: Option<i32>) -> anyhow::Result<Open> {
+        let args = self.args;
+        let follow = !args.no_inherit;
+        let own_tasks = !args.pids.is_empty() || !args.tids.is_empty();
+        if own_tasks {
+            let binding = Binding::Tasks { inherit: follow, on_exec: false };
+            let mut processes: Vec<i32> = args.pids.clone();
+            processes.extend(args.tids.iter().filter_map(|&tid| proc::process_of(tid)));
+            let parts = self.parts(&self.every(), |_| Ok((Targets::per_thread(self.tasks()?), binding)))?;
+            return Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Processes(processes) });
+        }
+        if args.in_cgroups() {
+            let mut named = None;
+            let parts = self.parts(&self.every(), |name| match name {
+                Some(name) => {
+                    let found = cgroup::existing(name);
+                    let (path, directory) = found.map_err(|error| {
+                        anyhow::anyhow!("{error}; a cgroup is named by its path below the place where the hierarchy is mounted")
+                    })?;
+                    named.get_or_insert(path);
+                    Ok((Targets::cgroup(directory, &self.cpus), Binding::Cgroup { child: None }))
+                }
+                None => Ok((Targets::system(&self.cpus), Binding::Cpus)),
+            })?;
+            let one = args.cgroups.len() + args.for_each_cgroup.len() == 1;
+            let accounts = named.filter(|_| one).map_or(Whose::Nobody, Whose::Cgroup);
+            return Ok(Open { parts, free: None, cgroup: None, accounts });
+        }
+        if args.wide() {
+            let everyone = || -> anyhow::Result<Vec<i32>> {
+                let processes = proc::processes().context("failed to list /proc")?;
+                Ok(processes.iter().flat_map(|&pid| proc::tasks(pid).unwrap_or_default()).collect())
+            };
+            let parts = self.parts(&self.every(), |_| {
+                if args.per_thread {
+                    let binding = Binding::Tasks { inherit: follow, on_exec: false };
+                    return Ok((Targets::per_thread(everyone()?), binding));
+                }
+                Ok((Targets::system(&self.cpus), Binding::Cpus))
+            })?;
+            return Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Machine });
+        }
+        let child = child.context("nothing to count in")?;
+        self.of_command(child, follow)
+    }
+
+    /// A command: in a cgroup of its own where that is permitted, because then its threads and children cost nothing; else by inheritance.
+    pub(super) fn of_command(&self, child: i32, follow: bool) -> anyhow::Result<Open> {
+        let args = self.args;
+        let by_cpu = !matches!(args.by(), By::All);
+        let asked = args.scope.as_deref();
+        let mut why_not = "children are not to be followed".to_owned();
+        if asked != Some("inherit") && follow && !self.events.is_empty() {
+            match self.in_own_cgroup(child) {
+                Ok(open) => return Ok(open),
+                Err(error) => why_not = format!("{error:#}"),
+            }
+            if asked == Some("cgroup") {
+                bail!("--scope cgroup is not possible here: {why_not}");
+            }
+            if args.verbose {
+                say(&format!("not in a cgroup of its own: {why_not}"));
+            }
+        }
+        if by_cpu {
+            bail!("sums by CPU of a command need a cgroup of its own, on each CPU: {why_not}");
+        }
+        let on_exec = args.delay.unwrap_or(0) == 0;
+        let binding = Binding::Tasks { inherit: follow, on_exec };
+        let parts = self.parts(&self.every(), |_| Ok((Targets::per_thread(vec![child]), binding)))?;
+        Ok(Open { parts, free: None, cgroup: None, accounts: Whose::Nobody })
+    }
+
+    pub(super) fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
+        let cgroup = OwnCgroup::create()?;
+        let delayed = self.args.delay.unwrap_or(0) != 0;
+        let free = self.free(&cgroup, child);
+        let rest: Vec<usize> = match &free {
+            Some(free) => self.every().into_iter().filter(|event| !free.events.contains(event)).collect(),
+            None => self.every(),
+        };
+        let binding = Binding::Cgroup { child: (!delayed).then_some(child) };
+        let parts = self.parts(&rest, |_| Ok((Targets::cgroup(cgroup.fd(), &self.cpus), binding)))?;
+        cgroup.add(child)?;
+        let accounts = Whose::Cgroup(cgroup.path().to_owned());
+        Ok(Open { parts, free, cgroup: Some(cgroup), accounts })
+    }
+
+    /// Counting that costs nothing at a switch, for those events that permit it, where the kernel does.
+    pub(super) fn free(&self, cgroup: &OwnCgroup, child: i32) -> Option<Free> {
+        let args = self.args;
+        let delayed = args.delay.unwrap_or(0) != 0;
+        if args.source == "perf" || delayed || args.control.is_some() || !matches!(args.by(), By::All) {
+            return None;
+        }
+        let every = self.every();
+        let requests: Vec<Request> =
+            every.iter().map(|&index| request(&self.events[index], index, &every, false)).collect();
+        let can = accounted::which(&requests);
+        let events: Vec<usize> = every.into_iter().filter(|&index| can[index]).collect();
+        if events.is_empty() {
+            return None;
+        }
+        let requests: Vec<Request> = events.iter().map(|&index| requests[index].clone()).collect();
+        match Accounted::open(&self.kernel, &requests, cgroup, child, &self.cpus) {
+            Ok(accounted) => Some(Free { events, accounted: Some(accounted) }),
+            Err(error) => {
+                if args.verbose {
+                    say(&format!("counting all by events of the cgroup: {error}"));
+                }
+                None
+            }
+        }
+    }
+
+    /// The indices of all events.
+    pub(super) fn every(&self) -> Vec<usize> {
+        (0..self.events.len()).collect()
+    }
+
+    /// Opens the chosen events, those of the same cgroup together; `bind` says where to those of a cgroup.
+    pub(super) fn parts(
+        &self,
+        chosen: &[usize],
+        mut bind: impl FnMut(Option<&str>) -> anyhow::Result<(Targets, Binding)>,
+    ) -> anyhow::Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        for chosen in chosen.chunk_by(|&a, &b| self.events[a].cgroup == self.events[b].cgroup) {
+            let name = self.events[chosen[0]].cgroup.as_deref();
+            let single = self.args.control.is_some();
+            let requests: Vec<Request> =
+                chosen.iter().map(|&index| request(&self.events[index], index, chosen, single)).collect();
+            let (targets, binding) = bind(name)?;
+            let descriptors = requests.len() * targets.cpus.len() * targets.tasks.len();
+            let opened = Counters::open(&self.kernel, requests.clone(), targets, binding);
+            let counters = opened.map_err(|error| refused(&error, &requests, descriptors))?;
+            for (at, &index) in chosen.iter().enumerate() {
+                if let Some(request) = counters.request(at) {
+                    self.names.borrow_mut()[index].clone_from(&request.name);
+                }
+            }
+            // What the name says needs no words.
+            let in_name = |note: &Note| matches!(note, Note::UserOnly { .. });
+            let notable = |note: &&Note| note.is_notable() && !in_name(note);
+            for note in counters.notes().iter().filter(|note| notable(note) || self.args.verbose) {
+                say(&note.to_string());
+            }
+            parts.push(Part { events: chosen.to_vec(), counters });
+        }
+        Ok(parts)
+    }
+
+    /// What was decided.
+    pub(super) fn tell(&self, open: &Open) {
+        match &open.cgroup {
+            Some(cgroup) => {
+                say(&format!("counting in the command's own cgroup {}, on each CPU", cgroup.path().display()))
+            }
+            None => say("counting by events of tasks or CPUs"),
+        }
+        let free = open.free.as_ref().and_then(|free| free.accounted.as_ref());
+        let descriptors: usize = open.parts.iter().map(|part| part.counters.descriptors()).sum();
+        say(&format!("{} event descriptors", descriptors + free.map_or(0, Accounted::descriptors)));
+        if let Some(free) = &open.free {
+            let names: Vec<&str> =
+                free.events.iter().map(|&index| self.events[index].selected.name.as_str()).collect();
+            say(&format!(
+                "read from the kernel's accounts, at no cost per switch: {} (--source perf counts them by events)",
+                names.join(", ")
+            ));
+        }
+        let at_exec = open.cgroup.is_some() && self.args.delay.unwrap_or(0) == 0;
+        for part in &open.parts {
+            let some = (0..part.events.len()).any(|at| part.counters.has(at));
+            if some && at_exec && !part.counters.knows_before_exec() {
+                say(
+                    "what the command's process did before its exec is counted, too: this kernel or these events do not tell it apart",
+                );
+            }
+            let absent = part.events.iter().enumerate().filter(|(at, _)| !part.counters.has(*at));
+            for (_, &index) in absent {
+                say(&format!("{} is not supported here", self.events[index].selected.name));
+            }
+        }
+    }
+}
+
+/// Why an event that exists cannot be counted.
+pub(super) fn refused(error: &OpenError, requests: &[Request], descriptors: usize) -> anyhow::Error {
+    let errno = error.source.raw_os_error().unwrap_or(0);
+    match Attempt::of(error, requests, Some(descriptors as u64)) {
+        Some(attempt) => anyhow::anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
+        None => anyhow::anyhow!("{error}"),
+    }
+}
