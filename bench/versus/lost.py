@@ -51,19 +51,25 @@ def count(stats, kind):
 
 def beyond_counts(records, counts, all_counted):
     """What LOST records tell beyond LOST_SAMPLES, ring by ring; over all rings where LOST_SAMPLES do not tell theirs."""
-    if sum(counts.values()) != all_counted:
+    if None in records or sum(counts.values()) != all_counted:
         return max(0, sum(records.values()) - all_counted)
     return sum(max(0, lost - counts[cpu]) for cpu, lost in records.items())
 
 
 def lost_records(perf, file):
-    """Records that LOST records tell of, by CPU."""
+    """Records that LOST records tell of, by CPU; all under None where records do not tell theirs."""
     found = Counter()
-    said = output([perf, "script", "--show-lost-events", "--pid", NOBODY, "-F", "tid,cpu,time", "-i", file])
-    for line in said.splitlines():
-        if lost := re.search(r"\[(\d+)\].*PERF_RECORD_LOST lost (\d+)", line):
-            found[int(lost[1])] += int(lost[2])
-    return found
+    for fields, line in (("tid,cpu,time", r"\[(\d+)\].*PERF_RECORD_LOST lost (\d+)"), ("tid,time", r"()PERF_RECORD_LOST lost (\d+)")):
+        try:
+            said = output([perf, "script", "--show-lost-events", "--pid", NOBODY, "-F", fields, "-i", file])
+        except Refusal as refusal:
+            if "CPU attribute" not in str(refusal):
+                raise
+            continue
+        for cpu, lost in re.findall(line, said):
+            found[int(cpu) if cpu else None] += int(lost)
+        return found
+    raise Refusal(f"perf script does not tell what {file} lost")
 
 
 def lost_samples(file):
