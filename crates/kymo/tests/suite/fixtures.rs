@@ -14,7 +14,7 @@ fn programs_build_and_end_well() {
     let strict = ["-Wall", "-Wextra", "-Werror"];
     let plug = build("plug.c", &["-Wall", "-Werror", "-shared", "-fPIC"]);
     let plug = plug.to_str().expect("a path of text");
-    let runs: [(&str, &[&str], usize); 12] = [
+    let runs: [(&str, &[&str], usize); 13] = [
         ("brood.c", &["7", "2", "1"], 1),
         ("counted.c", &["pages", "3"], 0),
         ("spin.c", &["1"], 1),
@@ -27,6 +27,7 @@ fn programs_build_and_end_well() {
         ("exceptions.cc", &["3"], 0),
         ("inline.cc", &["1"], 1),
         ("pidreuse.c", &["2"], 2),
+        ("bomb.c", &["50", "10"], 1),
     ];
     for (name, arguments, lines) in runs {
         let said = run(Command::new(build(name, &strict)).args(arguments));

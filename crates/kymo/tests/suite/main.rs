@@ -6,7 +6,7 @@
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
-//! | disks, pipes and limits that fail, a recorder that is stopped | `faults.rs` |
+//! | what fails around a recorder: disks, pipes, limits, CPUs, the recorder itself, the programs | `faults/` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
 //! | commands to a recording that runs | `control.rs` |
 //! | several files, by signal, time, size or command; snapshots | `switching.rs` |

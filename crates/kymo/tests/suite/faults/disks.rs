@@ -1,64 +1,20 @@
-//! Disks that are full, files that may not grow, readers that go away, a recorder that is stopped: each ends with a sentence and the right
-//! status, and what was written before opens. Both ways of writing are tried.
+//! Disks that are full or broken, files that may not grow, readers that go away: each ends with a sentence and the right status, and what was
+//! written before opens. Both ways of writing are tried.
 
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::io::Errno;
+use rustix::process::Signal;
 
-use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready, run, skip};
-
-/// A shell program that computes for a second or so.
-const BUSY: &str = "i=0; while [ $i -lt 800000 ]; do i=$((i+1)); done";
-/// One that computes until the recorder ends it, which it does when it cannot go on.
-const ENDLESS: &str = "while :; do :; done";
-/// Both ways of writing.
-const WAYS: [&str; 2] = ["uring", "pwrite"];
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a plain name")
-}
-
-fn folder(test: &str) -> PathBuf {
-    fresh_folder(&format!("faults-{test}"))
-}
-
-/// The samples that kymo and perf, where it is there, find in a file that must open.
-fn samples(test: &str, path: &Path) -> u64 {
-    let flags = ["--no-children", "-g", "none", "-F", "sample,sym"];
-    let count = |stdout: &str| -> u64 {
-        let sections = crate::table::sections(stdout);
-        sections
-            .iter()
-            .flat_map(|section| &section.rows)
-            .map(|row| row[0].parse::<u64>().expect("a count"))
-            .sum()
-    };
-    let mut arguments = vec!["report", "-i", text(path)];
-    arguments.extend(flags);
-    let ours = count(&kymo().succeed(&arguments).stdout);
-    if ready(test, &[Need::Perf]) {
-        arguments.push("--stdio");
-        assert_eq!(
-            count(&perf().succeed(&arguments).stdout),
-            ours,
-            "perf sees the same in {}",
-            path.display()
-        );
-    }
-    ours
-}
-
-/// The samples that the recorder says are in its file.
-fn said_samples(stderr: &str) -> u64 {
-    let line = stderr.lines().find(|line| line.contains("Captured and wrote")).expect("the usual line");
-    let count = line.rsplit_once('(').and_then(|(_, rest)| rest.split_once(" samples"));
-    count.expect("a count").0.parse().expect("a number")
-}
+use super::fuse::{Fault, Faulty};
+use super::{
+    BUSY, Dice, ENDLESS, WAYS, ended, folder, is_published, rounds, said_samples, samples, text, words,
+};
+use crate::tools::{Need, kymo, ready, run, skip};
 
 /// Checks full disks of several sizes: the offset, the reason and what to do are said, the status is 1, and the file holds as many samples
 /// as the recorder says.
@@ -133,46 +89,6 @@ fn a_reader_that_goes_away() {
     assert!(said.contains("whoever read the recording has gone"), "{said}");
 }
 
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).expect("the child is there");
-}
-
-/// Checks a recorder that is stopped for a while and goes on: what the kernel dropped meanwhile is in the account, and the file opens.
-#[test]
-fn a_stopped_recorder() {
-    let test = "faults::a_stopped_recorder";
-    for way in WAYS {
-        let path = folder(&format!("stopped-{way}")).join("perf.data");
-        // The command tells when it has done something while the recorder stood still.
-        let program = format!("echo started; read x; {BUSY}; echo done; read x; {BUSY}");
-        let mut child = kymo()
-            .command(["record", "-F", "6000", "-m", "1", "-o", text(&path), "--", "sh", "-c", &program])
-            .env("KYMO_IO", way)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
-        let (mut to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let mut line = [0; 8];
-        from.read_exact(&mut line).expect("the program starts");
-        assert_eq!(&line, b"started\n");
-        signal(&child, Signal::STOP);
-        let stopped = waitpid(Some(Pid::from_child(&child)), WaitOptions::UNTRACED).expect("it stops");
-        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
-        std::io::Write::write_all(&mut to, b"go\n").expect("the program reads");
-        from.read_exact(&mut line[..5]).expect("the program goes on");
-        signal(&child, Signal::CONT);
-        std::io::Write::write_all(&mut to, b"go\n").expect("the program reads");
-        let out = child.wait_with_output().expect("kymo ends");
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(0), "{said}");
-        assert!(!said.contains("lost 0 samples"), "a ring of one page was full meanwhile: {said}");
-        assert!(said.contains("ring full"), "{said}");
-        assert_eq!(samples(test, &path), said_samples(&said), "{said}");
-    }
-}
-
 /// Checks that a recording which goes on in other files, by size and packed too, loses nothing on the way: each file opens in kymo and perf,
 /// names the program's functions, and together they hold as many samples as the recorder says.
 #[test]
@@ -229,4 +145,118 @@ fn a_limited_size() {
     ]);
     assert!(said.stderr.contains("the size limit of 60 KiB was reached"), "{}", said.stderr);
     assert_eq!(samples(test, &path), said_samples(&said.stderr));
+}
+
+/// A recording onto a file system with this fault: what kymo says, and the file as it is left; `None`, said, where none can be mounted.
+fn onto(test: &str, fault: Fault, way: &str, options: &[&str], program: &str) -> Option<Onto> {
+    if !ready(test, &[Need::Root, Need::Program("mount")]) {
+        return None;
+    }
+    let folder = folder(&format!("fuse-{}-{way}", test.rsplit("::").next().unwrap_or_default()));
+    let (place, copy) = (folder.join("mounted"), folder.join("copy.data"));
+    fs::create_dir(&place).expect("the folder is ours");
+    let faulty = match Faulty::mount(&place, fault) {
+        Ok(faulty) => faulty,
+        Err(reason) => {
+            skip(test, format!("{reason}; kymo-record's disk/tests.rs has the same faults in memory"));
+            return None;
+        }
+    };
+    let path = place.join("perf.data");
+    let mut arguments = vec!["record", "-F", "6000", "-o", text(&path)];
+    arguments.extend(options);
+    arguments.extend(["--", "sh", "-c", program]);
+    let recorder = kymo()
+        .command(arguments)
+        .env("KYMO_IO", way)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kymo starts");
+    let output = ended(test, recorder);
+    let file = faulty.bytes("perf.data").map(|bytes| {
+        fs::write(&copy, bytes).expect("the folder is ours");
+        copy
+    });
+    Some(Onto { code: output.status.code(), said: words(&output), file, refused: faulty.refused() })
+}
+
+/// What came of it.
+struct Onto {
+    code: Option<i32>,
+    said: String,
+    file: Option<PathBuf>,
+    refused: u32,
+}
+
+/// Checks disks that are full, broken, or over quota from a random byte on: status 1, the place (or one before it, where a whole record
+/// begins), the reason and what to do are said, and the file holds as many samples as the recorder says. Where not even the header fits,
+/// no file is left.
+#[test]
+fn refusals_at_any_offset() {
+    let test = "faults::disks::refusals_at_any_offset";
+    let mut dice = Dice::of(test);
+    for round in 0..rounds(6, 60) {
+        // Packed there is less to write.
+        let (options, most) = dice.of_all(&[(&["-g"][..], 300_000), (&["-z"], 20_000)]);
+        let place = dice.below(if round == 0 { 200 } else { most });
+        let (error, reason, advice) = dice.of_all(&[
+            (Errno::NOSPC, "No space left on device", "free some space"),
+            (Errno::IO, "Input/output error", "see `dmesg`"),
+            (Errno::DQUOT, "Disk quota exceeded", "quota"),
+        ]);
+        let way = dice.of_all(&WAYS);
+        let Some(onto) = onto(test, Fault::From(place, error), way, options, ENDLESS) else { return };
+        let said = format!("{way} {options:?}, {error:?} from {place}: {}", onto.said);
+        assert_eq!(onto.code, Some(1), "{said}");
+        assert!(onto.said.contains(reason), "{said}");
+        let file = onto.file.expect("kymo made a file");
+        if !onto.said.contains("Captured and wrote") {
+            assert!(
+                onto.said.contains("failed to write the header of") && onto.said.contains("-o FILE"),
+                "{said}"
+            );
+            continue;
+        }
+        assert!(onto.said.contains("perf.data at offset ") && onto.said.contains(advice), "{said}");
+        assert_eq!(samples(test, &file), said_samples(&onto.said), "{said}");
+    }
+}
+
+/// Checks disks that die for good after a random number of writes, so that not even the header can be brought up to date: status 1, a
+/// sentence, and a file that opens with what was published before.
+#[test]
+fn a_disk_that_dies() {
+    let test = "faults::disks::a_disk_that_dies";
+    let mut dice = Dice::of(test);
+    for _ in 0..rounds(4, 40) {
+        let (writes, way) = (1 + dice.below(40) as u32, dice.of_all(&WAYS));
+        let Some(onto) = onto(test, Fault::After(writes, Errno::IO), way, &[], ENDLESS) else { return };
+        let said = format!("{way}, broken after {writes} writes: {}", onto.said);
+        assert_eq!(onto.code, Some(1), "{said}");
+        assert!(onto.said.contains("Input/output error") && onto.said.contains("see `dmesg`"), "{said}");
+        let file = onto.file.expect("it was alive at the start");
+        let found = samples(test, &file);
+        if is_published(&file) {
+            assert_eq!(found, said_samples(&onto.said), "{said}");
+        }
+    }
+}
+
+/// Checks trouble that passes: the recording is complete, and nothing but time was lost.
+#[test]
+fn trouble_that_passes() {
+    let test = "faults::disks::trouble_that_passes";
+    for (way, error) in [("uring", Errno::IO), ("pwrite", Errno::NOSPC)] {
+        let fault = Fault::Passing { times: 3, every: 3, error };
+        let Some(onto) = onto(test, fault, way, &[], BUSY) else { return };
+        assert_eq!(onto.code, Some(0), "{way} {error:?}: {}", onto.said);
+        assert!(onto.refused > 0 && !onto.said.contains("not written"), "{way} {error:?}: {}", onto.said);
+        assert_eq!(
+            samples(test, &onto.file.expect("a file")),
+            said_samples(&onto.said),
+            "{way}: {}",
+            onto.said
+        );
+    }
 }
