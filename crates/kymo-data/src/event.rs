@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::attr::Attr;
+use crate::excess;
 use crate::record::RawRecord;
 use crate::sample::{SampleId, SampleLayout};
 use crate::words::u64_at;
@@ -132,7 +133,7 @@ impl Events {
         } else if record.is_user_type() {
             None
         } else {
-            self.lookup.from_end.and_then(|back| record.body.len().checked_sub(back))
+            self.lookup.from_end.and_then(|back| self.body(record).len().checked_sub(back))
         };
         match at.and_then(|at| u64_at(record.body, at)) {
             None | Some(0) => Some(0),
@@ -147,7 +148,15 @@ impl Events {
             return SampleId::default();
         }
         let event = self.event_of(record).unwrap_or(0);
-        self.list.get(event).map(|event| event.layout.sample_id(record.body)).unwrap_or_default()
+        self.list.get(event).map(|event| event.layout.sample_id(self.body(record))).unwrap_or_default()
+    }
+
+    /// The body up to the end of its trailer.
+    fn body<'a>(&self, record: &RawRecord<'a>) -> &'a [u8] {
+        // Events that hear of the machine have the same trailers.
+        let trailer = self.list.first().map_or(0, |event| event.layout.sample_id_bytes());
+        let end = excess::meant_bytes(record.header.kind, record.body, trailer);
+        record.body.get(..end).unwrap_or(record.body)
     }
 }
 

@@ -96,6 +96,7 @@ pub mod build;
 mod chunk;
 mod compressor;
 mod event;
+mod excess;
 mod features;
 mod header;
 pub mod jitdump;
@@ -117,6 +118,7 @@ pub use attr::{ATTR_SIZE_VER0, ATTR_SIZE_WRITTEN, Attr};
 pub use chunk::{Chunk, Records};
 pub use compressor::Compressor;
 pub use event::{Event, Events};
+pub use excess::meant_bytes;
 pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,

@@ -1,5 +1,5 @@
 //! One pass over records on their way to the file: counts, times, and the files that were mapped.
-use kymo_data::abi;
+use kymo_data::{abi, meant_bytes};
 use std::collections::HashSet;
 
 /// What a pass over the records found out.
@@ -17,6 +17,10 @@ pub(crate) struct Walk {
     pub(crate) times: Option<(u64, u64)>,
     /// Files that were mapped as code.
     pub(crate) files: HashSet<Vec<u8>>,
+    /// Bytes behind each record's own fields.
+    trailer_bytes: usize,
+    /// Whether the last records that were looked at had some that the kernel made too long.
+    pub(crate) excess: bool,
     /// Whether to collect files.
     collect_files: bool,
 }
@@ -31,12 +35,22 @@ impl Walk {
         let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];
         let words = before.iter().filter(|&&bit| sample_type & bit != 0).count();
         let time_at = (sample_type & abi::PERF_SAMPLE_TIME != 0).then_some(8 + 8 * words);
-        Walk { time_at, collect_files, ..Walk::default() }
+        let trailer = [
+            abi::PERF_SAMPLE_TID,
+            abi::PERF_SAMPLE_TIME,
+            abi::PERF_SAMPLE_ID,
+            abi::PERF_SAMPLE_STREAM_ID,
+            abi::PERF_SAMPLE_CPU,
+            abi::PERF_SAMPLE_IDENTIFIER,
+        ];
+        let trailer_bytes = 8 * trailer.iter().filter(|&bit| sample_type & bit != 0).count();
+        Walk { time_at, collect_files, trailer_bytes, ..Walk::default() }
     }
 
     /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is impossible).
     pub(crate) fn records(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
+        self.excess = false;
         while let Some(header) = u64_at(bytes, at) {
             let (kind, size) = (header as u32, (header >> 48) as usize);
             let Some(record) = bytes.get(at..at + size).filter(|_| size >= 8) else { break };
@@ -50,12 +64,30 @@ impl Walk {
                 }
                 abi::PERF_RECORD_LOST => self.lost += u64_at(record, 16).unwrap_or(0),
                 abi::PERF_RECORD_THROTTLE => self.throttled += 1,
+                abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT => {
+                    self.excess |= meant_bytes(kind, &record[8..], self.trailer_bytes) < size - 8;
+                }
                 abi::PERF_RECORD_MMAP2 if self.collect_files => self.mapped(record),
                 _ => {}
             }
             at += size;
         }
         at
+    }
+
+    /// Whole records as they should be: without what the kernel left behind some of them.
+    pub(crate) fn mended(&self, bytes: &[u8]) -> Vec<u8> {
+        let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+        while let Some(header) = u64_at(bytes, at) {
+            let (kind, size) = (header as u32, (header >> 48) as usize);
+            let Some(record) = bytes.get(at..at + size).filter(|_| size >= 8) else { break };
+            let meant = 8 + meant_bytes(kind, &record[8..], self.trailer_bytes);
+            let begin = out.len();
+            out.extend_from_slice(&record[..meant]);
+            out[begin + 6..begin + 8].copy_from_slice(&(meant as u16).to_le_bytes());
+            at += size;
+        }
+        out
     }
 
     /// Remembers the file of an MMAP2 record that maps code.
@@ -111,5 +143,23 @@ mod tests {
         assert_eq!((walk.samples, walk.lost, walk.throttled, walk.times), (2, 3, 1, Some((40, 50))));
         assert_eq!(whole_records_bytes(&bytes, 40), 32);
         assert_eq!(walk.records(&[1, 2, 3]), 0);
+    }
+
+    /// Checks that a record which the kernel made too long becomes what it should be, and that nothing else changes.
+    #[test]
+    fn excess() {
+        let mut walk = Walk::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, false);
+        let name = u64::from_le_bytes(*b"symbol\0\0");
+        let right = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50]);
+        let long = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50, 666, 666]);
+        let sample = record(abi::PERF_RECORD_SAMPLE, &[1, 2, 50]);
+        let whole = [&sample[..], &right, &sample].concat();
+        walk.records(&whole);
+        assert!(!walk.excess);
+        assert_eq!(walk.mended(&whole), whole);
+        let found = [&sample[..], &long, &sample].concat();
+        assert_eq!(walk.records(&found), found.len());
+        assert!(walk.excess);
+        assert_eq!(walk.mended(&found), whole);
     }
 }

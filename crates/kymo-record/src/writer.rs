@@ -263,6 +263,12 @@ impl Written {
         let (lost_before, samples_before) = (self.walk.lost, self.walk.samples);
         let whole = self.walk.records(records);
         self.corrupt_bytes += (records.len() - whole) as u64;
+        let mended;
+        let mut whole = &records[..whole];
+        if self.walk.excess {
+            mended = self.walk.mended(whole);
+            whole = &mended;
+        }
         let lost = self.walk.lost - lost_before;
         if starved {
             self.queue_full += lost;
@@ -270,9 +276,9 @@ impl Written {
             self.ring_full += lost;
         }
         if let Some(series) = &mut self.series {
-            series.sideband.records(&records[..whole]);
+            series.sideband.records(whole);
         }
-        let written = self.append(&records[..whole], self.walk.samples - samples_before, packed)?;
+        let written = self.append(whole, self.walk.samples - samples_before, packed)?;
         self.full |= self.max_bytes.is_some_and(|limit| self.sink.bytes() >= limit);
         Ok(written)
     }
