@@ -63,9 +63,14 @@ struct kymo_reading {
 
 /* A new group, which lives until it is freed and its last task has ended. */
 kymo_group kymo_group_new(const char *name, uint32_t flags);
+/* The same, counting more: names with commas between them. There are cycles, instructions, cache-references, cache-misses, branches,
+ * branch-misses (of user code, where the machine has them), and own:0 to own:15 for kymo_count. */
+kymo_group kymo_group_new_counting(const char *name, uint32_t flags, const char *counters);
 int kymo_group_free(kymo_group group);
 /* Sums over living and ended tasks, exact now. */
 int kymo_group_read(kymo_group group, struct kymo_reading *reading);
+/* One sum, by the counter's name (cpu-time, allocations and allocated-bytes, too); KYMO_UNKNOWN if the group does not count it. */
+int kymo_group_get(kymo_group group, const char *counter, uint64_t *value);
 
 /* A new task, which rests. */
 kymo_task kymo_task_spawn(kymo_group group, const char *name);
@@ -75,6 +80,10 @@ int kymo_task_switch(kymo_task from, kymo_task to);
 int kymo_task_exit(kymo_task task, struct kymo_reading *reading);
 /* Its numbers so far. */
 int kymo_task_read(kymo_task task, struct kymo_reading *reading);
+/* One of them, by the counter's name; KYMO_UNKNOWN if its group does not count it, or keeps sums only. */
+int kymo_task_get(kymo_task task, const char *counter, uint64_t *value);
+/* Adds to own:N for the task that runs on this thread. A few instructions. */
+void kymo_count(uint32_t own, uint64_t by);
 
 /* Begins to count what this thread does outside of tasks; otherwise its first task begins that. */
 int kymo_thread_enter(void);

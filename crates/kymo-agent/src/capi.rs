@@ -181,28 +181,69 @@ fn fill(out: *mut kymo_reading, reading: &Reading) -> Result<(), Refusal> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kymo_group_new(name: *const c_char, flags: u32) -> u64 {
-    number(|| {
-        if flags & !(PER_TASK | WHOLE_THREADS | ALLOCATIONS) != 0 {
-            return Err(Refusal(
-                BAD_ARGUMENT,
-                format!("unknown flags {flags:#x}; there are KYMO_PER_TASK and those after it"),
-            ));
-        }
-        let mut builder = Group::builder(text(name)?);
-        if flags & PER_TASK != 0 {
-            builder = builder.per_task();
-        }
-        if flags & WHOLE_THREADS != 0 {
-            builder = builder.whole_threads();
-        }
-        if flags & ALLOCATIONS != 0 {
-            builder = builder.count(Counter::Allocations).count(Counter::AllocatedBytes);
-        }
-        let group = builder.build()?;
-        let number = group.number();
-        lock(&GROUPS).get_or_insert_default().insert(number, group);
-        Ok(number)
-    })
+    number(|| new_group(&text(name)?, flags, ""))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_group_new_counting(
+    name: *const c_char,
+    flags: u32,
+    counters: *const c_char,
+) -> u64 {
+    number(|| new_group(&text(name)?, flags, &text(counters)?))
+}
+
+fn new_group(name: &str, flags: u32, counters: &str) -> Result<u64, Refusal> {
+    if flags & !(PER_TASK | WHOLE_THREADS | ALLOCATIONS) != 0 {
+        let words = format!("unknown flags {flags:#x}; there are KYMO_PER_TASK and those after it");
+        return Err(Refusal(BAD_ARGUMENT, words));
+    }
+    let mut builder = Group::builder(name.to_owned());
+    if flags & PER_TASK != 0 {
+        builder = builder.per_task();
+    }
+    if flags & WHOLE_THREADS != 0 {
+        builder = builder.whole_threads();
+    }
+    if flags & ALLOCATIONS != 0 {
+        builder = builder.count(Counter::Allocations).count(Counter::AllocatedBytes);
+    }
+    for counter in counters.split(',').filter(|counter| !counter.is_empty()) {
+        builder = builder.count(counter.parse()?);
+    }
+    let group = builder.build()?;
+    let number = group.number();
+    lock(&GROUPS).get_or_insert_default().insert(number, group);
+    Ok(number)
+}
+
+/// One number of a reading, into the caller's.
+fn get(reading: &Reading, counter: *const c_char, out: *mut u64) -> Result<(), Refusal> {
+    let counter: Counter = text(counter)?.parse()?;
+    if out.is_null() {
+        return Err(Refusal(BAD_ARGUMENT, "there is no place for the value: NULL".into()));
+    }
+    let value = reading.get(counter).unwrap_or(UNKNOWN);
+    // SAFETY: the caller's number.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_group_get(number: u64, counter: *const c_char, out: *mut u64) -> c_int {
+    status(|| get(&group(number)?.read()?, counter, out))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_task_get(number: u64, counter: *const c_char, out: *mut u64) -> c_int {
+    status(|| get(&read_task(number)?, counter, out))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_count(counter: u32, by: u64) {
+    if let Ok(counter) = u8::try_from(counter) {
+        task::count(counter, by);
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -269,12 +310,14 @@ pub unsafe extern "C" fn kymo_task_exit(number: u64, out: *mut kymo_reading) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kymo_task_read(number: u64, out: *mut kymo_reading) -> c_int {
-    status(|| {
-        let shared = find(number)?;
-        let watch =
-            try_lock(&shared, number)?.as_ref().map(Task::watch).ok_or(Error::Ended { task: number })?;
-        fill(out, &watch.read()?)
-    })
+    status(|| fill(out, &read_task(number)?))
+}
+
+fn read_task(number: u64) -> Result<Reading, Refusal> {
+    let shared = find(number)?;
+    // Held for an instant only, and not while reading, so that its thread can switch it meanwhile.
+    let watch = try_lock(&shared, number)?.as_ref().map(Task::watch);
+    Ok(watch.ok_or(Error::Ended { task: number })?.read()?)
 }
 
 #[unsafe(no_mangle)]

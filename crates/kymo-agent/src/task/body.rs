@@ -132,6 +132,13 @@ impl Stats {
         }
     }
 
+    /// Its owner is gone, unless it is over already.
+    pub(super) fn lose_owner(&self) {
+        let (lives, dropped) = (Life::Lives as u8, Life::Dropped as u8);
+        // Relaxed: see life(). Exchanged, because its thread may be ending it just now.
+        let _ = self.life.compare_exchange(lives, dropped, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// It lived until now.
     pub(super) fn set_life(&self, life: Life) {
         self.life.store(life as u8, Ordering::Relaxed);

@@ -129,8 +129,8 @@ impl Task {
 impl Drop for Task {
     fn drop(&mut self) {
         // Some thread runs it: that thread is told.
-        if self.body.is_none() && self.stats.life() == Life::Lives {
-            self.stats.set_life(Life::Dropped);
+        if self.body.is_none() {
+            self.stats.lose_owner();
         }
     }
 }

@@ -116,6 +116,32 @@ int main(void) {
     CHECK(kymo_task_read(fibers[0], &reading), 0);
     CHECK(reading.migrations, 2);
 
+    /* Counters of its own. */
+    uint64_t value = 0;
+    kymo_group counting = kymo_group_new_counting("counting", KYMO_PER_TASK, "own:2,own:15");
+    CHECK(counting != 0, 1);
+    kymo_task counted = kymo_task_spawn(counting, "counted");
+    CHECK(kymo_task_switch(0, counted), 0);
+    kymo_count(2, 40);
+    kymo_count(15, 1);
+    kymo_count(2, 2);
+    kymo_count(4000000000u, 5);
+    CHECK(kymo_task_switch(counted, 0), 0);
+    kymo_count(2, 1000);
+    CHECK(kymo_task_get(counted, "own:2", &value), 0);
+    CHECK(value, 42);
+    CHECK(kymo_group_get(counting, "own:15", &value), 0);
+    CHECK(value, 1);
+    CHECK(kymo_group_get(counting, "allocations", &value), 0);
+    CHECK(value == KYMO_UNKNOWN, 1);
+    CHECK(kymo_group_get(counting, "no-such", &value), KYMO_ECOUNTER);
+    CHECK(kymo_group_get(counting, "own:2", NULL), KYMO_EARGUMENT);
+    CHECK(kymo_group_new_counting("unknown", 0, "own:2,cycels"), 0);
+    CHECK(strstr(kymo_last_error(), "there is no counter \"cycels\"") != NULL, 1);
+    CHECK(kymo_group_new_counting("unknown", 0, "own:16"), 0);
+    CHECK(kymo_task_exit(counted, NULL), 0);
+    CHECK(kymo_group_free(counting), 0);
+
     /* Wrong use. */
     CHECK(kymo_task_switch(0, 987654321), KYMO_EUNKNOWN);
     CHECK(kymo_task_switch(fibers[1], 0), KYMO_ENOTHERE);

@@ -3,12 +3,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn library() -> Option<PathBuf> {
-    // Beside this program's folder: cargo builds all kinds of the library before its tests.
+    // In this program's folder or beside it: cargo builds all kinds of the library before its tests, and puts them here or there.
     let program = std::env::current_exe().ok()?;
-    let folder = program.ancestors().nth(2)?;
-    [folder.join("libkymo_agent.a"), folder.join("deps/libkymo_agent.a")]
-        .into_iter()
-        .find(|file| file.exists())
+    let folders = program.ancestors().skip(1).take(2);
+    let libraries = folders.map(|folder| folder.join("libkymo_agent.a"));
+    libraries
+        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
+        .max()
+        .map(|(_, file)| file)
 }
 
 /// Checks the fibers, jobs and mistakes of `tests/c/fibers.c`, compiled with all warnings against the header and the static library.

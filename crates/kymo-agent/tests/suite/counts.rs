@@ -193,7 +193,15 @@ fn a_running_task_is_read_from_outside() {
     let mut task = group.task("spins").expect("a task");
     let watch = task.watch();
     let stop = std::sync::atomic::AtomicBool::new(false);
+    /// Also when an assertion fails, or the thread would spin for ever.
+    struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             let turns = || {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -208,7 +216,6 @@ fn a_running_task_is_read_from_outside() {
             assert!(now >= last, "{now:?} after {last:?}");
             last = now;
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(task.end().expect("it rests").cpu_time() >= Some(3 * A_WHILE));
 }
@@ -274,5 +281,123 @@ fn a_published_table_keeps_what_is_gone() {
         assert_eq!((living.number, gone.number, gone.spawned), (lives.number(), 0, 3));
         let own = gone.counters.iter().position(|counter| counter == "own:7").expect("counted");
         assert_eq!((living.counts[own], gone.counts[own]), (Some(0), Some(15)));
+    }
+}
+
+/// Checks that a poll allocates nothing for being counted, in groups of all kinds.
+#[test]
+fn a_poll_allocates_nothing() {
+    let builders = [
+        Group::builder("plain"),
+        Group::builder("per task").per_task(),
+        Group::builder("whole").whole_threads(),
+        Group::builder("both").whole_threads().per_task(),
+    ];
+    for builder in builders {
+        let group = builder.count(Counter::Allocations).count(Counter::Own(1)).build().expect("a group");
+        std::thread::scope(|scope| {
+            let polls = || {
+                let mut future = pin!(yields(1000).instrument(group.task("polled").expect("a task")));
+                assert!(poll(future.as_mut()).is_pending(), "the first poll gives the thread its seat");
+                let before = crate::process::allocations();
+                for _ in 0..500 {
+                    assert!(poll(future.as_mut()).is_pending());
+                }
+                assert_eq!(crate::process::allocations(), before, "{group:?}");
+            };
+            scope.spawn(polls);
+        });
+    }
+}
+
+/// Checks against a sum that is kept by other means: tasks that run, move, nest, end and are born on several threads, while somebody reads, lose
+/// and gain nothing, and no reading is smaller than one before or larger than the truth.
+#[test]
+fn threads_that_share_tasks_lose_nothing() {
+    use kymo_agent::task::Task;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    const TURNS: u64 = 1500;
+    let groups = [
+        Group::builder("shared sums").count(Counter::Own(2)).build().expect("a group"),
+        Group::builder("shared tasks").count(Counter::Own(2)).per_task().build().expect("a group"),
+        Group::builder("shared more")
+            .count(Counter::Own(2))
+            .count(Counter::Own(3))
+            .per_task()
+            .build()
+            .expect("a group"),
+    ];
+    let truth: [AtomicU64; 3] = Default::default();
+    let queue: Mutex<Vec<(usize, Task)>> = Mutex::default();
+    let running = AtomicU64::new(4);
+    /// Also when a thread panics, or the reader would read for ever.
+    struct Over<'a>(&'a AtomicU64);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (groups, truth, queue, running) = (&groups, &truth, &queue, &running);
+            scope.spawn(move || {
+                let _over = Over(running);
+                // A generator of its own for each thread: the sums do not depend on what it gives.
+                let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(thread + 1);
+                let mut next = |below: u64| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state % below
+                };
+                let work = |of: usize, by: u64| {
+                    truth[of].fetch_add(by, Ordering::SeqCst);
+                    count(2, by);
+                };
+                for _ in 0..TURNS {
+                    let taken = queue.lock().expect("no panic").pop();
+                    let (of, mut task) = taken.unwrap_or_else(|| {
+                        let of = next(3) as usize;
+                        (of, groups[of].task("shared").expect("a task"))
+                    });
+                    let inner = next(3) as usize;
+                    let (a, b, c) = (next(5), next(5), next(5));
+                    let turn = || {
+                        work(of, a);
+                        let mut nested = groups[inner].task("nested").expect("a task");
+                        nested.scope(|| work(inner, b)).expect("it runs");
+                        work(of, c);
+                    };
+                    task.scope(turn).expect("it runs");
+                    match next(4) {
+                        0 => drop(task),
+                        1 => assert!(task.end().is_ok()),
+                        _ => queue.lock().expect("no panic").push((of, task)),
+                    }
+                }
+            });
+        }
+        let mut last = [0; 3];
+        while running.load(Ordering::SeqCst) > 0 {
+            for (of, group) in groups.iter().enumerate() {
+                let now = group.read().expect("readable").get(Counter::Own(2)).expect("counted");
+                let most = truth[of].load(Ordering::SeqCst);
+                assert!(last[of] <= now && now <= most, "{} after {}, of {most}", now, last[of]);
+                last[of] = now;
+                group.tasks().expect("readable");
+            }
+        }
+    });
+    for (of, group) in groups.iter().enumerate() {
+        let reading = group.read().expect("readable");
+        assert_eq!(reading.get(Counter::Own(2)), Some(truth[of].load(Ordering::SeqCst)), "{group:?}");
+        let living: u64 = group
+            .tasks()
+            .expect("readable")
+            .iter()
+            .filter_map(|task| task.reading.get(Counter::Own(2)))
+            .sum();
+        assert!(living <= truth[of].load(Ordering::SeqCst));
     }
 }

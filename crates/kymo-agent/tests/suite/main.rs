@@ -2,8 +2,7 @@
 
 /// Counts for the tests of allocations. Other tests do not mind.
 #[global_allocator]
-static ALLOCATOR: kymo_agent::alloc::Counting<std::alloc::System> =
-    kymo_agent::alloc::Counting(std::alloc::System);
+static ALLOCATOR: kymo_agent::alloc::Counting<process::Tally> = kymo_agent::alloc::Counting(process::Tally);
 
 mod c;
 mod counts;

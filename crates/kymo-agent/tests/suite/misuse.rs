@@ -1,6 +1,8 @@
 //! Wrong use is an error in words, and no number is wrong for it.
 use crate::work::{burn, finish, poll, yields};
-use kymo_agent::task::{Counter, Error, Group, Instrument, Task, count, first_problem, switch};
+use kymo_agent::task::{
+    Counter, Error, Group, Instrument, THREADS, Task, count, enter_thread, first_problem, switch,
+};
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -142,12 +144,12 @@ fn a_thread_that_ends_ends_its_task() {
 #[test]
 fn seats_are_used_again() {
     let (group, mut task) = group("seats");
-    for _ in 0..kymo_agent::task::THREADS + 10 {
+    for _ in 0..THREADS + 10 {
         std::thread::scope(|scope| scope.spawn(|| task.scope(|| count(0, 1))).join())
             .expect("no panic")
             .expect("a seat");
     }
-    assert_eq!(counted(&group), Some(kymo_agent::task::THREADS as u64 + 10));
+    assert_eq!(counted(&group), Some(THREADS as u64 + 10));
 }
 
 /// Checks that names of counters that nobody has are refused in words.
@@ -160,18 +162,62 @@ fn unknown_counters_are_refused() {
     assert!(refused.to_string().contains("cycles"), "{refused}");
 }
 
+/// Runs a test in a process of its own, where this gives true.
+fn alone(test: &str) -> bool {
+    const ALONE: &str = "KYMO_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let run = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args([test, "--exact", "--test-threads=1", "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .expect("it starts");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(String::from_utf8_lossy(&run.stdout).contains("1 passed"), "the test has another name");
+    false
+}
+
+/// Checks that what runs on a thread too many is not counted, and said to be not counted, and that a seat that is left can be taken.
+#[test]
+fn a_thread_too_many_is_told() {
+    // It takes all seats.
+    if !alone("misuse::a_thread_too_many_is_told") {
+        return;
+    }
+    let (group, task) = group("too many");
+    let (taken, end) = (std::sync::Barrier::new(THREADS + 1), std::sync::Barrier::new(THREADS + 1));
+    let watch = task.watch();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let sit = || {
+                enter_thread().expect("a seat");
+                taken.wait();
+                end.wait();
+            };
+            std::thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, sit).expect("a thread");
+        }
+        taken.wait();
+        let refused = enter_thread();
+        finish(async { count(0, 1) }.instrument(task));
+        // Before anything is asserted: whoever waits here must not wait for ever.
+        end.wait();
+        assert_eq!(refused, Err(Error::TooManyThreads));
+    });
+    assert_eq!(watch.read().expect("readable").uncounted, 1);
+    assert_eq!(group.read().expect("readable").uncounted, 1);
+    assert_eq!(counted(&group), Some(0));
+    assert_eq!(first_problem(), Some(Error::TooManyThreads));
+    let mut next = group.task("next").expect("a task");
+    next.scope(|| count(0, 1)).expect("there are seats again");
+    assert_eq!(counted(&group), Some(1));
+}
+
 /// Checks that the child of a fork runs its tasks uncounted, refuses to answer, and leaves the parent's numbers alone.
 #[test]
 fn a_forked_child_counts_nothing() {
-    // In a process of its own: a child of a process with many threads may not even allocate.
-    let (name, wanted) = ("misuse::a_forked_child_counts_nothing", "KYMO_TEST_FORK");
-    if std::env::var_os(wanted).is_none() {
-        let test = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args([name, "--exact", "--test-threads=1", "--nocapture"])
-            .env(wanted, "1")
-            .output()
-            .expect("it starts");
-        assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
+    // A child of a process with many threads may not even allocate.
+    if !alone("misuse::a_forked_child_counts_nothing") {
         return;
     }
     let (group, mut task) = group("forks");

@@ -1,6 +1,34 @@
-//! Forking, for tests of what a child sees, and the kernel's clocks.
+//! Forking, for tests of what a child sees, the kernel's clocks, and an allocator that counts everything.
 #![allow(unsafe_code)]
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::time::Duration;
+
+/// Counts each thread's allocations, whoever makes them.
+pub(crate) struct Tally;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often this thread has allocated.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+// SAFETY: handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Tally {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are the ones that are needed.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
 
 /// What a clock shows.
 pub(crate) fn cpu(clock: libc::clockid_t) -> Duration {
