@@ -1,8 +1,8 @@
 //! A recorder that is killed, stopped or moved at any moment.
 //!
 //! Clocks are not here. A recorder waits by CLOCK_MONOTONIC alone ([`std::time::Instant`], poll); the wall clock names files and is told in the
-//! header. To step the wall clock of a machine that others use is not for a test; that times which jump (`-k real`) cost no sample is played
-//! in kymo-record's `reduce/tests.rs`, that readers bear them in kymo-profile's `loss/tests.rs` and `timeline/tests.rs`.
+//! header. To step the wall clock of a machine that others use is not for a test, and no namespace has a wall clock of its own. That readers
+//! bear times which jump is in kymo-profile's `loss/tests.rs` and `timeline/live_tests.rs`.
 
 use std::fs;
 use std::io::{Read, Write};
