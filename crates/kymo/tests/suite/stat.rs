@@ -385,6 +385,10 @@ fn accounts_beside_events() {
     let said = stat(&kymo(), &["-x,", "--accounting", "-e", "page-faults:u", "true"]);
     let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 0, false)).collect();
     assert!(rows.iter().any(|row| row.event == "peak-rss" && row.value > Some(0.0)), "{rows:?}");
+    if ready("stat::accounts_beside_events (pressure)", &[Need::Root]) {
+        let said = stat(&kymo(), &["--pressure", "-e", "page-faults", "true"]);
+        assert!(said.stderr.contains("a task waited for a CPU"), "{}", said.stderr);
+    }
     let said = stat(&kymo(), &["--no-accounting", "-e", "page-faults:u", "true"]);
     assert!(!said.stderr.contains("minor faults"), "{}", said.stderr);
 }

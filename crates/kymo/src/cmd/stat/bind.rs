@@ -227,6 +227,7 @@ impl Counting<'_> {
 
     pub(super) fn in_own_cgroup(&self, child: i32) -> anyhow::Result<Open> {
         let cgroup = OwnCgroup::create()?;
+        cgroup.account_pressure(self.args.pressure);
         let delayed = self.args.delay.unwrap_or(0) != 0;
         let free = self.free(&cgroup, child);
         let rest: Vec<usize> = match &free {

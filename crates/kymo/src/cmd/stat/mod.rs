@@ -146,6 +146,9 @@ pub(crate) struct StatArgs {
     /// Do not print them in the table either
     #[arg(long)]
     pub(super) no_accounting: bool,
+    /// Print for how long the command had to wait for CPU, I/O and memory; costs 1 % of a context switch
+    #[arg(long)]
+    pub(super) pressure: bool,
     /// Run this before each repetition, with sh
     #[arg(long, value_name = "COMMAND")]
     pub(super) pre: Option<OsString>,
@@ -158,7 +161,7 @@ pub(crate) struct StatArgs {
     /// Show what the tasks inside a program use (async tasks, fibers, jobs), of one process or a command that counts them with kymo-agent; -v: all of them
     #[arg(long, conflicts_with_all = [
         "events", "tids", "all", "cpus", "cgroups", "for_each_cgroup", "repeat", "table", "summary", "timeout", "delay", "separator",
-        "no_aggr", "per_thread", "per_core", "per_die", "per_socket", "per_node", "detailed", "null", "no_inherit", "scope", "log_fd",
+        "no_aggr", "per_thread", "pressure", "per_core", "per_die", "per_socket", "per_node", "detailed", "null", "no_inherit", "scope", "log_fd",
         "accounting", "no_accounting", "pre", "post", "control",
     ])]
     pub(super) tasks: bool,
