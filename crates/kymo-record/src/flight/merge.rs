@@ -88,19 +88,17 @@ impl<'a> Merge<'a> {
     }
 
     /// Hands out the stream in chunks of whole records, each of about this size.
-    pub(crate) fn chunks<E>(
-        &self,
-        about_bytes: usize,
-        mut each: impl FnMut(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub(crate) fn chunks(&self, about_bytes: usize, mut each: impl FnMut(&[u8])) {
         let mut chunk = Vec::new();
         for &place in &self.order {
             chunk.extend_from_slice(self.record(place));
             if chunk.len() >= about_bytes {
-                each(&mut chunk)?;
+                each(&chunk);
                 chunk.clear();
             }
         }
-        if chunk.is_empty() { Ok(()) } else { each(&mut chunk) }
+        if !chunk.is_empty() {
+            each(&chunk);
+        }
     }
 }

@@ -36,7 +36,7 @@ use crate::walk::Walk;
 use crate::writer::{self, Task, Written};
 use camera::Shot;
 use clock::Clock;
-use kymo_data::{EventSpec, build};
+use kymo_data::{EventSpec, abi, build};
 use lookback::Lookback;
 use merge::Merge;
 use rustix::process::setpriority_process;
@@ -97,6 +97,8 @@ impl<'a> FlightThread<'a> {
         build_ids: bool,
     ) -> FlightThread<'a> {
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
+        let tracks = |spec: &&EventSpec| spec.attr.flags & abi::ATTR_FLAG_TASK != 0;
+        let tracking_type = specs.iter().find(tracks).map_or(sample_type, |spec| spec.attr.sample_type);
         FlightThread {
             camera: around.camera,
             lookback: Lookback::new(specs),
@@ -109,7 +111,7 @@ impl<'a> FlightThread<'a> {
             build_ids,
             at_end,
             complete: false,
-            drained: Walk::new(sample_type, false),
+            drained: Walk::new(tracking_type, false),
             state,
             failed_fd: around.failed_fd,
         }
@@ -171,7 +173,11 @@ impl<'a> FlightThread<'a> {
                 self.state.corrupt_bytes += (len - whole) as u64;
                 let lost = self.drained.lost - lost_before;
                 *(if starved { &mut self.state.queue_full } else { &mut self.state.ring_full }) += lost;
-                self.lookback.records(&buffer[..whole]);
+                if self.drained.excess {
+                    self.lookback.records(&self.drained.mended(&buffer[..whole]));
+                } else {
+                    self.lookback.records(&buffer[..whole]);
+                }
                 self.shared.pool.give(buffer);
                 if emptied {
                     self.emptied[ring] = look.before;
@@ -212,15 +218,22 @@ impl<'a> FlightThread<'a> {
         self.lookback.advance(Merge::oldest_ns(&shots, &self.clock), &self.clock, false);
         let (merge, coverage) = Merge::new(&shots, self.lookback.log(), &self.clock);
         let (state, mut packed) = (&mut self.state, Vec::new());
-        state.append(&self.lookback.told(), 0, &mut packed)?;
+        let mut failed = state.append(&self.lookback.told(), 0, &mut packed).err();
         let mut walk = Walk::new(self.sample_type, self.build_ids);
         merge.chunks(CHUNK_BYTES, |chunk| {
             let before = walk.samples;
             walk.records(chunk);
-            state.append(chunk, walk.samples - before, &mut packed)?;
-            state.sink.append(&build::finished_round(), 0)
-        })?;
-        state.walk.samples += walk.samples;
+            let samples = walk.samples - before;
+            if failed.is_some() {
+                state.unwritten_samples += samples;
+                state.unwritten_bytes += chunk.len() as u64;
+                return;
+            }
+            // What of it does not land, the sink takes away from that.
+            state.walk.samples += samples;
+            let appended = state.append(chunk, samples, &mut packed);
+            failed = appended.and_then(|_| state.sink.append(&build::finished_round(), 0)).err();
+        });
         state.walk.times = walk.times;
         state.walk.files.extend(walk.files);
         // What is lost while a ring is paused the kernel tells at the end; here the same could be found again and again.
@@ -228,7 +241,7 @@ impl<'a> FlightThread<'a> {
         let corrupt_bytes: u64 = shots.iter().map(|shot| shot.corrupt_bytes).sum();
         state.corrupt_bytes = state.corrupt_bytes.max(corrupt_bytes);
         state.coverage = Some(coverage);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Completes the file and goes on in another.

@@ -123,8 +123,7 @@ fn times(test: &str, path: &Path) -> Vec<f64> {
     times
 }
 
-/// Checks that a flight recorder makes a whole recording of the latest samples for each signal while the program goes on, and one at the end, from
-/// rings that have gone around; and that it says how far back each reaches.
+/// Checks that a flight recorder makes a whole recording of the latest samples for each signal while the program goes on, and one at the end; and that it says how far back each reaches.
 #[test]
 fn flight_recorder() {
     let test = "switching::flight_recorder";
@@ -295,4 +294,31 @@ fn refused() {
         assert_ne!(said.code, Some(0), "{}", said.command);
         assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
     }
+}
+
+/// Checks that a snapshot which does not fit on the disk ends the recorder with a sentence, that what fits opens, and that each sample that was in the
+/// rings is in the file or counted.
+#[test]
+fn no_room_for_a_snapshot() {
+    let test = "switching::no_room_for_a_snapshot";
+    if !ready(test, &[Need::Root]) {
+        return;
+    }
+    let path = fresh_folder("switching-no-room").join("perf.data");
+    let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let script = format!(
+        "ulimit -f 60; exec {} record --overwrite -e cpu-clock -F 8000 -m 512 -o {} -- sh -c '{busy}'",
+        kymo().path().display(),
+        path.display()
+    );
+    let said = crate::tools::run(std::process::Command::new("sh").args(["-c", &script])).stderr;
+    assert!(said.contains("failed to write") && said.contains("what came before is complete"), "{said}");
+    let number = |before: &str, behind: &str| -> usize {
+        let found =
+            said.lines().find_map(|line| line.split_once(before)?.1.split_once(behind)?.0.parse().ok());
+        found.unwrap_or_else(|| panic!("a number between {before:?} and {behind:?}: {said}"))
+    };
+    let kept = times(test, &path).len();
+    assert_eq!(kept, number("(", " samples) ]"), "{said}");
+    assert_eq!(number("record: ", " samples of"), kept + number("lost ", " samples of"), "{said}");
 }
