@@ -12,13 +12,17 @@
 //!   nothing outside the ring is read.
 //! - No record disappears uncounted: each is delivered whole, in order, once, or is in a count of lost ones.
 //! - No count is lost or met twice, however tasks switch, fork and end while it is read.
+//! - No CPU is promised more breakpoint slots than it has, whoever asks at the same time.
 //!
 //! # Non-goals
 //! Mapping memory, waking up, what records mean (kymo-perf, kymo-record, kymo-data), several readers of one ring.
 //!
 //! # Modules
+//! - [`breakpoint`]: a [`Ledger`](breakpoint::Ledger) says who may use a breakpoint slot, at a cost that does not depend on how many
+//!   CPUs and tasks there are.
 //! - [`context`]: an [`Engine`](context::Engine) counts tasks with a [`Pmu`](context::Pmu); tasks of one family exchange contexts
 //!   at a switch.
+//! - [`gate`]: a [`Gate`](gate::Gate) lets many readers in without a cache line that they share, or one writer.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
 //! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
 //!   and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
@@ -42,6 +46,8 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod breakpoint;
 pub mod context;
+pub mod gate;
 pub mod handover;
 pub mod ring;

@@ -1,4 +1,5 @@
 //! Hot paths that must not allocate, with an allocator that counts.
+use kymo_core::breakpoint::{Config, Kind, Ledger, Slots, Target, TaskId};
 use kymo_core::context::{Attr, Child, CpuId, Engine, Pmu, Source, Switch};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -66,4 +67,20 @@ fn a_switch_allocates_nothing() {
         drop(Box::new(0u8));
         assert!(ALLOCATIONS.get() > before, "the allocator counts");
     }
+}
+
+/// Checks that a slot for a task, wherever it runs, is reserved, changed and released without an allocation, and that a refusal
+/// allocates nothing either.
+#[test]
+fn a_slot_allocates_nothing() {
+    let ledger = Ledger::new(Config { cpus: 64, slots: Slots::Shared(1) }).expect("a sound config");
+    let task = ledger.task(TaskId(1));
+    let before = ALLOCATIONS.get();
+    for _ in 0..10 {
+        let mut slot = ledger.reserve(Target::Task(&task), Kind::WRITE).expect("nothing is taken");
+        assert!(slot.modify(Kind::EXECUTE).is_ok());
+        assert!(ledger.reserve(Target::Task(&task), Kind::WRITE).is_err());
+        slot.release();
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
 }

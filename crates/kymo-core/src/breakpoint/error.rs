@@ -1,0 +1,125 @@
+//! Why a request was refused, in sentences and in the kernel's numbers.
+use super::{CpuId, MAX_CPUS, MAX_SLOTS, Pool, TaskId};
+use std::fmt;
+
+/// Whom a refused slot was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The task, if it was for one.
+    pub task: Option<TaskId>,
+    /// The CPU, if it was for one. Of several, the first that had no slot left.
+    pub cpu: Option<CpuId>,
+}
+
+/// Why the ledger refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// All slots that could be given are taken. [`Ledger::holders`](super::Ledger::holders) knows by whom.
+    NoSlot {
+        /// Whom it was for.
+        asked: Asked,
+        /// Which registers are too few.
+        pool: Pool,
+        /// How many each CPU has.
+        slots: usize,
+        /// How many of them are taken where it is tightest: for CPUs, and for tasks that can run there.
+        taken: usize,
+    },
+    /// The ledger was made for fewer CPUs.
+    UnknownCpu {
+        /// The one that was named.
+        cpu: CpuId,
+        /// How many there are, from 0 on.
+        cpus: usize,
+    },
+    /// Several CPUs were asked for, and none is listed.
+    NoCpus,
+    /// The task belongs to another ledger.
+    OtherLedger(TaskId),
+    /// No kind of breakpoint has these bits.
+    BadKind {
+        /// What was given.
+        bits: u32,
+    },
+    /// A ledger for no CPU, or for more than can be.
+    BadCpus {
+        /// What was asked for.
+        cpus: usize,
+    },
+    /// A ledger with more slots per CPU than can be.
+    BadSlots {
+        /// What was asked for.
+        slots: usize,
+    },
+    /// No memory for the ledger.
+    NoMemory {
+        /// For so many CPUs.
+        cpus: usize,
+    },
+}
+
+impl Error {
+    /// The number that a kernel gives for the same reason: 28 (ENOSPC), 22 (EINVAL) or 12 (ENOMEM).
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NoSlot { .. } => 28,
+            Error::UnknownCpu { .. }
+            | Error::NoCpus
+            | Error::OtherLedger(_)
+            | Error::BadKind { .. }
+            | Error::BadCpus { .. }
+            | Error::BadSlots { .. } => 22,
+            Error::NoMemory { .. } => 12,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Error::NoSlot { asked, pool, slots, taken } => {
+                let pool = match pool {
+                    Pool::Data => "watch data",
+                    Pool::Instructions => "break at instructions",
+                };
+                write!(f, "no slot to {pool} is left for ")?;
+                match asked {
+                    Asked { task: Some(task), cpu: Some(cpu) } => write!(f, "{task} on {cpu}")?,
+                    Asked { task: Some(task), cpu: None } => write!(f, "{task}")?,
+                    Asked { task: None, cpu: Some(cpu) } => write!(f, "{cpu}")?,
+                    Asked { task: None, cpu: None } => write!(f, "any CPU")?,
+                }
+                match slots {
+                    0 => write!(f, ": the hardware has none"),
+                    _ => write!(
+                        f,
+                        ": {taken} of the {slots} that each CPU has are taken; release one, or watch fewer addresses at a time"
+                    ),
+                }
+            }
+            Error::UnknownCpu { cpu, cpus } => {
+                write!(f, "{cpu} does not exist: the ledger was made for {cpus}, counted from 0")
+            }
+            Error::NoCpus => write!(f, "the list of CPUs is empty; name at least one"),
+            Error::OtherLedger(task) => {
+                write!(f, "{task} belongs to another ledger; use the one that made it")
+            }
+            Error::BadKind { bits } => write!(
+                f,
+                "no breakpoint has the kind {bits:#x}: 1 is read, 2 write, 3 both, 4 execute, and not all of them at once"
+            ),
+            Error::BadCpus { cpus } => {
+                write!(f, "a ledger for {cpus} CPUs cannot be made: it takes 1 to {MAX_CPUS}")
+            }
+            Error::BadSlots { slots } => {
+                write!(f, "a ledger with {slots} slots per CPU cannot be made: it takes at most {MAX_SLOTS}")
+            }
+            Error::NoMemory { cpus } => {
+                write!(f, "no memory for a ledger of {cpus} CPUs; make it for those that exist")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,70 @@
+//! Who stands in the way.
+use super::books::PoolIndex;
+use super::ledger::Ledger;
+use super::reservation::Place;
+use super::sync::lock;
+use super::{CpuId, TaskId};
+use std::fmt;
+
+/// Somebody with slots on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// The CPU has them for whoever runs there.
+    Cpu {
+        /// The CPU.
+        cpu: CpuId,
+        /// How many.
+        slots: usize,
+    },
+    /// A task has them for when it runs there.
+    Task {
+        /// The task.
+        task: TaskId,
+        /// The CPU.
+        cpu: CpuId,
+        /// How many.
+        slots: usize,
+    },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Cpu { cpu, slots } => write!(f, "{cpu} has {slots} for whoever runs there"),
+            Holder::Task { task, cpu, slots } => write!(f, "{task} has {slots} when it runs on {cpu}"),
+        }
+    }
+}
+
+pub(super) fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec<Holder> {
+    let books = &ledger.shared.books;
+    let (cpu, own, mut tasks) = match place {
+        Place::Task { task, cpu } => {
+            let holds = lock(&task.0.holds);
+            let books = books.read();
+            let all = (0..ledger.shared.config.cpus as u32).map(CpuId);
+            // The first of the tightest.
+            let cpu = cpu.unwrap_or_else(|| {
+                let taken = |cpu: &CpuId| books.own(pool, *cpu) + holds[pool].on(*cpu);
+                all.rev().max_by_key(taken).unwrap_or(CpuId(0))
+            });
+            (cpu, books.own(pool, cpu), vec![(task.id(), holds[pool].on(cpu))])
+        }
+        Place::Cpus { cpus, .. } => {
+            let mut books = books.write();
+            let tightest = cpus.iter().rev().max_by_key(|&&cpu| books.taken_for_cpu(pool, cpu));
+            let cpu = tightest.copied().unwrap_or(CpuId(0));
+            let own = books.own(pool, cpu);
+            // The tasks have mutexes that come before the gate.
+            drop(books);
+            let tasks = ledger.lanes.iter().flat_map(|lane| lane.tasks());
+            (cpu, own, tasks.map(|task| (task.id, lock(&task.holds)[pool].on(cpu))).collect())
+        }
+    };
+    let most = tasks.iter().map(|&(_, slots)| slots).max().unwrap_or(0);
+    tasks.retain(|&(_, slots)| slots == most && slots > 0);
+    tasks.truncate(limit);
+    let own = (own > 0).then_some(Holder::Cpu { cpu, slots: own as usize });
+    let tasks = tasks.into_iter().map(|(task, slots)| Holder::Task { task, cpu, slots: slots as usize });
+    own.into_iter().chain(tasks).collect()
+}

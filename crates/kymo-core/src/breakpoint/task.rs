@@ -1,0 +1,88 @@
+//! A task, and the list of those that live.
+use super::TaskId;
+use super::books::Holds;
+use super::ledger::Shared;
+use super::sync::{Mutex, lock};
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+/// The tasks that were made by threads of one lane, so that they can be asked what they hold.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) shared: Arc<Shared>,
+    tasks: Mutex<Seats>,
+}
+
+#[derive(Debug, Default)]
+struct Seats {
+    seats: Vec<Option<Weak<Inner>>>,
+    /// Which of them are empty, the last one left on top: it is in somebody's cache.
+    free: Vec<usize>,
+}
+
+impl Lane {
+    pub(super) fn new(shared: Arc<Shared>) -> Lane {
+        Lane { shared, tasks: Mutex::new(Seats::default()) }
+    }
+
+    /// The tasks that live now.
+    pub(super) fn tasks(&self) -> Vec<Arc<Inner>> {
+        let tasks = lock(&self.tasks);
+        tasks.seats.iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many tasks it had at most at one time.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn seats(&self) -> usize {
+        lock(&self.tasks).seats.len()
+    }
+}
+
+/// What a task is to the ledger. It lives as long as a handle or a reservation.
+pub(super) struct Inner {
+    pub(super) id: TaskId,
+    /// Where it is listed. Tasks refer to the ledger through their lane: a count of references that all tasks of the machine
+    /// share would be the very thing that slows them down.
+    pub(super) lane: Arc<Lane>,
+    seat: usize,
+    /// What it has, by pool.
+    pub(super) holds: Mutex<[Holds; 2]>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut tasks = lock(&self.lane.tasks);
+        tasks.seats[self.seat] = None;
+        tasks.free.push(self.seat);
+    }
+}
+
+/// A task: anything that runs on one CPU at a time, a thread mostly. Clones are the same task.
+///
+/// Whoever makes a task keeps the handle, as a kernel keeps the thread: two tasks are two, also if they have the same number.
+#[derive(Clone)]
+pub struct Task(pub(super) Arc<Inner>);
+
+impl Task {
+    pub(super) fn new(lane: &Arc<Lane>, id: TaskId) -> Task {
+        let mut tasks = lock(&lane.tasks);
+        let seat = tasks.free.pop().unwrap_or_else(|| {
+            tasks.seats.push(None);
+            tasks.seats.len() - 1
+        });
+        let inner = Arc::new(Inner { id, lane: Arc::clone(lane), seat, holds: Mutex::default() });
+        tasks.seats[seat] = Some(Arc::downgrade(&inner));
+        Task(inner)
+    }
+
+    /// The number that the caller gave it.
+    pub fn id(&self) -> TaskId {
+        self.0.id
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Task").field(&self.id()).finish()
+    }
+}
