@@ -6,8 +6,10 @@ use super::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// The tasks that were made by threads of one lane, so that they can be asked what they hold.
+/// The tasks that were made by threads of one lane, so that they can be asked what they hold. On cache lines of its own, the count
+/// of references included: two lanes in one line would make their threads wait for each other at every task.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Lane {
     pub(super) shared: Arc<Shared>,
     tasks: Mutex<Seats>,
