@@ -28,7 +28,7 @@ impl fmt::Debug for Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger. It takes about 150 bytes per CPU and 20 KiB.
+    /// An empty ledger. It takes about 70 bytes per CPU and pool, and 32 KiB.
     ///
     /// # Errors
     /// [`Error::BadCpus`], [`Error::BadSlots`] or [`Error::NoMemory`].

@@ -61,8 +61,8 @@ fn a_task_moves_up() {
     });
 }
 
-/// Checks the two-cell move downwards: a task releases its second slot while the CPU asks. Released first, the CPU gets it; a CPU that
-/// met the task in both cells would say that more is taken than there is.
+/// Checks the two-cell move downwards: a task releases its second slot while the CPU asks. The CPU gets it only if it was released
+/// before, and whichever was first, what is taken afterwards is what both have.
 #[test]
 fn a_task_moves_down() {
     check(|| {
