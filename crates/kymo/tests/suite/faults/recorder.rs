@@ -1,13 +1,13 @@
 //! A recorder that is killed, stopped or moved at any moment.
 //!
-//! Clocks are not here. A recorder waits by CLOCK_MONOTONIC alone ([`std::time::Instant`], poll); the wall clock names files and is told in the
-//! header. To step the wall clock of a machine that others use is not for a test, and no namespace has a wall clock of its own. That readers
-//! bear times which jump is in kymo-profile's `loss/tests.rs` and `timeline/live_tests.rs`.
+//! A recorder waits by CLOCK_MONOTONIC alone ([`std::time::Instant`], poll); the wall clock names files and is told in the header. To step the wall
+//! clock of a machine that others use is not for a test, and no namespace has a wall clock of its own, so a preloaded library makes it jump for
+//! the recorder. That readers bear times which jump is in kymo-profile's `loss/tests.rs` and `timeline/live_tests.rs`.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,7 +17,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::{
     BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, rounds, said_samples, samples, signal, text, words,
 };
-use crate::tools::{Need, kymo, ready, skip};
+use crate::programs::build;
+use crate::tools::{Need, kymo, ready, run, skip};
 
 /// Starts a recording of a shell program that holds no pipe longer than it runs.
 fn start(path: &Path, options: &[&str], way: &str, program: &str) -> Child {
@@ -220,5 +221,35 @@ fn moved_between_cpus() {
         eprintln!("{test}: {moves} moves, {} samples: {}", said_samples(&said), said.trim());
         assert!(moves > 0 && said_samples(&said) > 0, "{said}");
         assert_eq!(samples(test, &path), said_samples(&said), "{said}");
+    }
+}
+
+/// Checks that a wall clock which jumps by an hour, back and forth, at every look changes nothing: the files of a recording are all there under
+/// names of their own, each opens, and nothing is lost.
+#[test]
+fn a_wall_clock_that_jumps() {
+    if !ready("faults::a_wall_clock_that_jumps", &[Need::Program("cc"), Need::Program("date")]) {
+        return;
+    }
+    let shim = build("stepping.c", &["-shared", "-fPIC"]);
+    let seconds = |command: &mut Command| {
+        let said = run(command.arg("+%s"));
+        said.stdout.trim().parse::<i64>().expect("a number")
+    };
+    let jumped = seconds(Command::new("date").env("LD_PRELOAD", &shim)) - seconds(&mut Command::new("date"));
+    assert!(jumped.abs() > 3000, "the clock jumps: {jumped}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("perf.data");
+    let program = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let options =
+        ["record", "-F", "4000", "-o", text(&path), "--switch-output=30K", "--", "sh", "-c", program];
+    let said = run(kymo().command(options).env("LD_PRELOAD", &shim));
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert!(said.stderr.contains("lost 0 samples"), "{}", said.stderr);
+    let files = fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("a file").path());
+    let files: Vec<_> = files.collect();
+    assert!(files.len() > 1, "{}", said.stderr);
+    for file in &files {
+        kymo().succeed(["report", "-q", "-i", text(file)]);
     }
 }
