@@ -30,7 +30,7 @@ impl<P: Pmu> Engine<P> {
         let time_ns = inner.set.time_ns(now_ns);
         events.iter_mut().for_each(|event| event.stamp_ns = time_ns);
         let pinned = group[0].pinned;
-        let group = Group { events, family: Arc::clone(&family), seat: None };
+        let group = Group::new(events, Arc::clone(&family), None);
         inner.set.add(group, pinned);
         inner.unclone();
         task.context.classify(&inner, shared.empty);
@@ -55,7 +55,7 @@ impl<P: Pmu> Engine<P> {
             let now_ns = pmu.now_ns(cpu);
             let time_ns = state.set.time_ns(now_ns);
             events.iter_mut().for_each(|event| event.stamp_ns = time_ns);
-            let group = Group { events, family: Arc::clone(&family), seat: None };
+            let group = Group::new(events, Arc::clone(&family), None);
             state.set.add(group, pinned);
             state.reschedule(pmu, task, Level::of_cpu(pinned), now_ns);
         })?;
@@ -240,11 +240,11 @@ impl<P: Pmu> Shared<P> {
         let now_ns = inner.set.now_ns(&self.pmu);
         let time_ns = inner.set.time_ns(now_ns);
         let on = inner.set.on;
-        let (group, _) = inner.set.group_of(event)?;
+        let (group, at) = inner.set.group_of(event)?;
         let seat = group.seat;
         let state = on.and_then(|cpu| self.cpu(cpu).ok());
         if let Some(mut state) = state {
-            state.counters.stop(&self.pmu, group, time_ns);
+            state.counters.stop_one(&self.pmu, group, at, time_ns);
             let event = inner.set.remove(event, time_ns)?;
             state.reschedule(&self.pmu, Some(&mut inner.set), Level::TaskFlexible, now_ns);
             return Some((event, seat));

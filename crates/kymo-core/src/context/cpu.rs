@@ -1,5 +1,5 @@
 //! A CPU: who gets its counters.
-use super::set::{Group, Set, State};
+use super::set::{Event, Group, Set, State};
 use super::task_context::Context;
 use super::{CpuId, EventId, Pmu, TaskId};
 use std::sync::Arc;
@@ -13,7 +13,20 @@ pub(super) enum Level {
     TaskFlexible,
 }
 
+const LEVELS: [Level; 4] = [Level::CpuPinned, Level::TaskPinned, Level::CpuFlexible, Level::TaskFlexible];
+
 impl Level {
+    /// The groups of this level, in the order in which they get counters.
+    fn groups<'a>(self, own: &'a mut Set, task: &'a mut Option<&mut Set>) -> &'a mut [Group] {
+        match (self, task) {
+            (Level::CpuPinned, _) => &mut own.pinned,
+            (Level::CpuFlexible, _) => &mut own.flexible,
+            (Level::TaskPinned, Some(task)) => &mut task.pinned,
+            (Level::TaskFlexible, Some(task)) => &mut task.flexible,
+            (_, None) => &mut [],
+        }
+    }
+
     pub(super) fn of_task(pinned: bool) -> Level {
         if pinned { Level::TaskPinned } else { Level::TaskFlexible }
     }
@@ -40,16 +53,13 @@ pub(super) struct Cpu {
 pub(super) struct Counters {
     id: CpuId,
     slots: usize,
-    used: usize,
-    /// An exclusive group counts.
-    exclusive: bool,
 }
 
 impl Cpu {
     pub(super) fn new<P: Pmu>(id: CpuId, pmu: &P) -> Cpu {
         let mut set = Set::default();
         set.arrive(id, pmu.now_ns(id));
-        let counters = Counters { id, slots: pmu.slots(id), used: 0, exclusive: false };
+        let counters = Counters { id, slots: pmu.slots(id) };
         Cpu { set, active: None, dropped: None, counters }
     }
 
@@ -57,20 +67,11 @@ impl Cpu {
         self.counters.id
     }
 
-    /// Stops what counts at these levels and tries all that is enabled again.
-    pub(super) fn reschedule<P: Pmu>(
-        &mut self,
-        pmu: &P,
-        mut task: Option<&mut Set>,
-        from: Level,
-        now_ns: u64,
-    ) {
-        for level in [Level::TaskFlexible, Level::CpuFlexible, Level::TaskPinned, Level::CpuPinned] {
-            if level >= from {
-                self.stop_level(pmu, task.as_deref_mut(), level, now_ns);
-            }
-        }
-        self.counters.fill(pmu, &mut self.set, task, now_ns);
+    /// Gives the counters anew at these levels, and what is left of them to all that waits. Which groups may count is decided first,
+    /// then those that may not any more are stopped, and then the others started: what goes on counting is not touched, for its task
+    /// goes on running, too, when another thread does this.
+    pub(super) fn reschedule<P: Pmu>(&mut self, pmu: &P, task: Option<&mut Set>, from: Level, now_ns: u64) {
+        self.counters.share_out(pmu, &mut self.set, task, Some(from), now_ns);
     }
 
     /// Takes the events of a task off.
@@ -80,20 +81,7 @@ impl Cpu {
             self.counters.stop(pmu, group, time_ns);
         }
         if self.set.must_rotate {
-            self.counters.fill(pmu, &mut self.set, None, now_ns);
-        }
-    }
-
-    fn stop_level<P: Pmu>(&mut self, pmu: &P, task: Option<&mut Set>, level: Level, now_ns: u64) {
-        let set = match (level, task) {
-            (Level::CpuPinned | Level::CpuFlexible, _) => &mut self.set,
-            (_, Some(task)) => task,
-            (_, None) => return,
-        };
-        let time_ns = set.time_ns(now_ns);
-        let pinned = matches!(level, Level::CpuPinned | Level::TaskPinned);
-        for group in if pinned { &mut set.pinned } else { &mut set.flexible } {
-            self.counters.stop(pmu, group, time_ns);
+            self.counters.share_out(pmu, &mut self.set, None, None, now_ns);
         }
     }
 
@@ -107,8 +95,8 @@ impl Cpu {
     /// Takes an event of the CPU itself out.
     pub(super) fn remove<P: Pmu>(&mut self, pmu: &P, event: EventId, now_ns: u64) {
         let time_ns = self.set.time_ns(now_ns);
-        if let Some((group, _)) = self.set.group_of(event) {
-            self.counters.stop(pmu, group, time_ns);
+        if let Some((group, at)) = self.set.group_of(event) {
+            self.counters.stop_one(pmu, group, at, time_ns);
         }
         self.set.remove(event, time_ns);
     }
@@ -116,24 +104,29 @@ impl Cpu {
 
 impl Counters {
     /// Stops a group, if it counts.
-    pub(super) fn stop<P: Pmu>(&mut self, pmu: &P, group: &mut Group, time_ns: u64) {
+    pub(super) fn stop<P: Pmu>(&self, pmu: &P, group: &mut Group, time_ns: u64) {
         if group.leader().state != State::Active {
             return;
         }
-        group.settle(time_ns);
-        for event in group.events.iter_mut().filter(|event| event.state == State::Active) {
-            event.collect(pmu.stop(self.id, event.attr.source));
-            event.state = State::Inactive;
-            self.used = self.used.saturating_sub(usize::from(pmu.needs_slot(event.attr.source)));
-        }
-        if group.leader().attr.exclusive && !is_software(pmu, group) {
-            self.exclusive = false;
+        for at in 0..group.events.len() {
+            self.stop_one(pmu, group, at, time_ns);
         }
     }
 
-    /// Enables or disables an event of a group, which stops for it; tells whether something changed.
+    /// Stops one event, if it counts; the others of its group go on.
+    pub(super) fn stop_one<P: Pmu>(&self, pmu: &P, group: &mut Group, at: usize, time_ns: u64) {
+        if group.events[at].state != State::Active {
+            return;
+        }
+        group.settle(time_ns);
+        let event = &mut group.events[at];
+        event.collect(pmu.stop(self.id, event.attr.source));
+        event.state = State::Inactive;
+    }
+
+    /// Enables or disables an event of a group; tells whether something changed. The group stops if it is the leader that is disabled.
     pub(super) fn change<P: Pmu>(
-        &mut self,
+        &self,
         pmu: &P,
         group: &mut Group,
         at: usize,
@@ -143,58 +136,106 @@ impl Counters {
         if group.events[at].is(to) {
             return false;
         }
-        self.stop(pmu, group, time_ns);
+        if at == 0 {
+            self.stop(pmu, group, time_ns);
+        } else {
+            self.stop_one(pmu, group, at, time_ns);
+        }
         group.settle(time_ns);
         group.events[at].change(to);
         true
     }
 
-    /// Starts what is enabled and fits, at all levels.
-    fn fill<P: Pmu>(&mut self, pmu: &P, own: &mut Set, mut task: Option<&mut Set>, now_ns: u64) {
-        for pinned in [true, false] {
-            for set in [Some(&mut *own), task.as_deref_mut()].into_iter().flatten() {
-                let time_ns = set.time_ns(now_ns);
-                // Once one found no counter, those after it wait for their turn.
-                let mut room = true;
-                for group in if pinned { &mut set.pinned } else { &mut set.flexible } {
-                    let leader = group.leader();
-                    let elsewhere = leader.attr.cpu.is_some_and(|cpu| cpu != self.id);
-                    if leader.state != State::Inactive || elsewhere || self.start(pmu, group, time_ns, room) {
-                        continue;
-                    }
-                    if pinned {
-                        group.settle(time_ns);
-                        group.events[0].state = State::Error;
-                    } else {
-                        room = false;
-                    }
+    /// Lets all that is enabled count as far as it fits. Groups that count at levels before `from` (at all levels, if there is none)
+    /// keep their counters.
+    fn share_out<P: Pmu>(
+        &self,
+        pmu: &P,
+        own: &mut Set,
+        mut task: Option<&mut Set>,
+        from: Option<Level>,
+        now_ns: u64,
+    ) {
+        self.grant(pmu, own, &mut task, from);
+        for set in [Some(&mut *own), task.as_deref_mut()].into_iter().flatten() {
+            let time_ns = set.time_ns(now_ns);
+            set.groups_mut().filter(|group| !group.granted).for_each(|group| self.stop(pmu, group, time_ns));
+            for group in set.pinned.iter_mut().filter(|group| !group.granted && self.wants(group)) {
+                group.settle(time_ns);
+                group.events[0].state = State::Error;
+            }
+        }
+        for set in [Some(own), task].into_iter().flatten() {
+            let time_ns = set.time_ns(now_ns);
+            set.groups_mut().filter(|group| group.granted).for_each(|group| self.start(pmu, group, time_ns));
+        }
+    }
+
+    /// Decides who may count, and touches no counter.
+    fn grant<P: Pmu>(&self, pmu: &P, own: &mut Set, task: &mut Option<&mut Set>, from: Option<Level>) {
+        let (mut used, mut exclusive) = (0, false);
+        for level in LEVELS {
+            let keeps = from.is_none_or(|from| level < from);
+            for group in level.groups(own, task) {
+                group.granted = keeps && group.leader().state == State::Active;
+                if group.granted {
+                    used += needs(pmu, group);
+                    exclusive |= is_exclusive(pmu, group);
                 }
-                if !pinned {
-                    set.must_rotate = !room;
+            }
+        }
+        for level in LEVELS {
+            // Once one found no counter, those after it wait for their turn.
+            let mut room = true;
+            for group in level.groups(own, task) {
+                if group.granted || !self.wants(group) {
+                    continue;
                 }
+                let (needs, alone) = (needs(pmu, group), is_exclusive(pmu, group));
+                let fits = room && !exclusive && !(alone && used > 0) && used + needs <= self.slots;
+                group.granted = fits || is_software(pmu, group);
+                if group.granted {
+                    used += needs;
+                    exclusive |= alone;
+                } else {
+                    room = false;
+                }
+            }
+            match (level, &mut *task) {
+                (Level::CpuFlexible, _) => own.must_rotate = !room,
+                (Level::TaskFlexible, Some(task)) => task.must_rotate = !room,
+                _ => (),
             }
         }
     }
 
-    /// Starts a group, all of it or nothing.
-    fn start<P: Pmu>(&mut self, pmu: &P, group: &mut Group, time_ns: u64, room: bool) -> bool {
-        let software = is_software(pmu, group);
-        let alone = group.leader().attr.exclusive && !software;
-        let ready = group.events.iter().filter(|event| event.state == State::Inactive);
-        let needs = ready.filter(|event| pmu.needs_slot(event.attr.source)).count();
-        if !software && (!room || self.exclusive || alone && self.used > 0 || self.used + needs > self.slots)
-        {
-            return false;
+    /// Whether a group is to count here if there are counters for it.
+    fn wants(&self, group: &Group) -> bool {
+        let leader = group.leader();
+        leader.state >= State::Inactive && leader.attr.cpu.is_none_or(|cpu| cpu == self.id)
+    }
+
+    /// Starts those of a group that are enabled and do not count yet.
+    fn start<P: Pmu>(&self, pmu: &P, group: &mut Group, time_ns: u64) {
+        if group.events.iter().all(|event| event.state != State::Inactive) {
+            return;
         }
         group.settle(time_ns);
         for event in group.events.iter_mut().filter(|event| event.state == State::Inactive) {
             event.begin = pmu.start(self.id, event.attr.source);
             event.state = State::Active;
         }
-        self.used += needs;
-        self.exclusive |= alone;
-        true
     }
+}
+
+/// How many slots a group takes when it counts.
+fn needs<P: Pmu>(pmu: &P, group: &Group) -> usize {
+    let counts = |event: &&Event| event.state >= State::Inactive && pmu.needs_slot(event.attr.source);
+    group.events.iter().filter(counts).count()
+}
+
+fn is_exclusive<P: Pmu>(pmu: &P, group: &Group) -> bool {
+    group.leader().attr.exclusive && !is_software(pmu, group)
 }
 
 fn is_software<P: Pmu>(pmu: &P, group: &Group) -> bool {

@@ -49,6 +49,8 @@
 //!   takes it from everyone.
 //! - **I8** Time running is at most time enabled. Both, and the value, only grow.
 //! - **I9** No CPU has more counters started than it has slots. What needs no slot always counts when it is enabled.
+//! - **I10** A counter that goes on is not touched: a task runs on while another thread opens, closes, enables or disables other events of
+//!   its context or CPU, and what it does meanwhile counts.
 //!
 //! # Lock order
 //! A family, then a context (of two, the older first), then a CPU; never two families or two CPUs. The table of open events is

@@ -75,9 +75,15 @@ pub(super) struct Group {
     pub(super) family: Arc<Family>,
     /// Where the family has this context in its list, if these are children.
     pub(super) seat: Option<usize>,
+    /// It may count, as was decided when counters were last given out on its CPU.
+    pub(super) granted: bool,
 }
 
 impl Group {
+    pub(super) fn new(events: Vec<Event>, family: Arc<Family>, seat: Option<usize>) -> Group {
+        Group { events, family, seat, granted: false }
+    }
+
     pub(super) fn leader(&self) -> &Event {
         &self.events[0]
     }
@@ -169,7 +175,8 @@ impl Set {
         Some((copy, event.state))
     }
 
-    /// Takes an event out that does not count now. If it led a group, each of the others is a flexible group by itself then.
+    /// Takes an event out that does not count now. If it led a group, each of the others, which may count, is a flexible group by itself
+    /// then.
     pub(super) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<Event> {
         let holds = |group: &Group| group.events.iter().position(|other| other.id == event);
         let find =
@@ -184,8 +191,8 @@ impl Set {
         groups[at].settle(time_ns);
         let event = groups[at].events.remove(member);
         if member == 0 {
-            let Group { events, family, seat } = groups.remove(at);
-            let alone = |event| Group { events: vec![event], family: Arc::clone(&family), seat };
+            let Group { events, family, seat, .. } = groups.remove(at);
+            let alone = |event| Group::new(vec![event], Arc::clone(&family), seat);
             self.flexible.extend(events.into_iter().map(alone));
         }
         Some(event)

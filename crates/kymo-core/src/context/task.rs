@@ -185,7 +185,7 @@ impl<P: Pmu> Engine<P> {
             let seat = Some(kin.add(Arc::clone(&context)));
             let mut into = context.lock();
             for (pinned, events) in copies {
-                let group = Group { events, family: Arc::clone(&family), seat };
+                let group = Group::new(events, Arc::clone(&family), seat);
                 into.set.add(group, pinned);
             }
         }

@@ -1,9 +1,9 @@
 //! The corner cases, by name. In each, `one(source, ns)` is what one piece of work must add.
-use super::{CPU, Script, counted, engine, family, fork, one, per_task, value};
+use super::{CPU, HARDWARE, Script, counted, engine, family, fork, one, per_task, value};
 use crate::context::sync::lock;
-use crate::context::{Attr, Child, Count, CpuId, Engine, Error, EventId, Inherit, Source, Switch, Task};
+use crate::context::{Attr, Child, Count, CpuId, Engine, Error, EventId, Inherit, Pmu, Source, Switch, Task};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const OTHER: CpuId = CpuId(1);
 
@@ -469,6 +469,67 @@ fn a_cpu_counts_all() {
     );
     assert_eq!(engine.is_over(own[0]), Ok(false));
     engine.close(own[0]).expect("it is open");
+}
+
+/// A counter of a task that goes on running while another thread works on its events: it grows at each look.
+#[derive(Debug, Default)]
+struct GoesOn(AtomicU64);
+
+impl Pmu for GoesOn {
+    fn now_ns(&self, _: CpuId) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn read(&self, _: CpuId, _: Source) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn needs_slot(&self, source: Source) -> bool {
+        source.0 >= HARDWARE
+    }
+
+    fn slots(&self, _: CpuId) -> usize {
+        4
+    }
+}
+
+/// Regression: whoever enabled, disabled, opened or closed an event stopped all others of the task or CPU and started them again, and
+/// what the task, which ran on, did in between was lost. What goes on counting is not touched.
+#[test]
+fn others_are_not_touched() {
+    let engine = Engine::new(GoesOn::default(), 1);
+    let mut task = engine.task();
+    let groups = [vec![family(0), family(1)], vec![Attr { pinned: true, ..family(4) }], vec![family(5)]];
+    let events: Vec<EventId> =
+        groups.iter().flat_map(|group| engine.open(&mut task, group).expect("a sound group")).collect();
+    let of_cpu = engine.open_cpu(CPU, &[Attr::new(Source(6))]).expect("a sound group")[0];
+    engine.enter(CPU, &mut task).expect("the CPU is idle");
+    let shows = || engine.pmu().0.load(Ordering::Relaxed);
+    let values = |events: &[EventId]| -> Vec<u64> {
+        events.iter().map(|&event| engine.read(event).expect("it is open").value).collect()
+    };
+    let kept = [events[0], events[2], events[3], of_cpu];
+    let (before, from) = (values(&kept), shows());
+    for _ in 0..3 {
+        // A member of one's own group, another group, one of the CPU, and one that finds no counter.
+        engine.disable(events[1]).expect("it is open");
+        engine.enable(events[1]).expect("it is open");
+        let other = engine.open(&mut task, &[family(7)]).expect("a sound group")[0];
+        let waits = engine.open(&mut task, &[family(7), family(7)]).expect("a sound group");
+        let on_cpu = engine.open_cpu(CPU, &[Attr::new(Source(2))]).expect("a sound group")[0];
+        for event in [other, waits[1], waits[0], on_cpu] {
+            engine.disable(event).expect("it is open");
+            engine.enable(event).expect("it is open");
+            engine.close(event).expect("it is open");
+        }
+    }
+    engine.close(events[1]).expect("it is open");
+    let (after, to) = (values(&kept), shows());
+    for ((event, before), after) in kept.iter().zip(before).zip(after) {
+        // The looks of this test itself are a few of them.
+        let counted = after - before;
+        assert!(to - from - 8 <= counted && counted <= to - from + 8, "{event}: {counted} of {}", to - from);
+    }
 }
 
 /// Checks, with workers that hand over as fast as they can while others read, fork, close and disable, that no count is ever lost
