@@ -113,6 +113,21 @@ impl Count {
         }
     }
 
+    /// For which share of the time it had a counter, from 0 to 1; 1 if it was never enabled.
+    pub fn share(&self) -> f64 {
+        if self.enabled_ns == 0 { 1.0 } else { self.running_ns as f64 / self.enabled_ns as f64 }
+    }
+
+    /// What came to it since an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Count) -> Count {
+        Count {
+            value: self.value.saturating_sub(earlier.value),
+            enabled_ns: self.enabled_ns.saturating_sub(earlier.enabled_ns),
+            running_ns: self.running_ns.saturating_sub(earlier.running_ns),
+        }
+    }
+
     /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Count) -> Count {

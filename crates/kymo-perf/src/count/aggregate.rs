@@ -137,7 +137,7 @@ pub fn rows(cells: &[Cell], by: By, topology: &Topology) -> Vec<Row> {
         let place = place(cell, by, topology);
         let row = rows.entry(place.clone()).or_insert(Row { place, cpus: 0, count: Count::default() });
         row.cpus += 1;
-        row.count += cell.count;
+        row.count = row.count.plus(cell.count);
     }
     rows.into_values().collect()
 }

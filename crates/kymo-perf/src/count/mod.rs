@@ -22,66 +22,12 @@ pub mod aggregate;
 #[cfg(test)]
 mod tests;
 
+pub use kymo_core::context::Count;
+
 use crate::evlist::{self, Engine, Evlist, Note, OpenError, Read, Request, Stage, Targets};
 use crate::sys::{ANY, Kernel, Perf, Place};
 use std::io;
-use std::ops::{Add, AddAssign};
 use std::sync::Arc;
-
-/// How often something happened, and for how long it was looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// As counted.
-    pub value: u64,
-    /// How long the event was enabled, in ns, summed over CPUs and tasks.
-    pub enabled_ns: u64,
-    /// How long it was on the hardware, in ns.
-    pub running_ns: u64,
-}
-
-impl Count {
-    /// The value that it would have had, had it been on the hardware all the time; `None` if it never was.
-    pub fn scaled(&self) -> Option<f64> {
-        match (self.running_ns, self.enabled_ns) {
-            (0, _) => None,
-            (running, enabled) if running >= enabled => Some(self.value as f64),
-            (running, enabled) => Some(self.value as f64 * (enabled as f64 / running as f64)),
-        }
-    }
-
-    /// For which share of the time it was on the hardware, from 0 to 1; 1 if it was never enabled.
-    pub fn share(&self) -> f64 {
-        if self.enabled_ns == 0 { 1.0 } else { self.running_ns as f64 / self.enabled_ns as f64 }
-    }
-
-    /// What came to it since an earlier reading.
-    #[must_use]
-    pub fn since(&self, earlier: &Count) -> Count {
-        Count {
-            value: self.value.saturating_sub(earlier.value),
-            enabled_ns: self.enabled_ns.saturating_sub(earlier.enabled_ns),
-            running_ns: self.running_ns.saturating_sub(earlier.running_ns),
-        }
-    }
-}
-
-impl Add for Count {
-    type Output = Count;
-
-    fn add(self, other: Count) -> Count {
-        Count {
-            value: self.value.saturating_add(other.value),
-            enabled_ns: self.enabled_ns.saturating_add(other.enabled_ns),
-            running_ns: self.running_ns.saturating_add(other.running_ns),
-        }
-    }
-}
-
-impl AddAssign for Count {
-    fn add_assign(&mut self, other: Count) {
-        *self = *self + other;
-    }
-}
 
 /// The count of one event at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

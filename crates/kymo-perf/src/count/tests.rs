@@ -44,11 +44,11 @@ fn scaling() {
     let whole = Count { value: 7, enabled_ns: 10, running_ns: 10 };
     let third = Count { value: 10, enabled_ns: 300, running_ns: 100 };
     let never = Count { value: 0, enabled_ns: 50, running_ns: 0 };
-    assert_eq!((whole.scaled(), whole.share()), (Some(7.0), 1.0));
-    assert_eq!((third.scaled(), third.share()), (Some(30.0), 1.0 / 3.0));
+    assert_eq!((whole.scaled(), whole.share()), (Some(7), 1.0));
+    assert_eq!((third.scaled(), third.share()), (Some(30), 1.0 / 3.0));
     assert_eq!((never.scaled(), never.share()), (None, 0.0));
     assert_eq!(Count::default().share(), 1.0);
-    assert_eq!((third + never).scaled(), Some(35.0));
+    assert_eq!(third.plus(never).scaled(), Some(35));
     assert_eq!(third.since(&whole), Count { value: 3, enabled_ns: 290, running_ns: 90 });
     assert_eq!(whole.since(&third), Count::default());
 }
@@ -116,12 +116,12 @@ fn pinned_events() {
     let fake = Fake::new().counts(counts);
     let (_, counters) = open(fake, events, Targets::system(&[0, 1]), Binding::Cpus);
     let reading = counters.read().expect("readable");
-    let scaled: Vec<Option<f64>> = reading
+    let scaled: Vec<Option<u64>> = reading
         .iter()
         .flatten()
-        .map(|cells| cells.iter().map(|cell| cell.count).fold(Count::default(), |a, b| a + b).scaled())
+        .map(|cells| cells.iter().map(|cell| cell.count).fold(Count::default(), Count::plus).scaled())
         .collect();
-    assert_eq!(scaled, [None, None, Some(6.0)]);
+    assert_eq!(scaled, [None, None, Some(6)]);
 }
 
 /// Checks that nothing samples, that followed events are inherited and begin at the exec when they shall, and that a leader alone does.

@@ -122,12 +122,12 @@ pub(super) fn lines<'a>(
                     &mut bases.last_mut().expect("just pushed").1
                 }
             };
-            basis.add(event.attr, mean(&mut rows.iter().filter_map(|row| row.count.scaled())));
+            basis.add(event.attr, mean(&mut rows.iter().filter_map(scaled_count)));
         }
         for (index, (event, rows)) in events.iter().zip(&counts).enumerate() {
             let running = |row: &Row| row.count.running_ns as f64;
             let rows_or_none = rows.as_deref().unwrap_or_default();
-            let scaled: Vec<f64> = rows_or_none.iter().filter_map(|row| row.count.scaled()).collect();
+            let scaled: Vec<f64> = rows_or_none.iter().filter_map(scaled_count).collect();
             let raw = mean(&mut scaled.iter().copied());
             let value = match rows {
                 None => Value::NotSupported,
@@ -163,4 +163,9 @@ pub(super) fn lines<'a>(
         found.sort_by(|a, b| a.1.cmp(&b.1).then(size(&b.2).total_cmp(&size(&a.2))));
     }
     found.into_iter().map(|(_, _, line)| line).collect()
+}
+
+/// The count for the whole time; `None` if it was never on the hardware.
+fn scaled_count(row: &Row) -> Option<f64> {
+    row.count.scaled().map(|count| count as f64)
 }

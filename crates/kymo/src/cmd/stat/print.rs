@@ -114,8 +114,8 @@ impl Counting<'_> {
         for (index, event) in self.events.iter().enumerate() {
             let of_run = |run: &Run| {
                 let rows = run.rows.get(index)?.as_ref()?;
-                let sum = rows.iter().fold(Count::default(), |sum, row| sum + row.count);
-                Some(sum.scaled()? * scale(event))
+                let sum = rows.iter().fold(Count::default(), |sum, row| sum.plus(row.count));
+                Some(sum.scaled()? as f64 * scale(event))
             };
             let values: Option<Vec<f64>> = runs.iter().map(of_run).collect();
             if let Some(values) = values {
