@@ -45,6 +45,7 @@
 mod account;
 mod attr;
 mod brake;
+mod budget;
 mod build_ids;
 mod command;
 mod conduct;
@@ -65,6 +66,7 @@ mod output;
 mod plan;
 mod pool;
 mod reduce;
+mod ring_size;
 mod round;
 mod scope;
 mod series;

@@ -1,11 +1,11 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
 use crate::attr::{self, Common};
-use crate::options::{CallGraph, Clock, Options, Overload, Rate};
+use crate::options::{Clock, Options, Overload, Rate};
+use crate::ring_size;
 use crate::scope::{self, Choice, Facts, Scope, Whom};
 use crate::targets::{self, Kind, Observed};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
-use rustix::process::geteuid;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
@@ -152,14 +152,8 @@ impl Plan {
         if scopes.is_empty() && options.scope.is_some() {
             notes.push(format!("--scope is ignored: {}", scope::only(scope)));
         }
-        let (ring_pages, ring_may_shrink) = match options.ring_pages {
-            Some(pages) => (pages, false),
-            // Larger rings mean fewer wakeups, which are context switches with stacks of their own; only root may have what it likes.
-            None if matches!(options.call_graph, CallGraph::Dwarf { .. }) && geteuid().is_root() => {
-                (STACKS_SHARE * default_ring_pages(), true)
-            }
-            None => (default_ring_pages(), true),
-        };
+        let ring_may_shrink = options.ring_pages.is_none();
+        let ring_pages = options.ring_pages.unwrap_or_else(|| ring_size::default_pages(options.call_graph));
         if options.overload == Overload::Pause {
             if observed.kind == Kind::Cpus {
                 return Err(PlanError::PauseOfAll);
@@ -168,7 +162,7 @@ impl Plan {
             options.clock.get_or_insert(Clock::Monotonic);
         }
         if newest.is_none() {
-            notes.extend(few_samples(ring_pages, options.call_graph));
+            notes.extend(ring_size::few_samples(ring_pages, options.call_graph));
         }
         let mut plan = Plan {
             open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },
@@ -205,7 +199,7 @@ impl Plan {
             inherit: self.follow && scope == Scope::Inherit,
             per_cpu: scope.is_per_cpu(),
             rate: options.rate,
-            watermark_bytes: watermark_bytes(self.drained_pages()),
+            watermark_bytes: ring_size::watermark_bytes(self.drained_pages()),
         };
         let mut events: Vec<_> = (options.events.iter().enumerate())
             .map(|(index, event)| attr::request(event, index, options, &common, index == 0 && !with_tracker))
@@ -320,49 +314,14 @@ impl Plan {
     pub(crate) fn set_ring_pages(&mut self, pages: usize) {
         self.ring_pages = pages;
         self.side_pages = pages.min(evlist::SIDE_RING_PAGES);
-        let watermark = watermark_bytes(self.drained_pages());
+        let watermark = ring_size::watermark_bytes(self.drained_pages());
         for event in self.open.events.iter_mut().filter(|event| event.attr.write_backward() == 0) {
             event.attr.wakeup_watermark = watermark;
         }
     }
 }
 
-/// A quarter of the ring: the drain comes early enough that three quarters are left for the burst meanwhile.
-fn watermark_bytes(ring_pages: usize) -> u32 {
-    u32::try_from(ring_pages * sys::page_size() / 4).unwrap_or(u32::MAX)
-}
-
-/// What to say of rings that hold so few samples with stacks that the next ones are lost while a drain wakes up.
-fn few_samples(ring_pages: usize, call_graph: CallGraph) -> Option<String> {
-    const ENOUGH: usize = 4;
-    /// A sample without its stack, and more than that.
-    const REST_BYTES: usize = 1024;
-    let CallGraph::Dwarf { stack_bytes } = call_graph else { return None };
-    let holds = |pages: usize| pages * sys::page_size() / (stack_bytes as usize + REST_BYTES);
-    if holds(ring_pages) >= ENOUGH {
-        return None;
-    }
-    let enough =
-        (ENOUGH * (stack_bytes as usize + REST_BYTES)).div_ceil(sys::page_size()).next_power_of_two();
-    let held = holds(ring_pages);
-    Some(format!(
-        "rings of {ring_pages} pages hold {held} of these samples: what comes while they are emptied is lost; -m {enough} would hold {}",
-        holds(enough)
-    ))
-}
-
-/// Rings for samples with stacks are so many times larger.
-const STACKS_SHARE: usize = 4;
-
-/// `kernel.perf_event_mlock_kb` minus the control page, rounded down to a power of two.
-fn default_ring_pages() -> usize {
-    let allowed = read_number("/proc/sys/kernel/perf_event_mlock_kb").unwrap_or(516) as usize * 1024;
-    let pages = (allowed / sys::page_size()).saturating_sub(1).max(1);
-    // The largest power of two that is not above it.
-    1 << pages.ilog2()
-}
-
-fn read_number(path: &str) -> Option<u64> {
+pub(crate) fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -470,7 +429,7 @@ impl fmt::Debug for Shortened<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Clock, TargetSpec};
+    use crate::options::{CallGraph, Clock, TargetSpec};
     use crate::output::Output;
     use kymo_perf::machine::Machine;
     use kymo_perf::selector;
@@ -672,21 +631,6 @@ mod tests {
             error(TargetSpec { uid: Some(u32::MAX - 7), ..TargetSpec::default() })
                 .contains("owns no process")
         );
-    }
-
-    /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a size that would not.
-    #[test]
-    fn rings_of_few_samples() {
-        let tiny = |call_graph| {
-            Plan::resolve(Options { ring_pages: Some(4), call_graph, ..options("cpu-clock", command()) })
-                .unwrap()
-        };
-        let plan = tiny(CallGraph::Dwarf { stack_bytes: 8192 });
-        assert_eq!(plan.ring_pages, 4);
-        let said =
-            |note: &String| note.contains("hold 1 of these samples") && note.contains("-m 16 would hold 7");
-        assert!(plan.notes.iter().any(said), "{:?}", plan.notes);
-        assert_eq!(tiny(CallGraph::FramePointers).notes, Vec::<String>::new());
     }
 
     /// Checks that a rate beyond the kernel's limit is brought down and said, except for "max".

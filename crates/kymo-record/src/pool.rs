@@ -22,6 +22,8 @@ pub(crate) struct Pool {
     large: Kind,
     /// Buffers for what became small on its way: a slow writer then does not keep large ones from the drains.
     small: Kind,
+    /// How many buffers drains may keep for their next looks.
+    kept: usize,
     /// Rings when a large one comes back and somebody waits for it.
     bell: Bell,
     waiting: AtomicUsize,
@@ -38,15 +40,16 @@ struct Kind {
 }
 
 impl Pool {
-    /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones; `ready` of them are made now.
+    /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones; `ready` of them are made now. `drains`: how many
+    /// threads keep one for themselves.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new(count: usize, buffer_bytes: usize, ready: usize) -> io::Result<Pool> {
+    pub(crate) fn new(count: usize, buffer_bytes: usize, ready: usize, drains: usize) -> io::Result<Pool> {
         let large = Kind::new(count, buffer_bytes);
         (0..ready).for_each(|_| large.give(large.make()));
         let small = Kind::new(count * SMALL_PER_BUFFER, buffer_bytes / SMALL_SHARE);
-        Ok(Pool { large, small, bell: Bell::new()?, waiting: AtomicUsize::new(0) })
+        Ok(Pool { large, small, kept: drains, bell: Bell::new()?, waiting: AtomicUsize::new(0) })
     }
 
     /// Bytes of so many buffers with the small ones that belong to them.
@@ -123,9 +126,10 @@ impl Pool {
         free <= self.large.most / 3 && self.large.made.load(Ordering::Relaxed) == self.large.most
     }
 
-    /// Whether most of them are free again.
+    /// Whether most of those that were made are free again, or with a drain.
     pub(crate) fn has_recovered(&self) -> bool {
-        self.large.free_count.load(Ordering::Relaxed) >= self.large.most * 2 / 3
+        let free = self.large.free_count.load(Ordering::Relaxed) + self.kept;
+        free >= self.large.made.load(Ordering::Relaxed) * 2 / 3
     }
 
     /// How many large buffers there can be.
@@ -182,7 +186,7 @@ mod tests {
     /// back is given out again.
     #[test]
     fn bounded() {
-        let pool = Pool::new(5, 16, 2).unwrap();
+        let pool = Pool::new(5, 16, 2, 0).unwrap();
         let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
         assert!(pool.take().is_none());
         pool.replenish();
@@ -203,10 +207,29 @@ mod tests {
         );
     }
 
+    /// Regression: a pool of which few buffers were made, or of which drains keep most, never counted as recovered, so that a target which was
+    /// stopped for it stood still for ever.
+    #[test]
+    fn recovers() {
+        for (most, ready, drains) in [(256, 8, 2), (4, 4, 2), (2, 2, 1), (1, 1, 1)] {
+            let pool = Pool::new(most, 16, ready, drains).unwrap();
+            // Each drain keeps one, and all others come back.
+            let mut taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+            assert_eq!(taken.len(), ready);
+            let kept = taken.split_off(taken.len() - drains);
+            if ready > 2 * drains {
+                assert!(!pool.has_recovered(), "{most} {ready} {drains}");
+            }
+            taken.into_iter().for_each(|buffer| pool.give(buffer));
+            assert!(pool.has_recovered(), "{most} {ready} {drains}");
+            drop(kept);
+        }
+    }
+
     /// Checks that what became small moves into a small buffer while there are some, and that both kinds come back to their places.
     #[test]
     fn small_ones() {
-        let pool = Pool::new(1, 64, 1).unwrap();
+        let pool = Pool::new(1, 64, 1, 0).unwrap();
         let mut large = pool.take().unwrap();
         large[..4].copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(pool.compact(vec![0; 64], 5).len(), 64, "five bytes do not fit");

@@ -1,6 +1,7 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::{LossAccount, Unwound};
 use crate::brake::{Brake, Pauses, Pedal};
+use crate::budget::{Budget, Load};
 use crate::command;
 use crate::conduct::Conductor;
 use crate::control::Channel;
@@ -37,15 +38,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
-/// Bytes of records that may be on their way to the disk, at least.
-const QUEUE_BYTES: usize = 128 << 20;
-
-/// The same where only tasks and mappings are drained.
-const FLIGHT_QUEUE_BYTES: usize = 8 << 20;
-/// So many buffers one drain's queue has places for, at least, if there are so many.
-const QUEUED_BUFFERS: usize = 64;
-/// A ring of so many bytes has buffers of half its size: they hold any record.
-const LARGE_RING: usize = 256 << 10;
 /// Places for notes on their way to the writer.
 const NOTES: usize = 16;
 
@@ -75,7 +67,7 @@ pub enum Error {
     },
     /// The memory that is allowed is not enough.
     #[error(
-        "{rings} rings of {ring_bytes} bytes and two buffers for each need {needed} bytes, --max-memory allows {most}: allow more, or use smaller rings (-m)"
+        "{rings} rings of {ring_bytes} bytes and two buffers for each CPU need {needed} bytes, --max-memory allows {most}: allow more, or use smaller rings (-m)"
     )]
     Memory {
         /// How many rings.
@@ -273,28 +265,22 @@ impl Session {
         let failed_fd =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
-        // What a flight recorder drains is not the rings of the plan, and little.
-        let ring_bytes = self.plan.drained_pages() * sys::page_size();
-        let queue_bytes = if self.plan.keeps_newest() { FLIGHT_QUEUE_BYTES } else { QUEUE_BYTES };
-        // Drains are woken when a quarter is full.
-        let buffer_bytes = if ring_bytes < LARGE_RING { ring_bytes } else { ring_bytes / 2 };
+        let groups = sources(&self.events, &self.rings);
         let rings = self.rings.len();
-        let overload = self.plan.options.overload;
-        let buffers = match self.plan.options.max_memory_bytes {
-            None => (queue_bytes / buffer_bytes.max(1)).max(4 * rings),
-            Some(most) => {
-                let kept: u64 = self.kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum();
-                buffers_within(most.saturating_sub(kept), rings, ring_bytes, buffer_bytes)?
-            }
+        let options = &self.plan.options;
+        let overload = options.overload;
+        let load = Load {
+            rings,
+            // What a flight recorder drains is not the rings of the plan.
+            ring_bytes: self.plan.drained_pages() * sys::page_size(),
+            drains: groups.len(),
+            kept_bytes: self.kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum(),
+            stacks: matches!(options.call_graph, CallGraph::Dwarf { .. }),
         };
-        // Samples with stacks can come at a gigabyte per second from the start: faster than memory can be had meanwhile.
-        let ready = if matches!(self.plan.options.call_graph, CallGraph::Dwarf { .. }) {
-            buffers / 2
-        } else {
-            4 * rings
-        };
+        let budget = Budget::new(&load, options.max_memory_bytes)?;
         let shared = Shared {
-            pool: Pool::new(buffers, buffer_bytes, ready).map_err(&bells)?,
+            pool: Pool::new(budget.buffers, budget.buffer_bytes, budget.ready, groups.len())
+                .map_err(&bells)?,
             round: RoundNumber::default(),
             ticks: Ticks::default(),
             stop: AtomicBool::new(false),
@@ -304,12 +290,9 @@ impl Session {
             corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
-        let groups = sources(&self.events, &self.rings);
         let pokes = groups.iter().map(|_| Poke::new()).collect::<io::Result<Vec<_>>>().map_err(&bells)?;
-        // From each drain, and the list of what is there. One CPU can have a good share of all buffers in its queue; for each ring there
-        // are a few places for messages that it is empty.
-        let share = buffers.min((2 * buffers / groups.len().max(1)).max(QUEUED_BUFFERS));
-        let places = groups.iter().map(|group| share + 4 * group.1.len()).chain([1, NOTES]);
+        // From each drain, and the list of what is there. For each ring there are a few places for messages that it is empty.
+        let places = groups.iter().map(|group| budget.queued + 4 * group.1.len()).chain([1, NOTES]);
         let (mut senders, receive) = mail(places).map_err(&bells)?;
         let mut notes = senders.pop();
         let list_sender = senders.pop();
@@ -482,38 +465,5 @@ impl Session {
         let unfollowed = self.observer.missed();
         remarks.extend(self.observer.remove());
         Ok(Summary { exit, unwound, pauses, unfollowed, remarks, ..summary })
-    }
-}
-
-/// How many buffers, each with its small ones, rings leave room for.
-fn buffers_within(most: u64, rings: usize, ring_bytes: usize, buffer_bytes: usize) -> Result<usize, Error> {
-    let taken = (rings * ring_bytes) as u64;
-    let each = Pool::bytes_of(1, buffer_bytes);
-    let buffers = usize::try_from(most.saturating_sub(taken) / each.max(1)).unwrap_or(usize::MAX);
-    let least = 2 * rings;
-    if buffers < least {
-        return Err(Error::Memory { rings, ring_bytes, needed: taken + least as u64 * each, most });
-    }
-    // More than this never waits for a disk.
-    Ok(buffers.min(1 << 20))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::buffers_within;
-
-    /// Checks that rings, buffers and small buffers stay within what is allowed, and that what is too little says what would do.
-    #[test]
-    fn memory() {
-        let (rings, ring_bytes) = (4, 512 << 10);
-        let most = 64 << 20;
-        let buffers = buffers_within(most, rings, ring_bytes, ring_bytes).unwrap();
-        // A buffer and its quarter of small ones.
-        let used = |buffers: usize| (rings * ring_bytes + buffers * (ring_bytes + ring_bytes / 4)) as u64;
-        assert!(used(buffers) <= most && used(buffers + 1) > most);
-        let error = buffers_within(2 << 20, rings, ring_bytes, ring_bytes).unwrap_err().to_string();
-        let needed = used(2 * rings);
-        assert!(error.contains(&format!("need {needed} bytes")), "{error}");
-        assert_eq!(buffers_within(needed, rings, ring_bytes, ring_bytes).unwrap(), 2 * rings);
     }
 }

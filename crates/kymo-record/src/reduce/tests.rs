@@ -137,7 +137,7 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let attr = recording.events.list[0].attr.clone();
     let kernel = [spec(attr.clone())];
     let rings = 4;
-    let pool = Pool::new(1024, RING_BYTES, 0).unwrap();
+    let pool = Pool::new(1024, RING_BYTES, 0, 0).unwrap();
     let messages = messages(placed(&recording), rings, &pool, &mut Dice(seed));
     let fulls = messages.iter().filter(|message| matches!(message, Message::Full { .. })).count();
     let pokes: Vec<Poke> = (0..rings).map(|_| Poke::new().unwrap()).collect();

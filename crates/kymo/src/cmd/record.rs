@@ -155,7 +155,7 @@ pub(crate) struct RecordArgs {
     /// What gives way when samples come faster than they can be kept: slow (the target, kymo runs before it), drop (samples are lost and counted, kymo takes no priority) or pause (the target stands still while kymo catches up; the recording shows when) [default: slow]
     #[arg(long, value_name = "WHAT", value_parser = parse_overload)]
     overload: Option<Overload>,
-    /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and 128M of buffers]
+    /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and at most 128M of buffers, or two for each CPU where that is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_memory: Option<u64>,
     /// Print nothing but errors

@@ -181,6 +181,40 @@ fn what_does_not_fit_is_counted() {
     }
 }
 
+/// Regression: with the least memory that is accepted, drains keep half of the buffers, so most were never free again and a target that was
+/// paused stood still for ever. The recording ends, and what was lost is counted.
+#[test]
+fn the_least_memory() {
+    let test = "the_least_memory";
+    let Some(program) = program(test) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("least.data");
+    let name = file.to_str().expect("text");
+    let refused = kymo().run([
+        "record",
+        "--overload=pause",
+        "--max-memory",
+        "1K",
+        "-e",
+        "page-faults",
+        "-o",
+        name,
+        "--",
+        "true",
+    ]);
+    let words = refused.stderr;
+    let needed = words.split_once(" need ").and_then(|(_, rest)| rest.split(' ').next());
+    let needed = needed.unwrap_or_else(|| panic!("no size: {words}"));
+    let (count, _) = SMALL;
+    let mut recorder = recorder("pause", needed, &["--", &program, &count.to_string()]);
+    recorder.stdin.take().expect("a pipe").write_all(b"g").expect("the command reads it");
+    let words = finish(recorder, &file);
+    assert!(words.contains("paused the target"), "{words}");
+    let pages = pages(&file, count);
+    let lost = account(&file)["lost_samples"].as_u64().expect("a number");
+    assert!(lost >= count - pages.len() as u64, "{lost}: {words}");
+}
+
 /// Checks that what cannot be is refused with the reason: pausing whole CPUs, and memory that does not hold two buffers for each ring.
 #[test]
 fn refusals() {
