@@ -119,10 +119,10 @@ pub(crate) struct StatArgs {
     /// Do not count in what the command or the processes start
     #[arg(short = 'i', long)]
     pub(super) no_inherit: bool,
-    /// How to bind events to a command: cgroup or inherit [default: cgroup where it is permitted, because a new thread then costs nothing]
+    /// How to bind events to a command: cgroup or inherit [default: cgroup where it is permitted, because a new thread then costs nothing and a switch little]
     #[arg(long, value_name = "SCOPE", value_parser = ["cgroup", "inherit"])]
     pub(super) scope: Option<String>,
-    /// Where counts are read: auto takes what the kernel accounts anyway or can count where it happens, so that nothing is paid at a context switch, and events for the rest; perf takes events for all
+    /// Where counts are read: auto takes what the kernel accounts anyway or can count where it happens, so that no event is looked after at a context switch, and events for the rest; perf takes events for all
     #[arg(long, value_name = "SOURCE", default_value = "auto", value_parser = ["auto", "perf"])]
     pub(super) source: String,
     /// Write there instead of to stderr
