@@ -88,6 +88,19 @@ impl Workload {
     /// # Errors
     /// EINVAL for an empty command or one with a zero byte in it; what fork and pipe say.
     pub fn prepare(command: &[OsString]) -> io::Result<Workload> {
+        Workload::fork(command, false)
+    }
+
+    /// The same; just before its exec the child asks the kernel for its CPU time and renames itself (to the name that it has), by which a
+    /// program in the kernel can tell its CPU time at the exec ([`crate::bpf::Tally`]).
+    ///
+    /// # Errors
+    /// As [`Workload::prepare`].
+    pub fn prepare_marking(command: &[OsString]) -> io::Result<Workload> {
+        Workload::fork(command, true)
+    }
+
+    fn fork(command: &[OsString], marks: bool) -> io::Result<Workload> {
         let args: Vec<CString> =
             command.iter().map(|arg| CString::new(arg.as_bytes())).collect::<Result<_, _>>()?;
         if args.is_empty() {
@@ -100,7 +113,7 @@ impl Workload {
         // SAFETY: the child calls only `child` below, which keeps to async-signal-safe calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            child(&argv, go_read.as_raw_fd(), go.as_raw_fd(), error_write.as_raw_fd());
+            child(&argv, go_read.as_raw_fd(), go.as_raw_fd(), error_write.as_raw_fd(), marks);
         }
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -217,7 +230,7 @@ pub fn die_by(signal: i32) {
 }
 
 /// The child's life before exec. Only async-signal-safe calls, no allocation.
-fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: RawFd) -> ! {
+fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: RawFd, marks: bool) -> ! {
     // Our own copy of the write end would hide the parent's death from us.
     // SAFETY: a descriptor of this process that nothing else uses any more.
     unsafe { libc::close(go_write) };
@@ -236,6 +249,9 @@ fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: R
     // Rust ignores SIGPIPE; the command must not inherit that.
     // SAFETY: resetting to the default action has no precondition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    if marks {
+        mark();
+    }
     // SAFETY: argv is zero-terminated and its strings were made before fork.
     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes();
@@ -243,6 +259,18 @@ fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: R
     unsafe { libc::write(error, errno.as_ptr().cast(), 4) };
     // SAFETY: as above.
     unsafe { libc::_exit(127) }
+}
+
+/// Makes the scheduler account this thread's time, and tells programs at `task_rename` that it has, with nothing in between.
+fn mark() {
+    let mut name = [0u8; 16];
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes 16 bytes to the local array, a string with its zero.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    // SAFETY: a local to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    // SAFETY: a string of at most 16 bytes with its zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub(super) enum Helper {
     MapUpdate = 2,
     /// (map, key) -> 0 or a negative errno.
     MapDelete = 3,
+    /// () -> ns of CLOCK_MONOTONIC.
+    Now = 5,
     /// () -> the number of the CPU.
     CpuNumber = 8,
     /// () -> process id << 32 | thread id, in the first pid namespace.

@@ -6,11 +6,16 @@
 //! program at the exit of a thread adds up what it has.
 //!
 //! ```text
-//!  task_rename --------> rename: is it the child, and its exec? then BEGUN, and BASE = its switches so far
+//!  task_rename --------> rename: is it the child, the first time (it renames itself)? then MARK = its times
+//!                                is it the child, and its exec? then BEGUN, BASE = its switches, AT_EXEC = its times
 //!  sched_process_exit -> exit:   in our cgroup?                 then SWITCHES += its switches, EXITS += 1
 //!  page-faults on CPU -> hit:    in our cgroup, and BEGUN?      then HITS[event] += 1     (no sample is written)
 //! ```
-//! Words are per CPU and in lines of their own, except for BEGUN and BASE; we read them without a system call.
+//! Words are per CPU and in lines of their own, except for those of the child; we read them without a system call.
+//!
+//! The kernel accounts CPU time when it looks at a task (at a tick, at a switch, or when asked), and a program cannot ask. So the child, before its
+//! exec, asks for its CPU time, which is a look, and renames itself at once ([`crate::workload::Workload::prepare_marking`]). From there to the
+//! exec its CPU time is what has passed, less what it was ready and waited for a CPU (an exec often moves to another).
 use super::attach::load;
 use super::available::{cgroups_are_the_kernels, ids_are_the_kernels};
 use super::error::BpfError;
@@ -29,10 +34,15 @@ use std::sync::atomic::Ordering;
 const LINE: u32 = 8;
 /// A line has `1 << LINE_BITS` words.
 const LINE_BITS: i32 = 3;
-/// In the first line: the command has executed.
+/// Among the first words: the command has executed.
 const BEGUN: u32 = 0;
-/// In the first line: how often it had been switched away from before.
+/// Among the first words: how often it had been switched away from before.
 const BASE: u32 = 1;
+/// Among the first words: the child's [`Times`] when it renamed itself, and at its exec.
+const MARK: u32 = 2;
+const AT_EXEC: u32 = 8;
+/// The line of CPU 0; the child's words are before it.
+const CPU_0: u32 = 2;
 /// In the line of a CPU.
 const SWITCHES: u32 = 0;
 const EXITS: u32 = 1;
@@ -52,6 +62,8 @@ pub struct Counted {
     pub switches: u64,
     /// Switches of the command's process before its exec; they are in its own count, too.
     pub base: u64,
+    /// CPU time of the command's process before its exec, ns: what an event with `enable_on_exec` would leave out.
+    pub before_exec_ns: u64,
     /// Threads that have exited.
     pub exits: u64,
     /// Hits of the events, in the order of their numbers.
@@ -80,7 +92,8 @@ impl Tally {
     /// At most so many events.
     pub const EVENTS: usize = (LINE - HITS) as usize;
 
-    /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child` on; `events` is the number of events that will
+    /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child` on, which was made by
+    /// [`crate::workload::Workload::prepare_marking`]; `events` is the number of events that will
     /// get a [`Tally::program`].
     ///
     /// # Errors
@@ -90,7 +103,7 @@ impl Tally {
         let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
         let whose = find(path).map_err(unseen)?;
         let cpus = possible_cpus();
-        let entries = (cpus + 1) * LINE;
+        let entries = (CPU_0 + cpus) * LINE;
         let (map, words) = sys::create_shared(entries, sys::name("kymo_tally"))
             .map_err(|cause| BpfError::Map { what: "counts", entries, cause })?;
         let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
@@ -128,14 +141,46 @@ impl Tally {
     pub fn read(&self) -> Counted {
         // Relaxed: counters; a reader that wants switches and exits to fit reads twice and compares the exits.
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
-        let sum = |slot: u32| (1..=self.cpus).map(|line| word(line * LINE + slot)).fold(0, u64::wrapping_add);
+        let sum = |slot: u32| {
+            (0..self.cpus).map(|cpu| word((CPU_0 + cpu) * LINE + slot)).fold(0, u64::wrapping_add)
+        };
         Counted {
             begun: word(BEGUN) != 0,
             switches: sum(SWITCHES),
             base: word(BASE),
+            before_exec_ns: Times::from(word, AT_EXEC).cpu_since(&Times::from(word, MARK)),
             exits: sum(EXITS),
             hits: (HITS..LINE).map(sum).collect(),
         }
+    }
+}
+
+/// The times of a task, as a program finds them, in the order of their words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    now_ns: u64,
+    /// Up to the scheduler's last look.
+    cpu_ns: u64,
+    waited_ns: u64,
+    /// How often it has slept.
+    slept: u64,
+}
+
+impl Times {
+    const MEMBERS: [Member; 3] = [Member::CpuTime, Member::Waited, Member::Voluntary];
+
+    fn from(word: impl Fn(u32) -> u64, at: u32) -> Times {
+        Times { now_ns: word(at), cpu_ns: word(at + 1), waited_ns: word(at + 2), slept: word(at + 3) }
+    }
+
+    /// The CPU time now, if it was right at the mark. If the task has slept since, up to the scheduler's last look only.
+    fn cpu_since(&self, mark: &Times) -> u64 {
+        if self.slept != mark.slept {
+            return self.cpu_ns;
+        }
+        let passed_ns = self.now_ns.saturating_sub(mark.now_ns);
+        let waited_ns = self.waited_ns.saturating_sub(mark.waited_ns);
+        self.cpu_ns.max(mark.cpu_ns.saturating_add(passed_ns.saturating_sub(waited_ns)))
     }
 }
 
@@ -177,7 +222,7 @@ impl Assembler {
     fn add_to(&mut self, map: &MapFd, slot: u32) {
         let beyond = self.label();
         self.call(Helper::CpuNumber);
-        self.add_imm(R0, 1);
+        self.add_imm(R0, CPU_0 as i32);
         self.shift_left_imm(R0, LINE_BITS);
         self.add_imm(R0, slot as i32);
         self.store32(FP, KEY, R0);
@@ -185,6 +230,29 @@ impl Assembler {
         self.jump_if(R0, 0, beyond); // no such CPU
         self.atomic_add64(R0, 0, R7);
         self.place(beyond);
+    }
+
+    /// R0 = the address of one of the first words
+    fn word(&mut self, map: &MapFd, word: u32, end: Label) {
+        self.store32_imm(FP, KEY, word as i32);
+        self.look_up(map.number(), KEY);
+        self.jump_if(R0, 0, end); // never: the verifier wants it asked
+    }
+
+    /// the words from this one on = the times of the task at R8
+    fn times(&mut self, map: &MapFd, at: u32, end: Label, wanted: &mut Vec<(usize, Member)>) {
+        self.call(Helper::Now);
+        self.mov(R7, R0);
+        self.word(map, at, end);
+        self.store64(R0, 0, R7);
+        for (word, member) in (at + 1..).zip(Times::MEMBERS) {
+            self.mov(R3, R8);
+            self.read_member(FIRST, 8, member, wanted);
+            self.jump_unless(R0, 0, end); // never: the task is there
+            self.word(map, word, end);
+            self.load64(R1, FP, FIRST);
+            self.store64(R0, 0, R1);
+        }
     }
 
     /// R7 = switches of the task at R8
@@ -206,9 +274,7 @@ fn hit(map: &MapFd, whose: Whose, event: u32) -> Program {
     let mut a = Assembler::new();
     let end = a.label();
     a.only_in(whose, end);
-    a.store32_imm(FP, KEY, BEGUN as i32);
-    a.look_up(map.number(), KEY);
-    a.jump_if(R0, 0, end); // never: the verifier wants it asked
+    a.word(map, BEGUN, end);
     a.load64(R0, R0, 0);
     a.jump_if(R0, 0, end); // before the exec
     a.mov_imm(R7, 1);
@@ -228,18 +294,23 @@ fn rename(map: &MapFd, whose: Whose, child: i32) -> Program {
     a.shift_right_imm(R0, 32);
     a.jump_unless(R0, child, end); // not the child
     a.only_in(whose, end);
-    a.store32_imm(FP, KEY, BEGUN as i32);
-    a.look_up(map.number(), KEY);
-    a.jump_if(R0, 0, end); // never: the verifier wants it asked
+    a.load64(R8, R6, 0); // R8 = the task
+    let exec = a.label();
+    a.word(map, MARK, end);
+    a.load64(R1, R0, 0);
+    a.jump_unless(R1, 0, exec);
+    a.times(map, MARK, end, &mut wanted);
+    a.jump(end);
+    a.place(exec);
+    a.word(map, BEGUN, end);
     a.load64(R1, R0, 0);
     a.jump_unless(R1, 0, end); // a later one
-    a.store64_imm(R0, 0, 1);
-    a.load64(R8, R6, 0); // R8 = the task
+    a.times(map, AT_EXEC, end, &mut wanted);
     a.switches(end, &mut wanted);
-    a.store32_imm(FP, KEY, BASE as i32);
-    a.look_up(map.number(), KEY);
-    a.jump_if(R0, 0, end);
+    a.word(map, BASE, end);
     a.store64(R0, 0, R7);
+    a.word(map, BEGUN, end); // last, for who sees it looks at the others
+    a.store64_imm(R0, 0, 1);
     a.show(end);
     Program { code: a.finish(), wanted }
 }
@@ -257,4 +328,26 @@ fn exit(map: &MapFd, whose: Whose) -> Program {
     a.add_to(map, EXITS);
     a.show(end);
     Program { code: a.finish(), wanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Times;
+
+    /// Checks the CPU time at the exec: what has passed since the mark, less waiting for a CPU; never less than the scheduler knows; and only what
+    /// it knows where the task has slept.
+    #[test]
+    fn times() {
+        let mark = Times { now_ns: 1000, cpu_ns: 50, waited_ns: 7, slept: 1 };
+        let later = Times { now_ns: 1300, cpu_ns: 60, ..mark };
+        assert_eq!(later.cpu_since(&mark), 350);
+        assert_eq!(Times { waited_ns: 107, ..later }.cpu_since(&mark), 250);
+        assert_eq!(Times { cpu_ns: 400, ..later }.cpu_since(&mark), 400);
+        assert_eq!(Times { slept: 2, ..later }.cpu_since(&mark), 60);
+        assert_eq!(
+            Times { now_ns: 1, waited_ns: u64::MAX, ..later }.cpu_since(&mark),
+            60,
+            "clocks that go back"
+        );
+    }
 }

@@ -18,6 +18,10 @@ pub(super) enum Member {
     Voluntary,
     /// `task_struct.nivcsw`: how often because another was to run.
     Involuntary,
+    /// `task_struct.se.sum_exec_runtime`: ns on CPUs, up to when the scheduler last looked.
+    CpuTime,
+    /// `task_struct.sched_info.run_delay`: ns that it was ready and waited for a CPU.
+    Waited,
     /// `signal_struct.live.counter`: how many threads of the process have not begun to exit.
     Live,
 }
@@ -30,6 +34,8 @@ impl Member {
             Member::Signal => 8,
             Member::Voluntary => 16,
             Member::Involuntary => 24,
+            Member::CpuTime => 32,
+            Member::Waited => 40,
         }
     }
 
@@ -40,6 +46,8 @@ impl Member {
             Member::Signal => (TASK_TYPE, PATH_1),
             Member::Voluntary => (TASK_TYPE, PATH_2),
             Member::Involuntary => (TASK_TYPE, PATH_3),
+            Member::CpuTime => (TASK_TYPE, PATH_4_0),
+            Member::Waited => (TASK_TYPE, PATH_5_0),
             Member::Live => (SIGNAL_TYPE, PATH_0_0),
         }
     }
@@ -47,7 +55,7 @@ impl Member {
 
 /// The strings, each with its zero; a type names its string by byte position.
 const STRINGS: &[u8] =
-    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0";
+    b"\0int\0task_struct\0pid\0signal\0signal_struct\0live\0counter\0follow\x000:0\x000:1\x000:0:0\x000:2\x000:3\0long\0nvcsw\0nivcsw\0se\0sched_entity\0sum_exec_runtime\0sched_info\0run_delay\x000:4:0\x000:5:0\0";
 const INT: u32 = 1;
 const TASK_STRUCT: u32 = 5;
 const PID: u32 = 17;
@@ -64,6 +72,13 @@ const PATH_3: u32 = 80;
 const LONG: u32 = 84;
 const NVCSW: u32 = 89;
 const NIVCSW: u32 = 95;
+const SE: u32 = 102;
+const SCHED_ENTITY: u32 = 105;
+const SUM_EXEC_RUNTIME: u32 = 118;
+const SCHED_INFO: u32 = 135;
+const RUN_DELAY: u32 = 146;
+const PATH_4_0: u32 = 156;
+const PATH_5_0: u32 = 162;
 
 /// Type numbers, counted from 1 in the order below.
 const INT_TYPE: u32 = 1;
@@ -74,6 +89,8 @@ const ATOMIC_TYPE: u32 = 5;
 const PROTO_TYPE: u32 = 6;
 const FUNCTION_TYPE: u32 = 7;
 const LONG_TYPE: u32 = 8;
+const ENTITY_TYPE: u32 = 9;
+const INFO_TYPE: u32 = 10;
 
 /// Kinds of types, in the upper byte of a type's second word; the lower half is how many members follow.
 const KIND_INT: u32 = 1 << 24;
@@ -88,13 +105,15 @@ const UNSIGNED_64_BITS: u32 = 64;
 const BYTE_OFFSET: u32 = 0;
 
 #[rustfmt::skip]
-const TYPES: [u32; 44] = [
+const TYPES: [u32; 62] = [
     INT, KIND_INT, 4, SIGNED_32_BITS,                       // int
-    TASK_STRUCT, KIND_STRUCT | 4, 32,                       // struct task_struct {
+    TASK_STRUCT, KIND_STRUCT | 6, 48,                       // struct task_struct {
         PID, INT_TYPE, 0,                                   //     int pid;
         SIGNAL, POINTER_TYPE, 64,                           //     struct signal_struct *signal; (at bit 64)
         NVCSW, LONG_TYPE, 128,                              //     unsigned long nvcsw;
         NIVCSW, LONG_TYPE, 192,                             //     unsigned long nivcsw;
+        SE, ENTITY_TYPE, 256,                               //     struct sched_entity se;
+        SCHED_INFO, INFO_TYPE, 320,                         //     struct sched_info sched_info;
     0, KIND_POINTER, SIGNAL_TYPE,                           // };
     SIGNAL_STRUCT, KIND_STRUCT | 1, 4,                      // struct signal_struct {
         LIVE, ATOMIC_TYPE, 0,                               //     struct { int counter; } live;
@@ -103,6 +122,10 @@ const TYPES: [u32; 44] = [
     0, KIND_PROTO, INT_TYPE,                                // int follow()
     FOLLOW, KIND_FUNCTION, PROTO_TYPE,
     LONG, KIND_INT, 8, UNSIGNED_64_BITS,                    // unsigned long
+    SCHED_ENTITY, KIND_STRUCT | 1, 8,                       // struct sched_entity {
+        SUM_EXEC_RUNTIME, LONG_TYPE, 0,                     //     unsigned long sum_exec_runtime; };
+    SCHED_INFO, KIND_STRUCT | 1, 8,                         // struct sched_info {
+        RUN_DELAY, LONG_TYPE, 0,                            //     unsigned long run_delay; };
 ];
 
 /// The header's magic number, version 1, no flags; the header's length in bytes.
@@ -164,6 +187,13 @@ mod tests {
             (LONG, "long"),
             (NVCSW, "nvcsw"),
             (NIVCSW, "nivcsw"),
+            (SE, "se"),
+            (SCHED_ENTITY, "sched_entity"),
+            (SUM_EXEC_RUNTIME, "sum_exec_runtime"),
+            (SCHED_INFO, "sched_info"),
+            (RUN_DELAY, "run_delay"),
+            (PATH_4_0, "0:4:0"),
+            (PATH_5_0, "0:5:0"),
         ];
         for (at, name) in names {
             let found = STRINGS[at as usize..].split(|&b| b == 0).next().unwrap();

@@ -18,6 +18,7 @@ use rustix::thread::CpuSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How an event's count is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +102,11 @@ pub struct Accounted {
     kernel: Arc<dyn Kernel>,
     seldom: Option<Evlist>,
     tally: Tally,
-    /// The child's CPU time before its exec, until that is known.
-    before_exec: Option<Evlist>,
+    child: i32,
+    /// The CPU time that the child had when counting began, if it had not executed the command by then.
+    child_ns: Option<u64>,
     cgroup: PathBuf,
-    /// CPU time of the cgroup that is not the command's.
+    /// CPU time of the cgroup when counting began.
     not_ours_ns: u64,
     /// The largest sums so far: a thread that is about to exit is in neither of the two for a moment.
     latest: Mutex<Vec<u64>>,
@@ -156,14 +158,14 @@ impl Accounted {
             Some(list)
         };
         tally.bound();
-        let before_exec = if sources.contains(&Source::CpuTime) { clock_of(kernel, child)? } else { None };
         Ok(Accounted {
             latest: Mutex::new(vec![0; sources.len()]),
             sources,
             kernel: Arc::clone(kernel),
             seldom: list,
             tally,
-            before_exec,
+            child,
+            child_ns: None,
             cgroup: cgroup.path().to_owned(),
             not_ours_ns: 0,
         })
@@ -171,28 +173,48 @@ impl Accounted {
 
     /// How many event descriptors are open.
     pub fn descriptors(&self) -> usize {
-        self.seldom.iter().chain(&self.before_exec).map(Evlist::descriptors).sum()
+        self.seldom.as_ref().map_or(0, Evlist::descriptors)
     }
 
-    /// Everything on, while the child still waits.
+    /// Everything on: while the child still waits, or later.
     ///
     /// # Errors
     /// What the kernel refused.
     pub fn enable(&mut self) -> io::Result<()> {
-        self.not_ours_ns = self.cpu_time_ns();
-        let lists = self.seldom.iter().chain(&self.before_exec);
-        lists.map(|list| list.enable(false)).fold(Ok(()), io::Result::and)
+        if self.tally.read().begun {
+            self.not_ours_ns = self.cpu_time_ns();
+        } else {
+            // Of one moment: between two looks at the child it did not run.
+            let mut child_ns = cpu_time_of(self.child);
+            for _ in 0..TRIES {
+                self.not_ours_ns = self.cpu_time_ns();
+                let after = cpu_time_of(self.child);
+                if std::mem::replace(&mut child_ns, after) == after {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            self.child_ns = Some(child_ns);
+        }
+        self.seldom.as_ref().map_or(Ok(()), |list| list.enable(false))
     }
 
-    /// To be called when the child has executed the command: takes off what it used until then.
+    /// To be called when the child has executed the command. Blocks while the child is within the exec.
     ///
     /// # Errors
     /// EIO if the kernel's programs did not see the exec, so that nothing was counted.
-    pub fn begun(&mut self) -> io::Result<()> {
-        if let Some(list) = self.before_exec.take() {
-            self.not_ours_ns += list.read()?.iter().map(|read| read.value).sum::<u64>();
+    pub fn begun(&self) -> io::Result<()> {
+        // An exec closes the descriptor by which we know of it a little before it comes to the program.
+        const PAUSE: Duration = Duration::from_micros(50);
+        const MOST: Duration = Duration::from_secs(1);
+        let asked = Instant::now();
+        while !self.tally.read().begun {
+            if asked.elapsed() >= MOST {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            std::thread::sleep(PAUSE);
         }
-        if self.tally.read().begun { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
+        Ok(())
     }
 
     fn cpu_time_ns(&self) -> u64 {
@@ -225,7 +247,8 @@ impl Accounted {
     /// The counts of all events, each as one cell of the time that the command ran.
     pub fn read(&self) -> Vec<Vec<Cell>> {
         let (counted, living) = self.switches();
-        let cpu_ns = self.cpu_time_ns().saturating_sub(self.not_ours_ns);
+        let waiting_ns = self.child_ns.map_or(0, |child_ns| counted.before_exec_ns.saturating_sub(child_ns));
+        let cpu_ns = self.cpu_time_ns().saturating_sub(self.not_ours_ns + waiting_ns);
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let value = |source: &Source| match source {
             Source::CpuTime => cpu_ns,
@@ -243,7 +266,6 @@ impl Accounted {
 
     /// What the kernel's programs have, and the switches of the threads that live: of one moment, unless threads exit all the time.
     fn switches(&self) -> (crate::bpf::Counted, u64) {
-        const TRIES: usize = 8;
         let mut counted = self.tally.read();
         if !self.sources.contains(&Source::Switches) {
             return (counted, 0);
@@ -262,6 +284,8 @@ impl Accounted {
     }
 }
 
+/// Looks at two numbers that should be of one moment.
+const TRIES: usize = 8;
 /// Cgroups in cgroups that are followed.
 const DEPTH: usize = 16;
 
@@ -301,15 +325,8 @@ fn every_hit(event: &Request) -> Request {
     event
 }
 
-/// A clock of the child alone that ends at its exec.
-fn clock_of(kernel: &Arc<dyn Kernel>, child: i32) -> Result<Option<Evlist>, OpenError> {
-    let mut attr = crate::sys::attr_zeroed();
-    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_TASK_CLOCK);
-    attr.set_disabled(1);
-    attr.set_remove_on_exec(1);
-    let plan = evlist::Plan {
-        events: vec![Request::new("task-clock", attr)],
-        targets: Targets::per_thread(vec![child]),
-    };
-    evlist::open(Arc::clone(kernel), plan, Engine::Serial).map(Some)
+/// What the scheduler has accounted to a task, ns: up to now, if it waits. 0 if it is gone.
+fn cpu_time_of(task: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{task}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }

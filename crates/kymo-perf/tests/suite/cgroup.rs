@@ -1,5 +1,6 @@
 //! Events bound to the cgroup of a command count all that it starts, and nobody else.
 
+use kymo_perf::bpf::Tally;
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, bindings, online_cpus};
 use kymo_perf::workload::{Exit, Workload};
@@ -107,4 +108,59 @@ fn counts_daemons() {
     let moved = faults.count();
     work();
     assert_eq!(work(), moved);
+}
+
+/// What the scheduler has accounted to a task that waits, ns.
+fn waiting(task: i32) -> u64 {
+    let look = || {
+        let text = std::fs::read_to_string(format!("/proc/{task}/schedstat")).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    loop {
+        let (first, stat) = (look(), std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap());
+        if stat.contains(") S ") && look() == first {
+            return first;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Checks that the CPU time of a child before its exec, which no event tells here, is what an event of the child tells that ends at the exec.
+/// Also where the exec takes milliseconds or moves to another CPU.
+#[test]
+fn cpu_time_before_the_exec() {
+    let test = "cgroup::cpu_time_before_the_exec";
+    let mut attr = attr_zeroed();
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_TASK_CLOCK);
+    attr.set_remove_on_exec(1);
+    let mut far = Vec::new();
+    for round in 0..30 {
+        let cgroup = match OwnCgroup::create() {
+            Ok(cgroup) => cgroup,
+            Err(error) => return skip(test, error),
+        };
+        // Arguments are copied before the exec is decided.
+        let mut words = vec![OsString::from("true")];
+        words.extend(std::iter::repeat_n(OsString::from("x".repeat(100_000)), round % 3 * 8));
+        let mut command = Workload::prepare_marking(&words).unwrap();
+        cgroup.add(command.pid()).unwrap();
+        let tally = match Tally::start(cgroup.path(), command.pid(), 0) {
+            Ok(tally) => tally,
+            Err(error) => return skip(test, error),
+        };
+        let before = waiting(command.pid());
+        let event = Real.open(&attr, &Place::new(command.pid(), -1)).unwrap();
+        command.start().unwrap();
+        command.wait().unwrap();
+        let mut count = [0];
+        Real.read(&event, &mut count).unwrap();
+        Real.close(vec![event]);
+        let counted = tally.read();
+        assert!(counted.begun && counted.before_exec_ns > before, "{counted:?}, {before} before");
+        far.push((counted.before_exec_ns - before).abs_diff(count[0]));
+        cgroup.remove().unwrap();
+    }
+    far.sort_unstable();
+    assert!(far[far.len() / 2] < 50_000, "ns between the two: {far:?}");
+    println!("ns between the two: {far:?}");
 }

@@ -95,7 +95,7 @@ impl Open {
     /// The command has executed.
     pub(super) fn begun(&mut self) {
         let Some(free) = &mut self.free else { return };
-        if let Some(Err(error)) = free.accounted.as_mut().map(Accounted::begun) {
+        if let Some(Err(error)) = free.accounted.as_ref().map(Accounted::begun) {
             say(&format!(
                 "the kernel's programs did not see the command begin ({error}), so nothing is counted by them; count with --source perf"
             ));

@@ -138,7 +138,7 @@ impl Counting<'_> {
         let args = self.args;
         let mut workload = match args.command.is_empty() {
             true => None,
-            false => Some(Workload::prepare(&args.command).context("failed to start the command")?),
+            false => Some(Workload::prepare_marking(&args.command).context("failed to start the command")?),
         };
         let mut open = self.open(workload.as_ref().map(Workload::pid))?;
         if args.verbose {
