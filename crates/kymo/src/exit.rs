@@ -34,6 +34,11 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
     Usage(format!("{error:#}")).into()
 }
 
+/// The same of an error of a library.
+pub(crate) fn usage_of(error: impl fmt::Display) -> anyhow::Error {
+    Usage(error.to_string()).into()
+}
+
 /// The exit code of a verb's outcome; an error is printed with its causes.
 pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
     match done {

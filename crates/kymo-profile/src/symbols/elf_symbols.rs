@@ -185,6 +185,56 @@ fn add_table(
     Some(())
 }
 
+/// A function as its symbol tells it.
+pub(super) struct FunctionSymbol<'a> {
+    pub(super) name: &'a [u8],
+    /// Where it is as linked.
+    pub(super) svma: u64,
+    pub(super) size: u64,
+    /// 0 global, 1 weak, 2 local.
+    pub(super) rank: u8,
+    /// It picks the function when the program starts (IFUNC).
+    pub(super) is_resolver: bool,
+}
+
+/// Tells of each function in both tables; what makes no sense is left out. Labels of assembly code are functions if they have a size.
+pub(super) fn for_each_function(elf: &ElfFile, mut tell: impl FnMut(FunctionSymbol<'_>)) {
+    /// Longer names are not believed: a hostile table can name one endless string a million times.
+    const LONGEST: usize = 64 << 10;
+    let tables = [symtab(elf), dynsym(elf).map(|(_, section)| section)];
+    for table in tables.into_iter().flatten() {
+        let strings = elf.sections.get(table.link as usize).and_then(|s| elf.read_section(s));
+        let (Some(strings), Some(symbols)) = (strings, elf.read_section(table)) else { continue };
+        let entry_size = if elf.is_64 { 24 } else { 16 };
+        let mut budget = strings.len().saturating_mul(4) + (64 << 20);
+        for bytes in symbols.chunks_exact(entry_size) {
+            let symbol = Symbol::parse(elf.is_64, bytes);
+            let is_function = matches!(symbol.kind(), STT_FUNC | STT_GNU_IFUNC);
+            let is_sized_label = symbol.is_label() && symbol.size > 0;
+            if !symbol.is_named_and_defined() || symbol.section == SHN_ABS || !(is_function || is_sized_label)
+            {
+                continue;
+            }
+            let name = strings.get(symbol.name as usize..).unwrap_or(&[]);
+            let name = &name[..name.len().min(LONGEST)];
+            let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
+            let Some(left) = budget.checked_sub(name.len()) else { return };
+            budget = left;
+            if is_mapping_mark(elf.machine, name) {
+                continue;
+            }
+            let svma = if elf.machine == EM_ARM { symbol.value & !1 } else { symbol.value };
+            let rank = match symbol.binding() {
+                Binding::Global => 0,
+                Binding::Weak => 1,
+                Binding::Local => 2,
+            };
+            let is_resolver = symbol.kind() == STT_GNU_IFUNC;
+            tell(FunctionSymbol { name, svma, size: symbol.size, rank, is_resolver });
+        }
+    }
+}
+
 /// ARM and RISC-V mark code and data with names that are no functions.
 fn is_mapping_mark(machine: u16, name: &[u8]) -> bool {
     let kinds: &[u8] = match machine {

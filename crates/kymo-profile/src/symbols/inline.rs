@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::demangle;
 use super::elf::{self, ElfFile, Fields};
 
-type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
+pub(super) type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
 type Context = addr2line::Context<Reader>;
 
 /// Contexts that are kept for the next lookups of a module; each holds its own parsed units.
@@ -135,7 +135,7 @@ impl Lines {
     }
 }
 
-fn sections_of(elf: &ElfFile) -> gimli::Dwarf<Reader> {
+pub(super) fn sections_of(elf: &ElfFile) -> gimli::Dwarf<Reader> {
     let load = |id: gimli::SectionId| -> Result<Reader, std::convert::Infallible> {
         let bytes = section_bytes(elf, id.name().as_bytes()).unwrap_or_default();
         Ok(gimli::EndianArcSlice::new(Arc::from(bytes), gimli::LittleEndian))

@@ -12,6 +12,8 @@
 //!                                                   --inline_frames(addr)--> function, file, line
 //! ```
 //!
+//! [`sites`] goes the other way: from names, lines and markers to places in files, for probes.
+//!
 //! Address spaces, because perf uses three of them:
 //! - ELF user modules and the vdso: FILE OFFSETS (`ip - mapping.start + mapping.pgoff`);
 //! - the kernel, kernel modules and perf maps: absolute addresses, as sampled.
@@ -38,6 +40,7 @@ mod kallsyms;
 mod kernel;
 mod locate;
 mod perf_map;
+pub mod sites;
 mod store;
 mod table;
 mod tree;

@@ -103,12 +103,12 @@ pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
     Loaded { table: builder.finish(), notes, symbols: Some(Arc::clone(&elf)), runtime: Some(elf), delta: 0 }
 }
 
-struct Refusal {
+pub(super) struct Refusal {
     why: String,
     is_mismatch: bool,
 }
 
-fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
+pub(super) fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
     let refuse = |error: SymbolError| Refusal { why: error.to_string(), is_mismatch: false };
     let elf = ElfFile::open(&candidate.path).map_err(refuse)?;
     let own_id = elf.build_id();

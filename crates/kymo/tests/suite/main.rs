@@ -16,6 +16,7 @@
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
+//! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -32,6 +33,7 @@ mod interop;
 mod losses;
 mod machine;
 mod overload;
+mod probe;
 mod programs;
 mod real;
 mod record;

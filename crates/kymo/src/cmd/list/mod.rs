@@ -1,5 +1,8 @@
-//! `kymo list`: the events that this machine offers.
+//! `kymo list`: the events that this machine offers, and the places in a program that can be probed.
 
+mod probes;
+
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -17,12 +20,15 @@ const SCHEMA_VERSION: u32 = 1;
 /// Names longer than this do not push the descriptions of all others to the right.
 const NAME_COLUMNS: usize = 48;
 
-/// List the events that can be recorded here
+/// List the events that can be recorded here, or the functions and markers of a program
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     /// Only events whose name matches: a glob (`sched:*`), a part of the name, or a section (hardware, software, cache,
     /// pmu, tracepoint, breakpoint, raw)
     filter: Option<String>,
+    /// List what `kymo probe` can be put on in this program or library: functions and USDT markers; FILTER is a glob of their names then
+    #[arg(long, value_name = "BINARY")]
+    probes: Option<OsString>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -30,6 +36,9 @@ pub(crate) struct ListArgs {
 
 /// Lists events on stdout; what could not be listed is said on stderr.
 pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.probes {
+        return probes::run(file, args.filter.as_deref(), args.json);
+    }
     let machine = Machine::here();
     let caps = caps::probe();
     let found = catalog(&machine, &caps, &Real, args.filter.as_deref());

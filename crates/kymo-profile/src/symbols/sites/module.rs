@@ -1,0 +1,251 @@
+//! One program or library: its functions, markers and lines.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::super::demangle;
+use super::super::elf::{ElfFile, Section, SymbolError};
+use super::super::elf_symbols;
+use super::super::locate;
+use super::super::store::SymbolOptions;
+use super::super::user;
+use super::lines;
+use super::usdt::{self, Marker};
+
+const SHF_EXECINSTR: u64 = 4;
+/// `e_machine` of x86-64 and of 64-bit Arm.
+const MACHINES: [(u16, &str); 2] = [(62, "x86_64"), (183, "aarch64")];
+
+/// Why a module has no sites.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} cannot be probed: {why}", path = path.display())]
+pub struct ModuleError {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: String,
+}
+
+impl ModuleError {
+    fn of(path: &Path, error: SymbolError) -> ModuleError {
+        let why = match error {
+            SymbolError::Io { source, .. } => source.to_string(),
+            SymbolError::NotAFile { .. } => "it is not a regular file".into(),
+            SymbolError::Elf { why, .. } => why,
+        };
+        ModuleError { path: path.to_owned(), why }
+    }
+}
+
+/// A function of a module's symbol table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// As the linker knows it, without a symbol version.
+    pub raw_name: Box<str>,
+    /// Where it is in the file.
+    pub offset: u64,
+    /// Where it is as linked.
+    pub svma: u64,
+    /// Its length; 0 where the table does not say.
+    pub size_bytes: u64,
+    /// 0 for names that other modules see, 1 for weak ones, 2 for local ones.
+    pub(super) rank: u8,
+    /// It is called when the program starts, to pick the function that has this name then.
+    pub is_resolver: bool,
+}
+
+impl Function {
+    /// The name for people.
+    pub fn name(&self) -> Cow<'_, str> {
+        demangle::readable(&self.raw_name)
+    }
+}
+
+/// A program or library that probes can be put into. What is asked first is read first.
+#[derive(Debug)]
+pub struct ProbeModule {
+    path: PathBuf,
+    file: PathBuf,
+    root: Option<PathBuf>,
+    elf: Arc<ElfFile>,
+    functions: OnceLock<Vec<Function>>,
+    markers: OnceLock<Vec<Marker>>,
+}
+
+impl ProbeModule {
+    /// Opens a module: `path` as the probed program knows it, below `root` where that is not our own (`/proc/PID/root`).
+    ///
+    /// # Errors
+    /// [`ModuleError`]: no such file, not an ELF file, or one for another machine.
+    pub fn open(path: &Path, root: Option<&Path>) -> Result<ProbeModule, ModuleError> {
+        let options = SymbolOptions { symfs: root.map(Path::to_owned), ..SymbolOptions::default() };
+        let file = locate::below_root(&options, path);
+        let elf = ElfFile::open(&file).map_err(|error| ModuleError::of(path, error))?;
+        Ok(ProbeModule {
+            path: path.to_owned(),
+            file,
+            root: root.map(Path::to_owned),
+            elf: Arc::new(elf),
+            functions: OnceLock::new(),
+            markers: OnceLock::new(),
+        })
+    }
+
+    /// As the probed program knows it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same file, as this process can open it.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The file's name.
+    pub fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().map_or(Cow::Borrowed(""), |name| name.to_string_lossy())
+    }
+
+    /// Whether it is a 64-bit file.
+    pub fn is_64(&self) -> bool {
+        self.elf.is_64
+    }
+
+    /// Whether its code is that of this machine.
+    pub fn is_native(&self) -> bool {
+        MACHINES.contains(&(self.elf.machine, std::env::consts::ARCH))
+    }
+
+    /// The functions, by their place in the file and then by name; those of separate debug files too.
+    pub fn functions(&self) -> &[Function] {
+        self.functions.get_or_init(|| {
+            let mut found = Vec::new();
+            let debug = self.symbol_file();
+            for elf in std::iter::once(&self.elf).chain(&debug) {
+                elf_symbols::for_each_function(elf, |symbol| {
+                    let Some(offset) = code_offset(&self.elf, symbol.svma) else { return };
+                    let name = String::from_utf8_lossy(symbol.name);
+                    // `memcpy@@GLIBC_2.14`: the version is no part of the name.
+                    let name = name.split('@').next().unwrap_or(&name);
+                    if name.is_empty() {
+                        return;
+                    }
+                    found.push(Function {
+                        raw_name: name.into(),
+                        offset,
+                        svma: symbol.svma,
+                        size_bytes: symbol.size,
+                        rank: symbol.rank,
+                        is_resolver: symbol.is_resolver,
+                    });
+                });
+            }
+            found.sort_by(|a, b| {
+                (a.offset, a.rank, a.raw_name.len(), &a.raw_name).cmp(&(
+                    b.offset,
+                    b.rank,
+                    b.raw_name.len(),
+                    &b.raw_name,
+                ))
+            });
+            found.dedup_by(|b, a| a.offset == b.offset && a.raw_name == b.raw_name);
+            found
+        })
+    }
+
+    /// The markers (USDT).
+    pub fn markers(&self) -> &[Marker] {
+        self.markers.get_or_init(|| usdt::markers(&self.elf))
+    }
+
+    /// The function that a place in the file belongs to.
+    pub fn function_at(&self, offset: u64) -> Option<&Function> {
+        let functions = self.functions();
+        let after = functions.partition_point(|function| function.offset <= offset);
+        let start = functions.get(after.checked_sub(1)?)?.offset;
+        // Of several names the first is the best.
+        let first = functions.partition_point(|function| function.offset < start);
+        let inside = |function: &&Function| {
+            offset == function.offset || offset - function.offset < function.size_bytes
+        };
+        functions[first..after].iter().find(inside)
+    }
+
+    /// Whether the place is in a part of the file that is loaded as code.
+    pub fn is_code(&self, offset: u64) -> bool {
+        self.elf.linked_address(offset).and_then(|svma| code_offset(&self.elf, svma)) == Some(offset)
+    }
+
+    /// Where the place is as linked.
+    pub fn svma_of(&self, offset: u64) -> Option<u64> {
+        self.elf.linked_address(offset)
+    }
+
+    /// The first places of a source line, one for each function that has code of it; or the nearest lines that have any.
+    pub(super) fn line(&self, file: &str, line: u32) -> lines::Found {
+        let debug = self.debug_file();
+        let Some(elf) = debug.as_ref() else { return lines::Found::NoDebugInfo };
+        lines::find(elf, file, line)
+    }
+
+    /// Whether the debug information knows a function of that name that has no code of its own, because it was inlined everywhere; where it
+    /// was written.
+    pub(super) fn inlined_only(&self, name: &str) -> Option<(String, u32)> {
+        lines::inlined_only(self.debug_file().as_ref()?, name)
+    }
+
+    /// The file offset of code that was linked there.
+    pub(super) fn code_offset(&self, svma: u64) -> Option<u64> {
+        code_offset(&self.elf, svma)
+    }
+
+    /// The libraries that it names, with the paths to look in.
+    pub(super) fn elf(&self) -> &ElfFile {
+        &self.elf
+    }
+
+    /// A separate file with the symbol table, where this one has been stripped of it.
+    fn symbol_file(&self) -> Option<Arc<ElfFile>> {
+        if elf_symbols::symtab(&self.elf).is_some() {
+            return None;
+        }
+        self.separate(|elf| elf_symbols::symtab(elf).is_some())
+    }
+
+    /// The file with the debug information.
+    fn debug_file(&self) -> Option<Arc<ElfFile>> {
+        let has = |elf: &ElfFile| elf.section(b".debug_line").is_some_and(|(_, section)| has_bytes(section));
+        if has(&self.elf) {
+            return Some(Arc::clone(&self.elf));
+        }
+        self.separate(has)
+    }
+
+    fn separate(&self, fits: impl Fn(&ElfFile) -> bool) -> Option<Arc<ElfFile>> {
+        let options = SymbolOptions { symfs: self.root.clone(), ..SymbolOptions::default() };
+        let build_id = self.elf.build_id();
+        let candidates = locate::candidates(&options, &self.path, build_id.as_deref());
+        candidates.iter().filter(|candidate| candidate.path != self.file).find_map(|candidate| {
+            let elf = user::open_if_it_fits(candidate, build_id.as_deref()).ok()?;
+            fits(&elf).then(|| Arc::new(elf))
+        })
+    }
+}
+
+fn has_bytes(section: &Section) -> bool {
+    section.kind != super::super::elf::SHT_NOBITS && section.size > 0
+}
+
+/// Where code that was linked at an address is in the file (S1): inside a section of instructions, or, without section headers, inside
+/// a loaded segment.
+pub(super) fn code_offset(elf: &ElfFile, svma: u64) -> Option<u64> {
+    let inside = |section: &&Section| svma >= section.addr && svma - section.addr < section.size;
+    if !elf.sections.is_empty() {
+        let code = |section: &&Section| section.flags & SHF_EXECINSTR != 0 && has_bytes(section);
+        elf.sections.iter().filter(code).find(inside)?;
+    }
+    let segment = elf.segment_of(svma)?;
+    (svma - segment.vaddr < segment.size_in_file)
+        .then(|| (svma - segment.vaddr).checked_add(segment.offset))?
+}

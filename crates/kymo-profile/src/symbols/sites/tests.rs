@@ -1,0 +1,278 @@
+//! Selectors as typed, and sites of a program compiled for the purpose.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parsed(text: &str) -> (Option<String>, Place, bool) {
+    let selector = ProbeSelector::parse(text).unwrap_or_else(|error| panic!("{error}"));
+    (selector.module, selector.place, selector.returns)
+}
+
+fn function(glob: &str, offset: u64) -> Place {
+    Place::Function { glob: glob.into(), offset }
+}
+
+/// Checks every form of a selector, and names with colons, signs and digits that are not those of a form.
+#[test]
+fn forms() {
+    let module = |name: &str| Some(name.to_owned());
+    assert_eq!(parsed("main"), (None, function("main", 0), false));
+    assert_eq!(parsed("libc.so.6:mal*"), (module("libc.so.6"), function("mal*", 0), false));
+    assert_eq!(parsed("/a/b:f+0x10"), (module("/a/b"), function("f", 16), false));
+    assert_eq!(parsed("f+12"), (None, function("f", 12), false));
+    assert_eq!(parsed("f%return"), (None, function("f", 0), true));
+    assert_eq!(parsed("a::b"), (None, function("a::b", 0), false));
+    assert_eq!(parsed("prog:a::b<c::d>"), (module("prog"), function("a::b<c::d>", 0), false));
+    assert_eq!(parsed("x::operator+"), (None, function("x::operator+", 0), false));
+    assert_eq!(parsed("operator+=*"), (None, function("operator+=*", 0), false));
+    assert_eq!(parsed("file.c:120"), (None, Place::Line { file: "file.c".into(), line: 120 }, false));
+    let line = Place::Line { file: "src/file.c".into(), line: 7 };
+    assert_eq!(parsed("prog:src/file.c:7"), (module("prog"), line, false));
+    assert_eq!(parsed("lib.so:0x1f0"), (module("lib.so"), Place::Offset(0x1f0), false));
+    let marker = |provider: &str, name: &str| Place::Marker { provider: provider.into(), name: name.into() };
+    assert_eq!(parsed("usdt:p:n"), (None, marker("p", "n"), false));
+    assert_eq!(parsed("usdt:libpthread.so:p:*"), (module("libpthread.so"), marker("p", "*"), false));
+    for wrong in [
+        "",
+        ":",
+        "lib:",
+        ":f",
+        "usdt:",
+        "usdt:p",
+        "usdt:p:",
+        "usdt:a:b:c:d",
+        "f+1%return",
+        "a:99999999999",
+        "a:0xg",
+    ] {
+        assert!(ProbeSelector::parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+/// Checks which files a module's name means.
+#[test]
+fn module_names() {
+    let path = Path::new("/usr/lib/x86_64-linux-gnu/libc.so.6");
+    for name in [
+        "libc.so.6",
+        "libc",
+        "libc.so",
+        "libc*",
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        "x86_64-linux-gnu/libc.so.6",
+    ] {
+        assert!(module_matches(name, path), "{name}");
+    }
+    for name in ["lib", "libcrypt", "c.so.6", "libc.s", "/lib/libc.so.6x", "gnu/libc.so.6"] {
+        assert!(!module_matches(name, path), "{name}");
+    }
+    assert!(module_matches("libz", Path::new("/lib/libz-1.3.so")));
+    assert!(module_matches("prog", Path::new("/home/me/prog")));
+    assert!(!module_matches("prog", Path::new("/home/me/program")));
+}
+
+/// The obvious way to match a glob.
+fn obvious(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern.first(), text.first()) {
+        (None, None) => true,
+        (Some(b'*'), _) => obvious(&pattern[1..], text) || (!text.is_empty() && obvious(pattern, &text[1..])),
+        (Some(b'?'), Some(_)) => obvious(&pattern[1..], &text[1..]),
+        (Some(a), Some(b)) if a == b => obvious(&pattern[1..], &text[1..]),
+        _ => false,
+    }
+}
+
+proptest! {
+    /// Checks globs against the obvious way.
+    #[test]
+    fn globs(pattern in "[ab*?]{0,8}", text in "[ab]{0,10}") {
+        prop_assert_eq!(glob(&pattern, &text), obvious(pattern.as_bytes(), text.as_bytes()));
+    }
+
+    /// Checks that any text is a selector or an error, never a panic.
+    #[test]
+    fn any_text(text in "(usdt:)?[a-z*:+0-9x%é]{0,30}(%return)?") {
+        let _ = ProbeSelector::parse(&text);
+    }
+}
+
+const SOURCE: &str = r#"
+#include <stdio.h>
+static inline __attribute__((always_inline)) int only_inlined(int x) { return x * 3; }
+__attribute__((noinline)) int probed_one(int x) { return only_inlined(x) + 1; }
+__attribute__((noinline)) int probed_two(int x) {
+    int y = x;
+    for (int i = 0; i < x; i++)
+        y += probed_one(i); /* line 8 */
+    return y;
+}
+extern int alias_of_two(int) __attribute__((alias("probed_two")));
+static int pick(int x) { return x; }
+static int (*resolve(void))(int) { return pick; }
+int picked(int) __attribute__((ifunc("resolve")));
+int main(int argc, char **argv) {
+    __asm__ volatile("990: nop\n"
+        ".pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
+        "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b\n.8byte 0\n.8byte listeners\n"
+        ".asciz \"shop\"\n.asciz \"sold\"\n.asciz \"-4@%0\"\n994: .balign 4\n.popsection\n" :: "r"(argc));
+    return probed_two(argc) + picked(argc) == 12345;
+}
+__attribute__((section(".probes"), used)) unsigned short listeners;
+"#;
+
+fn compiled(flags: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir().ok()?;
+    let (source, program) = (folder.path().join("shop.c"), folder.path().join("shop"));
+    std::fs::write(&source, SOURCE).ok()?;
+    let status = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&source).status().ok()?;
+    status.success().then_some((folder, program))
+}
+
+fn found(text: &str, modules: &[Arc<ProbeModule>]) -> Result<Vec<Site>, MissingSite> {
+    find(&ProbeSelector::parse(text).expect("a selector"), modules)
+}
+
+/// Checks functions, aliases, offsets, lines, markers, and each reason for finding nothing, on a position-independent program and on one that is not.
+#[test]
+fn sites_of_a_program() {
+    for flags in [&["-O1", "-g"][..], &["-O1", "-g", "-no-pie"]] {
+        let Some((_folder, program)) = compiled(flags) else {
+            kymo_testing::skip("sites_of_a_program", "no C compiler");
+            return;
+        };
+        let module = Arc::new(ProbeModule::open(&program, None).unwrap());
+        assert!(module.is_64() && module.is_native());
+        let modules = [Arc::clone(&module)];
+
+        let both = found("probed_*", &modules).unwrap();
+        let names: Vec<&str> = both.iter().map(|site| site.name.as_str()).collect();
+        assert_eq!(names, ["probed_one", "probed_two"]);
+        assert!(both.iter().all(|site| site.kind == SiteKind::Function && site.length_bytes > 0));
+        // What `nm` says, as a file offset.
+        let nm = Command::new("nm").arg(&program).output().unwrap();
+        let nm = String::from_utf8(nm.stdout).unwrap();
+        let line = nm.lines().find(|line| line.ends_with(" probed_one")).unwrap();
+        let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+        assert_eq!(both[0].svma, address);
+        assert_eq!(module.svma_of(both[0].offset), Some(address));
+
+        // Two names of one place are one site.
+        let alias = found("alias_of_two", &modules).unwrap();
+        assert_eq!((alias.len(), alias[0].offset), (1, both[1].offset));
+        assert_eq!(found("*of_two", &modules).unwrap().len(), 1);
+        assert_eq!(
+            found("shop:*", &modules).unwrap().iter().filter(|s| s.offset == both[1].offset).count(),
+            1
+        );
+
+        let inside = found("probed_two+0x1", &modules).unwrap();
+        assert_eq!((inside[0].offset, &inside[0].kind), (both[1].offset + 1, &SiteKind::Inside));
+        assert!(found("probed_two+0x10000", &modules).unwrap_err().what.contains("bytes"));
+
+        let line = found("shop.c:8", &modules).unwrap();
+        assert_eq!((line.len(), line[0].symbol.as_deref()), (1, Some("probed_two")));
+        assert_eq!(line[0].name, "shop.c:8");
+        let nothing = found("shop.c:11", &modules).unwrap_err();
+        assert!(nothing.hint.unwrap().contains("nearest"), "{}", nothing.what);
+        assert!(found("shup.c:8", &modules).unwrap_err().names.contains(&"shop.c".to_owned()));
+
+        let marker = &found("usdt:shop:so*", &modules).unwrap()[0];
+        assert_eq!(marker.name, "shop:sold");
+        assert!(marker.semaphore.is_some() && module.is_code(marker.offset));
+        let SiteKind::Marker { arguments } = &marker.kind else { panic!("{:?}", marker.kind) };
+        assert!(arguments.starts_with("-4@%"));
+        assert_eq!(found("usdt:shop:bought", &modules).unwrap_err().names, ["shop:sold"]);
+
+        let near = found("probed_tow", &modules).unwrap_err();
+        assert!(near.names.contains(&"probed_two".to_owned()));
+        assert!(found("only_inlined", &modules).unwrap_err().what.contains("inlined"));
+        assert!(found("picked", &modules).unwrap_err().what.contains("IFUNC"));
+        assert!(found("libnone.so:f", &modules).unwrap_err().what.contains("libnone.so"));
+        assert!(found("shop:0x0", &modules).unwrap_err().what.contains("no code"));
+        assert_eq!(found(&format!("shop:{:#x}", both[0].offset), &modules).unwrap()[0].name, "probed_one");
+    }
+}
+
+/// Checks that a stripped program's functions come from the file that its debug link names.
+#[test]
+fn separate_debug_file() {
+    let Some((folder, program)) = compiled(&["-O1", "-g"]) else {
+        kymo_testing::skip("separate_debug_file", "no C compiler");
+        return;
+    };
+    let before = {
+        let modules = [Arc::new(ProbeModule::open(&program, None).unwrap())];
+        (found("probed_two", &modules).unwrap()[0].offset, found("shop.c:8", &modules).unwrap()[0].offset)
+    };
+    let debug = folder.path().join("shop.debug");
+    let objcopy = |args: &[&str]| {
+        let status = Command::new("objcopy").args(args).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let (program_text, debug_text) = (program.to_str().unwrap(), debug.to_str().unwrap());
+    let link = format!("--add-gnu-debuglink={debug_text}");
+    if !objcopy(&["--only-keep-debug", program_text, debug_text])
+        || !objcopy(&["--strip-all", &link, program_text])
+    {
+        kymo_testing::skip("separate_debug_file", "no objcopy");
+        return;
+    }
+    let modules = [Arc::new(ProbeModule::open(&program, None).unwrap())];
+    let site = &found("probed_two", &modules).unwrap()[0];
+    assert_eq!((site.offset, found("shop.c:8", &modules).unwrap()[0].offset), before);
+}
+
+/// Checks that this test's own libraries are found as they are mapped.
+#[test]
+fn own_libraries() {
+    let exe = std::env::current_exe().unwrap();
+    let module = ProbeModule::open(&exe, None).unwrap();
+    let found = libraries(&module, &Search::default());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mapped = |name: &str| {
+        maps.lines()
+            .filter_map(|line| line.split_whitespace().nth(5))
+            .find(|p| p.contains(name))
+            .map(PathBuf::from)
+    };
+    let libc = mapped("libc.so").expect("libc is mapped");
+    assert!(found.contains(&libc), "{found:?} without {}", libc.display());
+}
+
+/// Checks that damaged copies of a program give sites or errors, never a panic.
+#[test]
+fn damaged_programs() {
+    let Some((folder, program)) = compiled(&["-O1", "-g"]) else {
+        kymo_testing::skip("damaged_programs", "no C compiler");
+        return;
+    };
+    let whole = std::fs::read(&program).unwrap();
+    let copy = folder.path().join("copy");
+    let mut dice = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..60 {
+        let mut bytes = whole.clone();
+        if round % 4 == 0 {
+            bytes.truncate(whole.len() * round / 60);
+        }
+        for _ in 0..40 {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            if let Some(len) = (bytes.len() as u64).checked_sub(1).filter(|&len| len > 0) {
+                bytes[(dice % len) as usize] = (dice >> 32) as u8;
+            }
+        }
+        std::fs::write(&copy, &bytes).unwrap();
+        let Ok(module) = ProbeModule::open(&copy, None) else { continue };
+        let _ = libraries(&module, &Search::default());
+        let modules = [Arc::new(module)];
+        for text in ["*", "shop.c:8", "usdt:*:*", "copy:0x1139", "none"] {
+            let _ = found(text, &modules).map(|sites| sites.len());
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The programs and libraries that a target consists of.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use kymo_perf::proc::{self, Mappings};
+use kymo_perf::selector::nearest;
+use kymo_profile::symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
+
+/// The file that a command's name means, as exec finds it.
+pub(crate) fn program(name: &OsStr) -> anyhow::Result<PathBuf> {
+    let shown = Path::new(name).display().to_string();
+    let absolute = |path: &Path| std::path::absolute(path).with_context(|| format!("failed to find {shown}"));
+    if name.as_bytes().contains(&b'/') {
+        return absolute(Path::new(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+    match found {
+        Some(path) => absolute(&path),
+        None if Path::new(name).is_file() => absolute(Path::new(name)),
+        None => bail!("there is no program {shown} in PATH: check its name, or give its path"),
+    }
+}
+
+/// What a script is run by: the program of its first line.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut first = [0u8; 256];
+    let read = std::fs::File::open(path).ok()?.read(&mut first).ok()?;
+    let line = first[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let word = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
+    Some(PathBuf::from(OsStr::from_bytes(word)))
+}
+
+/// The modules of a command that has not started: its program first, then the libraries that it will load at once.
+pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+    let first = command.first().context("there is no command")?;
+    let mut path = program(first)?;
+    // A script's interpreter may be a script.
+    for _ in 0..4 {
+        match interpreter(&path) {
+            Some(next) => path = next,
+            None => break,
+        }
+    }
+    let path = path.canonicalize().unwrap_or(path);
+    let module = ProbeModule::open(&path, None)?;
+    let list = |name: &str, by: &[char]| -> Vec<PathBuf> {
+        let value = std::env::var(name).unwrap_or_default();
+        value.split(by).filter(|part| !part.is_empty()).map(PathBuf::from).collect()
+    };
+    let search = Search {
+        library_path: list("LD_LIBRARY_PATH", &[':', ';']),
+        preload: list("LD_PRELOAD", &[':', ' ']),
+    };
+    let others = libraries(&module, &search);
+    let mut modules = vec![Arc::new(module)];
+    modules.extend(others.iter().filter_map(|path| ProbeModule::open(path, None).ok()).map(Arc::new));
+    Ok(modules)
+}
+
+/// The modules that a process has mapped: its program first. Files are opened as the process sees them, in its container.
+pub(crate) fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+    let gone = || format!("there is no process {pid}: it may have ended; `ps -e` lists processes");
+    let exe = match std::fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(exe) => exe,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => bail!(
+            "process {pid} belongs to another user: run kymo as root, or give it CAP_SYS_PTRACE with `sudo setcap cap_sys_ptrace,cap_perfmon,cap_bpf+ep`"
+        ),
+        Err(_) if proc::tasks(pid).is_ok() => {
+            bail!("process {pid} has no program: it is the kernel's or has ended")
+        }
+        Err(_) => bail!(gone()),
+    };
+    let text = proc::maps(pid);
+    let mut paths: Vec<PathBuf> = vec![exe];
+    let mut known: BTreeSet<PathBuf> = paths.iter().cloned().collect();
+    for mapping in
+        Mappings::new(&text).filter(|mapping| mapping.prot & 4 != 0 && mapping.path.starts_with(b"/"))
+    {
+        let path = PathBuf::from(OsString::from_vec(mapping.path.to_vec()));
+        if known.insert(path.clone()) {
+            paths.push(path);
+        }
+    }
+    // The same root as ours needs no detour, and gives names that hold when the process has ended.
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let same = |a: &Path, b: &Path| {
+        let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        identity(a).is_some() && identity(a) == identity(b)
+    };
+    let open = |path: &PathBuf| {
+        let own = same(path, &root.join(path.strip_prefix("/").unwrap_or(path)));
+        ProbeModule::open(path, (!own).then_some(root.as_path()))
+    };
+    let mut modules = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        match open(path) {
+            Ok(module) => modules.push(Arc::new(module)),
+            Err(error) if index == 0 => {
+                let deleted = path.as_os_str().as_bytes().ends_with(b" (deleted)");
+                let hint =
+                    if deleted { "; its file has been replaced or removed: restart the process" } else { "" };
+                return Err(anyhow::anyhow!("{error}{hint}"));
+            }
+            // A library that was replaced meanwhile, or a file that is mapped executable and is none.
+            Err(_) => {}
+        }
+    }
+    Ok(modules)
+}
+
+/// The sites that a selector means among these modules, or in a file that it names by its path. What is missing is said with a near name.
+pub(crate) fn sites(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> anyhow::Result<Vec<Site>> {
+    let missing = match find(selector, modules) {
+        Ok(sites) => return Ok(sites),
+        Err(missing) => missing,
+    };
+    // A library that will be loaded later.
+    if let Some(path) = selector.module.as_deref().filter(|module| module.contains('/'))
+        && !modules.iter().any(|module| module.path() == Path::new(path))
+        && let Ok(path) = Path::new(path).canonicalize()
+    {
+        let module = Arc::new(ProbeModule::open(&path, None)?);
+        return find(selector, &[module]).map_err(|missing| said(&missing));
+    }
+    Err(said(&missing))
+}
+
+/// The sentence, with the nearest name or what to do.
+pub(crate) fn said(missing: &MissingSite) -> anyhow::Error {
+    let plain = missing.wanted.trim_matches('*');
+    let near =
+        nearest(plain, missing.names.iter().map(String::as_str)).filter(|near| *near != missing.wanted);
+    let hint = match (near, &missing.hint) {
+        (Some(near), _) => format!("; did you mean `{near}`?"),
+        (None, Some(hint)) => format!("; {hint}"),
+        (None, None) => "; `kymo list --probes FILE` lists what there is".to_owned(),
+    };
+    anyhow::anyhow!("{}{hint}", missing.what)
+}
