@@ -8,6 +8,7 @@
     bench/versus.py attach            from the start of `record -p` on thousands of threads until it records
     bench/versus.py spawn             the cost of creating threads while being recorded
     bench/versus.py stat              what counting costs switching tasks and the creation of threads
+    bench/versus.py breakpoint        threads that inherit watchpoints, by the benchmarks of both tools
 
 Every subject is one module in bench/versus/; bench/README.md says what each one measures and how to read it.
 Needs Python 3.9 and nothing else from the Python world.

@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, evlist, overhead, report, spawn, start, stat, storm
+from versus import attach, breakpoint, evlist, overhead, report, spawn, start, stat, storm
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -24,6 +24,7 @@ SUBJECTS = {
     "spawn": spawn,
     "storm": storm,
     "stat": stat,
+    "breakpoint": breakpoint,
 }
 
 

@@ -3,6 +3,7 @@
 //! Everything above this module speaks to a [`Kernel`]; with [`Fake`] every fallback can be tested on a machine that has
 //! no PMU, no privilege and no shortage of descriptors.
 mod attr;
+mod bare_thread;
 mod clock;
 mod descriptor;
 pub mod fake;
@@ -13,6 +14,7 @@ pub mod simulated;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
+pub use bare_thread::BareThread;
 pub use clock::{date, timestamp};
 pub use descriptor::{Descriptor, Place};
 pub use fake::Fake;

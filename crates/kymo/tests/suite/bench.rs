@@ -252,6 +252,100 @@ fn tasks() {
     assert_eq!(said.stdout.lines().filter(|line| line.contains(" .. ")).count(), 4, "{}", said.stdout);
 }
 
+/// Checks that `breakpoint thread` and `enable` print what perf's print, and that their numbers are of one time.
+#[test]
+fn breakpoints_as_perf() {
+    if !ready("bench::breakpoints_as_perf", &[Need::Perf]) {
+        return;
+    }
+    let works =
+        |tool: crate::tools::Tool| tool.run(["bench", "-r", "1", "breakpoint", "thread"]).code == Some(0);
+    if !works(perf()) {
+        return skip("bench::breakpoints_as_perf", "perf cannot set a watchpoint on its own process here");
+    }
+    for options in
+        [&["-r", "7", "breakpoint", "thread", "-b", "2", "-p", "3", "-t", "5"][..], &["breakpoint", "thread"]]
+    {
+        let numbers = as_perf(options);
+        let [total_s, each_us, per_worker_us] = numbers[..] else { panic!("{numbers:?}") };
+        let (threads, workers) = if options.len() > 2 { (35.0, 3.0) } else { (10.0, 1.0) };
+        // The whole is printed in milliseconds, cut off.
+        assert!((each_us * threads / 1e6 - total_s).abs() < 0.001_001, "{numbers:?}");
+        assert!((each_us * workers - per_worker_us).abs() < 1e-3, "{numbers:?}");
+    }
+    for options in [&["-r", "3", "breakpoint", "enable", "-p", "2", "-a", "1"][..], &["breakpoint", "enable"]]
+    {
+        let numbers = as_perf(options);
+        let [total_s, each_us] = numbers[..] else { panic!("{numbers:?}") };
+        let times = if options.len() > 2 { 3.0 } else { 10.0 };
+        assert!((each_us * times / 1e6 - total_s).abs() < 0.001_001, "{numbers:?}");
+    }
+    let said = kymo().succeed(["bench", "breakpoint", "thread", "-r", "4", "-b", "0", "-t", "3", "--json"]);
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let field = |name: &str| json[name].as_u64();
+    assert_eq!(
+        (field("batches"), field("threads"), field("breakpoints")),
+        (Some(4), Some(3), Some(0)),
+        "{json}"
+    );
+    let each = json["total_ns"].as_f64().expect("a number") / 12e3;
+    assert!((json["operation_us"].as_f64().expect("a number") - each).abs() < 1e-6, "{json}");
+    let said = kymo().run(["bench", "breakpoint", "thread", "-b", "5"]);
+    assert_eq!(said.code, Some(1), "no machine of these tests has five");
+    assert!(said.stderr.contains("all debug registers are in use"), "{}", said.stderr);
+}
+
+/// Checks that `breakpoint ledger` runs ledger and model with the same work in one run, with requests for CPUs too, and from one thread to
+/// all cores; and that a model that would take for ever is left out and said to be.
+#[test]
+fn ledger() {
+    const LEDGER: [&str; 3] = ["bench", "breakpoint", "ledger"];
+    const SMALL: [&str; 8] = ["--cpus", "8", "-b", "2", "-p", "3", "-t", "4"];
+    let said = kymo().succeed([&LEDGER[..], &SMALL, &["--tasks", "5", "--json"]].concat());
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!((json["benchmark"].as_str(), json["batches"].as_u64()), (Some("breakpoint/ledger"), Some(10)));
+    for (which, percent) in [("ledger", 0), ("mixed", 1), ("model", 0)] {
+        assert_eq!(json[which]["for_cpus_percent"], percent, "{which}");
+        let rounds = json[which]["rounds_us"].as_array().expect("rounds");
+        assert_eq!(rounds.len() == 1, which == "model", "{which}: {rounds:?}");
+        assert!(json[which]["operation_us"].as_f64() > Some(0.0), "{which}");
+    }
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let ratio = number(&json["model"]["operation_us"]) / number(&json["ledger"]["operation_us"]);
+    assert!((ratio - number(&json["faster_than_model"])).abs() < 1e-6 * ratio, "{json}");
+    let scaling = json["scaling"].as_array().expect("rows");
+    assert_eq!(
+        (scaling[0]["threads"].as_u64(), scaling[0]["of_linear_percent"].as_f64()),
+        (Some(1), Some(100.0))
+    );
+    let cores = std::thread::available_parallelism().expect("cores").get() as u64;
+    assert_eq!(scaling.last().and_then(|row| row["threads"].as_u64()), Some(cores));
+
+    let said = kymo().succeed([&LEDGER[..], &SMALL].concat());
+    assert!(
+        said.stdout.starts_with("# Running 'breakpoint/ledger' benchmark:\n# 10 batches of 4 tasks with 2"),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(said.stdout.matches(" usecs/op\n").count(), 3, "{}", said.stdout);
+    assert!(said.stdout.contains(" times faster than the model\n"), "{}", said.stdout);
+    let said = kymo().succeed(
+        [&LEDGER[..], &["--cpus", "4096", "--tasks", "20000", "--for-cpus", "0", "--json"]].concat(),
+    );
+    let json: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert!(
+        json["model_left_out"].as_str().is_some_and(|words| words.contains("--model runs it all the same")),
+        "{json}"
+    );
+    assert!(
+        json["model"].is_null() && json["mixed"].is_null() && json["faster_than_model"].is_null(),
+        "{json}"
+    );
+    let said = kymo().run([&LEDGER[..], &["-b", "5", "--slots", "4"]].concat());
+    assert_eq!(said.code, Some(129));
+    assert!(said.stderr.contains("not --slots 4"), "{}", said.stderr);
+}
+
 /// Checks that a target that is gone, or not permitted, is said in words that name it.
 #[test]
 fn refusals() {

@@ -3,13 +3,16 @@
 //! A collection is a subcommand with benchmarks as its subcommands, as in `perf bench`; a benchmark is one file with its arguments and a
 //! `run`. Where perf has the same benchmark, options, output and units are perf's, so that both can be raced by a script.
 
+mod breakpoint;
 mod evlist_open_close;
 mod list;
 mod sched;
 mod stats;
 mod storm;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
@@ -20,9 +23,12 @@ const SCHEMA_VERSION: u32 = 1;
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub(crate) struct BenchArgs {
-    /// What the benchmarks of `sched` print: perf's text, or only the seconds
+    /// What the benchmarks of `sched` and `breakpoint` print: perf's text, or only the seconds
     #[arg(short, long, value_name = "FORMAT", default_value = "default")]
     format: Format,
+    /// How often the benchmarks of `breakpoint` do what they measure [default: 10]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     #[command(subcommand)]
     collection: Option<Collection>,
 }
@@ -44,6 +50,8 @@ enum Collection {
     Internals(InternalsArgs),
     /// Recording
     Record(RecordArgs),
+    /// Breakpoints and watchpoints: the kernel's, and the ledger of their slots
+    Breakpoint(BreakpointArgs),
 }
 
 #[derive(Debug, Args)]
@@ -58,6 +66,13 @@ struct InternalsArgs {
 struct SchedArgs {
     #[command(subcommand)]
     benchmark: Option<sched::Sched>,
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+struct BreakpointArgs {
+    #[command(subcommand)]
+    benchmark: Option<breakpoint::Breakpoint>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -89,7 +104,7 @@ struct Names {
 
 /// Runs the verb. Without a collection, or without a benchmark, it lists what there is.
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    let format = args.format;
+    let (format, repeat) = (args.format, args.repeat);
     match args.collection {
         None => list_collections(),
         Some(Collection::Sched(args)) => match args.benchmark {
@@ -105,8 +120,25 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             Some(Record::Storm(args)) => return storm::run(*args),
             Some(Record::Load(args)) => return storm::load::run(args),
         },
+        Some(Collection::Breakpoint(args)) => match args.benchmark {
+            None => list_benchmarks("breakpoint"),
+            Some(benchmark) => return breakpoint::run(&benchmark, format, repeat),
+        },
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Seconds as perf prints them: cut off, not rounded.
+fn seconds(took: Duration) -> String {
+    format!("{}.{:03}", took.as_secs(), took.subsec_millis())
+}
+
+/// perf's line of the whole time, in either format.
+fn write_total(out: &mut dyn Write, format: Format, took: Duration) -> io::Result<()> {
+    match format {
+        Format::Default => writeln!(out, "     Total time: {} [sec]", seconds(took)),
+        Format::Simple => writeln!(out, "{}", seconds(took)),
+    }
 }
 
 fn list_collections() {

@@ -7,16 +7,15 @@ pub(crate) mod messaging;
 pub(crate) mod pipe;
 pub(crate) mod tasks;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Subcommand;
 use kymo_perf::sys::Child;
 use kymo_perf::workload::Exit;
 
-use super::Format;
+use super::{Format, write_total};
 
 /// Benchmarks of this collection.
 #[derive(Debug, Subcommand)]
@@ -32,19 +31,6 @@ pub(crate) fn run(benchmark: &Sched, format: Format) -> anyhow::Result<ExitCode>
         Sched::Messaging(args) => messaging::run(args, format),
         Sched::Pipe(args) => pipe::run(args, format),
         Sched::Tasks(args) => tasks::run(args, format),
-    }
-}
-
-/// Seconds as perf prints them: cut off, not rounded.
-fn seconds(took: Duration) -> String {
-    format!("{}.{:03}", took.as_secs(), took.subsec_millis())
-}
-
-/// perf's line of the whole time, in either format.
-fn write_total(out: &mut dyn Write, format: Format, took: Duration) -> io::Result<()> {
-    match format {
-        Format::Default => writeln!(out, "     Total time: {} [sec]", seconds(took)),
-        Format::Simple => writeln!(out, "{}", seconds(took)),
     }
 }
 

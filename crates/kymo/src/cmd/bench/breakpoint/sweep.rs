@@ -1,0 +1,146 @@
+//! How the cost of a request depends on the machine's size, and how much more gets done with more threads.
+
+use std::io::{self, Write};
+
+use kymo_core::breakpoint::Ledger;
+use serde_json::{Value, json};
+
+use super::race::{Shape, run as race, standing};
+use crate::cmd::bench::stats::median;
+
+/// Rounds, in each of which every size has its turn: what disturbs the machine disturbs all of them.
+const ROUNDS: usize = 15;
+/// Long enough against the start of a thread. (A debug build measures nothing that matters, and should not take long over it.)
+const REQUESTS: usize = if cfg!(debug_assertions) { 2_000 } else { 200_000 };
+const CPUS: [usize; 5] = [16, 64, 256, 1_024, 4_096];
+const TASKS: [usize; 4] = [64, 4_096, 65_536, 1_000_000];
+
+/// Costs by size.
+pub(super) struct Table {
+    what: &'static str,
+    for_cpus_percent: usize,
+    /// Size, and the median of nanoseconds per request.
+    rows: Vec<(usize, f64)>,
+}
+
+impl Table {
+    /// The dearest to the cheapest.
+    fn spread(&self) -> f64 {
+        let costs = || self.rows.iter().map(|&(_, ns)| ns);
+        costs().fold(f64::MIN, f64::max) / costs().fold(f64::MAX, f64::min)
+    }
+
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mixed = match self.for_cpus_percent {
+            0 => String::new(),
+            percent => format!(", {percent} % of them for CPUs"),
+        };
+        writeln!(
+            out,
+            "# A request by the number of {}{mixed}; dearest to cheapest {:.2}",
+            self.what,
+            self.spread()
+        )?;
+        for (size, ns) in &self.rows {
+            writeln!(out, " {size:>14} {ns:>10.1} nsecs")?;
+        }
+        writeln!(out)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|&(size, ns)| json!({ "size": size, "request_ns": ns }));
+        json!({
+            "by": self.what,
+            "for_cpus_percent": self.for_cpus_percent,
+            "rows": rows.collect::<Vec<_>>(),
+            "dearest_to_cheapest": self.spread(),
+        })
+    }
+}
+
+/// By CPUs and by tasks, each without and with requests for CPUs.
+pub(super) fn tables(shape: Shape, for_cpus_percent: usize) -> anyhow::Result<Vec<Table>> {
+    // One slot less than there are, or no CPU would ever get one.
+    let breakpoints = shape.breakpoints.min(shape.slots - 1).max(1);
+    let one = sized(Shape { workers: 1, breakpoints, ..shape });
+    let mixed = (for_cpus_percent > 0).then_some(for_cpus_percent);
+    let mut tables = Vec::new();
+    for percent in [0].into_iter().chain(mixed) {
+        let one = Shape { for_cpus_percent: percent, ..one };
+        let cpus: Vec<_> = CPUS.iter().map(|&cpus| Shape { cpus, ..one }).collect();
+        tables.push(Table {
+            what: "CPUs",
+            for_cpus_percent: percent,
+            rows: CPUS.into_iter().zip(costs_ns(&cpus)?).collect(),
+        });
+        let tasks: Vec<_> = TASKS.iter().map(|&tasks| Shape { tasks, ..one }).collect();
+        tables.push(Table {
+            what: "other tasks",
+            for_cpus_percent: percent,
+            rows: TASKS.into_iter().zip(costs_ns(&tasks)?).collect(),
+        });
+    }
+    Ok(tables)
+}
+
+/// As many batches as are long enough.
+fn sized(shape: Shape) -> Shape {
+    let each = shape.threads * shape.breakpoints * 2;
+    Shape { batches: REQUESTS.div_ceil(each) * shape.workers, ..shape }
+}
+
+/// Nanoseconds per request of each shape, the median of rounds.
+fn costs_ns(shapes: &[Shape]) -> anyhow::Result<Vec<f64>> {
+    let ledgers = shapes.iter().map(|shape| Ledger::new(shape.config())).collect::<Result<Vec<_>, _>>()?;
+    let both = || ledgers.iter().zip(shapes);
+    let held = both().map(|(ledger, &shape)| standing(ledger, shape)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut costs = vec![Vec::new(); shapes.len()];
+    // The first round is not measured.
+    for round in 0..=ROUNDS {
+        for (costs, (ledger, &shape)) in costs.iter_mut().zip(both()) {
+            let took = race(ledger, shape)?.as_nanos() as f64 / shape.requests() as f64;
+            if round > 0 {
+                costs.push(took);
+            }
+        }
+    }
+    drop(held);
+    Ok(costs.iter().map(|costs| median(costs)).collect())
+}
+
+/// Requests per microsecond, by threads.
+pub(super) struct Scaling(Vec<(usize, f64)>);
+
+impl Scaling {
+    fn rows(&self) -> impl Iterator<Item = (usize, f64, f64)> {
+        let one = self.0.first().map_or(1.0, |&(_, rate)| rate);
+        self.0.iter().map(move |&(threads, rate)| (threads, rate, 100.0 * rate / one / threads as f64))
+    }
+
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "# Independent tasks, by threads: requests per usec, and the share of linear")?;
+        for (threads, rate, linear) in self.rows() {
+            writeln!(out, " {threads:>14} {rate:>10.2} {linear:>6.0} %")?;
+        }
+        writeln!(out)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let row = |(threads, rate, linear)| json!({ "threads": threads, "requests_per_us": rate, "of_linear_percent": linear });
+        self.rows().map(row).collect()
+    }
+}
+
+/// From one thread to one on each core, doubling.
+pub(super) fn threads(shape: Shape) -> anyhow::Result<Scaling> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1), |&n| (2 * n < cores).then_some(2 * n)).collect();
+    if cores > 1 {
+        counts.push(cores);
+    }
+    let of = |&workers: &usize| sized(Shape { workers, for_cpus_percent: 0, ..shape });
+    let shapes: Vec<_> = counts.iter().map(of).collect();
+    let rates = costs_ns(&shapes)?.into_iter().map(|ns| 1e3 / ns);
+    Ok(Scaling(counts.into_iter().zip(rates).collect()))
+}
