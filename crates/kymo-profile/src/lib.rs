@@ -21,6 +21,7 @@
 //!
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
+//! - [`place`]: what a person writes to an address to watch, and a trap back to the instruction that did it.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
 //! - [`unwind`], [`unwind_samples`]: frames from stacks that were recorded as bytes.
 //! - [`symbols`]: names as perf chooses them; [`functions`], [`resolve`]: stacks with names.
@@ -62,6 +63,7 @@ pub mod functions;
 pub mod hist;
 pub mod load;
 pub mod loss;
+pub mod place;
 pub mod profile;
 pub mod resolve;
 #[cfg(test)]

@@ -16,7 +16,7 @@ const LONGEST: usize = 64 << 10;
 const LONGEST_PLT: usize = 1023;
 
 /// Whether a name that starts with these bytes could be mangled.
-pub(super) fn is_candidate(name: &[u8]) -> bool {
+pub(crate) fn is_candidate(name: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 4] = [b"_Z", b"_R", b"caml", b"_GLOBAL_"];
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

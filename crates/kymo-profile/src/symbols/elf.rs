@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Why a file gave no symbols.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub(super) enum SymbolError {
+pub(crate) enum SymbolError {
     /// The file could not be opened or read.
     #[error("failed to read symbols of {path}: {source}")]
     Io {
@@ -39,13 +39,13 @@ pub(super) enum SymbolError {
     },
 }
 
-pub(super) const SHT_SYMTAB: u32 = 2;
-pub(super) const SHT_RELA: u32 = 4;
-pub(super) const SHT_NOBITS: u32 = 8;
-pub(super) const SHT_REL: u32 = 9;
-pub(super) const SHT_DYNSYM: u32 = 11;
-pub(super) const SHF_ALLOC: u64 = 2;
-pub(super) const SHF_COMPRESSED: u64 = 0x800;
+pub(crate) const SHT_SYMTAB: u32 = 2;
+pub(crate) const SHT_RELA: u32 = 4;
+pub(crate) const SHT_NOBITS: u32 = 8;
+pub(crate) const SHT_REL: u32 = 9;
+pub(crate) const SHT_DYNSYM: u32 = 11;
+pub(crate) const SHF_ALLOC: u64 = 2;
+pub(crate) const SHF_COMPRESSED: u64 = 0x800;
 const PT_LOAD: u32 = 1;
 
 /// Files larger than this many sections or segments are not believed.
@@ -54,23 +54,23 @@ const MOST_HEADERS: u64 = 1 << 20;
 const LARGEST_READ: u64 = 4 << 30;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Section {
-    pub(super) name: u32,
-    pub(super) kind: u32,
-    pub(super) flags: u64,
-    pub(super) addr: u64,
-    pub(super) offset: u64,
-    pub(super) size: u64,
-    pub(super) link: u32,
-    pub(super) entry_size: u64,
+pub(crate) struct Section {
+    pub(crate) name: u32,
+    pub(crate) kind: u32,
+    pub(crate) flags: u64,
+    pub(crate) addr: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    pub(crate) link: u32,
+    pub(crate) entry_size: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) vaddr: u64,
-    pub(super) offset: u64,
-    pub(super) size_in_file: u64,
-    pub(super) size: u64,
+pub(crate) struct Segment {
+    pub(crate) vaddr: u64,
+    pub(crate) offset: u64,
+    pub(crate) size_in_file: u64,
+    pub(crate) size: u64,
 }
 
 #[derive(Debug)]
@@ -81,46 +81,46 @@ enum Source {
 
 /// An opened ELF file with its section and segment headers.
 #[derive(Debug)]
-pub(super) struct ElfFile {
-    pub(super) path: PathBuf,
+pub(crate) struct ElfFile {
+    pub(crate) path: PathBuf,
     source: Source,
-    pub(super) is_64: bool,
-    pub(super) machine: u16,
-    pub(super) sections: Vec<Section>,
-    pub(super) segments: Vec<Segment>,
+    pub(crate) is_64: bool,
+    pub(crate) machine: u16,
+    pub(crate) sections: Vec<Section>,
+    pub(crate) segments: Vec<Segment>,
     names: Vec<u8>,
 }
 
 /// Little-endian fields of a header, by offset; missing bytes read as 0 (lengths are checked before).
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(crate) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {
     fn bytes<const N: usize>(self, at: usize) -> [u8; N] {
         self.0.get(at..at + N).and_then(|b| b.try_into().ok()).unwrap_or([0; N])
     }
 
-    pub(super) fn u16(self, at: usize) -> u16 {
+    pub(crate) fn u16(self, at: usize) -> u16 {
         u16::from_le_bytes(self.bytes(at))
     }
 
-    pub(super) fn u32(self, at: usize) -> u32 {
+    pub(crate) fn u32(self, at: usize) -> u32 {
         u32::from_le_bytes(self.bytes(at))
     }
 
-    pub(super) fn u64(self, at: usize) -> u64 {
+    pub(crate) fn u64(self, at: usize) -> u64 {
         u64::from_le_bytes(self.bytes(at))
     }
 
     /// A word of the file's class: at `at64` in 64-bit files, at `at32` in 32-bit ones.
-    pub(super) fn word(self, is_64: bool, at64: usize, at32: usize) -> u64 {
+    pub(crate) fn word(self, is_64: bool, at64: usize, at32: usize) -> u64 {
         if is_64 { self.u64(at64) } else { u64::from(self.u32(at32)) }
     }
 }
 
 impl ElfFile {
     /// Opens the file and reads its headers.
-    pub(super) fn open(path: &Path) -> Result<ElfFile, SymbolError> {
+    pub(crate) fn open(path: &Path) -> Result<ElfFile, SymbolError> {
         let io_error = |source| SymbolError::Io { path: path.to_owned(), source };
         // Asked before opening: to open a pipe or a tape is an action of its own.
         if !std::fs::metadata(path).map_err(io_error)?.is_file() {
@@ -132,7 +132,7 @@ impl ElfFile {
     }
 
     /// Reads the headers of an image in memory.
-    pub(super) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
+    pub(crate) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
         ElfFile::parse(name.to_owned(), Source::Bytes(bytes))
     }
 
@@ -244,7 +244,7 @@ impl ElfFile {
         Ok(())
     }
 
-    pub(super) fn wrong(&self, why: &str) -> SymbolError {
+    pub(crate) fn wrong(&self, why: &str) -> SymbolError {
         SymbolError::Elf { path: self.path.clone(), why: why.to_owned() }
     }
 
@@ -256,7 +256,7 @@ impl ElfFile {
     }
 
     /// Bytes of the file; nothing if any of them lies outside.
-    pub(super) fn read(&self, offset: u64, size: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, offset: u64, size: u64) -> Option<Vec<u8>> {
         if offset.checked_add(size)? > self.len() || size > LARGEST_READ {
             return None;
         }
@@ -271,23 +271,23 @@ impl ElfFile {
     }
 
     /// A section's bytes as stored; nothing for sections without bytes or outside of the file.
-    pub(super) fn read_section(&self, section: &Section) -> Option<Vec<u8>> {
+    pub(crate) fn read_section(&self, section: &Section) -> Option<Vec<u8>> {
         if section.kind == SHT_NOBITS { None } else { self.read(section.offset, section.size) }
     }
 
     /// A section's name.
-    pub(super) fn section_name(&self, section: &Section) -> &[u8] {
+    pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
         let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
         &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
     }
 
     /// The first section with this name, and its number.
-    pub(super) fn section(&self, name: &[u8]) -> Option<(usize, &Section)> {
+    pub(crate) fn section(&self, name: &[u8]) -> Option<(usize, &Section)> {
         self.sections.iter().enumerate().skip(1).find(|(_, section)| self.section_name(section) == name)
     }
 
     /// The loaded segment that holds this linked address.
-    pub(super) fn segment_of(&self, vaddr: u64) -> Option<&Segment> {
+    pub(crate) fn segment_of(&self, vaddr: u64) -> Option<&Segment> {
         self.segments.iter().find(|segment| {
             let size = segment.size.max(segment.size_in_file);
             vaddr >= segment.vaddr && vaddr - segment.vaddr < size
@@ -295,21 +295,21 @@ impl ElfFile {
     }
 
     /// The linked address (SVMA) of a file offset.
-    pub(super) fn linked_address(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn linked_address(&self, offset: u64) -> Option<u64> {
         let inside = |s: &&Segment| offset >= s.offset && offset - s.offset < s.size_in_file;
         let segment = self.segments.iter().find(inside)?;
         Some((offset - segment.offset).wrapping_add(segment.vaddr))
     }
 
     /// The build id note, looked for in the sections where perf looks.
-    pub(super) fn build_id(&self) -> Option<Vec<u8>> {
+    pub(crate) fn build_id(&self) -> Option<Vec<u8>> {
         let names: [&[u8]; 3] = [b".note.gnu.build-id", b".notes", b".note"];
         let (_, section) = names.iter().find_map(|name| self.section(name))?;
         build_id_of_notes(&self.read_section(section)?)
     }
 
     /// The name and checksum of the file that holds the debug information.
-    pub(super) fn debuglink(&self) -> Option<(Vec<u8>, u32)> {
+    pub(crate) fn debuglink(&self) -> Option<(Vec<u8>, u32)> {
         let (_, section) = self.section(b".gnu_debuglink")?;
         let bytes = self.read_section(section)?;
         let end = memchr::memchr(0, &bytes)?;
@@ -319,7 +319,7 @@ impl ElfFile {
 }
 
 /// The GNU build id among ELF notes.
-pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
     const NT_GNU_BUILD_ID: u32 = 3;
     while notes.len() >= 12 {
         let header = Fields(notes);
@@ -335,7 +335,7 @@ pub(super) fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether two build ids name the same file; a short one may have been stored with zeros behind it.
-pub(super) fn same_build_id(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn same_build_id(a: &[u8], b: &[u8]) -> bool {
     let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
     long.starts_with(short) && long[short.len()..].iter().all(|&byte| byte == 0)
 }

@@ -3,14 +3,14 @@
 use super::elf::{self, ElfFile, Fields, Section};
 use super::table::{Binding, TableBuilder};
 
-const STT_NOTYPE: u8 = 0;
-const STT_OBJECT: u8 = 1;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
+pub(crate) const STT_NOTYPE: u8 = 0;
+pub(crate) const STT_OBJECT: u8 = 1;
+pub(crate) const STT_FUNC: u8 = 2;
+pub(crate) const STT_GNU_IFUNC: u8 = 10;
 const STV_INTERNAL: u8 = 1;
 const STV_HIDDEN: u8 = 2;
 const SHN_UNDEF: u16 = 0;
-const SHN_ABS: u16 = 0xfff1;
+pub(crate) const SHN_ABS: u16 = 0xfff1;
 const EM_ARM: u16 = 40;
 const EM_AARCH64: u16 = 183;
 const EM_RISCV: u16 = 243;
@@ -25,28 +25,28 @@ pub(super) enum AddressSpace {
 }
 
 /// The symbol table proper of a file, if it has one.
-pub(super) fn symtab(elf: &ElfFile) -> Option<&Section> {
+pub(crate) fn symtab(elf: &ElfFile) -> Option<&Section> {
     elf.section(b".symtab").map(|(_, s)| s).filter(|s| s.kind == elf::SHT_SYMTAB)
 }
 
 /// The dynamic linker's symbol table, if the file has one with bytes in it.
-pub(super) fn dynsym(elf: &ElfFile) -> Option<(usize, &Section)> {
+pub(crate) fn dynsym(elf: &ElfFile) -> Option<(usize, &Section)> {
     elf.section(b".dynsym").filter(|(_, s)| s.kind == elf::SHT_DYNSYM)
 }
 
 /// One entry of an ELF symbol table.
 #[derive(Clone, Copy)]
-struct Symbol {
-    name: u32,
-    info: u8,
-    other: u8,
-    section: u16,
-    value: u64,
-    size: u64,
+pub(crate) struct Symbol {
+    pub(crate) name: u32,
+    pub(crate) info: u8,
+    pub(crate) other: u8,
+    pub(crate) section: u16,
+    pub(crate) value: u64,
+    pub(crate) size: u64,
 }
 
 impl Symbol {
-    fn parse(is_64: bool, bytes: &[u8]) -> Symbol {
+    pub(crate) fn parse(is_64: bool, bytes: &[u8]) -> Symbol {
         let f = Fields(bytes);
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);
         if is_64 {
@@ -70,11 +70,11 @@ impl Symbol {
         }
     }
 
-    fn kind(self) -> u8 {
+    pub(crate) fn kind(self) -> u8 {
         self.info & 15
     }
 
-    fn binding(self) -> Binding {
+    pub(crate) fn binding(self) -> Binding {
         match self.info >> 4 {
             1 => Binding::Global,
             2 => Binding::Weak,
@@ -82,7 +82,7 @@ impl Symbol {
         }
     }
 
-    fn is_named_and_defined(self) -> bool {
+    pub(crate) fn is_named_and_defined(self) -> bool {
         self.name != 0 && self.section != SHN_UNDEF
     }
 

@@ -147,7 +147,7 @@ pub(super) fn sections_of(elf: &ElfFile) -> gimli::Dwarf<Reader> {
 }
 
 /// A section's bytes, decompressed.
-fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<Vec<u8>> {
     let (_, section) = elf.section(name)?;
     let bytes = elf.read_section(section)?;
     if section.flags & elf::SHF_COMPRESSED == 0 {
@@ -170,7 +170,7 @@ fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.
-fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
+pub(crate) fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
     use std::os::unix::ffi::OsStrExt;
     let (_, section) = elf.section(b".gnu_debugaltlink")?;
     let bytes = elf.read_section(section)?;

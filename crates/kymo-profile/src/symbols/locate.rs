@@ -9,10 +9,10 @@ const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// A file that may hold a module's symbols.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) path: PathBuf,
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
     /// The checksum that a `.gnu_debuglink` asks for.
-    pub(super) checksum: Option<u32>,
+    pub(crate) checksum: Option<u32>,
 }
 
 /// `path` below the directory that stands for the recorded machine's root.
@@ -53,7 +53,7 @@ pub(super) fn in_build_id_cache(options: &SymbolOptions, build_id: &[u8], name: 
 }
 
 /// Every file to try for a user module, first one first.
-pub(super) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<&[u8]>) -> Vec<Candidate> {
+pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<&[u8]>) -> Vec<Candidate> {
     let mut found = Vec::new();
     let plain = |path: PathBuf| Candidate { path, checksum: None };
     let own = below_root(options, path);

@@ -33,18 +33,18 @@
 //! `/proc/kcore` is not read; a file with a damaged symbol table has no name for the first sample that asks perf; the list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`.
 
 pub mod demangle;
-mod elf;
-mod elf_symbols;
-mod inline;
+pub(crate) mod elf;
+pub(crate) mod elf_symbols;
+pub(crate) mod inline;
 mod kallsyms;
 mod kernel;
-mod locate;
+pub(crate) mod locate;
 mod perf_map;
 pub mod sites;
 mod store;
 mod table;
 mod tree;
-mod user;
+pub(crate) mod user;
 mod vdso;
 
 pub use inline::InlineFrame;

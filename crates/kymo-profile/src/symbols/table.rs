@@ -159,7 +159,7 @@ fn text_at(arena: &str, offset: u32) -> &str {
 
 /// How strongly a symbol binds, as far as the choice between aliases cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Binding {
+pub(crate) enum Binding {
     Global,
     Weak,
     Local,

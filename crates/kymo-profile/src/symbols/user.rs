@@ -103,12 +103,14 @@ pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
     Loaded { table: builder.finish(), notes, symbols: Some(Arc::clone(&elf)), runtime: Some(elf), delta: 0 }
 }
 
-pub(super) struct Refusal {
-    why: String,
-    is_mismatch: bool,
+/// Why a file is not the one that was meant.
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    pub(crate) is_mismatch: bool,
 }
 
-pub(super) fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
+/// Opens a candidate unless its build id or checksum is that of another file.
+pub(crate) fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
     let refuse = |error: SymbolError| Refusal { why: error.to_string(), is_mismatch: false };
     let elf = ElfFile::open(&candidate.path).map_err(refuse)?;
     let own_id = elf.build_id();

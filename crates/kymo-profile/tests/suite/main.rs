@@ -3,6 +3,7 @@
 mod export;
 mod page;
 mod perf_script;
+mod place;
 #[path = "../../../kymo/tests/suite/programs.rs"]
 mod programs;
 mod recorded;

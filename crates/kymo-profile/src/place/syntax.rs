@@ -1,0 +1,411 @@
+//! The grammar of a watch expression.
+//!
+//! ```text
+//!  request := [file ':'] expr [':' length | '/' length] [':' access]
+//!  expr    := unary { ('+' | '-') bytes }
+//!  unary   := '*' unary | postfix
+//!  postfix := primary { '.' field | '->' field | '[' number ']' }
+//!  primary := '(' expr ')' | number | 'any symbol, quoted' | path
+//!  path    := segment { '::' segment }       with <...>, {...} and (anonymous namespace) as part of segments
+//! ```
+//!
+//! `/length` is the spelling of `mem:` events. A single colon divides, a double one is part of a path.
+
+use thiserror::Error;
+
+use super::request::{Access, Expr, Request};
+
+/// No expression is longer; demangled names of templates come near.
+const LONGEST: usize = 64 << 10;
+/// Stars, parentheses and steps of one expression.
+const DEEPEST: usize = 200;
+
+/// What is wrong with the text of an expression, where, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("cannot read the watch expression '{text}': {why}")]
+pub struct SyntaxError {
+    text: String,
+    why: String,
+    column: usize,
+}
+
+impl SyntaxError {
+    fn new(text: &str, column: usize, why: impl Into<String>) -> SyntaxError {
+        let shown: String = text.chars().take(200).collect();
+        SyntaxError { text: shown, why: why.into(), column }
+    }
+
+    /// Where reading stopped, in characters from 0.
+    pub fn column(&self) -> usize {
+        self.column
+    }
+}
+
+/// Reads `EXPR[:len][:r|w|rw|x]`.
+///
+/// EXPR is an address (`0x404040`), a symbol (`counter`, `symbol+0x10`), a variable with fields and elements
+/// (`queue.head`, `table[3].name`, `list->next`), what a pointer points at (`*cursor`, `*(node).next`), or one of these of
+/// one source file (`pool.c:counter`). Paths are Rust's and C++'s: `crate::module::STATIC`, `ns::Class::member`.
+///
+/// # Errors
+/// The text does not follow the grammar; the error says where and what would.
+pub fn parse(text: &str) -> Result<Request, SyntaxError> {
+    if text.len() > LONGEST {
+        return Err(SyntaxError::new(text, LONGEST, format!("it is longer than {LONGEST} bytes")));
+    }
+    let mut rest = text.trim();
+    let (mut len_bytes, mut access, mut only_reads) = (None, None, false);
+    let mut file = None;
+    while let Some(at) = last_single_colon(rest) {
+        let (before, word) = (&rest[..at], rest[at + 1..].trim());
+        if before.trim().is_empty() {
+            return Err(SyntaxError::new(
+                text,
+                0,
+                "there is nothing before the colon; write EXPR:length:access",
+            ));
+        }
+        if let (Some(found), None, None) = (access_of(word), access, len_bytes) {
+            access = Some(found);
+            only_reads = word == "r";
+        } else if let (Some(bytes), None) = (number(word), len_bytes) {
+            len_bytes = Some(bytes);
+        } else {
+            let column = text[..text.len() - text.trim_start().len() + at].chars().count() + 1;
+            if !before.contains(['.', '/']) {
+                return Err(SyntaxError::new(
+                    text,
+                    column,
+                    format!(
+                        "'{word}' after the colon is neither a length (1, 2, 4 or 8) nor an access (r, w, rw or x)"
+                    ),
+                ));
+            }
+            // A source file, whose own name may have colons.
+            file = Some(before.trim().to_owned());
+            rest = rest[at + 1..].trim();
+            break;
+        }
+        rest = before.trim_end();
+    }
+    if len_bytes.is_none()
+        && let Some((before, word)) = rest.rsplit_once('/')
+        && let Some(bytes) = number(word.trim())
+    {
+        len_bytes = Some(bytes);
+        rest = before.trim_end();
+    }
+    let expression = match &file {
+        Some(file) => format!("{file}:{rest}"),
+        None => rest.to_owned(),
+    };
+    let mut parser = Parser { text: rest, at: 0, steps: 0, file };
+    let tree = parser.expr().and_then(|tree| match parser.peek() {
+        None => Ok(tree),
+        Some(c) => Err(parser.wrong(format!("'{c}' does not belong here"))),
+    });
+    let tree = tree.map_err(|error| {
+        let skipped = text.find(rest).map_or(0, |at| text[..at].chars().count());
+        SyntaxError::new(text, skipped + error.column, error.why)
+    })?;
+    if let Some(path) = &parser.file {
+        return Err(SyntaxError::new(
+            text,
+            0,
+            format!("the file {path} picks among variables, and none follows"),
+        ));
+    }
+    Ok(Request { text: text.to_owned(), expression, tree, len_bytes, access, only_reads })
+}
+
+fn access_of(word: &str) -> Option<Access> {
+    match word {
+        "w" => Some(Access::Write),
+        "r" | "rw" | "wr" => Some(Access::ReadWrite),
+        "x" => Some(Access::Execute),
+        _ => None,
+    }
+}
+
+/// Decimal, or hexadecimal after `0x`.
+fn number(word: &str) -> Option<u64> {
+    let digits = |text: &str, radix| {
+        (!text.is_empty() && text.bytes().all(|c| char::from(c).is_digit(radix)))
+            .then(|| u64::from_str_radix(text, radix).ok())
+            .flatten()
+    };
+    match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+        Some(hex) => digits(hex, 16),
+        None => digits(word, 10),
+    }
+}
+
+/// The last colon that is no half of `::` and not inside quotes or brackets.
+fn last_single_colon(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut depth, mut quoted, mut found, mut at) = (0i32, false, None, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\'' => quoted = !quoted,
+            _ if quoted => {}
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth -= 1,
+            b':' if bytes.get(at + 1) == Some(&b':') => at += 1,
+            b':' if depth == 0 => found = Some(at),
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+struct Wrong {
+    column: usize,
+    why: String,
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    steps: usize,
+    /// The file that picks among names; given to the first name.
+    file: Option<String>,
+}
+
+impl<'a> Parser<'a> {
+    fn wrong(&self, why: impl Into<String>) -> Wrong {
+        Wrong { column: self.text[..self.at].chars().count(), why: why.into() }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&mut self) -> Option<char> {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start().len();
+        self.rest().chars().next()
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        self.peek();
+        let found = self.rest().starts_with(token);
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+
+    fn step(&mut self) -> Result<(), Wrong> {
+        self.steps += 1;
+        if self.steps > DEEPEST {
+            Err(self.wrong(format!("it has more than {DEEPEST} steps")))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn expr(&mut self) -> Result<Expr, Wrong> {
+        let mut tree = self.unary()?;
+        loop {
+            let negative = match self.peek() {
+                Some('+') => false,
+                Some('-') => true,
+                _ => return Ok(tree),
+            };
+            self.step()?;
+            self.at += 1;
+            self.peek();
+            let word = self.word();
+            let bytes = number(word).and_then(|n| i64::try_from(n).ok());
+            let bytes = bytes.ok_or_else(|| {
+                self.wrong("after + or - comes a number of bytes, for example counter+8 or counter+0x10")
+            })?;
+            tree = Expr::Offset(Box::new(tree), if negative { -bytes } else { bytes });
+        }
+    }
+
+    fn unary(&mut self) -> Result<Expr, Wrong> {
+        match self.peek() {
+            Some('*') => {
+                self.step()?;
+                self.at += 1;
+                let inner = self.unary()?;
+                if matches!(inner, Expr::Offset(..)) {
+                    return Err(self.wrong(
+                        "an offset inside *( ) is unclear; write pointer[n] for the n-th element, *pointer+n for n bytes",
+                    ));
+                }
+                Ok(Expr::Follow(Box::new(inner)))
+            }
+            Some('&') => Err(self.wrong("leave the & out; an expression means its place, not its value")),
+            _ => self.postfix(),
+        }
+    }
+
+    fn postfix(&mut self) -> Result<Expr, Wrong> {
+        let mut tree = self.primary()?;
+        loop {
+            let arrow = match self.peek() {
+                Some('.') => false,
+                Some('-') if self.rest().starts_with("->") => true,
+                Some('[') => {
+                    self.step()?;
+                    self.at += 1;
+                    tree = Expr::Index(Box::new(tree), self.index()?);
+                    continue;
+                }
+                _ => return Ok(tree),
+            };
+            self.step()?;
+            self.at += if arrow { 2 } else { 1 };
+            self.peek();
+            let name = self.field();
+            if name.is_empty() {
+                return Err(self.wrong("a field's name has to follow, for example queue.head or tuple.0"));
+            }
+            let (inner, name) = (Box::new(tree), name.to_owned());
+            tree = if arrow { Expr::Arrow(inner, name) } else { Expr::Field(inner, name) };
+        }
+    }
+
+    fn index(&mut self) -> Result<i64, Wrong> {
+        let negative = self.eat("-");
+        self.peek();
+        let index = number(self.word()).and_then(|n| i64::try_from(n).ok());
+        let index = index.ok_or_else(|| self.wrong("an index is a number, for example table[3]"))?;
+        if !self.eat("]") {
+            return Err(self.wrong("the index is not closed; write table[3]"));
+        }
+        Ok(if negative { -index } else { index })
+    }
+
+    fn primary(&mut self) -> Result<Expr, Wrong> {
+        match self.peek() {
+            None => Err(self.wrong("a symbol, a variable or an address has to stand here")),
+            Some('(') if !self.rest().starts_with("(anonymous namespace)") => {
+                self.step()?;
+                let inside = closing(self.rest()).map(|end| self.rest()[1..end].trim_end());
+                if inside.is_some_and(|inside| inside.len() > 1 && inside.ends_with('*')) {
+                    return Err(self.wrong(
+                        "there are no casts; write the address and the length, for example 0x404040:4",
+                    ));
+                }
+                self.at += 1;
+                let tree = self.expr()?;
+                if !self.eat(")") {
+                    return Err(self.wrong("a parenthesis is not closed"));
+                }
+                Ok(tree)
+            }
+            Some('\'') => {
+                let body = &self.rest()[1..];
+                let Some(end) = body.find('\'') else {
+                    return Err(self.wrong("the quote is not closed"));
+                };
+                self.at += end + 2;
+                let path = body[..end].trim();
+                if path.is_empty() {
+                    return Err(self.wrong("there is no name between the quotes"));
+                }
+                // gdb's 'file.c'::name.
+                if self.rest().starts_with("::") {
+                    self.step()?;
+                    self.at += 2;
+                    self.file = Some(path.to_owned());
+                    return self.primary();
+                }
+                Ok(self.name(path))
+            }
+            Some(c) if c.is_ascii_digit() => {
+                let word = self.word();
+                match number(word) {
+                    Some(address) if self.file.is_none() => Ok(Expr::Address(address)),
+                    Some(_) => Err(self.wrong("a file picks among variables, not among addresses")),
+                    None => Err(self.wrong(format!("'{word}' is no address; write it as 0x404040"))),
+                }
+            }
+            Some(c) => {
+                match self.path() {
+                    "" => Err(self
+                        .wrong(format!("'{c}' cannot start a name; put unusual symbols in single quotes"))),
+                    path => Ok(self.name(path)),
+                }
+            }
+        }
+    }
+
+    fn name(&mut self, path: &str) -> Expr {
+        Expr::Name { file: self.file.take(), path: path.to_owned() }
+    }
+
+    /// Letters and digits, consumed.
+    fn word(&mut self) -> &'a str {
+        self.take(|c| c.is_alphanumeric())
+    }
+
+    fn field(&mut self) -> &'a str {
+        self.take(is_name)
+    }
+
+    fn take(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    /// Segments with `::` between them, consumed; empty if none starts here.
+    fn path(&mut self) -> &'a str {
+        let rest = self.rest();
+        let mut end = 0;
+        loop {
+            let tail = &rest[end..];
+            if tail.starts_with("::") {
+                end += 2;
+                continue;
+            }
+            let Some(c) = tail.chars().next() else { break };
+            let at_segment_start = end == 0 || rest[..end].ends_with("::");
+            match c {
+                c if is_name(c) => end += c.len_utf8(),
+                // Part of names of functions: `~Pool`, and the compiler's `name@plt`.
+                '~' | '@' if at_segment_start == (c == '~') => end += 1,
+                '<' | '{' => match closing(tail) {
+                    Some(length) => end += length + 1,
+                    None => break,
+                },
+                '(' if at_segment_start && tail.starts_with("(anonymous namespace)") => {
+                    end += "(anonymous namespace)".len();
+                }
+                _ => break,
+            }
+        }
+        self.at += end;
+        &rest[..end]
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '$'
+}
+
+/// Where the bracket that starts `text` is closed. The `>` of `->` closes nothing.
+fn closing(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut depth = 0usize;
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            b'<' | b'(' | b'{' | b'[' => depth += 1,
+            b'>' if at > 0 && bytes[at - 1] == b'-' => {}
+            b'>' | b')' | b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,4 @@
+//! Places to watch: what is written, where it is, and why not.
+
+mod live;
+mod syntax;
