@@ -6,6 +6,7 @@
 //! # Modules
 //! - [`task`]: groups, tasks, futures as tasks, switches; what is counted and how.
 //! - [`alloc`]: an allocator that counts for tasks.
+//! - `patch`: probes of functions, on x86-64.
 //! - [`table`]: what other processes see of them, in bytes.
 //!
 //! Other languages find the same in `include/kymo.h`.
@@ -17,6 +18,8 @@
 
 pub mod alloc;
 mod capi;
+#[cfg(target_arch = "x86_64")]
+pub mod patch;
 mod sys;
 pub mod table;
 pub mod task;

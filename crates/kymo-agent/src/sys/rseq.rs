@@ -95,20 +95,23 @@ fn flag() -> u64 {
 fn find() -> Option<*const AtomicU64> {
     /// Of `struct rseq`: the field begins after two numbers of CPUs.
     const FIELD_AT: usize = 8;
-    const NEEDED_BYTES: u32 = 16;
     if SIGNATURE == 0 {
         return None;
     }
+    Some(thread_pointer().wrapping_offset(offset()?).wrapping_add(FIELD_AT).cast())
+}
+
+/// From the thread pointer to a thread's `struct rseq`, the same for all threads, if the C library has registered one.
+pub(crate) fn offset() -> Option<isize> {
+    /// Two numbers of CPUs and the field.
+    const NEEDED_BYTES: u32 = 16;
     let size: *const u32 = symbol(c"__rseq_size")?.cast();
     let offset: *const isize = symbol(c"__rseq_offset")?.cast();
     // SAFETY: the C library's `const unsigned int __rseq_size`.
     let size = unsafe { *size };
     // SAFETY: the C library's `const ptrdiff_t __rseq_offset`.
     let offset = unsafe { *offset };
-    if size < NEEDED_BYTES {
-        return None;
-    }
-    Some(thread_pointer().wrapping_offset(offset).wrapping_add(FIELD_AT).cast())
+    (size >= NEEDED_BYTES).then_some(offset)
 }
 
 fn symbol(name: &std::ffi::CStr) -> Option<*mut libc::c_void> {

@@ -7,6 +7,10 @@ static ALLOCATOR: kymo_agent::alloc::Counting<process::Tally> = kymo_agent::allo
 mod c;
 mod counts;
 mod executor;
+#[cfg(target_arch = "x86_64")]
+mod library;
 mod misuse;
+#[cfg(target_arch = "x86_64")]
+mod probes;
 mod process;
 mod work;

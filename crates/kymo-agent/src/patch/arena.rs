@@ -1,0 +1,146 @@
+//! Memory for stubs, near the code that jumps there.
+use super::memory::{OwnMemory, mapped};
+use super::os;
+use std::collections::BTreeMap;
+use std::io;
+
+/// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Stubs begin at cache lines' halves: their sequence descriptor has to.
+const ALIGN: u64 = 32;
+/// How far a jump and the moved instructions may reach: 2 GiB less what a module may have between code and data.
+const REACH: u64 = (2 << 30) - (256 << 20);
+/// Nothing is mapped lower: many systems forbid it, and null pointers point there.
+const LOWEST: u64 = 1 << 20;
+/// The end of user addresses with 4-level page tables.
+const HIGHEST: u64 = 1 << 47;
+/// Room that is left between a mapping and what may grow towards it: the heap, stacks.
+const DISTANCE: u64 = 64 << 20;
+
+/// All mappings for stubs. They stay for good: a thread may be in one, a stack may lead back to one.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    chunks: Vec<Chunk>,
+    /// What was handed back, by size.
+    free: BTreeMap<u64, Vec<u64>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    base: u64,
+    used: u64,
+    end: u64,
+}
+
+fn near(a: u64, b: u64) -> bool {
+    a.abs_diff(b) < REACH
+}
+
+impl Arena {
+    /// `bytes` of code memory that code at `site` reaches, and that reaches the site's module.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrNotAvailable`] where nothing is free near enough.
+    pub(super) fn take(&mut self, site: u64, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.next_multiple_of(ALIGN);
+        if let Some(list) = self.free.get_mut(&bytes)
+            && let Some(at) = list.iter().position(|&at| near(at, site))
+        {
+            return Ok(list.swap_remove(at));
+        }
+        let fits = |chunk: &&mut Chunk| near(chunk.base, site) && chunk.end - chunk.used >= bytes;
+        let chunk = match self.chunks.iter_mut().rev().find(fits) {
+            Some(chunk) => chunk,
+            None => {
+                let chunk = map_near(site, bytes.next_multiple_of(CHUNK_BYTES))?;
+                self.chunks.push(chunk);
+                // SANITY: pushed above.
+                self.chunks.last_mut().expect("just pushed")
+            }
+        };
+        let at = chunk.used;
+        chunk.used += bytes;
+        Ok(at)
+    }
+
+    /// Hands back memory that no stub was ever published in.
+    pub(super) fn give(&mut self, at: u64, bytes: u64) {
+        self.free.entry(bytes.next_multiple_of(ALIGN)).or_default().push(at);
+    }
+
+    /// Puts a stub's bytes in their place.
+    pub(super) fn write(&self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
+        debug_assert!(self.contains(at) && self.contains(at + code.len() as u64 - 1));
+        memory.write(at, code)
+    }
+
+    /// Whether an address is in code of ours.
+    pub(super) fn contains(&self, address: u64) -> bool {
+        self.chunks.iter().any(|chunk| (chunk.base..chunk.end).contains(&address))
+    }
+}
+
+/// Maps a chunk in a gap near `site`, below it where possible: above programs the heap grows.
+fn map_near(site: u64, bytes: u64) -> io::Result<Chunk> {
+    let mapped = mapped()?;
+    let mut places: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, site, bytes)).collect();
+    places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
+    for place in places.into_iter().take(64) {
+        match os::code_at(place, bytes as usize) {
+            Ok(base) => return Ok(Chunk { base, used: base, end: base + bytes }),
+            // Another thread was faster: the next one.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn gaps(mapped: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
+    let ends = std::iter::once(LOWEST).chain(mapped.iter().map(|range| range.1));
+    let begins = mapped.iter().map(|range| range.0).chain(std::iter::once(HIGHEST));
+    ends.zip(begins).filter(|(end, begin)| end < begin && *begin <= HIGHEST)
+}
+
+/// Where in a gap a chunk is nearest to `site`, at whole chunks, leaving room to what grows.
+fn place(gap: (u64, u64), site: u64, bytes: u64) -> Option<u64> {
+    let roomy = gap.1 - gap.0 > 4 * DISTANCE;
+    let spare = if roomy { DISTANCE } else { 0 };
+    let low = (gap.0 + spare).next_multiple_of(CHUNK_BYTES);
+    let high = (gap.1 - spare).checked_sub(bytes)? & !(CHUNK_BYTES - 1);
+    let place = if high < site { high } else { low };
+    (low <= high && near(place, site) && near(place + bytes, site)).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a chunk lies in a gap, near, below the code where that is possible, and away from what grows.
+    #[test]
+    fn chunks_lie_near() {
+        let (low, code) = (0x5555_0000_0000_u64, 0x5555_5555_4000_u64);
+        let mapped = [(low - 0x1000, low), (code, code + 0x10_0000), (0x7fff_0000_0000, 0x7fff_0010_0000)];
+        let all: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, code, CHUNK_BYTES)).collect();
+        // In the gaps below the library, between it and the code, and above the code.
+        assert_eq!(all.len(), 3, "{all:x?}");
+        assert!(all[0] + CHUNK_BYTES + DISTANCE <= low - 0x1000, "{all:x?}");
+        assert!(all[1] + CHUNK_BYTES + DISTANCE <= code && all[1] >= low + DISTANCE, "{all:x?}");
+        assert!(all[2] >= code + 0x10_0000 + DISTANCE, "{all:x?}");
+        assert_eq!(place((code, code + 0x1000), code, CHUNK_BYTES), None);
+    }
+
+    /// Checks that memory is handed out once, aligned, and again only after it was given back.
+    #[test]
+    fn memory_is_handed_out_once() {
+        let mut arena = Arena::default();
+        let site = chunks_lie_near as *const () as u64;
+        let mut all: Vec<u64> = (0..100).map(|_| arena.take(site, 100).expect("memory")).collect();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|two| two[1] - two[0] >= 128), "{all:x?}");
+        assert!(all.iter().all(|&at| at % ALIGN == 0 && near(at, site) && arena.contains(at)));
+        arena.give(all[7], 100);
+        assert_eq!(arena.take(site, 101).expect("memory"), all[7]);
+        assert_ne!(arena.take(site, 101).expect("memory"), all[7]);
+    }
+}

@@ -1,0 +1,64 @@
+//! Probes inside the program: a site becomes a jump into code that was made for it.
+//!
+//! *You give* a function and what is to happen at its entry; *you get* a [`Probe`] that counts, at the price of a few instructions, and a
+//! [`Refusal`] in words where that cannot be.
+//!
+//! ```text
+//!   function                          stub, within 2 GiB                    moved
+//!   push rbp           1 byte         (keeps two registers under            push rbp
+//!   mov  rbp, rsp      3 bytes   ==>   the red zone, counts,        -->     mov  rbp, rsp
+//!   sub  rsp, 0x20     4 bytes         puts them back; stub.rs)             sub  rsp, 0x20
+//!   ...                                                                     jmp  function + 8
+//!
+//!   before    55        48 89 e5           48 83 ec 20
+//!   1 traps   cc        cc 89 e5           cc 83 ec 20     then every core is made to look at memory anew
+//!   2 leave   no thread stands at +1 or +4 (threads.rs): whoever did is in the moved copy now
+//!   3 tail    cc        xx xx xx           xx 83 ec 20     nobody executes these bytes; cores look again
+//!   4 head    e9        xx xx xx           xx 83 ec 20     cores look again: every hit jumps
+//! ```
+//!
+//! A detach goes back the same way: a trap over the `e9`, the old tail, the old head, with the cores looking between. While a trap is in place,
+//! its handler (`trap.rs`) does what the jump does: no hit is lost, none waits.
+//!
+//! # Invariants
+//! - **I1** A byte is written where a thread may execute it only if it is the first byte of an instruction, before and after.
+//! - **I2** At the address of each instruction that a patch overwrites stands a trap, or no thread comes there.
+//! - **I3** A stub that was published is never changed nor freed; the same probe at the same site finds it again. So what comes and
+//!   goes costs memory once for each site and set of consumers.
+//! - **I4** No page is writable and executable: stubs and sites are written through `/proc/self/mem`, as a debugger would.
+//! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes no register and no flag.
+//! - **I6** After a detach every byte is what it was.
+//!
+//! # What is refused
+//! [`plan`] looks at all instructions of the function: a branch, a known branch from elsewhere ([`Surroundings`]), or a jump table's entry that leads
+//! into the replaced bytes refuses the site. Jumps through addresses that are computed otherwise cannot be known: for these the rule
+//! is that only function entries are planned, to which compilers lead no computed jump but a call. A program that blocks SIGTRAP in some
+//! thread is refused as a whole.
+mod arena;
+mod error;
+mod flow;
+mod memory;
+mod os;
+mod patcher;
+mod publish;
+mod refusal;
+mod site;
+mod slots;
+mod stub;
+mod threads;
+mod trap;
+
+pub use error::PatchError;
+pub use flow::jump_targets;
+pub use memory::{Memory, OwnMemory};
+pub use patcher::{Probe, attach, detach};
+pub use refusal::Refusal;
+pub use site::{Function, Site, Surroundings, plan};
+
+/// What happens at a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Consumers {
+    /// It is counted.
+    Count,
+}

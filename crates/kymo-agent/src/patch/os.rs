@@ -1,0 +1,125 @@
+//! The calls of the operating system that patching needs.
+//!
+//! # Safety
+//! What is unsafe here: system calls with numbers and pointers to locals, and mappings that are never taken down again.
+#![allow(unsafe_code)]
+use std::ffi::c_int;
+use std::io;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
+pub(super) fn code_at(address: u64, bytes: usize) -> io::Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a mapping where none is: the kernel refuses to replace one.
+    let at = unsafe {
+        libc::mmap(
+            ptr::without_provenance_mut(address as usize),
+            bytes,
+            libc::PROT_READ | libc::PROT_EXEC,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if at as u64 != address {
+        // Kernels before 4.17 take the address as a wish.
+        // SAFETY: the mapping that was just made and that nobody knows.
+        unsafe { libc::munmap(at, bytes) };
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    Ok(address)
+}
+
+/// Zeroed memory of which only what is used takes room; a forked child finds it zeroed again. It stays for good.
+pub(super) fn wide_zeros(bytes: usize, wiped_on_fork: bool) -> io::Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if wiped_on_fork {
+        // SAFETY: the mapping above.
+        if unsafe { libc::madvise(at, bytes, libc::MADV_WIPEONFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(at as u64)
+}
+
+/// Makes every core that runs this process see instructions as they are now in memory, before this returns.
+pub(super) fn sync_cores() -> io::Result<()> {
+    /// Of linux/membarrier.h.
+    const SYNC_CORE: c_int = 1 << 5;
+    const REGISTER_SYNC_CORE: c_int = 1 << 6;
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    let call = |command: c_int| {
+        // SAFETY: three numbers.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    };
+    REGISTERED.get_or_init(|| call(REGISTER_SYNC_CORE));
+    // Where a registration is needed and failed, this fails, too. A forked child keeps its parent's.
+    if call(SYNC_CORE) { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends a signal with a number to one thread of this process.
+pub(super) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
+    // SAFETY: all zeros are a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = libc::SI_QUEUE;
+    let pid = std::process::id();
+    let info_at = &raw mut info;
+    // si_pid of a queued signal is its fifth word, si_value its fourth pair of words.
+    let pid_at: *mut u32 = info_at.wrapping_byte_add(16).cast();
+    let value_at: *mut usize = info_at.wrapping_byte_add(24).cast();
+    // SAFETY: siginfo_t has 128 bytes.
+    unsafe { pid_at.write(pid) };
+    // SAFETY: likewise.
+    unsafe { value_at.write(number) };
+    // SAFETY: numbers, and a siginfo_t that is read.
+    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info_at) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The calling thread's number.
+pub(super) fn own_tid() -> i32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::gettid() }
+}
+
+/// How many CPUs this machine can have, so that every number of a CPU is smaller.
+pub(super) fn possible_cpus() -> usize {
+    let listed = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok();
+    let last = |text: String| text.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok();
+    if let Some(last) = listed.and_then(last) {
+        return (last + 1).min(1 << 16);
+    }
+    // SAFETY: a number.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).clamp(1, 1 << 16)
+}
+
+/// Runs `what` with the two signals of patching open in this thread, and puts the thread's mask back.
+///
+/// This thread may itself run into a probe while it is put in place, and a trap that is blocked ends the process.
+pub(super) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) -> T {
+    // SAFETY: all zeros are a valid set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: all zeros are a valid set.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for &signal in signals {
+        // SAFETY: our own set.
+        unsafe { libc::sigaddset(&mut set, signal) };
+    }
+    // SAFETY: two sets of ours.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut before) };
+    let result = what();
+    // SAFETY: the mask as it was.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+    result
+}

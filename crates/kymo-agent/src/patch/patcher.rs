@@ -1,0 +1,281 @@
+//! The one patcher of this process: stubs, sites, attach, detach.
+use super::arena::Arena;
+use super::error::PatchError;
+use super::memory::{Memory, OwnMemory};
+use super::publish::{self, Change};
+use super::refusal::Refusal;
+use super::site::{JUMP_BYTES, Site};
+use super::slots::{Slots, slots};
+use super::stub::{self, Ground, Recipe};
+use super::threads::{self, Unclear};
+use super::trap::{self, Detour, Retired};
+use super::{Consumers, os};
+use crate::sys::{fork, rseq};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard};
+
+/// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
+#[derive(Debug)]
+pub struct Probe {
+    site: Site,
+    /// Where its stub begins.
+    enter: u64,
+    slots: &'static Slots,
+    hits: u32,
+    /// What the slot held before: a site's stub is used again.
+    hits_before: u64,
+}
+
+impl Probe {
+    /// The site's address.
+    pub fn address(&self) -> u64 {
+        self.site.address
+    }
+
+    /// The function's first byte.
+    pub fn function(&self) -> u64 {
+        self.site.function
+    }
+
+    /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
+    pub fn hits(&self) -> u64 {
+        self.slots.read(self.hits).wrapping_sub(self.hits_before)
+    }
+}
+
+/// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
+#[derive(Debug)]
+struct Built {
+    recipe: Recipe,
+    enter: u64,
+    moved: Vec<u64>,
+    original: [u8; JUMP_BYTES],
+}
+
+#[derive(Debug, Default)]
+struct Patcher {
+    arena: Arena,
+    /// By the site's address and what its stub does.
+    built: HashMap<(u64, Consumers), Built>,
+    /// The sites with probes, by address; what is there for traps.
+    attached: BTreeMap<u64, Vec<Detour>>,
+    /// Sites that had probes.
+    gone: BTreeMap<u64, ()>,
+    retired: Retired,
+}
+
+static PATCHER: Mutex<Option<Patcher>> = Mutex::new(None);
+
+fn patcher() -> MutexGuard<'static, Option<Patcher>> {
+    // A panic inside leaves sites half-written but consistent with `attached`: nothing better is to be had by refusing.
+    PATCHER.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Puts probes at `sites`, all or none, while all threads run.
+///
+/// The calling thread waits some microseconds, or until the last thread that was interrupted inside a site's bytes has got a CPU.
+///
+/// # Errors
+/// [`PatchError`]; then every byte is as it was.
+pub fn attach(sites: &[Site], consumers: Consumers) -> Result<Vec<Probe>, PatchError> {
+    if fork::is_child() {
+        return Err(PatchError::Child);
+    }
+    let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
+    let mut patcher = patcher();
+    let patcher = patcher.get_or_insert_default();
+    os::with_signals_open(&[libc::SIGTRAP, question], || patcher.attach(sites, consumers, question))
+}
+
+/// Takes probes away. When it returns, the program's bytes are its own again; hits that had begun may still be counted.
+///
+/// # Errors
+/// [`PatchError::Changed`] for sites that somebody else has changed since: these are left alone, all others are restored.
+/// [`PatchError::System`]; then sites may be left that still count.
+pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
+    if fork::is_child() {
+        return Err(PatchError::Child);
+    }
+    let mut patcher = patcher();
+    let patcher = patcher.get_or_insert_default();
+    os::with_signals_open(&[libc::SIGTRAP], || patcher.detach(probes))
+}
+
+impl Patcher {
+    fn attach(
+        &mut self,
+        sites: &[Site],
+        consumers: Consumers,
+        question: c_int,
+    ) -> Result<Vec<Probe>, PatchError> {
+        let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
+        let slots = slots().map_err(PatchError::system("map counters"))?;
+        let rseq =
+            rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
+        let ground = Ground { table: slots.table(), rseq };
+        for site in sites {
+            self.check(&memory, site)?;
+        }
+        for site in sites {
+            self.build(&memory, site, consumers, slots, &ground)?;
+        }
+        let mut changes = Vec::with_capacity(sites.len());
+        let mut probes = Vec::with_capacity(sites.len());
+        for site in sites {
+            // SANITY: built above.
+            let built = &self.built[&(site.address, consumers)];
+            if self.attached.insert(site.address, detours(site, built)).is_some() {
+                return Err(self.forget(sites, PatchError::Taken { at: site.address }));
+            }
+            changes.push(Change { site, enter: built.enter });
+            let hits = built.recipe.slot;
+            probes.push(Probe {
+                site: site.clone(),
+                enter: built.enter,
+                slots,
+                hits,
+                hits_before: slots.read(hits),
+            });
+        }
+        let others = threads::others().map_err(PatchError::system("list threads"));
+        let blocked = others.map(|others| threads::blocker(&others));
+        match blocked {
+            Err(error) => return Err(self.forget(sites, error)),
+            Ok(Some(tid)) => return Err(self.forget(sites, PatchError::BlocksTraps { tid })),
+            Ok(None) => {}
+        }
+        self.publish_detours();
+        let done =
+            publish::set_traps(&memory, &changes).map_err(PatchError::system("write traps")).and_then(|()| {
+                let interior = |address: u64| self.is_interior(address);
+                if sites.iter().any(|site| !site.is_single_instruction()) {
+                    threads::leave(question, interior).map_err(|unclear| match unclear {
+                        Unclear::Silent(tid) => PatchError::Silent { tid },
+                        Unclear::System(error) => {
+                            PatchError::System { what: "ask threads where they stand", error }
+                        }
+                    })?;
+                }
+                publish::set_jumps(&memory, &changes).map_err(PatchError::system("write jumps"))
+            });
+        if let Err(error) = done {
+            let all: Vec<&Site> = sites.iter().collect();
+            // What the first failure said is the reason; if this fails, too, traps stay, and lead into stubs.
+            if publish::restore(&memory, &all).is_ok() {
+                return Err(self.forget(sites, error));
+            }
+            return Err(error);
+        }
+        Ok(probes)
+    }
+
+    fn detach(&mut self, probes: &[Probe]) -> Result<(), PatchError> {
+        let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
+        let (mut sites, mut changed) = (Vec::new(), None);
+        for probe in probes {
+            let site = &probe.site;
+            // A library that was unloaded took its probes along; what lies there now is not ours.
+            let ours =
+                memory.bytes(site.address, JUMP_BYTES as u64) == publish::jump(site.address, probe.enter);
+            if self.attached.contains_key(&site.address) && ours {
+                sites.push(site);
+            } else {
+                self.attached.remove(&site.address);
+                changed = changed.or(Some(PatchError::Changed { at: site.address }));
+            }
+        }
+        publish::restore(&memory, &sites).map_err(PatchError::system("restore code"))?;
+        for site in sites {
+            self.attached.remove(&site.address);
+            self.gone.insert(site.address, ());
+        }
+        self.publish_detours();
+        changed.map_or(Ok(()), Err)
+    }
+
+    /// Whether the site is free and its bytes are what they were.
+    fn check(&self, memory: &OwnMemory, site: &Site) -> Result<(), PatchError> {
+        let at = site.address;
+        let end = at + JUMP_BYTES as u64;
+        let before = self.attached.range(..end).next_back();
+        if before.is_some_and(|(&other, _)| other + JUMP_BYTES as u64 > at) {
+            return Err(PatchError::Taken { at });
+        }
+        if memory.bytes(at, JUMP_BYTES as u64) != site.original {
+            return Err(PatchError::Changed { at });
+        }
+        Ok(())
+    }
+
+    /// Has the site's stub in place.
+    fn build(
+        &mut self,
+        memory: &OwnMemory,
+        site: &Site,
+        consumers: Consumers,
+        slots: &Slots,
+        ground: &Ground,
+    ) -> Result<(), PatchError> {
+        let at = site.address;
+        let key = (at, consumers);
+        // Another library may lie there by now: its stub is another one. The old one stays, for a thread may still be in it.
+        if self.built.get(&key).is_some_and(|built| built.original == site.original) {
+            return Ok(());
+        }
+        let recipe = Recipe { slot: slots.take(1).ok_or(PatchError::Full)? };
+        let refused = |why| PatchError::Refused { at, why };
+        // Once for its size: what is far away may be longer than what is near, so at a place that is as far as can be.
+        let unreachable = || refused(Refusal::OutOfReach { at });
+        let draft = stub::generate(site, &recipe, ground, (at & !31).wrapping_sub(1 << 30))
+            .map_err(|_| unreachable())?;
+        let room = draft.code.len() as u64 + 32;
+        let place = self.arena.take(at, room).map_err(|_| unreachable())?;
+        let stub = match stub::generate(site, &recipe, ground, place) {
+            Ok(stub) if stub.code.len() as u64 <= room => stub,
+            _ => {
+                self.arena.give(place, room);
+                return Err(refused(Refusal::OutOfReach { at }));
+            }
+        };
+        self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
+        let built = Built { recipe, enter: stub.enter, moved: stub.moved, original: site.original };
+        self.built.insert(key, built);
+        Ok(())
+    }
+
+    fn forget(&mut self, sites: &[Site], error: PatchError) -> PatchError {
+        for site in sites {
+            self.attached.remove(&site.address);
+            self.gone.insert(site.address, ());
+        }
+        self.publish_detours();
+        error
+    }
+
+    fn is_interior(&self, address: u64) -> bool {
+        let before = self.attached.range(..address).next_back();
+        before.is_some_and(|(_, detours)| {
+            detours.iter().any(|detour| detour.interior && detour.from == address)
+        })
+    }
+
+    fn publish_detours(&mut self) {
+        let gone = self.gone.keys().filter(|at| !self.attached.contains_key(at));
+        let gone = gone.map(|&from| Detour { from, to: 0, interior: false });
+        let mut all: Vec<Detour> = self.attached.values().flatten().copied().chain(gone).collect();
+        all.sort_unstable();
+        trap::publish(all, &mut self.retired);
+    }
+}
+
+fn detours(site: &Site, built: &Built) -> Vec<Detour> {
+    let inner = site.displaced.iter().zip(&built.moved).filter_map(|(instruction, &to)| {
+        let offset = instruction.ip() - site.address;
+        let interior = (1..JUMP_BYTES as u64).contains(&offset);
+        interior.then_some(Detour { from: instruction.ip(), to, interior })
+    });
+    std::iter::once(Detour { from: site.address, to: built.enter, interior: false }).chain(inner).collect()
+}

@@ -1,0 +1,65 @@
+//! Writing sites while the program runs: the order of writes and waits that no thread can trip over.
+use super::memory::OwnMemory;
+use super::os;
+use super::site::{JUMP_BYTES, Site};
+use std::io;
+
+const INT3: u8 = 0xcc;
+const JUMP: u8 = 0xe9;
+
+/// A site and where its jump leads.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    pub(super) site: &'a Site,
+    pub(super) enter: u64,
+}
+
+/// `jmp rel32` from one address to another. The arena is within reach, so the distance's upper half is its sign.
+pub(super) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
+    let distance = (to.wrapping_sub(from + JUMP_BYTES as u64) as u32).to_le_bytes();
+    [JUMP, distance[0], distance[1], distance[2], distance[3]]
+}
+
+/// First step of an attach: traps at the begins of all instructions that the jumps replace. When this returns, every
+/// core sees them.
+pub(super) fn set_traps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Result<()> {
+    for Change { site, .. } in changes {
+        memory.write(site.address, &[INT3])?;
+        for &interior in &site.interiors {
+            memory.write(site.address + u64::from(interior), &[INT3])?;
+        }
+    }
+    os::sync_cores()
+}
+
+/// Second step, when nobody stands inside: the jumps, their first bytes last.
+pub(super) fn set_jumps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Result<()> {
+    for change in changes {
+        let at = change.site.address;
+        memory.write(at + 1, &jump(at, change.enter)[1..])?;
+    }
+    os::sync_cores()?;
+    for change in changes {
+        memory.write(change.site.address, &[JUMP])?;
+    }
+    os::sync_cores()
+}
+
+/// Instead of the second step, or as a detach: the bytes that were there.
+///
+/// From a jump: a trap in its place, then the tail, then the first byte. From traps: the first bytes of instructions are put back one
+/// by one, and each is an instruction again at once.
+pub(super) fn restore(memory: &OwnMemory, sites: &[&Site]) -> io::Result<()> {
+    for site in sites {
+        memory.write(site.address, &[INT3])?;
+    }
+    os::sync_cores()?;
+    for site in sites {
+        memory.write(site.address + 1, &site.original[1..])?;
+    }
+    os::sync_cores()?;
+    for site in sites {
+        memory.write(site.address, &site.original[..1])?;
+    }
+    os::sync_cores()
+}

@@ -1,0 +1,100 @@
+//! Why a function cannot be patched, each with its sentence.
+use std::fmt;
+
+/// What stands against patching a function; the kernel's uprobe can serve it instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The symbol has no bytes.
+    Empty,
+    /// The function's bytes end before its symbol says so, or are not mapped.
+    NotThere {
+        /// The first byte that is not there.
+        at: u64,
+    },
+    /// It ends before a jump ends, and what follows is not padding.
+    TooShort {
+        /// The function's bytes.
+        bytes: u64,
+    },
+    /// Bytes that are no instruction.
+    Undecodable {
+        /// Where.
+        at: u64,
+    },
+    /// A branch of the program leads into the bytes that the jump would take.
+    JumpInto {
+        /// Where it leads.
+        to: u64,
+    },
+    /// A call whose return would come back into the jump's bytes.
+    CallInside {
+        /// The call.
+        at: u64,
+    },
+    /// An instruction that does something else from another place.
+    Unmovable {
+        /// Where.
+        at: u64,
+    },
+    /// A breakpoint that is there already, a debugger's or the kernel's.
+    TrapInside {
+        /// Where.
+        at: u64,
+    },
+    /// No room for a stub within 2 GiB of the site and of the data that its instructions use.
+    OutOfReach {
+        /// The site.
+        at: u64,
+    },
+}
+
+impl Refusal {
+    /// One word for tables and JSON.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Refusal::Empty => "empty",
+            Refusal::NotThere { .. } => "not-there",
+            Refusal::TooShort { .. } => "too-short",
+            Refusal::Undecodable { .. } => "undecodable",
+            Refusal::JumpInto { .. } => "jump-into",
+            Refusal::CallInside { .. } => "call-inside",
+            Refusal::Unmovable { .. } => "unmovable",
+            Refusal::TrapInside { .. } => "trap-inside",
+            Refusal::OutOfReach { .. } => "out-of-reach",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Empty => write!(f, "its symbol has no bytes"),
+            Refusal::NotThere { at } => write!(f, "its bytes end at {at:#x}, before its symbol says so"),
+            Refusal::TooShort { bytes } => {
+                write!(f, "it has {bytes} bytes and no padding behind them, a jump needs five")
+            }
+            Refusal::Undecodable { at } => write!(f, "the bytes at {at:#x} are no instruction"),
+            Refusal::JumpInto { to } => {
+                write!(f, "the program jumps to {to:#x}, into the five bytes that would be replaced")
+            }
+            Refusal::CallInside { at } => {
+                write!(f, "the call at {at:#x} would return into the five bytes that would be replaced")
+            }
+            Refusal::Unmovable { at } => {
+                write!(f, "the instruction at {at:#x} does not work from another place")
+            }
+            Refusal::TrapInside { at } => {
+                write!(
+                    f,
+                    "there is a breakpoint at {at:#x} already; end the debugger or the kernel's probe there"
+                )
+            }
+            Refusal::OutOfReach { at } => {
+                write!(f, "there is no free memory within 2 GiB of {at:#x} for the probe's code")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,240 @@
+//! A site: the bytes of a function that a jump replaces, and the instructions that these bytes were.
+use super::flow::{Flow, first_in};
+use super::memory::Memory;
+use super::refusal::Refusal;
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+/// The bytes of `jmp rel32`.
+pub(super) const JUMP_BYTES: usize = 5;
+/// No x86-64 function is looked at beyond this: a symbol's size is a claim of a file.
+const LONGEST_FUNCTION_BYTES: u64 = 4 << 20;
+
+/// A function as its symbol describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Its first byte.
+    pub start: u64,
+    /// Its bytes, as the symbol says; 0 is refused.
+    pub bytes: u64,
+    /// Where the next function (or the end of the section) begins. What lies between is padding that a jump may use, if it looks
+    /// like padding; `start + bytes` if nothing is known.
+    pub next: u64,
+}
+
+/// What is known beyond the function itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings<'a> {
+    /// Targets of branches that lie elsewhere in the module, sorted: the cold parts of functions jump back into them.
+    pub targets: &'a [u64],
+}
+
+/// Where and how a function is to be patched: the result of [`plan`].
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The first byte that is replaced: the function's first instruction, or the one after `endbr64`, which stays.
+    pub address: u64,
+    /// The function's first byte.
+    pub function: u64,
+    /// The bytes that were there.
+    pub(super) original: [u8; JUMP_BYTES],
+    /// The instructions that move into the stub, as they were decoded.
+    pub(super) displaced: Vec<Instruction>,
+    /// Distances from `address`, 1 to 4, at which instructions begin that the jump overwrites. Threads may stand there.
+    pub(super) interiors: Vec<u8>,
+}
+
+impl Site {
+    /// Whether the jump replaces one instruction only, so that no thread can stand inside its bytes.
+    pub fn is_single_instruction(&self) -> bool {
+        self.interiors.is_empty()
+    }
+
+    /// The bytes that a patch changes and that a detach puts back, from [`Site::address`] on.
+    pub fn original(&self) -> &[u8] {
+        &self.original
+    }
+
+    /// Where the program goes on after the displaced instructions.
+    pub(super) fn resume(&self) -> u64 {
+        self.displaced.last().map_or(self.address, Instruction::next_ip)
+    }
+}
+
+/// Decides how `function` can be probed, without changing anything.
+///
+/// Tries the instruction after a leading `endbr64` first, so that the mark stays where indirect calls look for it, then the first.
+///
+/// # Errors
+/// The [`Refusal`] says what stands against it; then the kernel's uprobe has to serve this function.
+pub fn plan(
+    memory: &dyn Memory,
+    function: &Function,
+    surroundings: &Surroundings<'_>,
+) -> Result<Site, Refusal> {
+    if function.bytes == 0 {
+        return Err(Refusal::Empty);
+    }
+    let bytes = function.bytes.min(LONGEST_FUNCTION_BYTES);
+    let code = memory.bytes(function.start, bytes);
+    if (code.len() as u64) < bytes {
+        return Err(Refusal::NotThere { at: function.start + code.len() as u64 });
+    }
+    let gap = function.next.saturating_sub(function.start + bytes).min(16);
+    let padding = memory.bytes(function.start + bytes, gap);
+    let flow = Flow::of(&code, function.start);
+    let attempt = Attempt { memory, function, surroundings, flow: &flow, code: &code, padding: &padding };
+    let mut refusal = None;
+    let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
+    // A loop back to behind the mark would be counted at each turn: then the site is the mark itself.
+    if marked && code.len() > 4 && !attempt.is_target(function.start + 4) {
+        match attempt.at(4) {
+            Ok(site) => return Ok(site),
+            Err(why) => refusal = Some(why),
+        }
+    }
+    attempt.at(0).map_err(|why| refusal.unwrap_or(why))
+}
+
+struct Attempt<'a> {
+    memory: &'a dyn Memory,
+    function: &'a Function,
+    surroundings: &'a Surroundings<'a>,
+    flow: &'a Flow,
+    code: &'a [u8],
+    padding: &'a [u8],
+}
+
+impl Attempt<'_> {
+    fn is_target(&self, address: u64) -> bool {
+        self.flow.target_in(address, address + 1).is_some()
+            || first_in(self.surroundings.targets, address, address + 1).is_some()
+    }
+
+    fn at(&self, offset: usize) -> Result<Site, Refusal> {
+        let address = self.function.start + offset as u64;
+        let mut decoder = Decoder::with_ip(64, &self.code[offset..], address, DecoderOptions::NONE);
+        let mut displaced: Vec<Instruction> = Vec::new();
+        let mut covered = 0;
+        while covered < JUMP_BYTES {
+            if !decoder.can_decode() {
+                self.rest_is_padding(displaced.last(), offset + covered, JUMP_BYTES - covered)?;
+                break;
+            }
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                return Err(Refusal::Undecodable { at: instruction.ip() });
+            }
+            movable(&instruction)?;
+            if let Some(call) = displaced.last().filter(|last| is_call(last)) {
+                // It would come back into the middle of the jump.
+                return Err(Refusal::CallInside { at: call.ip() });
+            }
+            covered += instruction.len();
+            displaced.push(instruction);
+        }
+        let end = address + covered.max(JUMP_BYTES) as u64;
+        let inside = (address + 1, end);
+        if let Some(to) = self
+            .flow
+            .target_in(inside.0, inside.1)
+            .or_else(|| first_in(self.surroundings.targets, inside.0, inside.1))
+        {
+            return Err(Refusal::JumpInto { to });
+        }
+        let whole = (self.function.start, self.function.start + self.code.len() as u64);
+        if let Some(to) = self.flow.table_into(self.memory, whole, inside.0, inside.1) {
+            return Err(Refusal::JumpInto { to });
+        }
+        let interiors = displaced.iter().map(|instruction| instruction.ip() - address);
+        let interiors = interiors.filter(|at| (1..JUMP_BYTES as u64).contains(at)).map(|at| at as u8);
+        let interiors = interiors.collect();
+        let mut original = [0; JUMP_BYTES];
+        for (at, byte) in original.iter_mut().enumerate() {
+            let at = offset + at;
+            // SANITY: rest_is_padding() saw that the padding has the bytes that the code lacks.
+            *byte = if at < self.code.len() { self.code[at] } else { self.padding[at - self.code.len()] };
+        }
+        Ok(Site { address, function: self.function.start, original, displaced, interiors })
+    }
+
+    /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie there.
+    fn rest_is_padding(
+        &self,
+        last: Option<&Instruction>,
+        begin: usize,
+        needed: usize,
+    ) -> Result<(), Refusal> {
+        let too_short = Refusal::TooShort { bytes: self.function.bytes };
+        let ends = last.is_some_and(|last| {
+            matches!(
+                last.flow_control(),
+                FlowControl::Return
+                    | FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+                    | FlowControl::Exception
+            )
+        });
+        if !ends || begin != self.code.len() || self.padding.len() < needed {
+            return Err(too_short);
+        }
+        let mut decoder = Decoder::with_ip(64, self.padding, 0, DecoderOptions::NONE);
+        let mut covered = 0;
+        while covered < needed {
+            let instruction = decoder.decode();
+            let fills = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
+                || is_two_byte_nop(&instruction);
+            if !fills {
+                return Err(too_short);
+            }
+            covered += instruction.len();
+        }
+        Ok(())
+    }
+}
+
+/// `xchg ax, ax`: how assemblers fill two bytes.
+fn is_two_byte_nop(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Nopw
+}
+
+pub(super) fn is_call(instruction: &Instruction) -> bool {
+    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// Whether an instruction does the same from another place.
+fn movable(instruction: &Instruction) -> Result<(), Refusal> {
+    let at = instruction.ip();
+    match instruction.flow_control() {
+        FlowControl::Next
+        | FlowControl::Return
+        | FlowControl::Exception
+        | FlowControl::UnconditionalBranch
+        | FlowControl::ConditionalBranch
+        | FlowControl::IndirectBranch => {}
+        FlowControl::Call | FlowControl::IndirectCall => {
+            // `syscall` and its kin are calls for the decoder: the kernel restarts them at their own address.
+            let of_program =
+                matches!(instruction.op0_kind(), OpKind::NearBranch64 | OpKind::Memory | OpKind::Register);
+            // The stub pushes the return address first, which `call rsp` would see.
+            if !of_program || instruction.op0_register() == Register::RSP {
+                return Err(Refusal::Unmovable { at });
+            }
+        }
+        FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => {
+            return Err(Refusal::TrapInside { at });
+        }
+        _ => return Err(Refusal::Unmovable { at }),
+    }
+    // A far jump or return leaves this kind of code.
+    let far = matches!(instruction.op0_kind(), OpKind::FarBranch16 | OpKind::FarBranch32)
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Retf
+                | Mnemonic::Iret
+                | Mnemonic::Iretd
+                | Mnemonic::Iretq
+                | Mnemonic::Syscall
+                | Mnemonic::Sysenter
+        );
+    if far { Err(Refusal::Unmovable { at }) } else { Ok(()) }
+}

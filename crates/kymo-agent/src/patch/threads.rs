@@ -1,0 +1,136 @@
+//! That no thread stands inside the bytes of a patch, without stopping any.
+//!
+//! When this is asked, traps stand at the begins of all instructions of the site, so no thread comes in any more. One that was
+//! inside already is in one of three states:
+//! - it runs: then its next instruction is a trap, and it is sent to the stub (`trap.rs`);
+//! - it waits in a system call: its address is known from `/proc`, and no site contains a system call;
+//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose handler moves it.
+//!
+//! Threads that wait are not signalled, so no call of the program fails with "interrupted" because of a probe, but where a thread goes to sleep
+//! between the look and the signal: then calls that the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
+use super::os;
+use super::trap;
+use std::ffi::c_int;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long a thread that is ready to run may take until it has answered.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a thread is looked at before it is asked: most are asleep at the second look.
+const LOOKS: usize = 3;
+
+/// Why it is not known that no thread stands inside.
+#[derive(Debug)]
+pub(super) enum Unclear {
+    /// This thread did not answer.
+    Silent(i32),
+    /// /proc or signals do not work.
+    System(io::Error),
+}
+
+impl From<io::Error> for Unclear {
+    fn from(error: io::Error) -> Unclear {
+        Unclear::System(error)
+    }
+}
+
+/// The numbers of this process's threads but the calling one.
+pub(super) fn others() -> io::Result<Vec<i32>> {
+    let own = os::own_tid();
+    let tids = std::fs::read_dir("/proc/self/task")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&tid| tid != own);
+    Ok(tids.collect())
+}
+
+/// Where a thread is in the program, if it waits in the kernel.
+fn waits_at(tid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?;
+    let address = text.trim_end().rsplit(' ').next()?.strip_prefix("0x")?;
+    u64::from_str_radix(address, 16).ok()
+}
+
+fn is_gone(tid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return true };
+    // A first thread that has ended stays a zombie until the process ends.
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
+}
+
+/// Whether a thread has blocked traps, and whether that may be for a moment only: in a signal's handler, ours among them, which an
+/// interrupted thread has not left yet, or because the C library makes or ends a thread. It blocks its own two signals, too, which
+/// programs cannot.
+fn blocks_traps(tid: i32) -> (bool, bool) {
+    const OWN: u64 = 0b11 << 31;
+    let mask = || {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let mask = mask().unwrap_or(0);
+    (mask & 1 << (libc::SIGTRAP - 1) != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
+}
+
+/// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process there.
+pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
+    let begin = Instant::now();
+    tids.iter().copied().find(|&tid| {
+        loop {
+            let (blocks, passing) = blocks_traps(tid);
+            let patience = if passing { PATIENCE } else { Duration::from_millis(5) };
+            if !blocks || begin.elapsed() > patience {
+                return blocks;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    })
+}
+
+/// Returns when no other thread stands at an address for which `inside` holds.
+///
+/// # Errors
+/// [`Unclear`] after two seconds.
+pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
+    let mut left = others()?;
+    for look in 0..LOOKS {
+        left.retain(|&tid| waits_at(tid).is_none_or(&inside));
+        if left.is_empty() {
+            return Ok(());
+        }
+        if look + 1 < LOOKS {
+            std::thread::yield_now();
+        }
+    }
+    let round = trap::new_round();
+    let mut asked = Vec::new();
+    for tid in left {
+        match os::signal(tid, question, round) {
+            Ok(()) => asked.push(tid),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            // Its queue of signals is full: it is looked at until it sleeps elsewhere or is gone.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => asked.push(tid),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let begin = Instant::now();
+    let mut pause = Duration::from_micros(20);
+    while trap::answers() < asked.len() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+        if pause >= Duration::from_millis(1) {
+            let count = trap::answers();
+            let open: Vec<i32> = asked
+                .iter()
+                .copied()
+                .filter(|&tid| !is_gone(tid) && waits_at(tid).is_none_or(&inside))
+                .collect();
+            // Answers have no names: as soon as no thread is left that could stand inside, the rest is not waited for.
+            if open.is_empty() || count >= asked.len() {
+                return Ok(());
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(Unclear::Silent(open[0]));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! What threads find that run into a patch while it is put in place: the handler of traps.
+//!
+//! A thread that executes the `int3` at a site's begin, or at one of the instructions that the jump is about to replace, is sent to
+//! the stub or to the moved copy of that instruction. Traps that are not ours go to whoever handled them before.
+//!
+//! # Safety
+//! Everything here runs in a signal handler of any thread at any moment: it takes no lock, allocates nothing, and calls
+//! nothing of any library, for those functions may be the ones that are being patched.
+#![allow(unsafe_code)]
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+/// Where a thread goes that stands at an address of a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Detour {
+    /// The address of a site, or of an instruction inside a site's bytes.
+    pub(super) from: u64,
+    /// In the stub; 0: the patch is gone, the instruction at `from` is the program's again.
+    pub(super) to: u64,
+    /// Whether `from` is inside a site: then a thread that merely stands there moves, too.
+    pub(super) interior: bool,
+}
+
+/// All detours, sorted; null before the first.
+static DETOURS: AtomicPtr<Vec<Detour>> = AtomicPtr::new(ptr::null_mut());
+/// Handlers that may be reading a table of detours.
+static READERS: AtomicUsize = AtomicUsize::new(0);
+/// Threads that answered the current round of questions, and its number.
+static ANSWERS: AtomicUsize = AtomicUsize::new(0);
+static ROUND: AtomicUsize = AtomicUsize::new(0);
+/// The signal by which threads are asked; 0 before the first question.
+static QUESTION: AtomicI32 = AtomicI32::new(0);
+
+/// Who handled SIGTRAP before us.
+struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
+// SAFETY: written once, before BEFORE_KNOWN is set; read only after that.
+unsafe impl Sync for Before {}
+static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
+static BEFORE_KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Tables that were replaced and that a handler may still read.
+#[derive(Debug, Default)]
+pub(super) struct Retired(Vec<*mut Vec<Detour>>);
+
+// SAFETY: the pointers are of boxes that nobody else frees.
+unsafe impl Send for Retired {}
+
+/// Makes `detours` (sorted) the ones that traps follow.
+pub(super) fn publish(detours: Vec<Detour>, retired: &mut Retired) {
+    debug_assert!(detours.is_sorted());
+    let table = Box::into_raw(Box::new(detours));
+    // SeqCst: with the SeqCst of READERS in find(): either the handler sees the new table, or we see the handler.
+    let old = DETOURS.swap(table, Ordering::SeqCst);
+    if !old.is_null() {
+        retired.0.push(old);
+    }
+    // SeqCst: as above.
+    if READERS.load(Ordering::SeqCst) == 0 {
+        for table in retired.0.drain(..) {
+            // SAFETY: from Box::into_raw above, replaced before; a handler that begins now finds a newer one.
+            drop(unsafe { Box::from_raw(table) });
+        }
+    }
+}
+
+fn find(from: u64) -> Option<Detour> {
+    // SeqCst: see publish().
+    READERS.fetch_add(1, Ordering::SeqCst);
+    // SeqCst: see publish().
+    let table = DETOURS.load(Ordering::SeqCst);
+    let mut found = None;
+    if !table.is_null() {
+        // SAFETY: published whole; not freed while READERS counts us.
+        let table: &[Detour] = unsafe { &*table };
+        // By hand, so that nothing is called.
+        let (mut low, mut high) = (0, table.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if table[middle].from < from {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        if low < table.len() && table[low].from == from {
+            found = Some(table[low]);
+        }
+    }
+    // SeqCst: see publish().
+    READERS.fetch_sub(1, Ordering::SeqCst);
+    found
+}
+
+extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    /// `int3` comes with this code; a debugger's step or a `kill` with another.
+    const SI_KERNEL: c_int = 0x80;
+    const INT3: u8 = 0xcc;
+    let ucontext: *mut libc::ucontext_t = context.cast();
+    // SAFETY: the kernel gives a valid context to a handler with SA_SIGINFO.
+    let ip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    // SAFETY: likewise its siginfo_t.
+    let code = unsafe { (*info).si_code };
+    if code == SI_KERNEL {
+        let at = (*ip as u64).wrapping_sub(1);
+        if let Some(detour) = find(at) {
+            if detour.to != 0 {
+                *ip = detour.to as i64;
+                return;
+            }
+            // SAFETY: the thread has just executed the byte there.
+            let byte = unsafe { (at as *const u8).read_volatile() };
+            if byte != INT3 {
+                // The patch went away between the trap and here.
+                *ip = at as i64;
+                return;
+            }
+        }
+    }
+    hand_on(signal, info, context);
+}
+
+/// A trap that is not ours: what would have happened without us.
+#[cold]
+fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // Acquire: pairs with the Release in install(), after which BEFORE is whole.
+    if !BEFORE_KNOWN.load(Ordering::Acquire) {
+        return;
+    }
+    let before: *const libc::sigaction = BEFORE.0.get().cast();
+    // SAFETY: written before BEFORE_KNOWN was set, and never again.
+    let before = unsafe { &*before };
+    match before.sa_sigaction {
+        // A trap that a program ignores ends it all the same; one that was sent by `kill` does not.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: siginfo_t is valid in a handler.
+            let sent = unsafe { (*info).si_code } <= 0;
+            if before.sa_sigaction == libc::SIG_IGN && sent {
+                return;
+            }
+            // SAFETY: puts the action back that was there.
+            unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+            if before.sa_sigaction == libc::SIG_IGN {
+                // SAFETY: the default action.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            // Delivered as soon as the handler returns and the mask is the thread's again.
+            // SAFETY: a number.
+            unsafe { libc::raise(signal) };
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: the program registered it with this type.
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: the program registered it with this type.
+            let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: valid in a handler with SA_SIGINFO.
+    let code = unsafe { (*info).si_code };
+    if code != libc::SI_QUEUE {
+        return;
+    }
+    // SAFETY: valid in a handler with SA_SIGINFO.
+    let info = unsafe { &*info };
+    // SAFETY: a queued signal has a value.
+    let round = unsafe { info.si_value() }.sival_ptr as usize;
+    let ucontext: *mut libc::ucontext_t = context.cast();
+    // SAFETY: valid in a handler with SA_SIGINFO.
+    let ip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    if let Some(detour) = find(*ip as u64).filter(|detour| detour.interior && detour.to != 0) {
+        *ip = detour.to as i64;
+    }
+    // Acquire: pairs with the Release in new_round().
+    if ROUND.load(Ordering::Acquire) == round {
+        // Release: pairs with the Acquire in answers(): this thread has moved.
+        ANSWERS.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn handle(
+    signal: c_int,
+    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
+    flags: c_int,
+) -> io::Result<libc::sigaction> {
+    // SAFETY: all zeros are a valid action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    // On the signal stack where a thread has one: its own may be a small one of a coroutine.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | flags;
+    // SAFETY: our own set. No other handler runs meanwhile, so none finds a probe there.
+    unsafe { libc::sigfillset(&mut action.sa_mask) };
+    // SAFETY: all zeros are a valid action.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: two actions of ours; the handler stays for good.
+    let done = unsafe { libc::sigaction(signal, &action, &mut before) };
+    if done == 0 { Ok(before) } else { Err(io::Error::last_os_error()) }
+}
+
+fn current(signal: c_int) -> io::Result<libc::sigaction> {
+    // SAFETY: all zeros are a valid action.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only asks.
+    let done = unsafe { libc::sigaction(signal, ptr::null(), &mut now) };
+    if done == 0 { Ok(now) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Handles traps, if that is not so already: a program may have put its own handler in the place of ours.
+pub(super) fn install() -> io::Result<()> {
+    let ours = on_trap as *const () as usize;
+    let now = current(libc::SIGTRAP)?;
+    if now.sa_sigaction == ours {
+        return Ok(());
+    }
+    // Relaxed: only this function, under the patcher's lock, sets it.
+    if !BEFORE_KNOWN.load(Ordering::Relaxed) {
+        // SAFETY: nobody reads it before BEFORE_KNOWN.
+        unsafe { (*BEFORE.0.get()).write(now) };
+        // Release: pairs with the Acquire in hand_on().
+        BEFORE_KNOWN.store(true, Ordering::Release);
+    }
+    handle(libc::SIGTRAP, on_trap, 0).map(|_| ())
+}
+
+/// The signal by which threads are asked where they stand: a real-time signal that the program does not use.
+pub(super) fn question() -> io::Result<c_int> {
+    // Relaxed: only this function, under the patcher's lock, sets it.
+    let known = QUESTION.load(Ordering::Relaxed);
+    let ours = on_question as *const () as usize;
+    if known != 0 && current(known)?.sa_sigaction == ours {
+        return Ok(known);
+    }
+    // Programs that take real-time signals count from the first up or from the last down: begin between.
+    let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
+    let middle = first + (last - first) / 2;
+    for signal in (middle..=last).chain(first..middle) {
+        if current(signal)?.sa_sigaction == libc::SIG_DFL {
+            // Calls that wait go on by themselves where the kernel can do that.
+            handle(signal, on_question, libc::SA_RESTART)?;
+            QUESTION.store(signal, Ordering::Relaxed);
+            return Ok(signal);
+        }
+    }
+    Err(io::Error::other("the program uses all real-time signals"))
+}
+
+/// Begins a round of questions: earlier answers that come late do not count.
+pub(super) fn new_round() -> usize {
+    ANSWERS.store(0, Ordering::Relaxed);
+    // Release: pairs with the Acquire in on_question(): who sees the round counts from 0.
+    ROUND.fetch_add(1, Ordering::Release) + 1
+}
+
+/// How many threads have answered in this round.
+pub(super) fn answers() -> usize {
+    // Acquire: pairs with the Release in on_question().
+    ANSWERS.load(Ordering::Acquire)
+}

@@ -1,0 +1,196 @@
+//! Probes in functions of all shapes, and under running threads.
+use super::library::Library;
+use kymo_agent::patch::{Consumers, PatchError, Probe, Refusal, Site, attach, detach};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Tests share one library, so one at a time has probes in it.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn shapes(test: &str) -> Option<Library> {
+    Library::of(test, "shapes.S", &["-nostdlib", "-Wl,-Bsymbolic"])
+}
+
+fn put(sites: &[Site]) -> Vec<Probe> {
+    attach(sites, Consumers::Count).expect("attached")
+}
+
+/// Those that return their argument plus one.
+const PLUS_ONE: [&str; 20] = [
+    "nop_first",
+    "push_first",
+    "long_first",
+    "marked",
+    "data_first",
+    "address_first",
+    "call_first",
+    "call_second",
+    "call_memory_first",
+    "call_register",
+    "call_short",
+    "call_stack",
+    "jump_first",
+    "jump_short_first",
+    "branch_first",
+    "count_branch_first",
+    "table_jump",
+    "helper",
+    "red_zone",
+    "nop_first",
+];
+
+/// Checks, for each shape of a function's begin, that it does the same with a probe, that all calls are counted, and that its bytes
+/// come back.
+#[test]
+fn all_shapes_are_counted() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::all_shapes_are_counted") else { return };
+    let helper = library.function("helper") as usize as u64;
+    for name in PLUS_ONE {
+        let site = library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let function = library.function(name);
+        let probes = put(&[site]);
+        for n in 0..100 {
+            assert_eq!(function(n, helper), n as u32 + 1, "{name}");
+        }
+        // `helper` is called by others and by itself; here only by itself.
+        assert_eq!(probes[0].hits(), 100, "{name}");
+        detach(&probes).expect("detached");
+        library.assert_untouched();
+        assert_eq!(function(7, helper), 8, "{name}");
+        assert_eq!(probes[0].hits(), 100, "{name}");
+    }
+}
+
+/// Checks that a loop through a function's first instruction is a hit each time, wherever the branch is.
+#[test]
+fn loops_through_the_begin_are_hits() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::loops_through_the_begin_are_hits") else { return };
+    for name in ["loop_to_begin", "tight_loop"] {
+        let site = library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let probes = put(&[site]);
+        assert_eq!(library.function(name)(10, 0), 0);
+        assert_eq!(probes[0].hits(), 10, "{name}");
+        detach(&probes).expect("detached");
+    }
+    library.assert_untouched();
+}
+
+/// Checks that functions of a few bytes with padding behind them are served.
+#[test]
+fn the_shortest_functions_are_counted() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::the_shortest_functions_are_counted") else { return };
+    for name in ["only_return", "marked_short", "right_behind"] {
+        let site = library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let probes = put(&[site]);
+        for n in 0..50 {
+            library.function(name)(n, 0);
+        }
+        assert_eq!(probes[0].hits(), 50, "{name}");
+        detach(&probes).expect("detached");
+    }
+    library.assert_untouched();
+}
+
+/// Checks that flags, registers and what lies below the stack pointer are as they were.
+#[test]
+fn a_hit_changes_nothing() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::a_hit_changes_nothing") else { return };
+    let site = |name| library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
+    let probes = put(&[site("reads_carry"), site("only_nops"), site("red_middle")]);
+    let carry = library.function("calls_with_carry");
+    assert_eq!((carry(0, 0), carry(1, 0), carry(2, 0)), (0, 1, 1));
+    assert_eq!(library.function("keeps_registers")(0, 0), 0);
+    assert_eq!(library.function("red_zone")(41, 0), 42);
+    let hits: Vec<u64> = probes.iter().map(Probe::hits).collect();
+    assert_eq!(hits, [3, 1, 1]);
+    detach(&probes).expect("detached");
+    library.assert_untouched();
+}
+
+/// Checks that what cannot be patched is refused with its reason.
+#[test]
+fn what_cannot_be_patched_is_refused() {
+    let Some(library) = shapes("probes::what_cannot_be_patched_is_refused") else { return };
+    let why = |name| library.plan(name).map(|site| site.address).expect_err(name);
+    assert!(matches!(why("jumped_into"), Refusal::JumpInto { .. }), "{}", why("jumped_into"));
+    assert!(matches!(why("table_into"), Refusal::JumpInto { .. }), "{}", why("table_into"));
+    assert!(matches!(why("call_inside"), Refusal::CallInside { .. }), "{}", why("call_inside"));
+    assert_eq!(why("too_short"), Refusal::TooShort { bytes: 1 });
+    assert!(matches!(why("system_call"), Refusal::Unmovable { .. }), "{}", why("system_call"));
+    assert!(matches!(why("breakpoint"), Refusal::TrapInside { .. }), "{}", why("breakpoint"));
+}
+
+/// Checks that a second probe in the same bytes, and bytes that changed since the plan, are refused, and leave everything as it was.
+#[test]
+fn a_site_has_one_patch() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::a_site_has_one_patch") else { return };
+    let (first, other) =
+        (library.plan("nop_first").expect("a plan"), library.plan("push_first").expect("a plan"));
+    let probes = put(std::slice::from_ref(&first));
+    let again = attach(&[other.clone(), first.clone()], Consumers::Count).map(|_| ());
+    assert!(matches!(again, Err(PatchError::Taken { .. })), "{again:?}");
+    let twice = attach(&[other.clone(), other], Consumers::Count).map(|_| ());
+    assert!(matches!(twice, Err(PatchError::Taken { .. })), "{twice:?}");
+    detach(&probes).expect("detached");
+    let detached_twice = detach(&probes);
+    assert!(matches!(detached_twice, Err(PatchError::Changed { .. })), "{detached_twice:?}");
+    library.assert_untouched();
+}
+
+/// Checks, with two threads that call, that no hit of a probe is lost or doubled while other probes come and go thousands of times, and
+/// that the program computes the same.
+#[test]
+fn probes_come_and_go_under_running_threads() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::probes_come_and_go_under_running_threads") else { return };
+    let helper = library.function("helper") as usize as u64;
+    let steady = put(&[library.plan("long_first").expect("a plan")]);
+    let names = &PLUS_ONE[..19];
+    let passing: Vec<Site> = names
+        .iter()
+        .filter(|name| **name != "long_first")
+        .map(|name| library.plan(name).expect("a plan"))
+        .collect();
+    let (ends, calls, wrong) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let functions: Vec<_> = names.iter().map(|name| library.function(name)).collect();
+                let mut n = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    for function in &functions {
+                        n += 1;
+                        if function(n, helper) != n as u32 + 1 {
+                            wrong.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let begin = Instant::now();
+        let mut rounds = 0;
+        while rounds < 3000 && begin.elapsed() < Duration::from_secs(5) {
+            let some = &passing[rounds % passing.len()..(rounds % passing.len() + 3).min(passing.len())];
+            let probes = put(some);
+            detach(&probes).expect("detached");
+            rounds += 1;
+        }
+        ends.store(true, Ordering::Relaxed);
+        assert!(rounds > 10, "{rounds} rounds");
+        eprintln!("{rounds} rounds in {:?}", begin.elapsed());
+    });
+    assert_eq!(wrong.into_inner(), 0);
+    assert_eq!(steady[0].hits(), calls.into_inner());
+    detach(&steady).expect("detached");
+    library.assert_untouched();
+}
