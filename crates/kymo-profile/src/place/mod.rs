@@ -32,14 +32,20 @@
 //! - **I3** No memory is read unless the expression follows a pointer.
 
 mod access;
+mod debug;
 mod error;
+mod field;
 mod module;
 mod near;
 mod request;
 mod resolve;
+mod scan;
+mod steps;
 mod symbol;
 mod syntax;
+mod types;
 mod value;
+mod variable;
 mod watch;
 
 pub use access::{AccessSite, access_site, accessing_instruction};

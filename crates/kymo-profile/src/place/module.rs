@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use super::debug::DebugInfo;
 use super::error::ResolveError;
 use super::symbol::Symbols;
 use crate::symbols::SymbolOptions;
@@ -25,6 +26,7 @@ pub struct ModuleFile {
     build_id: Option<Vec<u8>>,
     companions: OnceLock<Companions>,
     symbols: OnceLock<Symbols>,
+    debug: OnceLock<Option<DebugInfo>>,
 }
 
 /// The files beside the module's own.
@@ -78,6 +80,7 @@ impl ModuleFile {
             build_id,
             companions: OnceLock::new(),
             symbols: OnceLock::new(),
+            debug: OnceLock::new(),
         }
     }
 
@@ -133,6 +136,11 @@ impl ModuleFile {
             };
             Symbols::read(full.map(|elf| &**elf), &self.own)
         })
+    }
+
+    /// The debug information, read now if this is the first question.
+    pub(super) fn debug_info(&self) -> Option<&DebugInfo> {
+        self.debug.get_or_init(|| self.debug_file().map(|elf| DebugInfo::read(elf))).as_ref()
     }
 
     /// Debug files that are there and were not taken, and why.

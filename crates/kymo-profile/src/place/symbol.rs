@@ -2,6 +2,7 @@
 //!
 //! The symbol tables of the reports keep one of several aliases, as perf does; here every name counts.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memmem;
@@ -11,6 +12,7 @@ use crate::symbols::demangle;
 use crate::symbols::elf::{self, ElfFile};
 use crate::symbols::elf_symbols::{self, Symbol};
 
+const STT_FILE: u8 = 4;
 const STT_COMMON: u8 = 5;
 const STT_TLS: u8 = 6;
 /// Names beyond this length are compared up to it.
@@ -35,6 +37,8 @@ struct Entry {
     table: u8,
     kind: Kind,
     global: bool,
+    /// The name of the file that a local symbol is of.
+    file: u32,
 }
 
 /// A symbol that was found.
@@ -46,6 +50,8 @@ pub(super) struct Found {
     pub(super) size: u64,
     pub(super) kind: Kind,
     pub(super) global: bool,
+    /// The source file of a local symbol, without folders.
+    pub(super) file: Option<String>,
 }
 
 /// All named and defined symbols of a module.
@@ -75,8 +81,14 @@ impl Symbols {
     fn add(&mut self, elf: &ElfFile, section: &elf::Section, table: u8) {
         let strings = elf.sections.get(section.link as usize).and_then(|section| elf.read_section(section));
         let (Some(strings), Some(bytes)) = (strings, elf.read_section(section)) else { return };
+        let mut file = 0;
         for bytes in bytes.chunks_exact(if elf.is_64 { 24 } else { 16 }).skip(1) {
             let symbol = Symbol::parse(elf.is_64, bytes);
+            // Local symbols follow the name of their file.
+            if symbol.kind() == STT_FILE {
+                file = symbol.name;
+                continue;
+            }
             let kind = match symbol.kind() {
                 elf_symbols::STT_FUNC | elf_symbols::STT_GNU_IFUNC => Kind::Code,
                 elf_symbols::STT_OBJECT | elf_symbols::STT_NOTYPE | STT_COMMON => Kind::Data,
@@ -93,6 +105,7 @@ impl Symbols {
                 table,
                 kind,
                 global: symbol.info >> 4 != 0,
+                file: if symbol.info >> 4 == 0 { file } else { 0 },
             });
         }
         self.strings[usize::from(table)] = strings;
@@ -103,10 +116,19 @@ impl Symbols {
         self.entries.is_empty()
     }
 
-    fn raw(&self, entry: &Entry) -> &[u8] {
-        let rest = self.strings[usize::from(entry.table)].get(entry.name as usize..).unwrap_or(&[]);
+    fn string(&self, table: u8, at: u32) -> &[u8] {
+        let rest = self.strings[usize::from(table)].get(at as usize..).unwrap_or(&[]);
         let rest = &rest[..rest.len().min(LONGEST_NAME)];
-        let name = &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())];
+        &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
+    }
+
+    fn file_of(&self, entry: &Entry) -> Option<String> {
+        let name = self.string(entry.table, entry.file);
+        (entry.file != 0 && !name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+    }
+
+    fn raw(&self, entry: &Entry) -> &[u8] {
+        let name = self.string(entry.table, entry.name);
         // A version (`environ@@GLIBC_2.2.5`) is no part of the name, but `name@plt` is.
         match memchr::memchr(b'@', name) {
             Some(at) if at > 0 && !name.ends_with(b"@plt") => &name[..at],
@@ -122,38 +144,51 @@ impl Symbols {
             size: entry.size,
             kind: entry.kind,
             global: entry.global,
+            file: self.file_of(entry),
         }
     }
 
-    /// The symbols that `path` names, one per address.
+    /// The symbols that `path` names, one per address; of one source file if one is given.
     ///
-    /// A name as the linker knows it comes before a readable one, and a whole path before the end of one
+    /// Exactly: the name as the linker or the language spells it in full. Else the end of such a path
     /// (`module::STATIC` of `crate::module::STATIC`).
-    pub(super) fn named(&self, path: &str) -> Vec<Found> {
-        let as_linked: Vec<&Entry> =
-            self.entries.iter().filter(|entry| self.raw(entry) == path.as_bytes()).collect();
-        if !as_linked.is_empty() {
-            return self.distinct(as_linked);
+    pub(super) fn named(&self, path: &str, file: Option<&str>, exactly: bool) -> Vec<Found> {
+        let is_of_file = |entry: &&Entry| match file {
+            // Symbol tables have files without folders.
+            Some(file) => {
+                self.file_of(entry).is_some_and(|name| file == name || file.ends_with(&format!("/{name}")))
+            }
+            None => true,
+        };
+        if exactly {
+            let as_linked = |entry: &&Entry| self.raw(entry) == path.as_bytes();
+            let found: Vec<&Entry> = self.entries.iter().filter(as_linked).filter(is_of_file).collect();
+            if !found.is_empty() {
+                return self.distinct(found);
+            }
         }
         // A mangled name has the letters of the last segment in it, so few have to be made readable.
         let word: &str = near::last_segment(path);
         let word = word.split(['<', '(', '{']).next().unwrap_or("");
         let finder = memmem::Finder::new(word.as_bytes());
-        let (mut whole, mut ends) = (Vec::new(), Vec::new());
-        for entry in &self.entries {
+        let is_meant = |entry: &&Entry| {
             let raw = self.raw(entry);
             if !demangle::is_candidate(raw) || finder.find(raw).is_none() {
-                continue;
+                return false;
             }
             let raw = String::from_utf8_lossy(raw);
             let readable = demangle::readable(&raw);
-            if readable == path {
-                whole.push(entry);
-            } else if ends_with_path(&readable, path) {
-                ends.push(entry);
-            }
-        }
-        self.distinct(if whole.is_empty() { ends } else { whole })
+            if exactly { readable == path } else { ends_with_path(&relaxed(&readable), path) }
+        };
+        self.distinct(self.entries.iter().filter(is_meant).filter(is_of_file).collect())
+    }
+
+    /// Where the module has data of this name that other modules use in place of their own.
+    pub(super) fn exported_data(&self, name: &str) -> Option<u64> {
+        let is_it = |entry: &&Entry| {
+            entry.table == 1 && entry.kind == Kind::Data && entry.global && self.raw(entry) == name.as_bytes()
+        };
+        self.entries.iter().find(is_it).map(|entry| entry.svma)
     }
 
     fn distinct(&self, entries: Vec<&Entry>) -> Vec<Found> {
@@ -176,17 +211,38 @@ impl Symbols {
         Some((self.found(entry).name, entry.svma..entry.svma.saturating_add(entry.size)))
     }
 
-    /// Readable names of data, or of everything, for suggestions.
-    pub(super) fn names(&self, code: bool) -> impl Iterator<Item = String> + '_ {
-        let wanted = move |entry: &&Entry| code || entry.kind != Kind::Code;
-        self.entries.iter().filter(wanted).take(MOST_FOR_NEAR).map(|entry| {
+    /// Readable names, for suggestions.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> + '_ {
+        self.entries.iter().take(MOST_FOR_NEAR).map(|entry| {
             let raw = String::from_utf8_lossy(self.raw(entry));
             demangle::readable(&raw).into_owned()
         })
     }
 }
 
-/// Whether `whole` is `...::path`.
+/// A path as people write it: `Pool::get` for Rust's `<Pool>::get` and `<Pool as Trait>::get`.
+pub(super) fn relaxed(path: &str) -> Cow<'_, str> {
+    let Some(inside) = path.strip_prefix('<') else { return Cow::Borrowed(path) };
+    let mut depth = 1usize;
+    let close = inside.bytes().enumerate().position(|(at, byte)| {
+        match byte {
+            b'<' => depth += 1,
+            b'>' if at > 0 && inside.as_bytes()[at - 1] == b'-' => {}
+            b'>' => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    match close {
+        Some(close) => {
+            let (kind, rest) = (&inside[..close], &inside[close + 1..]);
+            Cow::Owned(format!("{}{rest}", kind.split(" as ").next().unwrap_or(kind)))
+        }
+        None => Cow::Borrowed(path),
+    }
+}
+
+/// Whether `whole` is `path` or `...::path`.
 pub(super) fn ends_with_path(whole: &str, path: &str) -> bool {
-    whole.strip_suffix(path).is_some_and(|before| before.ends_with("::"))
+    whole.strip_suffix(path).is_some_and(|before| before.is_empty() || before.ends_with("::"))
 }

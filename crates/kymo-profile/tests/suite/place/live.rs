@@ -1,30 +1,17 @@
 //! Places in this very process, which knows its own addresses.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kymo_profile::place::{self, Access, Mapping, ModuleFile, ResolveError, Target, Watch};
 use kymo_profile::symbols::SymbolOptions;
 
+use super::programs::mappings_of;
+
 #[unsafe(no_mangle)]
 static KYMO_TEST_PLACE: AtomicU64 = AtomicU64::new(1);
 static WATCHED_HERE: AtomicU64 = AtomicU64::new(2);
-
-/// The mappings of this process.
-fn own_mappings() -> Vec<Mapping> {
-    let text = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
-    let hex = |word: &str| u64::from_str_radix(word, 16).expect("a number");
-    text.lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let (start, end) = words.next()?.split_once('-')?;
-            let offset = words.nth(1)?;
-            let path = words.nth(2)?;
-            Some(Mapping { range: hex(start)..hex(end), offset: hex(offset), path: PathBuf::from(path) })
-        })
-        .collect()
-}
 
 fn resolve(text: &str) -> Result<Watch, ResolveError> {
     let program = std::env::current_exe().expect("this program");
@@ -32,7 +19,7 @@ fn resolve(text: &str) -> Result<Watch, ResolveError> {
         let path: &Path = &mapping.path;
         ModuleFile::open(path, path, &SymbolOptions::default()).ok().map(Arc::new)
     };
-    let modules = place::modules_of(&own_mappings(), Some(&program), open);
+    let modules = place::modules_of(&mappings_of("/proc/self/maps"), Some(&program), open);
     let memory = |avma: u64, bytes: &mut [u8]| {
         use std::os::unix::fs::FileExt;
         std::fs::File::open("/proc/self/mem")?.read_exact_at(bytes, avma)

@@ -1,4 +1,6 @@
 //! Places to watch: what is written, where it is, and why not.
 
 mod live;
+mod programs;
 mod syntax;
+mod typed;
