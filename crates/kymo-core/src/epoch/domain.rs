@@ -1,0 +1,187 @@
+//! The epoch, the records of all readers, and who waits for them.
+use super::fence::Fence;
+use super::record::{Reader, Record, TaskId};
+use super::sync::{AtomicU64, Condvar, FIRST_CHUNK, Mutex, MutexGuard, Ordering, PoisonError, lock};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Enough for 64 << 23 threads, more than there can be.
+const CHUNKS: usize = 24;
+
+/// A set of readers and the grace periods that wait for all of them. See the [module](super).
+pub struct Domain<F: Fence> {
+    fence: F,
+    /// From 1, so that a mark with an open section is never 0. Moves on with each grace period.
+    epoch: AtomicU64,
+    /// Records are never moved and never freed before the domain: readers have references.
+    chunks: [OnceLock<Box<[Record]>>; CHUNKS],
+    periods: Mutex<Periods>,
+    ended: Condvar,
+}
+
+/// Grace periods by number: those that have begun, those that have ended.
+#[derive(Debug, Default)]
+struct Periods {
+    begun: u64,
+    ended: u64,
+}
+
+/// A thread asked to wait for all sections inside a section of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InSection(pub TaskId);
+
+impl fmt::Display for InSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "task {} would wait for itself: it is inside a section; synchronize after leaving it",
+            self.0.0
+        )
+    }
+}
+
+impl std::error::Error for InSection {}
+
+impl<F: Fence> Domain<F> {
+    /// A domain without readers, with room for 64 (8 KiB).
+    pub fn new(fence: F) -> Domain<F> {
+        let domain = Domain {
+            fence,
+            epoch: AtomicU64::new(1),
+            chunks: std::array::from_fn(|_| OnceLock::new()),
+            periods: Mutex::new(Periods::default()),
+            ended: Condvar::new(),
+        };
+        domain.chunk(0);
+        domain
+    }
+
+    fn chunk(&self, index: usize) -> &[Record] {
+        let records = FIRST_CHUNK << index.saturating_sub(1);
+        self.chunks[index].get_or_init(|| (0..records).map(|_| Record::new()).collect())
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.chunks.iter().map_while(OnceLock::get).flatten()
+    }
+
+    /// Makes room for this many readers, so that [`try_join`](Domain::try_join) succeeds as long as there are no more. Allocates.
+    pub fn reserve(&self, readers: usize) {
+        let mut room = 0;
+        for index in 0..CHUNKS {
+            if room >= readers {
+                break;
+            }
+            room += self.chunk(index).len();
+        }
+    }
+
+    /// A reader in the room that there is: allocates nothing and takes no lock, so it may be called in a signal handler. `None` when
+    /// all records are taken.
+    pub fn try_join(&self, task: TaskId) -> Option<Reader<'_, F>> {
+        let record = self.records().find(|record| record.take(task))?;
+        Some(Reader::new(record, &self.epoch, &self.fence))
+    }
+
+    /// A reader for the calling thread. Looks through the records of all threads; allocates when they are all taken.
+    ///
+    /// # Panics
+    /// With half a billion readers.
+    pub fn join(&self, task: TaskId) -> Reader<'_, F> {
+        loop {
+            if let Some(reader) = self.try_join(task) {
+                return reader;
+            }
+            let next = self.chunks.iter().position(|chunk| chunk.get().is_none());
+            self.chunk(next.expect("too many readers"));
+        }
+    }
+
+    /// Waits until every section that is open now has ended. What the caller took away before, nobody has any more.
+    ///
+    /// Blocks as long as the slowest section. Calls that wait at the same time share the wait.
+    ///
+    /// # Errors
+    /// [`InSection`] if `me` is the task of a reader with an open section, which then would never end.
+    pub fn synchronize(&self, me: TaskId) -> Result<(), InSection> {
+        if self.records().any(|record| record.is_open_by(me)) {
+            return Err(InSection(me));
+        }
+        let mut periods = lock(&self.periods);
+        // One that has begun may have looked at a reader before the caller took away what it took away.
+        let needed = periods.begun + 1;
+        loop {
+            if periods.ended >= needed {
+                return Ok(());
+            }
+            if periods.begun == periods.ended {
+                periods.begun += 1;
+                drop(periods);
+                self.wait_for_readers();
+                periods = lock(&self.periods);
+                // By number, not +1: in a forked child this one may have been buried meanwhile.
+                periods.ended = periods.begun;
+                self.ended.notify_all();
+            } else {
+                periods = self.ended.wait(periods).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Whole grace periods until now: at most one per call of `synchronize`.
+    pub fn grace_periods(&self) -> u64 {
+        lock(&self.periods).ended
+    }
+
+    fn wait_for_readers(&self) {
+        // Relaxed: the fence orders it. The lock of `periods` brought what all waiters took away.
+        let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
+        self.fence.heavy();
+        for record in self.records() {
+            let mut turn = 0;
+            while record.is_before(epoch) {
+                self.fence.pause(turn);
+                turn = turn.saturating_add(1);
+            }
+        }
+        // What follows is a free: not before the last look.
+        self.fence.heavy();
+    }
+
+    /// Holds all grace periods back across a fork: call it before, and [`Frozen::into_child`] or drop it after.
+    pub fn freeze(&self) -> Frozen<'_, F> {
+        Frozen { periods: lock(&self.periods), domain: self }
+    }
+}
+
+impl<F: Fence> fmt::Debug for Domain<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+/// A domain of which no grace period begins or ends. In the parent, dropping it lets them go on.
+#[must_use = "grace periods wait until this is dropped"]
+pub struct Frozen<'d, F: Fence> {
+    periods: MutexGuard<'d, Periods>,
+    domain: &'d Domain<F>,
+}
+
+impl<F: Fence> Frozen<'_, F> {
+    /// In a forked child, where only the calling thread goes on: forgets all readers but `me`, and the grace period that a thread of the
+    /// parent was waiting for.
+    pub fn into_child(mut self, me: Option<&Reader<'_, F>>) {
+        for record in self.domain.records() {
+            if !me.is_some_and(|me| std::ptr::eq(me.record(), record)) {
+                record.bury();
+            }
+        }
+        self.periods.ended = self.periods.begun;
+    }
+}
+
+impl<F: Fence> fmt::Debug for Frozen<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("periods", &*self.periods).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! A reader, or two, beside who waits for them, in every order that matters.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p kymo-core --lib --release epoch::loom`.
+use super::{Domain, Symmetric, TaskId};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+struct Stage {
+    domain: Domain<Symmetric>,
+    /// Which of the values is published.
+    current: AtomicUsize,
+    /// Whether each is freed.
+    freed: [AtomicUsize; 3],
+}
+
+fn check(body: impl Fn(&Arc<Stage>) + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(model.preemption_bound.unwrap_or(2));
+    model.check(move || {
+        body(&Arc::new(Stage {
+            domain: Domain::new(Symmetric),
+            current: AtomicUsize::new(0),
+            freed: std::array::from_fn(|_| AtomicUsize::new(0)),
+        }))
+    });
+}
+
+fn read(stage: &Stage, task: u64) {
+    let reader = stage.domain.join(TaskId(task));
+    let _section = reader.enter();
+    // Acquire: as a pointer would be followed.
+    let mine = stage.current.load(Ordering::Acquire);
+    assert_eq!(stage.freed[mine].load(Ordering::Relaxed), 0, "freed in a reader's hands");
+}
+
+fn replace(stage: &Stage, task: u64) {
+    let old = stage.current.swap(task as usize, Ordering::AcqRel);
+    stage.domain.synchronize(TaskId(task)).unwrap();
+    stage.freed[old].store(1, Ordering::Relaxed);
+}
+
+/// Checks that a reader never holds what was freed after a grace period, entering twice (E1, E2).
+#[test]
+fn a_reader_and_a_writer() {
+    check(|stage| {
+        let other = Arc::clone(stage);
+        let reader = thread::spawn(move || {
+            read(&other, 10);
+            read(&other, 10);
+        });
+        replace(stage, 1);
+        reader.join().unwrap();
+    });
+}
+
+/// Checks that two writers who share grace periods do not free early, whoever waits for whom (E1, E4).
+#[test]
+fn two_writers_and_a_reader() {
+    check(|stage| {
+        let others: Vec<_> = [Arc::clone(stage), Arc::clone(stage)].into();
+        let mut others = others.into_iter();
+        let (a, b) = (others.next().unwrap(), others.next().unwrap());
+        let reader = thread::spawn(move || read(&a, 10));
+        let writer = thread::spawn(move || replace(&b, 1));
+        replace(stage, 2);
+        reader.join().unwrap();
+        writer.join().unwrap();
+        assert!((1..=2).contains(&stage.domain.grace_periods()));
+    });
+}

@@ -1,0 +1,118 @@
+//! Who is told when a place in a program is reached, at a cost that does not grow with the CPUs that reach it.
+//!
+//! *You give* consumers for places ([`Key`]: module and offset), somebody who can arm and disarm a place ([`Sites`]), and at every hit
+//! the key. *It gives* each hit to all consumers of the place, the returns of calls to those who want them, and, after
+//! [`unregister`](Registry::unregister) and [`synchronize`](Registry::synchronize), the certainty that a consumer is not running and
+//! never will.
+//!
+//! ```text
+//!  hit (any thread, no lock, no shared store)          writers (one at a time)
+//!
+//!  mark of this thread            table                books: lock, sites, retired things
+//!    |                              |                     |
+//!    '-- key --> chain --> probe --> members              | insert: a new head of a chain
+//!                                     | | |               | add: a new list of members
+//!                                     v v v               | erase, remove: likewise; the old ones are retired
+//!                                   entry handlers        v
+//!                                     |                synchronize: one grace period, then all of them are freed
+//!                                     '--> returns of this thread --> (trampoline) --> return handlers
+//! ```
+//! Everything that a hit walks never changes: what a writer changes, it copies, and exchanges one pointer. So a hit sees a list of
+//! consumers as it was at one moment. A search that misses is a miss: chains are not rotated, so there is no false one to detect.
+//!
+//! # Invariants
+//! - **P1** After `synchronize` returned, no handler of a consumer runs or starts whose `unregister` came before. Until then it may.
+//! - **P2** A consumer that is registered throughout is called exactly once per hit, whatever comes and goes beside it.
+//! - **P3** Nothing is looked at after it was freed.
+//! - **P4** There is at most one probe per key; a search is linearizable with insertions and erasures.
+//! - **P5** When no call is under way, a site is armed if and only if its module is mapped, it was not refused, and a consumer that accepts is
+//!   registered. After the last `unregister` every site is restored; one that could not be is broken and stays known.
+//! - **P6** A semaphore is one higher for each armed probe that names it, not for each consumer.
+//! - **P7** A site is disarmed on account of [`Verdict::Remove`] only if all consumers of a hit answered so and then, under the lock, none
+//!   accepts.
+//! - **P8** Return handlers run newest call first, once per call and probe at most, never for calls that were left otherwise; control resumes
+//!   at the original address; at most [`DEPTH`] are awaited.
+//! - **P9** Return handlers run for consumers that are registered at the return. Those that want [`Both`](Wants::Both) run only if
+//!   their own entry handler ran for this call.
+//!
+//! # Which calls were left
+//! On one stack, a call whose return address lies deeper than the stack pointer is gone: `slot < pointer`, or `slot <= pointer` at an
+//! entry that finds an address of the program's own. Between stacks addresses say nothing: a program that switches (signal stacks,
+//! coroutines) would lose the return address of a call that is only asleep. So the rule holds only between calls whose [`StackId`] is
+//! known and equal, and a return finds its call by its slot, not by being the newest. Where control resumes never depends on the rule.
+//!
+//! # What is not as in a kernel
+//! - Nothing is counted: neither probes by hits (a hit is in a section) nor by awaited returns (they know the key, and look again).
+//! - Sites are armed in batches, because stopping threads is dear and arming is not.
+//! - A consumer that answers [`Verdict::Remove`] is obeyed at the next [`settle`](Registry::settle), because a thread that is hit cannot
+//!   change text.
+//!
+//! # Cost
+//! A hit: two stores to the thread's own line, six dependent loads, the handlers. Register, unregister: a copy of the probe's list, and of
+//! the front of a chain; now and then a new table. `synchronize`: the slowest handler. What is retired stays until somebody calls it.
+//!
+//! # Example
+//! ```
+//! use kymo_core::epoch::{Symmetric, TaskId};
+//! use kymo_core::probe::{Consumer, Key, ModuleId, NoSites, Registry, Verdict, Wants};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! #[derive(Default)]
+//! struct Count(AtomicU64);
+//! impl Consumer for Count {
+//!     type Context = ();
+//!     fn wants(&self) -> Wants {
+//!         Wants::Entry
+//!     }
+//!     fn entry(&self, (): &mut (), _: &mut u64) -> Verdict {
+//!         self.0.fetch_add(1, Ordering::Relaxed);
+//!         Verdict::Keep
+//!     }
+//! }
+//!
+//! let registry = Registry::new(Symmetric, NoSites);
+//! let malloc = Key { module: ModuleId(1), offset: 0x9_8760 };
+//! let count = Arc::new(Count::default());
+//! let handle = registry.register(malloc, Arc::clone(&count)).expect("there is nothing to arm");
+//!
+//! let seat = registry.join(TaskId(1));
+//! assert!(seat.enter().hit(malloc, &mut ()));
+//!
+//! registry.unregister(&[handle]);
+//! registry.synchronize(TaskId(1))?;
+//! assert!(!seat.enter().hit(malloc, &mut ()));
+//! assert_eq!(count.0.load(Ordering::Relaxed), 1);
+//! # Ok::<(), kymo_core::epoch::InSection>(())
+//! ```
+mod arming;
+#[cfg(test)]
+mod canary;
+mod consumer;
+mod error;
+mod garbage;
+mod instance;
+mod key;
+#[cfg(all(test, loom))]
+mod loom;
+mod members;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
+mod probe;
+mod registry;
+mod returns;
+mod seat;
+mod sites;
+mod sync;
+mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use consumer::{Consumer, Verdict, Wants};
+pub use error::Error;
+pub use instance::{COOKIES, ConsumerId, Frame, Instance, StackId};
+pub use key::{Key, ModuleId, Target};
+pub use registry::{Handle, Registry, Still};
+pub use returns::{DEPTH, Hijack, Returns, Untraced};
+pub use seat::{Call, Seat, Section};
+pub use sites::{NoSites, Sites};
