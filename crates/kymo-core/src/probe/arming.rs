@@ -1,7 +1,7 @@
 //! Which sites are armed: those that somebody accepts, as far as they are mapped.
 use super::consumer::Consumer;
 use super::key::{Key, ModuleId};
-use super::probe::Probe;
+use super::place::Probe;
 use super::registry::{Books, Registry};
 use super::sites::Sites;
 use super::sync::{MutexGuard, Ordering};

@@ -6,6 +6,7 @@
 use super::members::Members;
 use super::table::{Link, Table};
 use crate::epoch::Retired;
+use free::{free_link, free_members, free_table};
 
 /// One thing that was taken out of the registry.
 pub(super) enum Garbage<C> {
@@ -106,4 +107,3 @@ mod free {
         Freed::Members(members)
     }
 }
-use free::{free_link, free_members, free_table};

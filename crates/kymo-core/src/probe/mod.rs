@@ -98,7 +98,7 @@ mod loom;
 mod members;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
-mod probe;
+mod place;
 mod registry;
 mod returns;
 mod seat;
@@ -107,6 +107,7 @@ mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub mod wire;
 
 pub use consumer::{Consumer, Verdict, Wants};
 pub use error::Error;

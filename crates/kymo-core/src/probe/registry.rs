@@ -10,7 +10,7 @@ use super::garbage::{Freed, Garbage};
 use super::instance::ConsumerId;
 use super::key::{Key, Target};
 use super::members::Member;
-use super::probe::Probe;
+use super::place::Probe;
 use super::seat::Seat;
 use super::sites::Sites;
 use super::sync::{AtomicBool, Mutex, MutexGuard};

@@ -7,7 +7,7 @@ use super::consumer::Consumer;
 use super::instance::{Cookies, Frame};
 use super::key::Key;
 use super::members::Entered;
-use super::probe::Probe;
+use super::place::Probe;
 use super::registry::Registry;
 use super::returns::{Hijack, Returns, Untraced};
 use super::sites::Sites;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::key::Key;
-use super::probe::Probe;
+use super::place::Probe;
 use crate::epoch::{Published, Retired, Section};
 use std::sync::Arc;
 

@@ -397,3 +397,28 @@ fn storm_refusals() {
     assert_eq!(said.code, Some(129));
     assert!(said.stderr.contains("expected a multiple of 8 bytes"), "{}", said.stderr);
 }
+
+/// Checks that the registry of probes and its model are measured at each number of threads, in the kernel benches' line and as JSON, with
+/// and without returns.
+#[test]
+fn probe_registry() {
+    const REGISTRY: [&str; 9] =
+        ["bench", "probe", "registry", "-p", "1,2", "--round-ms", "5", "--rounds", "2"];
+    for (more, hit) in [(&[][..], "entry"), (&["--ret", "--no-membarrier"][..], "ret")] {
+        let said = kymo().succeed([&REGISTRY[..], more].concat());
+        let lines: Vec<_> = said.stdout.lines().filter(|line| line.contains("M/s/cpu)")).collect();
+        assert_eq!(lines.len(), 4, "{}", said.stdout);
+        assert!(lines[2].starts_with(&format!("registry-{hit}")), "{}", said.stdout);
+        assert!(lines[3].contains("( 2 cpus): "), "{}", said.stdout);
+    }
+    let said = kymo().succeed([&REGISTRY[..], &["--json"]].concat());
+    let found: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!(found["benchmark"], "probe/registry");
+    let results = found["results"].as_array().expect("results");
+    assert_eq!(results.len(), 2);
+    for result in results {
+        for subject in ["registry", "locked"] {
+            assert!(result[subject]["ns_per_hit"].as_f64().expect("a number") > 0.0, "{result}");
+        }
+    }
+}

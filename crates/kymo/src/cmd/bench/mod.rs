@@ -6,6 +6,7 @@
 mod breakpoint;
 mod evlist_open_close;
 mod list;
+mod probe;
 mod sched;
 mod stats;
 mod storm;
@@ -52,6 +53,8 @@ enum Collection {
     Record(RecordArgs),
     /// Breakpoints and watchpoints: the kernel's, and the ledger of their slots
     Breakpoint(BreakpointArgs),
+    /// Probes: what a hit costs
+    Probe(ProbeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -73,6 +76,13 @@ struct SchedArgs {
 struct BreakpointArgs {
     #[command(subcommand)]
     benchmark: Option<breakpoint::Breakpoint>,
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+struct ProbeArgs {
+    #[command(subcommand)]
+    benchmark: Option<probe::Probe>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -123,6 +133,10 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         Some(Collection::Breakpoint(args)) => match args.benchmark {
             None => list_benchmarks("breakpoint"),
             Some(benchmark) => return breakpoint::run(&benchmark, format, repeat),
+        },
+        Some(Collection::Probe(args)) => match args.benchmark {
+            None => list_benchmarks("probe"),
+            Some(benchmark) => return probe::run(&benchmark),
         },
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,275 @@
+//! The messages.
+use super::pack::{Malformed, Packer, Unpacker};
+use super::{MOST_PATH_BYTES, MOST_TEXT_BYTES};
+
+/// What is to be done at a hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum What {
+    /// Count it.
+    Count,
+    /// Count it, and count the time until the return by powers of two.
+    Latency,
+}
+
+impl What {
+    fn number(self) -> u8 {
+        match self {
+            What::Count => 1,
+            What::Latency => 2,
+        }
+    }
+
+    fn of(number: u8) -> Result<What, Malformed> {
+        match number {
+            1 => Ok(What::Count),
+            2 => Ok(What::Latency),
+            _ => Err(Malformed { expected: "something that can be done at a hit" }),
+        }
+    }
+}
+
+/// One probe of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The tracer's number for it, never used twice in one conversation.
+    pub id: u32,
+    /// Where the function is in the file.
+    pub offset: u64,
+    /// Its length in bytes; 0 if unknown.
+    pub size_bytes: u32,
+    /// From its first byte to that of the next function, in bytes; 0 if unknown. What lies between may be used if it is padding.
+    pub room_bytes: u32,
+    /// The offset in the file of the semaphore to be raised; 0: none.
+    pub semaphore: u64,
+    /// What for.
+    pub what: What,
+}
+
+/// What the tracer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// First of all.
+    Hello {
+        /// The language that the tracer speaks.
+        version: u32,
+    },
+    /// Probes to be armed at the next `Commit`.
+    Add {
+        /// The file, as the process's list of mappings names it.
+        module: Vec<u8>,
+        /// Where.
+        probes: Vec<Wanted>,
+    },
+    /// Probes to be disarmed at the next `Commit`.
+    Remove {
+        /// Their numbers.
+        ids: Vec<u32>,
+    },
+    /// Do what was asked since the last one, with as few stops as possible.
+    Commit,
+    /// Tell what was counted.
+    Counts,
+    /// Tell which probes there are.
+    List,
+    /// Remove everything and end.
+    Leave,
+}
+
+/// What was counted for a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// Which.
+    pub id: u32,
+    /// Hits until now.
+    pub hits: u64,
+}
+
+/// Whether a probe works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Its site is armed.
+    Armed,
+    /// Its module is not mapped (any more).
+    Waiting,
+    /// It cannot be, for this reason.
+    Refused(String),
+}
+
+/// One probe of the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Which.
+    pub id: u32,
+    /// How it is.
+    pub state: State,
+}
+
+/// What the agent says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The answer to `Hello`.
+    Hello {
+        /// The language that the agent speaks.
+        version: u32,
+        /// The process that it is in, as that process knows itself.
+        pid: u32,
+        /// Probes that were left by somebody else; they are gone now.
+        cleaned_up: u32,
+    },
+    /// A probe that cannot be here.
+    Refused {
+        /// Which.
+        id: u32,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The answer to `Commit`, after all refusals.
+    Armed {
+        /// How many probes are armed now.
+        armed: u32,
+        /// How long the process's threads stood still for it.
+        stopped_ns: u64,
+    },
+    /// Some of what was counted.
+    Counts {
+        /// Per probe.
+        of: Vec<Count>,
+        /// No more comes.
+        last: bool,
+    },
+    /// Some of the probes.
+    Listed {
+        /// Per probe.
+        of: Vec<Listed>,
+        /// No more comes.
+        last: bool,
+    },
+    /// The last word: everything is removed.
+    Left,
+    /// A command could not be done at all.
+    Failed {
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+impl Command {
+    /// The packet. Lists must not be longer than [`MOST_ENTRIES`](super::MOST_ENTRIES).
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Command::Hello { version } => Packer::new(1).u32(*version),
+            Command::Add { module, probes } => {
+                Packer::new(2).bytes(module, MOST_PATH_BYTES).list(probes, |packer, probe| {
+                    let packer = packer.u32(probe.id).u64(probe.offset).u32(probe.size_bytes);
+                    packer.u32(probe.room_bytes).u64(probe.semaphore).u8(probe.what.number())
+                })
+            }
+            Command::Remove { ids } => Packer::new(3).list(ids, |packer, id| packer.u32(*id)),
+            Command::Commit => Packer::new(4),
+            Command::Counts => Packer::new(5),
+            Command::List => Packer::new(6),
+            Command::Leave => Packer::new(7),
+        }
+        .done()
+    }
+
+    /// What a packet says.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything but exactly one message.
+    pub fn decode(bytes: &[u8]) -> Result<Command, Malformed> {
+        let (kind, mut rest) = Unpacker::new(bytes)?;
+        let command = match kind {
+            1 => Command::Hello { version: rest.u32()? },
+            2 => Command::Add {
+                module: rest.bytes(MOST_PATH_BYTES)?,
+                probes: rest.list(|probe| {
+                    Ok(Wanted {
+                        id: probe.u32()?,
+                        offset: probe.u64()?,
+                        size_bytes: probe.u32()?,
+                        room_bytes: probe.u32()?,
+                        semaphore: probe.u64()?,
+                        what: What::of(probe.u8()?)?,
+                    })
+                })?,
+            },
+            3 => Command::Remove { ids: rest.list(Unpacker::u32)? },
+            4 => Command::Commit,
+            5 => Command::Counts,
+            6 => Command::List,
+            7 => Command::Leave,
+            _ => return Err(Malformed { expected: "a command" }),
+        };
+        rest.end()?;
+        Ok(command)
+    }
+}
+
+impl Reply {
+    /// The packet. Lists must not be longer than [`MOST_ENTRIES`](super::MOST_ENTRIES), and one with reasons in it not as long as to
+    /// exceed [`MOST_BYTES`](super::MOST_BYTES).
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Reply::Hello { version, pid, cleaned_up } => {
+                Packer::new(1).u32(*version).u32(*pid).u32(*cleaned_up)
+            }
+            Reply::Refused { id, reason } => {
+                Packer::new(2).u32(*id).bytes(reason.as_bytes(), MOST_TEXT_BYTES)
+            }
+            Reply::Armed { armed, stopped_ns } => Packer::new(3).u32(*armed).u64(*stopped_ns),
+            Reply::Counts { of, last } => Packer::new(4)
+                .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
+                .u8(u8::from(*last)),
+            Reply::Listed { of, last } => Packer::new(5)
+                .list(of, |packer, listed| {
+                    let packer = packer.u32(listed.id);
+                    match &listed.state {
+                        State::Armed => packer.u8(1),
+                        State::Waiting => packer.u8(2),
+                        State::Refused(reason) => packer.u8(3).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
+                    }
+                })
+                .u8(u8::from(*last)),
+            Reply::Left => Packer::new(6),
+            Reply::Failed { reason } => Packer::new(7).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
+        }
+        .done()
+    }
+
+    /// What a packet says.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything but exactly one message.
+    pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
+        let (kind, mut rest) = Unpacker::new(bytes)?;
+        let reply = match kind {
+            1 => Reply::Hello { version: rest.u32()?, pid: rest.u32()?, cleaned_up: rest.u32()? },
+            2 => Reply::Refused { id: rest.u32()?, reason: rest.text(MOST_TEXT_BYTES)? },
+            3 => Reply::Armed { armed: rest.u32()?, stopped_ns: rest.u64()? },
+            4 => Reply::Counts {
+                of: rest.list(|count| Ok(Count { id: count.u32()?, hits: count.u64()? }))?,
+                last: rest.flag()?,
+            },
+            5 => Reply::Listed {
+                of: rest.list(|listed| {
+                    let id = listed.u32()?;
+                    let state = match listed.u8()? {
+                        1 => State::Armed,
+                        2 => State::Waiting,
+                        3 => State::Refused(listed.text(MOST_TEXT_BYTES)?),
+                        _ => return Err(Malformed { expected: "a state of a probe" }),
+                    };
+                    Ok(Listed { id, state })
+                })?,
+                last: rest.flag()?,
+            },
+            6 => Reply::Left,
+            7 => Reply::Failed { reason: rest.text(MOST_TEXT_BYTES)? },
+            _ => return Err(Malformed { expected: "an answer" }),
+        };
+        rest.end()?;
+        Ok(reply)
+    }
+}

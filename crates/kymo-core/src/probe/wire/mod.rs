@@ -1,0 +1,46 @@
+//! What a tracer and the agent in its target say to each other, as bytes.
+//!
+//! One message is one packet of a socket that keeps packets apart, at most [`MOST_BYTES`] long. Neither side trusts the other: whatever
+//! arrives is a message or [`Malformed`], nothing is allocated by what it claims, and what is longer than a bound is refused.
+//!
+//! ```text
+//!   | kind u16 | zero u16 | fields, little-endian; lists and texts after their length as u32 |
+//! ```
+//!
+//! # The conversation
+//! ```text
+//!   tracer                                    agent
+//!   Hello { version }                ------>
+//!                                    <------  Hello { version, pid, probes }   (or Failed, and the end)
+//!   Add { module, probes }  (many)   ------>
+//!   Commit                           ------>
+//!                                    <------  Refused { id, reason }  (many)
+//!                                    <------  Armed { armed, stopped_ns }
+//!   Counts                           ------>
+//!                                    <------  Counts { of, last }  (until last)
+//!   Remove { ids }  (many), Commit   ------>
+//!                                    <------  Armed
+//!   List                             ------>
+//!                                    <------  Listed { of, last }  (until last)
+//!   Leave                            ------>
+//!                                    <------  Left
+//! ```
+//! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
+mod message;
+mod pack;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use message::{Command, Count, Listed, Reply, State, Wanted, What};
+pub use pack::Malformed;
+
+/// The version of this language. Both sides must have the same.
+pub const VERSION: u32 = 1;
+/// No packet is longer.
+pub const MOST_BYTES: usize = 32 << 10;
+/// The most probes of one [`Command::Add`], and the most entries of any other list.
+pub const MOST_ENTRIES: usize = 900;
+/// The longest path.
+pub const MOST_PATH_BYTES: usize = 4096;
+/// The longest sentence.
+pub const MOST_TEXT_BYTES: usize = 512;

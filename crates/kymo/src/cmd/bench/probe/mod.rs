@@ -1,0 +1,20 @@
+//! `kymo bench probe`: what a hit of a probe costs, and how that grows with the CPUs that hit it.
+
+mod registry;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Benchmarks of this collection.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Probe {
+    Registry(Box<registry::RegistryArgs>),
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(benchmark: &Probe) -> anyhow::Result<ExitCode> {
+    match benchmark {
+        Probe::Registry(args) => registry::run(args),
+    }
+}
