@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Guarantees
-//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs` and `bpf/sys.rs` only. Everything that opens events goes through the trait
+//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs`, `bpf/sys.rs` and `watch/entry.rs` only. Everything that opens events goes through the trait
 //!   [`sys::Kernel`], so that refusals can be tested on a machine that refuses nothing.
 //! - What a fallback changed is a [`evlist::Note`], never silence. After an error no descriptor is left open.
 //! - The texts of /proc, /sys and tracefs are read as untrusted input.
@@ -30,6 +30,7 @@
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
 //! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
 //! - [`uring`]: writes to a file that the kernel does by itself, several at once.
+//! - [`watch`]: breakpoints on memory: planned with the ledger of slots, in turns, on every thread.
 //! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their samples.
 //!
 //! # Example
@@ -68,4 +69,5 @@ pub mod selector;
 pub mod sys;
 pub mod tracefs;
 pub mod uring;
+pub mod watch;
 pub mod workload;

@@ -6,6 +6,7 @@ use super::ever::{Ever, EverFollowed};
 use super::map::{Followed, State};
 use super::program::{self, FROM_EXEC, Key, Maps, NOW};
 use super::sys::ProgramKind;
+use super::witness::Witness;
 use crate::proc;
 use std::collections::HashSet;
 use std::io;
@@ -209,6 +210,14 @@ impl Follower {
     /// ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there it would hide the hits from everyone else, too.
     pub fn program(&self) -> Option<BorrowedFd<'_>> {
         self.sample.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Makes what hits of watchpoints need; see [`Witness`]. `stop`: whoever hits one gets SIGSTOP there.
+    ///
+    /// # Errors
+    /// [`BpfError`]: what the kernel refused.
+    pub fn witness(&self, stop: bool) -> Result<Witness, BpfError> {
+        Witness::new(self.followed.number(), self.key, stop)
     }
 
     /// All events have the program: they keep it, and its descriptor is closed.

@@ -13,6 +13,7 @@ pub(super) const R1: Reg = Reg(1);
 pub(super) const R2: Reg = Reg(2);
 pub(super) const R3: Reg = Reg(3);
 pub(super) const R4: Reg = Reg(4);
+pub(super) const R5: Reg = Reg(5);
 pub(super) const R6: Reg = Reg(6);
 pub(super) const R7: Reg = Reg(7);
 pub(super) const R8: Reg = Reg(8);
@@ -32,12 +33,20 @@ pub(super) enum Helper {
     Now = 5,
     /// () -> the number of the CPU.
     CpuNumber = 8,
+    /// (context, event array, index, from, bytes) -> 0 or a negative errno: a sample of that event, with these raw bytes.
+    EventOutput = 25,
     /// () -> process id << 32 | thread id, in the first pid namespace.
     CurrentPidTgid = 14,
+    /// (to, bytes) -> 0: the running thread's name, ended by zeros.
+    CurrentComm = 16,
     /// (level) -> the id of the running task's cgroup, or of the one above it at that level of the unified hierarchy; 0: it is above the level.
     AncestorCgroupId = 123,
     /// (to, bytes, from) -> 0 or a negative errno; `to` is zeroed on failure.
     ReadKernel = 113,
+    /// The same of the running process's memory.
+    ReadUser = 112,
+    /// (signal) -> 0 or a negative errno: to the running process, once interrupts are possible again.
+    SendSignal = 109,
 }
 
 /// A place in the program that jumps lead to.

@@ -53,7 +53,8 @@
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
-//! the programs; `tally`: [`Tally`], which counts instead of following; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+//! the programs; `tally`: [`Tally`], which counts instead of following; `witness`: [`Witness`], which reads memory at the hit of a watchpoint;
+//! `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
 mod attach;
 mod available;
 mod error;
@@ -67,6 +68,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod types;
+mod witness;
 
 pub use attach::Attachment;
 pub use available::Unavailable;
@@ -74,3 +76,4 @@ pub use error::BpfError;
 pub use ever::EverFollowed;
 pub use follow::{Follow, Follower, Options};
 pub use tally::{Counted, Tally};
+pub use witness::{Seen, Testimony, Witness};

@@ -3,7 +3,7 @@
 //! # Safety
 //! The kernel reads and writes through addresses in the attributes. The risks: a buffer that is shorter than the map's keys and values
 //! say, and an attribute shorter than its announced size. So every map of this module has `u32` keys and `u64` values, fixed
-//! where it is made ([`MapFd`] cannot be made otherwise), and every attribute is a struct whose size is what is announced. Memory shared
+//! where it is made ([`MapFd`] cannot be made otherwise; values of an array of events are shorter), and every attribute is a struct whose size is what is announced. Memory shared
 //! with programs ([`Shared`]) is as long as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
 use crate::sys::{Perf, attr_zeroed, bindings};
@@ -47,6 +47,8 @@ pub(super) enum MapKind {
     Array,
     /// The same in memory that can be mapped (Linux 5.5).
     SharedArray,
+    /// Keys 0 to the size; values are descriptors of events.
+    Events,
 }
 
 /// What kind of program, by the number of the ABI.
@@ -68,6 +70,7 @@ const MAP_UPDATE_BATCH: libc::c_long = 26;
 
 const TYPE_HASH: u32 = 1;
 const TYPE_ARRAY: u32 = 2;
+const TYPE_EVENTS: u32 = 4;
 const NO_PREALLOC: u32 = 1;
 const MAPPABLE: u32 = 1 << 10;
 
@@ -180,16 +183,18 @@ unsafe fn bpf_open<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd
 
 /// Makes a map of u32 keys to u64 values.
 pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Result<MapFd> {
-    let (kind, flags) = match kind {
-        MapKind::Hash => (TYPE_HASH, NO_PREALLOC),
-        MapKind::FullHash => (TYPE_HASH, 0),
-        MapKind::Array => (TYPE_ARRAY, 0),
-        MapKind::SharedArray => (TYPE_ARRAY, MAPPABLE),
+    let (kind, flags, value_bytes) = match kind {
+        MapKind::Hash => (TYPE_HASH, NO_PREALLOC, 8),
+        MapKind::FullHash => (TYPE_HASH, 0, 8),
+        MapKind::Array => (TYPE_ARRAY, 0, 8),
+        MapKind::SharedArray => (TYPE_ARRAY, MAPPABLE, 8),
+        // The kernel reads the lower half of a value.
+        MapKind::Events => (TYPE_EVENTS, 0, 4),
     };
     let mut attr = CreateAttr {
         kind,
         key_bytes: 4,
-        value_bytes: 8,
+        value_bytes,
         max_entries: entries,
         flags,
         name,
@@ -261,7 +266,7 @@ pub(super) fn update(map: &MapFd, key: u32, value: u64) -> io::Result<()> {
         value_or_next: std::ptr::from_ref(&value).expose_provenance() as u64,
         ..ElementAttr::default()
     };
-    // SAFETY: key and value are as long as the map's (MapFd).
+    // SAFETY: key and value are at least as long as the map's (MapFd).
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }?;
     Ok(())
 }

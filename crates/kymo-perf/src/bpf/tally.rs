@@ -200,7 +200,7 @@ fn find(path: &Path) -> io::Result<Whose> {
 }
 
 /// CPUs that there can ever be: numbers that programs may see.
-fn possible_cpus() -> u32 {
+pub(super) fn possible_cpus() -> u32 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = crate::cpu_list::parse(&text).last().copied();
     last.or_else(|| crate::sys::online_cpus().last().copied()).map_or(1, |last| last + 1)

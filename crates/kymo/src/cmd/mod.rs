@@ -13,3 +13,4 @@ pub(crate) mod report;
 pub(crate) mod script;
 pub(crate) mod stat;
 pub(crate) mod switching;
+pub(crate) mod watch;

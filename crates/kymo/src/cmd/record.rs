@@ -629,7 +629,7 @@ fn killed_by(signal: i32) -> ExitCode {
 }
 
 /// What to do about a command that cannot be executed.
-pub(super) fn advice(source: &std::io::Error) -> &'static str {
+pub(crate) fn advice(source: &std::io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::NotFound => "; check its name, its #! line and PATH",
         ErrorKind::PermissionDenied => {

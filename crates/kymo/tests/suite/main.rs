@@ -17,6 +17,7 @@
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs` |
+//! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
 //!
@@ -45,3 +46,4 @@ mod table;
 mod tasks;
 mod tools;
 mod tree;
+mod watch;

@@ -1,0 +1,534 @@
+//! [`Watcher`]: the rings, and in each turn the breakpoints that fill them.
+use super::schedule::{Machine, Register, Schedule};
+use crate::bpf::{BpfError, EverFollowed, Follow, Follower, Seen, Witness};
+use crate::evlist::{self, Engine, Evlist, MappedRing, OpenError, Plan, Request, RingError, Targets};
+use crate::sys::{self, Kernel, Perf, attr_zeroed, bindings, perf_event_attr};
+use kymo_core::breakpoint::Slots;
+use kymo_core::ring::Reader;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What each hit has, in this order: id, instruction behind the access, thread, time, address, CPU, period, and the raw bytes.
+pub const SAMPLE_TYPE: u64 = Perf::SAMPLE_IDENTIFIER
+    | Perf::SAMPLE_IP
+    | Perf::SAMPLE_TID
+    | Perf::SAMPLE_TIME
+    | Perf::SAMPLE_ADDR
+    | Perf::SAMPLE_CPU
+    | Perf::SAMPLE_PERIOD
+    | Perf::SAMPLE_RAW;
+
+/// All rings together.
+const RINGS_BYTES: usize = 64 << 20;
+/// One ring, at least and at most.
+const RING_BYTES: std::ops::RangeInclusive<usize> = 512 << 10..=8 << 20;
+/// The number of an event of the software kind that BPF programs write.
+const BPF_OUTPUT: u64 = bindings::PERF_COUNT_SW_BPF_OUTPUT as u64;
+
+/// How threads are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Breakpoints on every CPU; hits of strangers are dropped in the kernel.
+    Filtered,
+    /// Breakpoints of every thread, inherited by what it makes.
+    Tasks,
+}
+
+/// Whom to watch, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The processes; their children, too.
+    pub pids: Vec<i32>,
+    /// The scope; `None`: filtered where permitted.
+    pub scope: Option<Scope>,
+    /// Call chains with each hit.
+    pub callchains: bool,
+    /// Whoever hits is stopped there (SIGSTOP). Only where filtered.
+    pub stop: bool,
+    /// Accesses by the kernel, too.
+    pub with_kernel: bool,
+    /// Bytes of each ring; `None`: by the number of CPUs.
+    pub ring_bytes: Option<usize>,
+}
+
+/// Why nothing is watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// An event could not be opened; these were the requests.
+    #[error("{0}")]
+    Open(#[source] Box<OpenError>, Vec<Request>),
+    /// A ring could not be had.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The kernel does not let hits be filtered.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// Something that usually works did not.
+    #[error("failed to {action}: {source}")]
+    System {
+        /// What.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl WatchError {
+    /// The number that the kernel gave for refusing an event.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            WatchError::Open(error, _) => error.source.raw_os_error(),
+            WatchError::Ring(error) => error.source.raw_os_error(),
+            WatchError::System { source, .. } => source.raw_os_error(),
+            WatchError::Bpf(_) => None,
+        }
+    }
+
+    /// Whether no breakpoint register was free.
+    pub fn no_slot(&self) -> bool {
+        matches!(self, WatchError::Open(..)) && self.errno() == Some(libc::ENOSPC)
+    }
+}
+
+fn system(action: &'static str) -> impl Fn(io::Error) -> WatchError {
+    move |source| WatchError::System { action, source }
+}
+
+/// The breakpoints of one turn.
+#[derive(Debug)]
+struct Turn {
+    number: usize,
+    // Rings before events: an event's ring is unmapped before it is closed.
+    rings: Vec<MappedRing>,
+    events: Evlist,
+    since: Instant,
+}
+
+/// How long a register was armed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Armed {
+    /// Armed for so long, in ns.
+    pub armed_ns: u64,
+    /// Since so long it was to be, in ns.
+    pub all_ns: u64,
+}
+
+/// Everything that watching needs; nothing is armed before [`Watcher::arm`]. Dropping it disarms and closes everything.
+#[derive(Debug)]
+pub struct Watcher {
+    kernel: Arc<dyn Kernel>,
+    options: Options,
+    scope: Scope,
+    /// Why it is not filtered, where that was not asked for.
+    fallback: Option<String>,
+    cpus: Vec<u32>,
+    turn: Option<Turn>,
+    armed_ns: Vec<u64>,
+    begun: Option<Instant>,
+    // Rings before events.
+    rings: Vec<MappedRing>,
+    frame: Evlist,
+    filter: Option<(Follower, Witness)>,
+    /// Lost in rings of turns that are over.
+    lost_before: u64,
+    scratch: Vec<u8>,
+}
+
+impl Watcher {
+    /// Opens what tells of the processes' names, mappings and ends, and the rings.
+    ///
+    /// # Errors
+    /// [`WatchError`]; nothing is open then.
+    pub fn open(kernel: Arc<dyn Kernel>, options: Options) -> Result<Watcher, WatchError> {
+        match options.scope {
+            Some(scope) => Watcher::open_in(kernel, options, scope, None),
+            None => match Watcher::open_in(Arc::clone(&kernel), options.clone(), Scope::Filtered, None) {
+                Err(error) => Watcher::open_in(kernel, options, Scope::Tasks, Some(error.to_string())),
+                opened => opened,
+            },
+        }
+    }
+
+    fn open_in(
+        kernel: Arc<dyn Kernel>,
+        options: Options,
+        scope: Scope,
+        fallback: Option<String>,
+    ) -> Result<Watcher, WatchError> {
+        let cpus = sys::online_cpus();
+        let filter = match scope {
+            Scope::Filtered => {
+                let follower = Follower::start(Follow::Processes(&options.pids))?;
+                let witness = follower.witness(options.stop)?;
+                Some((follower, witness))
+            }
+            Scope::Tasks => None,
+        };
+        let wanted = RINGS_BYTES / cpus.len().max(1);
+        let ring_bytes = options.ring_bytes.unwrap_or(wanted.clamp(*RING_BYTES.start(), *RING_BYTES.end()));
+        let ring_pages = (ring_bytes / sys::page_size()).max(1).next_power_of_two();
+        let mut requests =
+            vec![Request { immediate: true, ..Request::new("dummy:u", tracking(&options, scope)) }];
+        if scope == Scope::Filtered {
+            requests.push(Request { immediate: true, ..Request::new("hits", output(&options, ring_bytes)) });
+        }
+        let plan = Plan { events: requests, targets: targets(scope, &options.pids, &cpus) };
+        let mut frame = open_list(&kernel, plan)?;
+        let rings = frame.map_rings(ring_pages, true)?;
+        let watcher = Watcher {
+            kernel,
+            options,
+            scope,
+            fallback,
+            cpus,
+            turn: None,
+            armed_ns: Vec::new(),
+            begun: None,
+            rings,
+            frame,
+            filter,
+            lost_before: 0,
+            scratch: Vec::new(),
+        };
+        if let Some((_, witness)) = &watcher.filter {
+            for &cpu in &watcher.cpus {
+                // The events of a CPU in the order of the list: tracking, output.
+                if let Some(&event) = watcher.frame.poll_fds(cpu as i32).get(1) {
+                    witness.tell(cpu, event).map_err(system("give the kernel the event for hits"))?;
+                }
+            }
+        }
+        watcher.frame.enable(true).map_err(system("enable the tracking event"))?;
+        Ok(watcher)
+    }
+
+    /// How threads are reached.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Why hits are not filtered in the kernel, where nobody asked for that.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// The slots to plan with, so many of which others hold.
+    pub fn machine(&self, slots: Slots, taken: usize) -> Machine {
+        Machine { cpus: self.cpus.len(), slots, taken, by_cpu: self.scope == Scope::Filtered }
+    }
+
+    /// Arms the registers of one turn, after those of the turn before were disarmed and their records given to `take`.
+    ///
+    /// # Errors
+    /// [`WatchError`]; nothing is armed then.
+    pub fn arm(
+        &mut self,
+        schedule: &Schedule,
+        number: usize,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), WatchError> {
+        self.disarm(schedule, take);
+        self.armed_ns.resize(schedule.registers.len(), 0);
+        let turn = schedule.turns.get(number).map_or(&[][..], Vec::as_slice);
+        let requests: Vec<Request> =
+            turn.iter().map(|&register| self.request(&schedule.registers[register])).collect();
+        let plan = Plan { events: requests, targets: targets(self.scope, &self.options.pids, &self.cpus) };
+        let mut events = open_list(&self.kernel, plan)?;
+        let rings = match &self.filter {
+            Some((_, witness)) => {
+                let set = events.set_bpf(witness.program(), |_| true);
+                set.map_err(system("attach the filter of hits to the breakpoints"))?;
+                Vec::new()
+            }
+            None => {
+                let pages = self.rings.first().map_or(1, |ring| ring.ring.size_bytes() / sys::page_size());
+                events.map_rings(pages, true)?
+            }
+        };
+        let since = Instant::now();
+        self.begun.get_or_insert(since);
+        events.enable(false).map_err(system("enable the breakpoints"))?;
+        self.turn = Some(Turn { number, rings, events, since });
+        Ok(())
+    }
+
+    /// Disarms what is armed, and gives what is left in its rings to `take`.
+    pub fn disarm(&mut self, schedule: &Schedule, take: &mut dyn FnMut(usize, &[u8])) {
+        let Some(turn) = self.turn.take() else { return };
+        if let Err(error) = turn.events.disable() {
+            tracing::warn!(%error, "failed to disable breakpoints");
+        }
+        let armed = turn.since.elapsed().as_nanos() as u64;
+        for &register in schedule.turns.get(turn.number).into_iter().flatten() {
+            if let Some(sum) = self.armed_ns.get_mut(register) {
+                *sum += armed;
+            }
+        }
+        let base = self.rings.len();
+        for (index, ring) in turn.rings.iter().enumerate() {
+            drain(ring, &mut self.scratch, &mut |bytes| take(base + index, bytes));
+        }
+        self.lost_before += turn.events.lost().iter().map(|lost| lost.lost).sum::<u64>();
+    }
+
+    fn request(&self, register: &Register) -> Request {
+        let mut attr = common(&self.options, RING_BYTES_TO_WAKE);
+        attr.type_ = Perf::BREAKPOINT;
+        attr.bp_type = register.piece.kind.bits();
+        attr.__bindgen_anon_3.bp_addr = register.piece.address;
+        attr.__bindgen_anon_4.bp_len = register.piece.bytes;
+        attr.set_disabled(1);
+        attr.set_inherit(u64::from(self.scope == Scope::Tasks));
+        // W4; and a kernel address is touched by the kernel alone.
+        let kernel = self.options.with_kernel || register.piece.address >> 63 == 1;
+        attr.set_exclude_kernel(u64::from(!kernel));
+        attr.set_exclude_hv(1);
+        Request::new(format!("mem:{}", register.piece), attr)
+    }
+
+    /// How long each register of the schedule was armed, as of now.
+    pub fn coverage(&self, schedule: &Schedule) -> Vec<Armed> {
+        let all_ns = self.begun.map_or(0, |begun| begun.elapsed().as_nanos() as u64);
+        let now = |register: usize| {
+            let turn = self.turn.as_ref().filter(|turn| schedule.turns[turn.number].contains(&register));
+            turn.map_or(0, |turn| turn.since.elapsed().as_nanos() as u64)
+        };
+        let sums = self.armed_ns.iter().enumerate();
+        sums.map(|(register, &sum)| Armed { armed_ns: (sum + now(register)).min(all_ns), all_ns }).collect()
+    }
+
+    /// Sleeps until a ring asks for it, `also` is readable, or the time is over.
+    pub fn wait(&self, also: &[BorrowedFd<'_>], most: Duration) {
+        let mut fds: Vec<PollFd<'_>> =
+            also.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let turn = self.turn.iter().flat_map(|turn| turn.rings.iter().map(move |ring| (&turn.events, ring)));
+        let rings = self.rings.iter().map(|ring| (&self.frame, ring)).chain(turn);
+        for fd in rings.filter_map(|(events, ring)| events.poll_fd(ring)) {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        // A ring whose tasks have all ended is always "ready": then sleep as if there were none.
+        if poll(&mut fds, Some(&time)).unwrap_or(0) > 0
+            && fds.iter().all(|fd| fd.revents().is_empty() || fd.revents().contains(PollFlags::HUP))
+        {
+            std::thread::sleep(most);
+        }
+    }
+
+    /// Takes everything out of the rings: `take` gets the number of a ring, and whole records of it.
+    pub fn drain(&mut self, take: &mut dyn FnMut(usize, &[u8])) {
+        for (index, ring) in self.rings.iter().enumerate() {
+            drain(ring, &mut self.scratch, &mut |bytes| take(index, bytes));
+        }
+        let base = self.rings.len();
+        for (index, ring) in self.turn.iter().flat_map(|turn| &turn.rings).enumerate() {
+            drain(ring, &mut self.scratch, &mut |bytes| take(base + index, bytes));
+        }
+    }
+
+    /// What the kernel's program counted; `None` where there is none.
+    pub fn counts(&self) -> Option<Seen> {
+        self.filter.as_ref().map(|(_, witness)| witness.counts())
+    }
+
+    /// Hits for which rings had no room, as the events count them.
+    pub fn lost(&self) -> u64 {
+        match self.counts() {
+            Some(counts) => counts.lost,
+            None => {
+                let now =
+                    self.turn.as_ref().map_or(0, |turn| turn.events.lost().iter().map(|l| l.lost).sum());
+                self.lost_before + now
+            }
+        }
+    }
+
+    /// Threads or processes that could not be followed.
+    pub fn unfollowed(&self) -> u64 {
+        self.filter.as_ref().map_or(0, |(follower, _)| follower.missed())
+    }
+
+    /// Which processes were ever followed; `None` where records are about nobody else.
+    pub fn ever(&self) -> Option<EverFollowed> {
+        self.filter.as_ref().and_then(|(follower, _)| follower.ever())
+    }
+
+    /// How many descriptors are open for events.
+    pub fn descriptors(&self) -> usize {
+        self.frame.descriptors() + self.turn.as_ref().map_or(0, |turn| turn.events.descriptors())
+    }
+}
+
+/// Rings wake their reader when they hold so many bytes: a millisecond's worth of hits.
+const RING_BYTES_TO_WAKE: usize = 64 << 10;
+
+fn open_list(kernel: &Arc<dyn Kernel>, plan: Plan) -> Result<Evlist, WatchError> {
+    let requests = plan.events.clone();
+    evlist::open(Arc::clone(kernel), plan, Engine::Auto)
+        .map_err(|error| WatchError::Open(Box::new(error), requests))
+}
+
+fn targets(scope: Scope, pids: &[i32], cpus: &[u32]) -> Targets {
+    match scope {
+        Scope::Filtered => Targets::system(cpus),
+        Scope::Tasks => {
+            let tasks = pids.iter().flat_map(|&pid| crate::proc::tasks(pid).unwrap_or_else(|_| vec![pid]));
+            Targets::tasks(tasks.collect(), cpus)
+        }
+    }
+}
+
+/// What all events have in common.
+fn common(options: &Options, wake: usize) -> perf_event_attr {
+    let mut attr = attr_zeroed();
+    attr.sample_type = SAMPLE_TYPE | if options.callchains { Perf::SAMPLE_CALLCHAIN } else { 0 };
+    attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_LOST;
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.set_sample_id_all(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = wake as u32;
+    attr.set_use_clockid(1);
+    attr.clockid = libc::CLOCK_MONOTONIC;
+    attr
+}
+
+/// Names, mappings, forks and ends.
+fn tracking(options: &Options, scope: Scope) -> perf_event_attr {
+    let mut attr = common(options, RING_BYTES_TO_WAKE);
+    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_DUMMY);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_disabled(1);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.set_inherit(u64::from(scope == Scope::Tasks));
+    attr
+}
+
+/// Where the kernel's program writes hits.
+fn output(options: &Options, ring_bytes: usize) -> perf_event_attr {
+    let mut attr = common(options, RING_BYTES_TO_WAKE.min(ring_bytes / 2));
+    (attr.type_, attr.config) = (Perf::SOFTWARE, BPF_OUTPUT);
+    attr.set_disabled(1);
+    attr
+}
+
+/// Takes all whole records out of a ring.
+fn drain(ring: &MappedRing, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8])) {
+    let mut reader = Reader::new(ring.ring.area());
+    match reader.begin() {
+        Ok(span) if span.is_empty() => {}
+        Ok(span) => {
+            let bytes = span.len_bytes();
+            scratch.resize(bytes, 0);
+            span.copy_to(scratch);
+            reader.release(span, bytes);
+            take(scratch);
+        }
+        Err(corrupt) => {
+            tracing::warn!(%corrupt, "skipped");
+            reader.skip();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::Fake;
+    use crate::watch::Range;
+    use kymo_core::breakpoint::Kind;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn schedule(count: u64) -> Schedule {
+        let ranges: Vec<Range> =
+            (0..count).map(|at| Range { address: 0x1000 * (at + 1), bytes: 4, kind: Kind::WRITE }).collect();
+        let machine = Machine { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: false };
+        Schedule::plan(&ranges, &machine, true).unwrap()
+    }
+
+    /// Checks that by tasks each register is opened on each CPU, inherited and without the kernel's accesses, and that turns are
+    /// exchanged without leaving anything open.
+    #[test]
+    fn turns_by_tasks() {
+        let fake = Arc::new(Fake::new());
+        let options = Options { pids: vec![i32::MAX], scope: Some(Scope::Tasks), ..Options::default() };
+        let mut watcher = Watcher::open(Arc::<Fake>::clone(&fake), options).unwrap();
+        let schedule = schedule(6);
+        let cpus = watcher.cpus.len();
+        let mut nothing = |_: usize, _: &[u8]| {};
+        watcher.arm(&schedule, 0, &mut nothing).unwrap();
+        assert_eq!(watcher.descriptors(), cpus + 4 * cpus);
+        watcher.arm(&schedule, 1, &mut nothing).unwrap();
+        assert_eq!(watcher.descriptors(), cpus + 2 * cpus);
+        let opened = fake.opened();
+        let points: Vec<_> = opened.iter().filter(|one| one.attr.type_ == Perf::BREAKPOINT).collect();
+        assert_eq!(points.len(), 6 * cpus);
+        assert!(points.iter().all(|one| one.attr.inherit() == 1 && one.attr.exclude_kernel() == 1));
+        watcher.disarm(&schedule, &mut nothing);
+        let coverage = watcher.coverage(&schedule);
+        assert!(coverage.iter().all(|armed| armed.armed_ns > 0 && armed.armed_ns <= armed.all_ns));
+        drop(watcher);
+        assert_eq!(fake.live(), Vec::<i32>::new());
+    }
+
+    static WATCHED: AtomicU64 = AtomicU64::new(0);
+
+    /// Checks on this kernel that each write by each thread is one sample with the value that it wrote, and that nothing is lost or left.
+    #[test]
+    fn writes_of_this_process() {
+        let options = Options {
+            pids: vec![std::process::id() as i32],
+            scope: Some(Scope::Filtered),
+            ..Options::default()
+        };
+        let mut watcher = match Watcher::open(Arc::new(sys::Real), options) {
+            Ok(watcher) => watcher,
+            Err(error) => return kymo_testing::skip("writes_of_this_process", error),
+        };
+        let address = std::ptr::from_ref(&WATCHED).addr() as u64;
+        let ranges = [Range { address, bytes: 8, kind: Kind::WRITE }];
+        let schedule = Schedule::plan(&ranges, &watcher.machine(Machine::slots_here(), 0), false).unwrap();
+        if let Err(error) = watcher.arm(&schedule, 0, &mut |_, _| {}) {
+            assert!(error.no_slot(), "{error}");
+            return kymo_testing::skip("writes_of_this_process", error);
+        }
+        const WRITES: u64 = 100;
+        std::thread::scope(|scope| {
+            for thread in 1..=2 {
+                scope.spawn(move || {
+                    // Relaxed: only that it is written counts.
+                    (0..WRITES).for_each(|at| WATCHED.store(thread << 32 | at, Ordering::Relaxed));
+                });
+            }
+        });
+        let mut found = Vec::new();
+        let mut take = |_: usize, mut records: &[u8]| {
+            while records.len() >= 8 {
+                let size = usize::from(u16::from_le_bytes([records[6], records[7]]));
+                if records[0] == 9 {
+                    // Eight words, the last of which has the length of the raw bytes in its lower half.
+                    let told = crate::bpf::Testimony::parse(&records[8 + 7 * 8 + 4..size]).unwrap();
+                    assert_eq!(told.address, address);
+                    found.push(u64::from_le_bytes(told.word.unwrap()));
+                }
+                records = &records[size..];
+            }
+        };
+        watcher.drain(&mut take);
+        watcher.disarm(&schedule, &mut take);
+        let counts = watcher.counts().unwrap();
+        assert_eq!((counts.seen, counts.lost), (2 * WRITES, 0));
+        assert_eq!(found.len() as u64, 2 * WRITES);
+        // Both threads may write before either of them is told what is there.
+        assert!(found.iter().all(|word| (1..=2).contains(&(word >> 32)) && word & 0xffff_ffff < WRITES));
+        assert!(watcher.coverage(&schedule)[0].armed_ns > 0);
+    }
+}

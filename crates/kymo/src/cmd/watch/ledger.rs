@@ -1,0 +1,290 @@
+//! What hits add up to: values as they were last seen, and who made how many accesses to what.
+
+use std::collections::BTreeSet;
+
+use kymo_perf::watch::{Memory, Schedule};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::condition::{Condition, Known};
+use super::place::{Part, Place, parts};
+use super::rounds::{Access, Happened};
+
+/// So many different (place, instruction, thread) are told apart; more are counted without their thread.
+const THREADS_TOLD_APART: usize = 1 << 18;
+
+/// One access, with what it did.
+#[derive(Clone, Debug)]
+pub(super) struct Hit {
+    pub(super) time_ns: u64,
+    pub(super) pid: i32,
+    pub(super) tid: i32,
+    pub(super) cpu: u32,
+    pub(super) ip: u64,
+    pub(super) part: Part,
+    /// Whether another place that shares the register may be meant.
+    pub(super) unsure: bool,
+    pub(super) old: Option<u64>,
+    pub(super) new: Option<u64>,
+    /// Whether the value was read some time after the access.
+    pub(super) read_after: bool,
+    /// The thread's name; empty if it is not known.
+    pub(super) comm: Vec<u8>,
+    pub(super) chain: Option<Box<[u64]>>,
+}
+
+/// All hits of one instruction on one place.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) place: usize,
+    pub(super) ip: u64,
+    /// A process in which it was, to look the instruction up.
+    pub(super) pid: i32,
+    pub(super) hits: u64,
+    pub(super) first: (Part, Option<u64>),
+    pub(super) last: (Part, Option<u64>),
+    /// Threads with their names and hits.
+    pub(super) threads: FxHashMap<i32, (Vec<u8>, u64)>,
+}
+
+/// Judges and counts hits.
+pub(super) struct Ledger {
+    places: Vec<Place>,
+    /// By the register's address: which parts of places it covers.
+    by_address: FxHashMap<u64, Vec<Part>>,
+    condition: Option<Condition>,
+    /// Words of the condition that were read as values, by place.
+    words: FxHashMap<(usize, String), Option<i128>>,
+    /// The last word seen around an address, by process.
+    values: FxHashMap<(i32, u64), [u8; 8]>,
+    /// Memory of processes, where values are read afterwards.
+    memories: FxHashMap<i32, Option<Memory>>,
+    /// Processes that have executed another program: their addresses mean something else now.
+    gone: FxHashSet<i32>,
+    rows: FxHashMap<(usize, u64), Row>,
+    told_apart: usize,
+    /// Hits that met the condition.
+    pub(super) counted: u64,
+    /// Hits that did not.
+    pub(super) unmet: u64,
+    /// Hits behind an exec.
+    pub(super) after_exec: u64,
+    /// Hits whose value was read some time after.
+    pub(super) read_after: u64,
+}
+
+impl Ledger {
+    /// For these places in these registers.
+    pub(super) fn new(places: Vec<Place>, schedule: &Schedule, condition: Option<Condition>) -> Ledger {
+        let registers = schedule.registers.iter();
+        let by_address =
+            registers.map(|register| (register.piece.address, parts(register, &places))).collect();
+        let mut words = FxHashMap::default();
+        for word in condition.iter().flat_map(Condition::words) {
+            for (index, place) in places.iter().enumerate() {
+                words.insert((index, word.to_owned()), place.parse_value(word));
+            }
+        }
+        Ledger {
+            places,
+            by_address,
+            condition,
+            words,
+            values: FxHashMap::default(),
+            memories: FxHashMap::default(),
+            gone: FxHashSet::default(),
+            rows: FxHashMap::default(),
+            told_apart: 0,
+            counted: 0,
+            unmet: 0,
+            after_exec: 0,
+            read_after: 0,
+        }
+    }
+
+    /// The places.
+    pub(super) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Reads what is there before anything is armed.
+    pub(super) fn look(&mut self, pid: i32, memory: &Memory) {
+        for address in self.by_address.keys() {
+            if let Some(word) = memory.word(*address) {
+                self.values.insert((pid, address & !7), word);
+            }
+        }
+    }
+
+    /// Takes in what happened; a hit that counts comes back with its values.
+    pub(super) fn take(&mut self, time_ns: u64, happened: Happened) -> Option<Hit> {
+        match happened {
+            Happened::Hit(access) => self.hit(time_ns, access),
+            Happened::Child { pid, parent } => {
+                // What the child has is a copy of what its maker had.
+                let words: BTreeSet<u64> = self.by_address.keys().map(|address| address & !7).collect();
+                for word in words {
+                    if let Some(&value) = self.values.get(&(parent, word)) {
+                        self.values.insert((pid, word), value);
+                    }
+                }
+                self.gone.remove(&pid);
+                if self.gone.contains(&parent) {
+                    self.gone.insert(pid);
+                }
+                None
+            }
+            Happened::Exec { pid } => {
+                self.gone.insert(pid);
+                self.memories.remove(&pid);
+                None
+            }
+            Happened::Exit { pid, tid } => {
+                if pid == tid {
+                    self.memories.remove(&pid);
+                }
+                None
+            }
+        }
+    }
+
+    fn hit(&mut self, time_ns: u64, access: Access) -> Option<Hit> {
+        let Access { pid, tid, cpu, ip, address, told, chain } = access;
+        if self.gone.contains(&pid) {
+            self.after_exec += 1;
+            return None;
+        }
+        let (word, comm) = match told {
+            Some((word, readable, comm)) => (readable.then_some(word), comm.to_vec()),
+            None => (self.read(pid, address), Vec::new()),
+        };
+        let read_after = told.is_none() && word.is_some();
+        self.read_after += u64::from(read_after);
+        let before = match word {
+            Some(word) => self.values.insert((pid, address & !7), word),
+            None => self.values.get(&(pid, address & !7)).copied(),
+        };
+        let parts = self.by_address.get(&address)?;
+        let changed = |part: &&Part| match (before, word) {
+            (Some(before), Some(word)) => part.value(before) != part.value(word),
+            _ => false,
+        };
+        let part = *parts.iter().find(changed).or_else(|| parts.first())?;
+        let unsure = parts.len() > 1 && !parts.iter().any(|part| changed(&part));
+        let place = &self.places[part.place];
+        let value = |word: Option<[u8; 8]>| word.filter(|_| !place.is_code()).map(|word| part.value(word));
+        let (old, new) = (value(before), value(word));
+        if let Some(condition) = &self.condition {
+            let number = |value: Option<u64>| value.and_then(|value| place.number(&part, value));
+            let known = Known { new: number(new), old: number(old), tid, pid };
+            let words = &self.words;
+            let meant = |word: &str| words.get(&(part.place, word.to_owned())).copied().flatten();
+            if !condition.holds(&known, &meant) {
+                self.unmet += 1;
+                return None;
+            }
+        }
+        self.counted += 1;
+        let comm: Vec<u8> = comm.into_iter().take_while(|&byte| byte != 0).collect();
+        let hit = Hit { time_ns, pid, tid, cpu, ip, part, unsure, old, new, read_after, comm, chain };
+        self.count(&hit);
+        Some(hit)
+    }
+
+    fn count(&mut self, hit: &Hit) {
+        let row = self.rows.entry((hit.part.place, hit.ip)).or_insert_with(|| Row {
+            place: hit.part.place,
+            ip: hit.ip,
+            pid: hit.pid,
+            hits: 0,
+            first: (hit.part, hit.new),
+            last: (hit.part, hit.new),
+            threads: FxHashMap::default(),
+        });
+        row.hits += 1;
+        row.last = (hit.part, hit.new);
+        if let Some(thread) = row.threads.get_mut(&hit.tid) {
+            thread.1 += 1;
+        } else if self.told_apart < THREADS_TOLD_APART {
+            self.told_apart += 1;
+            row.threads.insert(hit.tid, (hit.comm.clone(), 1));
+        }
+    }
+
+    fn read(&mut self, pid: i32, address: u64) -> Option<[u8; 8]> {
+        let memory = self.memories.entry(pid).or_insert_with(|| Memory::open(pid).ok());
+        memory.as_ref()?.word(address)
+    }
+
+    /// All rows, those with most hits first, place by place.
+    pub(super) fn rows(&self) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.values().collect();
+        rows.sort_by_key(|row| (row.place, std::cmp::Reverse(row.hits), row.ip));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_core::breakpoint::{Kind, Slots};
+    use kymo_perf::watch::{Machine, Range};
+
+    fn ledger(ranges: &[(u64, u64)], slots: usize, condition: Option<&str>) -> Ledger {
+        let place = |&(address, bytes): &(u64, u64)| Place {
+            expression: format!("{address:#x}"),
+            range: Range { address, bytes, kind: Kind::WRITE },
+            type_name: None,
+            value: kymo_profile::place::ValueKind::Bytes,
+        };
+        let places: Vec<Place> = ranges.iter().map(place).collect();
+        let machine = Machine { cpus: 1, slots: Slots::Shared(slots), taken: 0, by_cpu: true };
+        let ranges: Vec<Range> = places.iter().map(|place| place.range).collect();
+        let schedule = Schedule::plan(&ranges, &machine, true).unwrap();
+        Ledger::new(places, &schedule, condition.map(|text| Condition::parse(text).unwrap()))
+    }
+
+    fn access(pid: i32, address: u64, word: u64) -> Happened {
+        let told = Some((word.to_le_bytes(), true, *b"thread\0\0\0\0\0\0\0\0\0\0"));
+        Happened::Hit(Access { pid, tid: pid, cpu: 0, ip: 0x400, address, told, chain: None })
+    }
+
+    /// Checks that the old value is the last one seen in the same process, and that a child begins with its maker's.
+    #[test]
+    fn values_by_process() {
+        let mut ledger = ledger(&[(0x1004, 4)], 4, None);
+        let hit = ledger.take(1, access(7, 0x1004, 5 << 32)).unwrap();
+        assert_eq!((hit.old, hit.new), (None, Some(5)));
+        assert!(ledger.take(2, Happened::Child { pid: 8, parent: 7 }).is_none());
+        let hit = ledger.take(3, access(7, 0x1004, 6 << 32)).unwrap();
+        assert_eq!((hit.old, hit.new), (Some(5), Some(6)));
+        let hit = ledger.take(4, access(8, 0x1004, 9 << 32)).unwrap();
+        assert_eq!((hit.old, hit.new, &hit.comm[..]), (Some(5), Some(9), &b"thread"[..]));
+        let rows = ledger.rows();
+        assert_eq!((rows.len(), rows[0].hits, rows[0].threads.len()), (1, 3, 2));
+        assert_eq!((rows[0].first.1, rows[0].last.1), (Some(5), Some(9)));
+    }
+
+    /// Checks that of two places in one register the one that changed is told, and that it is said where neither did.
+    #[test]
+    fn shared_registers() {
+        let mut ledger = ledger(&[(0x1000, 4), (0x1004, 4)], 1, None);
+        ledger.take(1, access(7, 0x1000, 0));
+        let hit = ledger.take(2, access(7, 0x1000, 3 << 32)).unwrap();
+        assert_eq!((hit.part.place, hit.old, hit.new, hit.unsure), (1, Some(0), Some(3), false));
+        let hit = ledger.take(3, access(7, 0x1000, 3 << 32)).unwrap();
+        assert!(hit.unsure);
+    }
+
+    /// Checks that hits which do not meet the condition only change the value, and that what is behind an exec does not count.
+    #[test]
+    fn conditions_and_execs() {
+        let mut ledger = ledger(&[(0x1000, 8)], 4, Some("new == 0 && old == 2"));
+        for word in [1, 2, 0, 1, 0] {
+            ledger.take(1, access(7, 0x1000, word));
+        }
+        assert_eq!((ledger.counted, ledger.unmet), (1, 4));
+        ledger.take(2, Happened::Exec { pid: 7 });
+        assert!(ledger.take(3, access(7, 0x1000, 0)).is_none());
+        assert_eq!(ledger.after_exec, 1);
+    }
+}

@@ -1,0 +1,209 @@
+//! Names for instructions of processes that run, or ran: function, file and line.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kymo_perf::proc::{self, Mappings};
+use kymo_perf::watch::Memory;
+use kymo_profile::place::accessing_instruction;
+use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
+use rustc_hash::FxHashMap;
+
+/// So much of a function is read to find the instruction before a place in it.
+const MOST_CODE_BYTES: u64 = 1 << 20;
+/// An instruction's length at most.
+const INSTRUCTION_BYTES: u64 = 16;
+/// A process's mappings are read again for an address that is in none, so often at most.
+const REREADS: u32 = 16;
+
+/// Where an instruction is in the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Site {
+    /// The function as compiled in, innermost.
+    pub(super) function: Option<String>,
+    /// How far behind the start of the symbol it is.
+    pub(super) offset: u64,
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u32>,
+    /// The file that the code is from.
+    pub(super) module: Option<String>,
+    /// The instruction.
+    pub(super) address: u64,
+    /// Whether it is the instruction that made the access; otherwise the one behind it.
+    pub(super) exact: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Mapped {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct Space {
+    maps: Arc<Vec<Mapped>>,
+    reads: u32,
+}
+
+/// Looks names up and remembers them.
+pub(super) struct Names {
+    store: SymbolStore,
+    spaces: FxHashMap<i32, Space>,
+    parents: FxHashMap<i32, i32>,
+    sites: FxHashMap<(i32, u64, bool), Arc<Site>>,
+    callers: FxHashMap<(i32, u64), Arc<Site>>,
+}
+
+impl Names {
+    pub(super) fn new() -> Names {
+        Names {
+            store: SymbolStore::new(SymbolOptions::default()),
+            spaces: FxHashMap::default(),
+            parents: FxHashMap::default(),
+            sites: FxHashMap::default(),
+            callers: FxHashMap::default(),
+        }
+    }
+
+    /// A process was made: until it executes something, its memory is as its maker's.
+    pub(super) fn child(&mut self, pid: i32, parent: i32) {
+        self.parents.insert(pid, parent);
+        self.spaces.remove(&pid);
+    }
+
+    /// Reads a process's mappings now, because it may end.
+    pub(super) fn look(&mut self, pid: i32) {
+        let space = self.spaces.entry(pid).or_default();
+        space.reads += 1;
+        let maps = read(pid);
+        if !maps.is_empty() {
+            space.maps = Arc::new(maps);
+        }
+    }
+
+    /// The instruction that made an access, from where its thread went on. `code`: the access was the execution of the instruction itself.
+    pub(super) fn access(&mut self, pid: i32, ip: u64, code: bool) -> Arc<Site> {
+        if let Some(known) = self.sites.get(&(pid, ip, code)) {
+            return Arc::clone(known);
+        }
+        let exact = if code { Some(ip) } else { self.before(pid, ip) };
+        // Where the instruction is not found, its last byte is the one before.
+        let mut site = self.find(pid, exact.unwrap_or(ip.wrapping_sub(u64::from(!code))));
+        site.exact = exact.is_some();
+        if exact.is_none() {
+            site.address = ip;
+            site.offset = site.offset.wrapping_add(1);
+        }
+        let site = Arc::new(site);
+        self.sites.insert((pid, ip, code), Arc::clone(&site));
+        site
+    }
+
+    /// The call from which a function returns to `ip`.
+    pub(super) fn caller(&mut self, pid: i32, ip: u64) -> Arc<Site> {
+        if let Some(known) = self.callers.get(&(pid, ip)) {
+            return Arc::clone(known);
+        }
+        let mut site = self.find(pid, ip.wrapping_sub(1));
+        (site.address, site.offset) = (ip, site.offset.wrapping_add(1));
+        let site = Arc::new(site);
+        self.callers.insert((pid, ip), Arc::clone(&site));
+        site
+    }
+
+    fn mapped(&mut self, pid: i32, ip: u64) -> Option<Mapped> {
+        let covers = |maps: &[Mapped]| maps.iter().find(|m| m.start <= ip && ip < m.end).cloned();
+        let mut process = pid;
+        // From a process that is gone to the ones that made it.
+        for _ in 0..16 {
+            let known = self.spaces.entry(process).or_default();
+            if let Some(found) = covers(&known.maps) {
+                return Some(found);
+            }
+            if known.reads < REREADS {
+                self.look(process);
+                if let Some(found) = self.spaces.get(&process).and_then(|space| covers(&space.maps)) {
+                    return Some(found);
+                }
+            }
+            process = *self.parents.get(&process)?;
+        }
+        None
+    }
+
+    fn find(&mut self, pid: i32, address: u64) -> Site {
+        let mut site = Site { address, ..Site::default() };
+        let Some(mapped) = self.mapped(pid, address) else { return site };
+        site.module = Some(mapped.path.display().to_string());
+        let symbols = self.store.get(&ModuleKey::Elf { path: mapped.path.clone(), build_id: None });
+        let at = address - mapped.start + mapped.offset;
+        if let Some(symbol) = symbols.find(at) {
+            site.function = Some(symbol.name.to_owned());
+            site.offset = at - symbol.start;
+        }
+        if let Some(frame) = symbols.inline_frames(at).first() {
+            if let Some(function) = &frame.function {
+                site.function = Some(function.to_string());
+            }
+            site.file = frame.file.as_deref().map(str::to_owned);
+            site.line = frame.line;
+        }
+        site
+    }
+
+    /// The start of the instruction that ends at `ip`.
+    fn before(&mut self, pid: i32, ip: u64) -> Option<u64> {
+        let mapped = self.mapped(pid, ip.wrapping_sub(1))?;
+        let symbols = self.store.get(&ModuleKey::Elf { path: mapped.path.clone(), build_id: None });
+        let at = ip - mapped.start + mapped.offset;
+        let start = symbols.find(at - 1)?.start;
+        let bytes = (at + INSTRUCTION_BYTES).checked_sub(start).filter(|&bytes| bytes <= MOST_CODE_BYTES)?;
+        let mut code = vec![0; bytes as usize];
+        let avma = (start + mapped.start).checked_sub(mapped.offset)?;
+        let live = Memory::open(pid).ok().and_then(|memory| memory.read(avma, &mut code).ok());
+        live.or_else(|| File::open(&mapped.path).ok()?.read_exact_at(&mut code, start).ok())?;
+        accessing_instruction(&code, avma, ip)
+    }
+}
+
+/// The code that a process has mapped.
+fn read(pid: i32) -> Vec<Mapped> {
+    let text = proc::maps(pid);
+    let code = Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.path.starts_with(b"/"));
+    let mapped = |map: proc::Mapping<'_>| Mapped {
+        start: map.start,
+        end: map.end,
+        offset: map.offset,
+        path: PathBuf::from(std::ffi::OsStr::from_bytes(map.path)),
+    };
+    code.map(mapped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn here() -> u64 {
+        std::hint::black_box(here as *const () as usize as u64)
+    }
+
+    /// Checks that a function of this program is found with its file, also under the id of a child that is gone, and that an address that
+    /// is nowhere has no name.
+    #[test]
+    fn own_functions() {
+        let mut names = Names::new();
+        let pid = std::process::id() as i32;
+        let site = names.access(pid, here() + 4, false);
+        assert!(site.function.as_deref().is_some_and(|name| name.ends_with("here")), "{site:?}");
+        assert!(site.file.as_deref().is_some_and(|file| file.ends_with("names.rs")), "{site:?}");
+        names.child(i32::MAX, pid);
+        assert_eq!(names.access(i32::MAX, here() + 4, false).function, site.function);
+        assert_eq!(names.access(pid, 0x10, false).function, None);
+    }
+}

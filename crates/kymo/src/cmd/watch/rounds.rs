@@ -1,0 +1,216 @@
+//! Records of several rings, in the order of their times.
+//!
+//! Each ring is in order by itself. A record is let go when every ring has been looked at since the newest record of the look before was
+//! written: what comes later is newer then.
+
+use kymo_data::abi::{
+    PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MISC_COMM_EXEC,
+    PERF_RECORD_SAMPLE,
+};
+use kymo_data::{Attr, RecordHeader, SampleLayout};
+use kymo_perf::bpf::{EverFollowed, Testimony};
+
+/// What happened, as one record tells it.
+#[derive(Clone, Debug)]
+pub(super) enum Happened {
+    /// An access.
+    Hit(Access),
+    /// A process was made by another one.
+    Child { pid: i32, parent: i32 },
+    /// A process executes another program.
+    Exec { pid: i32 },
+    /// A process's last thread ended, perhaps.
+    Exit { pid: i32, tid: i32 },
+}
+
+/// One access, as the kernel tells it.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    pub(super) pid: i32,
+    pub(super) tid: i32,
+    pub(super) cpu: u32,
+    /// Where the thread goes on: behind the instruction that made the access.
+    pub(super) ip: u64,
+    /// Where the register begins.
+    pub(super) address: u64,
+    /// The aligned 8 bytes around the address and the thread's name, where the kernel read them at the hit.
+    pub(super) told: Option<([u8; 8], bool, [u8; 16])>,
+    /// Where the callers go on, innermost first.
+    pub(super) chain: Option<Box<[u64]>>,
+}
+
+/// A moment, and what happened then.
+pub(super) type Event = (u64, Happened);
+
+/// Puts rings into one order.
+pub(super) struct Rounds {
+    layout: SampleLayout,
+    ever: Option<EverFollowed>,
+    waiting: Vec<Event>,
+    /// The newest time of the look before, and of the one that goes on.
+    before_ns: u64,
+    now_ns: u64,
+    /// Records that told of losses.
+    pub(super) lost: u64,
+    /// Samples that could not be read.
+    pub(super) damaged: u64,
+}
+
+fn i32_at(body: &[u8], at: usize) -> Option<i32> {
+    Some(i32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?))
+}
+
+impl Rounds {
+    /// For records of this event; `ever`: the processes that records may be about.
+    pub(super) fn new(attr: &Attr, ever: Option<EverFollowed>) -> Rounds {
+        Rounds {
+            layout: SampleLayout::new(attr),
+            ever,
+            waiting: Vec::new(),
+            before_ns: 0,
+            now_ns: 0,
+            lost: 0,
+            damaged: 0,
+        }
+    }
+
+    /// Takes in what was in a ring.
+    pub(super) fn records(&mut self, mut bytes: &[u8]) {
+        while let Some(header) = RecordHeader::parse(bytes) {
+            let size = usize::from(header.size);
+            let Some(record) = bytes.get(8..size) else {
+                self.damaged += 1;
+                return;
+            };
+            if let Some((time_ns, happened)) = self.record(header, record) {
+                self.now_ns = self.now_ns.max(time_ns);
+                self.waiting.push((time_ns, happened));
+            }
+            bytes = &bytes[size..];
+        }
+    }
+
+    fn record(&mut self, header: RecordHeader, body: &[u8]) -> Option<Event> {
+        if header.kind == PERF_RECORD_SAMPLE {
+            let Ok(sample) = self.layout.parse(header.misc, body) else {
+                self.damaged += 1;
+                return None;
+            };
+            let told = sample.raw.and_then(Testimony::parse);
+            let access = Access {
+                pid: sample.pid?,
+                tid: sample.tid?,
+                cpu: sample.cpu.unwrap_or(0),
+                ip: sample.ip?,
+                address: told.map_or(sample.addr.unwrap_or(0), |told| told.address),
+                told: told.map(|told| (told.word.unwrap_or_default(), told.word.is_some(), told.comm)),
+                chain: sample.callchain.map(|words| words.iter().filter(|ip| !is_mark(*ip)).collect()),
+            };
+            return Some((sample.time.unwrap_or(0), Happened::Hit(access)));
+        }
+        if header.kind == PERF_RECORD_LOST {
+            let count = body.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+            self.lost += count;
+            return None;
+        }
+        let pid = i32_at(body, 0)?;
+        let happened = match header.kind {
+            PERF_RECORD_COMM if header.misc & PERF_RECORD_MISC_COMM_EXEC != 0 => Happened::Exec { pid },
+            PERF_RECORD_FORK => {
+                let parent = i32_at(body, 4)?;
+                // Threads are what their process is.
+                (pid != parent).then_some(Happened::Child { pid, parent })?
+            }
+            PERF_RECORD_EXIT => Happened::Exit { pid, tid: i32_at(body, 8)? },
+            _ => return None,
+        };
+        let about = match happened {
+            Happened::Child { parent, .. } => parent,
+            _ => pid,
+        };
+        if self.ever.as_ref().is_some_and(|ever| !ever.contains(about)) {
+            return None;
+        }
+        Some((self.layout.sample_id(body).time.unwrap_or(0), happened))
+    }
+
+    /// All rings were looked at: gives what is certainly in order now.
+    pub(super) fn flush(&mut self) -> Vec<Event> {
+        let horizon = self.before_ns;
+        self.before_ns = self.now_ns;
+        self.take(horizon)
+    }
+
+    /// Nothing comes any more: gives all.
+    pub(super) fn finish(&mut self) -> Vec<Event> {
+        self.take(u64::MAX)
+    }
+
+    fn take(&mut self, horizon: u64) -> Vec<Event> {
+        if self.waiting.is_empty() {
+            return Vec::new();
+        }
+        // Mostly a few runs that are in order already, which this sort makes use of.
+        self.waiting.sort_by_key(|event| event.0);
+        let ready = self.waiting.partition_point(|event| event.0 <= horizon);
+        let later = self.waiting.split_off(ready);
+        std::mem::replace(&mut self.waiting, later)
+    }
+
+    /// How many wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// The kernel's marks between parts of a chain are the highest numbers.
+fn is_mark(word: u64) -> bool {
+    word >= u64::MAX - 4095
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_data::build;
+
+    fn fork(attr: &Attr, time: u64, pid: i32) -> Vec<u8> {
+        let id = kymo_data::SampleId { time: Some(time), ..Default::default() };
+        build::fork(attr, &id, pid, 1, pid, 1)
+    }
+
+    /// Checks that what one ring tells late stands before what another told early, and that nothing is let go too soon.
+    #[test]
+    fn order_of_two_rings() {
+        let attr = Attr {
+            sample_type: kymo_perf::watch::SAMPLE_TYPE,
+            flags: kymo_data::abi::ATTR_FLAG_SAMPLE_ID_ALL,
+            ..Attr::default()
+        };
+        let mut rounds = Rounds::new(&attr, None);
+        let pids = |events: Vec<Event>| -> Vec<i32> {
+            let pid = |event: Event| match event.1 {
+                Happened::Child { pid, .. } => pid,
+                other => panic!("{other:?}"),
+            };
+            events.into_iter().map(pid).collect()
+        };
+        rounds.records(&[fork(&attr, 10, 100), fork(&attr, 30, 300)].concat());
+        assert_eq!(pids(rounds.flush()), Vec::<i32>::new());
+        rounds.records(&fork(&attr, 20, 200));
+        rounds.records(&fork(&attr, 40, 400));
+        assert_eq!(pids(rounds.flush()), [100, 200, 300]);
+        assert_eq!((pids(rounds.finish()), rounds.waiting()), (vec![400], 0));
+    }
+
+    /// Checks that damage ends the look at a ring and is counted, and that strangers' records are left out.
+    #[test]
+    fn damaged_records() {
+        let attr = Attr { sample_type: kymo_perf::watch::SAMPLE_TYPE, ..Attr::default() };
+        let mut rounds = Rounds::new(&attr, None);
+        rounds.records(&[9, 0, 0, 0, 0, 0, 200, 0]);
+        rounds.records(&[9, 0, 0, 0, 0, 0, 16, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        rounds.records(&[1, 2, 3]);
+        assert_eq!((rounds.damaged, rounds.waiting()), (2, 0));
+    }
+}

@@ -1,0 +1,137 @@
+//! Whom to watch: a process that runs, or a command that is held at its first instruction until everything is armed.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use anyhow::{Context, bail};
+use kymo_perf::proc;
+use kymo_perf::watch::{Held, hold_at_entry};
+use kymo_perf::workload::{Exit, Workload};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// Whom to watch.
+pub(super) enum Target {
+    /// Processes that run.
+    Running { pids: Vec<i32>, ends: Vec<OwnedFd> },
+    /// A command of ours.
+    Command { workload: Workload, held: Option<Held> },
+}
+
+/// The command could not be executed.
+#[derive(Debug)]
+pub(super) struct NotStarted {
+    pub(super) command: String,
+    pub(super) source: io::Error,
+}
+
+/// The process of `-p`.
+pub(super) fn running(pids: &[i32]) -> anyhow::Result<Target> {
+    let mut found = Target::Running { pids: Vec::new(), ends: Vec::new() };
+    let Target::Running { pids: known, ends } = &mut found else { return Ok(found) };
+    for &id in pids {
+        let gone = || format!("there is no process {id}: it may have ended; `ps -e` lists those that run");
+        // A thread's id stands for its process: all its threads are watched.
+        let pid = proc::process_of(id).with_context(gone)?;
+        let number = Pid::from_raw(pid).with_context(gone)?;
+        ends.push(pidfd_open(number, PidfdFlags::empty()).with_context(gone)?);
+        known.push(pid);
+    }
+    Ok(found)
+}
+
+/// The command, executed and held.
+pub(super) fn command(words: &[OsString]) -> anyhow::Result<Result<Target, NotStarted>> {
+    let mut workload = Workload::prepare(words).context("failed to start a process for the command")?;
+    match hold_at_entry(&mut workload) {
+        Ok(held) => Ok(Ok(Target::Command { workload, held: Some(held) })),
+        Err(source)
+            if source.kind() == io::ErrorKind::NotFound
+                || source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let command = words[0].to_string_lossy().into_owned();
+            if source.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
+                bail!(
+                    "failed to hold {command} at its first instruction: {source}; permit tracing, or start it first and watch it with -p"
+                );
+            }
+            Ok(Err(NotStarted { command, source }))
+        }
+        Err(source) => {
+            bail!("failed to hold {} at its first instruction: {source}", words[0].to_string_lossy())
+        }
+    }
+}
+
+impl Target {
+    /// The processes' ids.
+    pub(super) fn pids(&self) -> Vec<i32> {
+        match self {
+            Target::Running { pids, .. } => pids.clone(),
+            Target::Command { workload, .. } => vec![workload.pid()],
+        }
+    }
+
+    /// Everything is armed.
+    pub(super) fn release(&mut self) {
+        if let Target::Command { held, .. } = self {
+            *held = None;
+        }
+    }
+
+    /// Become readable when they end.
+    pub(super) fn ends(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Target::Running { ends, .. } => ends.iter().map(AsFd::as_fd).collect(),
+            Target::Command { workload, .. } => vec![workload.ended_fd()],
+        }
+    }
+
+    /// Whether all have ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        match self {
+            Target::Running { ends, .. } => {
+                ends.retain(|end| {
+                    let mut fds = [rustix::event::PollFd::new(end, rustix::event::PollFlags::IN)];
+                    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+                    rustix::event::poll(&mut fds, Some(&now)).unwrap_or(0) == 0
+                });
+                ends.is_empty()
+            }
+            Target::Command { workload, .. } => !matches!(workload.try_wait(), Ok(None)),
+        }
+    }
+
+    /// Stops them, or lets them go on.
+    pub(super) fn signal(&self, signal: Signal) {
+        self.pids().into_iter().for_each(|pid| self::signal(pid, signal));
+    }
+
+    /// Nothing is watched: a command that was to be is ended before it does anything.
+    pub(super) fn abort(self) {
+        if let Target::Command { mut workload, held } = self {
+            workload.signal(Signal::KILL.as_raw());
+            drop(held);
+            let _ = workload.wait();
+        }
+    }
+
+    /// Ends the command, if there is one and it runs; how it ended.
+    pub(super) fn end(self, terminate: bool) -> Option<Exit> {
+        match self {
+            Target::Running { .. } => None,
+            Target::Command { mut workload, held } => {
+                drop(held);
+                if terminate && matches!(workload.try_wait(), Ok(None)) {
+                    workload.signal(Signal::TERM.as_raw());
+                }
+                workload.wait().ok()
+            }
+        }
+    }
+}
+
+/// Sends a signal to a process, which may have ended.
+pub(super) fn signal(pid: i32, signal: Signal) {
+    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
+}

@@ -1,0 +1,299 @@
+//! `kymo watch` on a program whose accesses are known beforehand (`fixtures/programs/watched.c`).
+
+use std::io::{BufRead, BufReader, Read as _, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::Value;
+
+use crate::programs;
+use crate::tools::{self, Said, kymo, skip};
+
+fn program() -> PathBuf {
+    programs::build("watched.c", &[])
+}
+
+/// The right to watch, for one test at a time: each takes registers of the whole machine. `None` where nothing can be watched, which is
+/// said as the reason for skipping the test.
+fn alone(test: &str) -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let refused = REFUSED.get_or_init(|| {
+        let said = watch(&["total"], &["1", "1"]);
+        (said.code != Some(3)).then_some(said.stderr)
+    });
+    if let Some(words) = refused {
+        skip(test, words);
+    }
+    refused.is_none().then_some(guard)
+}
+
+/// `kymo watch OPTIONS -- watched ARGUMENTS`.
+fn watch(options: &[&str], arguments: &[&str]) -> Said {
+    let program = program();
+    let mut words = vec!["watch"];
+    words.extend(options);
+    words.extend(["--", program.to_str().expect("a path in UTF-8")]);
+    words.extend(arguments);
+    kymo().run(words)
+}
+
+/// The lines of `--json`.
+fn objects(said: &Said) -> Vec<Value> {
+    said.stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
+        .collect()
+}
+
+fn summary(said: &Said) -> Value {
+    let last =
+        objects(said).pop().unwrap_or_else(|| panic!("{} said nothing: {}", said.command, said.stderr));
+    assert_eq!(last["type"], "summary", "{last}");
+    last
+}
+
+fn hits(objects: &[Value], place: u64) -> Vec<&Value> {
+    objects.iter().filter(|one| one["type"] == "hit" && one["place"] == place).collect()
+}
+
+/// A `watched` that waits for its line.
+struct Waiting {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Waiting {
+    fn start(arguments: &[&str]) -> Waiting {
+        let mut child = Command::new(program())
+            .args(arguments)
+            .arg("wait")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("watched starts");
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        Waiting { child, out }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn go(&mut self) {
+        self.child.stdin.take().expect("a pipe").write_all(b"go\n").expect("a line");
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = &self.out;
+    }
+}
+
+/// A `kymo watch -p` that has armed: its header line has come.
+struct Armed {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Armed {
+    fn start(options: &[&str], pid: &str) -> Armed {
+        let mut command = kymo().command(["watch", "--json", "-p", pid].iter().chain(options));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kymo starts");
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        assert!(line.contains("\"header\""), "{line}");
+        Armed { child, out }
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> (Vec<Value>, String, Option<i32>) {
+        let lines = self.out.by_ref().lines().map(|line| line.expect("UTF-8"));
+        let objects = lines.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
+        let output = self.child.wait_with_output().expect("it ends");
+        (objects, String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+    }
+}
+
+/// Checks that every write by every thread is seen, of threads made before others ended and after, and of a forked child, and that the
+/// command's status is passed on.
+#[test]
+fn every_write_of_every_thread() {
+    let Some(_alone) = alone("every_write_of_every_thread") else { return };
+    let said = watch(&["--json", "-q", "counter", "total"], &["20", "50", "late", "fork"]);
+    assert_eq!(said.code, Some(3), "{}", said.stderr);
+    let summary = summary(&said);
+    let found = summary["places"][0]["hits"].as_u64().expect("a number")
+        + summary["lost"].as_u64().expect("a number");
+    assert_eq!(found, 20 * 50 + 1, "{summary}");
+    assert_eq!(summary["places"][1]["hits"], 1);
+    let threads: usize = summary["places"][0]["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| row["threads"].as_array().expect("threads").len())
+        .sum();
+    assert!(threads == 21 || summary["lost"] != 0, "{summary}");
+}
+
+/// Checks the old and new values of a single thread's writes, one by one, and who made them: function, file, line and the name of the
+/// thread.
+#[test]
+fn values_and_sites() {
+    let Some(_alone) = alone("values_and_sites") else { return };
+    let said = watch(&["--json", "counter", "flag"], &["1", "4"]);
+    let objects = objects(&said);
+    if objects.iter().any(|one| one["read_after"] == true) {
+        return skip("values_and_sites", "values are not read at the hit here");
+    }
+    let values: Vec<_> =
+        hits(&objects, 0).iter().map(|hit| (hit["old"].clone(), hit["new"].clone())).collect();
+    let expected = (0..4).map(|i| (i.to_string().into(), (i + 1).to_string().into()));
+    assert_eq!(values, expected.collect::<Vec<(Value, Value)>>());
+    let flag = hits(&objects, 1);
+    assert_eq!(flag.len(), 1);
+    assert_eq!((&flag[0]["comm"], &flag[0]["site"]["function"]), (&"culprit".into(), &"clear_flag".into()));
+    let line = std::fs::read_to_string(programs::sources().join("watched.c"))
+        .expect("the source")
+        .lines()
+        .position(|line| line.contains("flag = 0;"))
+        .expect("the line");
+    assert_eq!(flag[0]["site"]["line"], line + 1);
+    assert!(flag[0]["site"]["file"].as_str().is_some_and(|file| file.ends_with("watched.c")));
+}
+
+/// Checks on a process that runs already that threads of later are seen, that the watch ends with the process, and that text says the same.
+#[test]
+fn a_process_that_runs() {
+    let Some(_alone) = alone("a_process_that_runs") else { return };
+    let mut waiting = Waiting::start(&["4", "10"]);
+    let armed = Armed::start(&["-q", "counter"], &waiting.pid());
+    waiting.go();
+    let (objects, stderr, code) = armed.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    let summary = objects.last().expect("a summary");
+    assert_eq!(summary["hits"].as_u64().expect("a number") + summary["lost"].as_u64().expect("a number"), 40);
+    let said = watch(&["counter"], &["2", "3"]);
+    assert!(said.stdout.contains("counter (") && said.stdout.contains(": 6 hits"), "{}", said.stdout);
+    assert!(said.stdout.contains("bump (watched.c:"), "{}", said.stdout);
+    assert!(said.stderr.contains("6 hits by 2 threads, none lost"), "{}", said.stderr);
+}
+
+/// Checks that only hits that meet the condition are shown and counted, and that a count ends the watch.
+#[test]
+fn conditions_and_counts() {
+    let Some(_alone) = alone("conditions_and_counts") else { return };
+    let said = watch(&["--json", "--if", "new >= 3 && new < 5", "counter"], &["1", "10"]);
+    let values: Vec<_> = hits(&objects(&said), 0).iter().map(|hit| hit["new"].clone()).collect();
+    assert_eq!(values, ["3", "4"]);
+    let said = watch(&["--json", "--count", "3", "counter"], &["1", "10"]);
+    assert_eq!(hits(&objects(&said), 0).len(), 3, "{}", said.stdout);
+    let said = watch(&["--if", "new is 3", "counter"], &["1", "1"]);
+    assert_eq!(said.code, Some(129));
+    assert!(said.stderr.contains("compares nothing"), "{}", said.stderr);
+}
+
+/// Checks that a process is stopped at the access that was asked for, not before and not after, and goes on when it is let.
+#[test]
+fn stops_at_the_access() {
+    let Some(_alone) = alone("stops_at_the_access") else { return };
+    let mut waiting = Waiting::start(&["1", "1000"]);
+    let pid = waiting.pid();
+    let armed = Armed::start(&["--stop", "--if", "new == 7", "counter"], &pid);
+    waiting.go();
+    let (objects, stderr, code) = armed.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains(&format!("gdb -p {pid}")) && stderr.contains("kill -CONT"), "{stderr}");
+    let found = hits(&objects, 0);
+    if found[0]["read_after"] == true {
+        return skip("stops_at_the_access", "the kernel does not stop it here");
+    }
+    assert_eq!((found.len(), &found[0]["new"]), (1, &"7".into()));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
+    assert!(status.contains("State:\tT"), "{status}");
+    tools::run(Command::new("kill").args(["-CONT", &pid]));
+    assert_eq!(waiting.child.wait().expect("it ends").code(), Some(3));
+}
+
+/// Checks that neighbours share a register and are told apart by what changed, and that nothing needs turns then.
+#[test]
+fn neighbours_share_registers() {
+    let Some(_alone) = alone("neighbours_share_registers") else { return };
+    let places = ["counter", "flag", "total", "pair:4", "pair+4:4"];
+    let said = watch(&[&["--json", "--no-rotate"], &places[..]].concat(), &["1", "1"]);
+    let objects = objects(&said);
+    if said.code != Some(3) && cfg!(target_arch = "x86_64") && said.stderr.contains("held by") {
+        return skip("neighbours_share_registers", said.stderr);
+    }
+    assert_eq!((&objects[0]["registers"], &objects[0]["turns"]), (&4.into(), &1.into()), "{}", said.stderr);
+    for (place, value) in [(3, "1"), (4, "2")] {
+        let found = hits(&objects, place);
+        assert_eq!(found.iter().map(|hit| &hit["new"]).collect::<Vec<_>>(), [value], "{}", said.stdout);
+    }
+}
+
+/// Checks that more than fits takes turns, with every place covered for a share of the time, or is refused where that is asked for.
+#[test]
+fn turns() {
+    let Some(_alone) = alone("turns") else { return };
+    let mut waiting = Waiting::start(&["1", "1"]);
+    let pid = waiting.pid();
+    let places: Vec<String> = (0..12).step_by(2).map(|at| format!("spread+{}:8", 8 * at)).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    let armed = Armed::start(&[&["--rotate", "5", "-d", "400ms"], &places[..]].concat(), &pid);
+    let (objects, stderr, code) = armed.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("6 registers are needed") && stderr.contains("turns of 5 ms"), "{stderr}");
+    let summary = objects.last().expect("a summary");
+    for place in summary["places"].as_array().expect("places") {
+        let share = place["coverage"].as_f64().expect("a share");
+        assert!(share > 0.0 && share < 0.95, "{summary}");
+    }
+    let said = kymo().run([&["watch", "-p", &pid, "--no-rotate"], &places[..]].concat());
+    assert_eq!(said.code, Some(1));
+    assert!(said.stderr.contains("6 registers are needed and each CPU has 4"), "{}", said.stderr);
+    waiting.go();
+}
+
+/// Checks the sentence for each thing that cannot be watched, that it is one, and that the command was not run.
+#[test]
+fn refusals() {
+    let mut cases = vec![
+        (vec!["no_such_symbol_here"], 1, "no symbol or variable 'no_such_symbol_here'"),
+        (vec!["countre"], 1, "counter"),
+        (vec!["0x1001:4"], 1, "aligned"),
+        (vec!["counter:3"], 1, "3"),
+        (vec!["counter:zz"], 129, "zz"),
+        (vec!["--duration", "never", "counter"], 129, "expected a time"),
+    ];
+    if cfg!(target_arch = "x86_64") {
+        cases.push((
+            vec!["--no-rotate", "spread:8", "spread+16:8", "spread+32:8", "spread+48:8", "spread+64:8"],
+            1,
+            "5 registers are needed",
+        ));
+    }
+    for (options, code, words) in cases {
+        let said = watch(&options, &["1", "1"]);
+        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
+        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        assert!(said.stdout.is_empty(), "{}: {}", said.command, said.stdout);
+    }
+    let said = kymo().run(["watch", "-p", "2147483646", "counter"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.stderr.contains("there is no process 2147483646"), "{}", said.stderr);
+    let said = kymo().run(["watch", "counter"]);
+    assert_eq!(said.code, Some(129));
+    let said = kymo().run(["watch", "counter", "--", "/no/such/program"]);
+    assert_eq!(said.code, Some(255));
+    assert!(said.stderr.contains("failed to execute /no/such/program"), "{}", said.stderr);
+}
