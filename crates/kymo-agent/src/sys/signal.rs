@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a signal handler is called with.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
@@ -86,19 +87,28 @@ pub(crate) fn keeping_errno(body: impl FnOnce()) {
     unsafe { errno.write(before) };
 }
 
-/// Who handled SIGTRAP before us. Read by signal handlers, so what it pointed to once is never freed.
+/// Who gets what is not for watches: who handled SIGTRAP when ours was last installed, and when it first was. Read by signal handlers, so what
+/// they pointed to once is never freed.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+static FIRST: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
+/// The handler of watches, once there is one.
+static OURS: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes `handler` the one of SIGTRAP, if it is not. Who handled it until now is kept, to be handed what is not ours. By one thread at a
-/// time.
+/// Held by who changes the handler of SIGTRAP: watches and probes both do.
+pub(crate) fn changing() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes `handler` the one of SIGTRAP, if it is not. Who handled it until now is kept, to be handed what is not for watches.
 pub(crate) fn install(handler: Handler) -> io::Result<()> {
+    let _one = changing();
     let now = current()?;
     if now.sa_sigaction == handler as usize {
         return Ok(());
     }
-    // Before ours is there: it may be called at once. Leaked, because another thread may be reading the one before.
-    // Release: pairs with the Acquire of hand_on().
-    BEFORE.store(Box::into_raw(Box::new(now)), Ordering::Release);
+    // Before ours is there: it may be called at once.
+    put_behind_watches(now);
     let mut ours = now;
     ours.sa_sigaction = handler as usize;
     // Not on the alternate stack: those of Rust's threads are too small for a handler that is interrupted by itself. Not deferred: what a
@@ -108,7 +118,28 @@ pub(crate) fn install(handler: Handler) -> io::Result<()> {
     unsafe { libc::sigemptyset(&mut ours.sa_mask) };
     // SAFETY: reads ours; the handler lives as long as the process.
     let done = unsafe { libc::sigaction(libc::SIGTRAP, &ours, std::ptr::null_mut()) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Relaxed: read by who is changing.
+    OURS.store(handler as usize, Ordering::Relaxed);
+    Ok(())
+}
+
+/// If this is the handler of watches, who is behind it. By who is [`changing`].
+pub(crate) fn behind_watches(now: &libc::sigaction) -> Option<libc::sigaction> {
+    let ours = OURS.load(Ordering::Relaxed);
+    // SAFETY: published whole, never freed.
+    let before = || unsafe { BEFORE.load(Ordering::Relaxed).as_ref() }.copied();
+    (ours != 0 && now.sa_sigaction == ours).then(before).flatten()
+}
+
+/// Makes this the one who gets what is not for watches. By who is [`changing`].
+pub(crate) fn put_behind_watches(action: libc::sigaction) {
+    let action = Box::into_raw(Box::new(action));
+    // Release, twice: pairs with the Acquire of hand_on().
+    let _ = FIRST.compare_exchange(std::ptr::null_mut(), action, Ordering::Release, Ordering::Relaxed);
+    BEFORE.store(action, Ordering::Release);
 }
 
 fn current() -> io::Result<libc::sigaction> {
@@ -122,13 +153,14 @@ fn current() -> io::Result<libc::sigaction> {
     Ok(unsafe { now.assume_init() })
 }
 
-/// Hands a signal that is not ours to who handled it before, as the kernel would have.
+/// Hands a signal that is not ours to who handled it before, as the kernel would have. `again`: that one has handed it back, because he thinks
+/// that we were there before him; then to who was there before both.
 ///
 /// # Safety
 /// With the arguments of the handler that [`install`] installed.
-pub(crate) unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // Acquire: pairs with the Release of install().
-    let before = BEFORE.load(Ordering::Acquire);
+pub(crate) unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, again: bool) {
+    // Acquire: pairs with the Release of put_behind_watches().
+    let before = if again { &FIRST } else { &BEFORE }.load(Ordering::Acquire);
     if before.is_null() {
         return default(signal);
     }

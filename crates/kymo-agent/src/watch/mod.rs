@@ -66,6 +66,7 @@ pub use hit::Hit;
 pub use kymo_core::breakpoint::Kind;
 
 use crate::sys::{clock, fork};
+use nesting::INSIDE;
 use slot::{Callback, Range};
 
 /// Calls `handler` at each access to `len` bytes (1, 2, 4 or 8) at `address`, a multiple of `len`, by any thread of this process.
@@ -136,7 +137,7 @@ impl Guard {
         if let Some(number) = slot::slot_of(self.0) {
             let slot = slot::slot(number);
             slot.stop(self.0);
-            while !nesting::is_inside(clock::own_tid()) && !slot.is_quiet() {
+            while !INSIDE.has(clock::own_tid()) && !slot.is_quiet() {
                 clock::nap();
             }
         }
@@ -164,10 +165,7 @@ pub fn stop(number: u64) -> Result<(), Error> {
     if fork::is_child() {
         return Err(Error::Forked);
     }
-    let stopped = if nesting::is_inside(clock::own_tid()) {
-        pool::stop_in_handler(number)
-    } else {
-        pool::finish(number)
-    };
+    let stopped =
+        if INSIDE.has(clock::own_tid()) { pool::stop_in_handler(number) } else { pool::finish(number) };
     if stopped { Ok(()) } else { Err(Error::Unknown { number }) }
 }

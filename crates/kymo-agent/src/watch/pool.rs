@@ -10,7 +10,7 @@
 //! Locks, in this order: `GROWING`, then one of `EVENTS`; `POOL` alone, and never while the kernel is asked for more than a count. Handlers lock
 //! nothing: they try `EVENTS`, and leave what they cannot do to whoever comes next.
 use super::error::Error;
-use super::nesting;
+use super::nesting::INSIDE;
 use super::slot::{self, Callback, Range, SLOTS};
 use super::{threads, trap};
 use crate::sys::watchpoint::{Aim, Watchpoint, at_fork, free_slots};
@@ -58,14 +58,19 @@ impl Events {
     /// Aims and arms all of them. After an error some are, some are not.
     ///
     /// A thread that is being made copies what its maker's event is aimed at, and whether it is armed, and is found as its heir a moment
-    /// later: between the two it is not reached. So each step goes through all of them twice. What is done to events that are as they should be is
-    /// cheap, and does not disarm them meanwhile.
+    /// later: between the two it is not reached. So each step goes through all of them more than once; what is done to events that are as they
+    /// should be is cheap, and does not disarm them meanwhile. While threads come and go, those that are being made are given time to appear.
     fn arm(&self, aim: Aim) -> std::io::Result<()> {
+        let again = if threads::come_and_go() { 2 } else { 1 };
         let each = |step: &dyn Fn(&Watchpoint) -> std::io::Result<()>| {
             self.events.iter().try_for_each(step)?;
-            // To those who wait to become heirs.
-            std::thread::yield_now();
-            self.events.iter().try_for_each(step)
+            for _ in 0..again {
+                if again > 1 {
+                    clock::nap();
+                }
+                self.events.iter().try_for_each(step)?;
+            }
+            Ok(())
         };
         each(&|event| event.aim(aim))?;
         each(&Watchpoint::arm)
@@ -86,7 +91,7 @@ pub(super) fn start(range: Range, callback: Box<Callback>) -> Result<u64, Error>
     if fork::is_child() {
         return Err(Error::Forked);
     }
-    if nesting::is_inside(clock::own_tid()) {
+    if INSIDE.has(clock::own_tid()) {
         return Err(Error::InHandler);
     }
     static FORKS: Once = Once::new();

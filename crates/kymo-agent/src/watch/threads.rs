@@ -9,6 +9,7 @@ use crate::sys::clock;
 use crate::sys::watchpoint::{Watchpoint, free_slots, raise_descriptors};
 use std::collections::HashSet;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The threads of this process that there are now.
 fn list() -> Result<Vec<i32>, Error> {
@@ -20,6 +21,16 @@ fn list() -> Result<Vec<i32>, Error> {
         threads.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
     }
     Ok(threads)
+}
+
+/// Whether there are other threads than when this was last asked.
+pub(super) fn come_and_go() -> bool {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let mix =
+        |sum: u64, thread: i32| sum.wrapping_add((thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let now = list().map_or(0, |threads| threads.into_iter().fold(0, mix));
+    // Relaxed: a guess about the next one.
+    LAST.swap(now, Ordering::Relaxed) != now
 }
 
 /// Takes one more slot of every thread. By one thread at a time, or threads that appear are misjudged.

@@ -5,18 +5,14 @@
 //! kernel's.
 #![allow(unsafe_code)]
 use super::hit::Hit;
-use super::nesting::{self, Inside};
+use super::nesting::{HANDING_ON, INSIDE};
 use super::slot::{self, SLOTS};
 use super::{error::Error, pool};
 use crate::sys::{clock, signal};
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 /// Makes the handler below the one of SIGTRAP, if it is not (or no longer).
 pub(super) fn install() -> Result<(), Error> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     signal::install(on_signal).map_err(|source| Error::System { what: "handle SIGTRAP", source })
 }
 
@@ -25,8 +21,11 @@ extern "C" fn on_signal(number: c_int, info: *mut libc::siginfo_t, context: *mut
         // SAFETY: the kernel's, in a handler with SA_SIGINFO.
         let ours = unsafe { signal::trap(info) }.and_then(|trap| Some((trap, slot::slot_of(trap.data)?)));
         let Some((trap, number_of_slot)) = ours else {
+            let thread = clock::own_tid();
+            let again = HANDING_ON.has(thread);
+            let _stay = HANDING_ON.enter(thread);
             // SAFETY: our own arguments.
-            return unsafe { signal::hand_on(number, info, context) };
+            return unsafe { signal::hand_on(number, info, context, again) };
         };
         // SAFETY: as above.
         let ip = unsafe { signal::instruction(context) };
@@ -37,10 +36,10 @@ extern "C" fn on_signal(number: c_int, info: *mut libc::siginfo_t, context: *mut
 fn on_trap(trap: signal::Trap, number: usize, ip: u64) {
     let thread = clock::own_tid();
     // An access by a handler itself.
-    if nesting::is_inside(thread) {
+    if INSIDE.has(thread) {
         return;
     }
-    let _inside = Inside::enter(thread);
+    let _inside = INSIDE.enter(thread);
     let Some(running) = slot::slot(number).enter(trap.data) else {
         // Stopped meanwhile; or a thread that was being made while the watch was stopped, and inherited it all the same.
         return pool::is_stale(number);
