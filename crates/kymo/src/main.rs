@@ -29,6 +29,7 @@ struct Cli {
 enum Verb {
     Record(Box<cmd::record::RecordArgs>),
     Stat(Box<cmd::stat::StatArgs>),
+    Probe(Box<cmd::probe::ProbeArgs>),
     Report(Box<cmd::report::ReportArgs>),
     List(cmd::list::ListArgs),
     Doctor(cmd::doctor::DoctorArgs),
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Record(args) => cmd::record::run(*args),
         Verb::Stat(args) => cmd::stat::run(*args),
+        Verb::Probe(args) => cmd::probe::run(*args),
         Verb::Report(args) => cmd::report::run(*args),
         Verb::List(args) => cmd::list::run(args),
         Verb::Doctor(args) => cmd::doctor::run(args),

@@ -179,6 +179,15 @@ pub(super) fn cgroups_are_the_kernels() -> bool {
     inode == Some(FIRST_CGROUP_NAMESPACE)
 }
 
+/// Whether programs may be loaded at all.
+pub(super) fn may_load() -> Result<(), Unavailable> {
+    match Facts::here().judge() {
+        // Counting where functions are hit needs neither.
+        Err(Unavailable::PidNamespace | Unavailable::NoTracepoints) => Ok(()),
+        other => other,
+    }
+}
+
 /// Whether tasks can be followed here. Loads the least program and forgets it; well under a millisecond.
 pub(super) fn available() -> Result<(), Unavailable> {
     Facts::here().judge()

@@ -247,6 +247,11 @@ impl Follower {
         self.missed_at_entry + self.state.missed().unwrap_or(0) + skipped
     }
 
+    /// The map of who is followed, for other programs that ask it.
+    pub(super) fn followed_map(&self) -> i32 {
+        self.followed.number()
+    }
+
     /// Whether there is an entry for each thread, not for each process.
     pub fn by_thread(&self) -> bool {
         self.key == Key::Thread

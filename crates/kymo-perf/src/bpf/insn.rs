@@ -47,6 +47,8 @@ pub(super) enum Helper {
     ReadUser = 112,
     /// (signal) -> 0 or a negative errno: to the running process, once interrupts are possible again.
     SendSignal = 109,
+    /// (context) -> the number that was given when the program was attached (Linux 5.15).
+    AttachCookie = 174,
 }
 
 /// A place in the program that jumps lead to.
@@ -73,6 +75,10 @@ const STORE_64: u8 = 0x7b;
 const STORE_IMM_32: u8 = 0x62;
 const STORE_IMM_64: u8 = 0x7a;
 const ATOMIC_64: u8 = 0xdb;
+const SUB: u8 = 0x1f;
+const REMAINDER_IMM: u8 = 0x97;
+const SHIFT_RIGHT: u8 = 0x7f;
+const SHIFT_RIGHT_SIGNED_IMM: u8 = 0xc7;
 const MOVE: u8 = 0xbf;
 const MOVE_IMM: u8 = 0xb7;
 const ADD_IMM: u8 = 0x07;
@@ -85,6 +91,8 @@ const JUMP: u8 = 0x05;
 const JUMP_EQ: u8 = 0x1d;
 const JUMP_EQ_IMM: u8 = 0x15;
 const JUMP_NE_IMM: u8 = 0x55;
+const JUMP_GT_IMM: u8 = 0x25;
+const JUMP_LT_IMM: u8 = 0xa5;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// In the source register of `LOAD_IMM_64`: the immediate is the descriptor of a map.
@@ -93,6 +101,23 @@ const PSEUDO_MAP_FD: u8 = 1;
 const ATOMIC_ADD: i32 = 0;
 /// The same (Linux 5.12).
 const ATOMIC_OR: i32 = 0x40;
+/// R0 is compared, and holds what was there before (Linux 5.12).
+const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
+
+/// How two 64-bit numbers compare, by the operation code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compare {
+    Equal = 0x1d,
+    NotEqual = 0x5d,
+    Greater = 0x2d,
+    GreaterEqual = 0x3d,
+    Less = 0xad,
+    LessEqual = 0xbd,
+    SignedGreater = 0x6d,
+    SignedGreaterEqual = 0x7d,
+    SignedLess = 0xcd,
+    SignedLessEqual = 0xdd,
+}
 
 impl Assembler {
     pub(super) fn new() -> Assembler {
@@ -136,6 +161,26 @@ impl Assembler {
     /// dst += src
     pub(super) fn add(&mut self, dst: Reg, src: Reg) {
         self.push(ADD, dst, src, 0, 0);
+    }
+
+    /// dst -= src
+    pub(super) fn sub(&mut self, dst: Reg, src: Reg) {
+        self.push(SUB, dst, src, 0, 0);
+    }
+
+    /// dst %= imm
+    pub(super) fn remainder_imm(&mut self, dst: Reg, imm: i32) {
+        self.push(REMAINDER_IMM, dst, R0, 0, imm);
+    }
+
+    /// dst >>= src, zeros from above
+    pub(super) fn shift_right(&mut self, dst: Reg, src: Reg) {
+        self.push(SHIFT_RIGHT, dst, src, 0, 0);
+    }
+
+    /// dst >>= bits, the sign from above
+    pub(super) fn shift_right_signed_imm(&mut self, dst: Reg, bits: i32) {
+        self.push(SHIFT_RIGHT_SIGNED_IMM, dst, R0, 0, bits);
     }
 
     /// dst <<= bits
@@ -199,6 +244,11 @@ impl Assembler {
         self.push(ATOMIC_64, base, src, offset, ATOMIC_OR);
     }
 
+    /// R0 = *(u64 *)(base + offset), which becomes src if it was R0, in one step for all CPUs
+    pub(super) fn compare_exchange64(&mut self, base: Reg, offset: i16, src: Reg) {
+        self.push(ATOMIC_64, base, src, offset, ATOMIC_COMPARE_EXCHANGE);
+    }
+
     /// dst = the map with this descriptor (two instructions' room)
     pub(super) fn load_map(&mut self, dst: Reg, map: i32) {
         self.push(LOAD_IMM_64, dst, Reg(PSEUDO_MAP_FD), 0, map);
@@ -256,6 +306,21 @@ impl Assembler {
     /// if reg != imm goto label
     pub(super) fn jump_unless(&mut self, reg: Reg, imm: i32, label: Label) {
         self.jump_to(JUMP_NE_IMM, reg, R0, imm, label);
+    }
+
+    /// if reg > imm, without signs, goto label
+    pub(super) fn jump_if_above(&mut self, reg: Reg, imm: i32, label: Label) {
+        self.jump_to(JUMP_GT_IMM, reg, R0, imm, label);
+    }
+
+    /// if reg < imm, without signs, goto label
+    pub(super) fn jump_if_below(&mut self, reg: Reg, imm: i32, label: Label) {
+        self.jump_to(JUMP_LT_IMM, reg, R0, imm, label);
+    }
+
+    /// if a OP b goto label
+    pub(super) fn jump_on(&mut self, how: Compare, a: Reg, b: Reg, label: Label) {
+        self.jump_to(how as u8, a, b, 0, label);
     }
 
     /// The program with all jumps resolved.
@@ -334,6 +399,33 @@ mod tests {
             [0x67, 0x02, 0, 0, 3, 0, 0, 0],
             [0x18, 0x03, 0, 0, 2, 0, 0, 0],
             [0, 0, 0, 0, 1, 0, 0, 0],
+        ];
+        assert_eq!(bytes(&a.finish()), expected);
+    }
+
+    /// Checks the encoding of what probes add.
+    #[test]
+    fn encodings_of_probes() {
+        let mut a = Assembler::new();
+        let end = a.label();
+        a.sub(R8, R9);
+        a.remainder_imm(R1, 3);
+        a.shift_right(R1, R2);
+        a.shift_right_signed_imm(R1, 32);
+        a.compare_exchange64(R9, 24, R8);
+        a.jump_if_above(R1, 251, end);
+        a.jump_if_below(R8, 4, end);
+        a.jump_on(Compare::SignedLess, R1, R2, end);
+        a.place(end);
+        let expected: [[u8; 8]; 8] = [
+            [0x1f, 0x98, 0, 0, 0, 0, 0, 0],
+            [0x97, 0x01, 0, 0, 3, 0, 0, 0],
+            [0x7f, 0x21, 0, 0, 0, 0, 0, 0],
+            [0xc7, 0x01, 0, 0, 32, 0, 0, 0],
+            [0xdb, 0x89, 24, 0, 0xf1, 0, 0, 0],
+            [0x25, 0x01, 2, 0, 251, 0, 0, 0],
+            [0xa5, 0x08, 1, 0, 4, 0, 0, 0],
+            [0xcd, 0x21, 0, 0, 0, 0, 0, 0],
         ];
         assert_eq!(bytes(&a.finish()), expected);
     }

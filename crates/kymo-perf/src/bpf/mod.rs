@@ -54,7 +54,8 @@
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
 //! the programs; `tally`: [`Tally`], which counts instead of following; `witness`: [`Witness`], which reads memory at the hit of a watchpoint;
-//! `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+//! [`uprobe`]: probes of user functions; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`:
+//! whether this works here.
 mod attach;
 mod available;
 mod error;
@@ -68,6 +69,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod types;
+pub mod uprobe;
 mod witness;
 
 pub use attach::Attachment;

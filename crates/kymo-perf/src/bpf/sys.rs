@@ -6,6 +6,8 @@
 //! where it is made ([`MapFd`] cannot be made otherwise; values of an array of events are shorter), and every attribute is a struct whose size is what is announced. Memory shared
 //! with programs ([`Shared`]) is as long as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
+pub(super) mod uprobe;
+
 use crate::sys::{Perf, attr_zeroed, bindings};
 use perf_event_open_sys::ioctls;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -54,9 +56,25 @@ pub(super) enum MapKind {
 /// What kind of program, by the number of the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProgramKind {
+    /// At an event of the uprobe PMU.
+    Uprobe = 2,
     Tracepoint = 5,
     PerfEvent = 7,
     RawTracepoint = 17,
+    /// At many places of a file.
+    UprobeMulti = 0x100 | 2,
+}
+
+impl ProgramKind {
+    /// The number without what distinguishes kinds of the same number.
+    fn number(self) -> u32 {
+        self as u32 & 0xff
+    }
+
+    /// What it will be attached to, where loading must know.
+    fn attach(self) -> u32 {
+        if self == ProgramKind::UprobeMulti { uprobe::UPROBE_MULTI } else { 0 }
+    }
 }
 
 const MAP_CREATE: libc::c_long = 0;
@@ -322,7 +340,8 @@ pub(super) fn load_program(
     log: &mut [u8],
 ) -> io::Result<OwnedFd> {
     let mut attr = LoadAttr {
-        kind: kind as u32,
+        kind: kind.number(),
+        expected_attach: kind.attach(),
         instruction_count: code.len() as u32,
         instructions: code.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,

@@ -1,12 +1,13 @@
 //! What can be probed, and that hits are counted as the program counts them.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, run};
+use crate::tools::{Need, Said, kymo, ready, run, skip};
 
 /// The program whose functions are called a known number of times; none where nothing can be compiled.
 fn probed(test: &str) -> Option<PathBuf> {
@@ -68,4 +69,222 @@ fn list_filters() {
     assert!(said.stderr.contains("cannot be probed: No such file"), "{}", said.stderr);
     let said = kymo().run(["list", "--probes", "/etc/passwd"]);
     assert!(said.stderr.contains("it is not an ELF file"), "{}", said.stderr);
+}
+
+/// What the kernel's engine needs.
+fn can_probe(test: &str) -> bool {
+    ready(test, &[Need::Root]) && {
+        let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]);
+        // `true` has no symbols; what is asked is whether it comes to that.
+        let refused = said.stderr.contains("BPF") || said.stderr.contains("uprobes");
+        if refused {
+            skip(test, said.stderr);
+        }
+        !refused
+    }
+}
+
+fn document(said: &Said) -> Value {
+    serde_json::from_str(&said.stdout[said.stdout.find('{').expect("JSON")..]).expect("JSON")
+}
+
+fn probe<'a>(document: &'a Value, name: &str) -> &'a Value {
+    let probes = document["probes"].as_array().expect("a list");
+    probes.iter().find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("{name} in {document}"))
+}
+
+/// The number behind a word in what the program prints.
+fn counted(said: &str, word: &str) -> u64 {
+    let mut words = said.split_whitespace().skip_while(|found| *found != word);
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{word} in {said}"))
+}
+
+/// Checks hits of functions and of a marker with a semaphore against what the program counts itself, in threads and forked processes, and
+/// that -i counts the command alone.
+#[test]
+fn counts_of_threads_and_forks() {
+    const TEST: &str = "probe::counts_of_threads_and_forks";
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let probes = ["probe", "--json", "probed_inner", "probed_outer", "probed_deep", "usdt:shop:sold", "--"];
+    let said = kymo().succeed(probes.iter().copied().chain([text(&program), "500", "3", "2"]));
+    let found = document(&said);
+    assert_eq!((&found["schema"], &found["schema_version"]), (&"kymo-probe".into(), &1.into()));
+    for (name, word) in [("probed_inner", "inner"), ("probed_outer", "outer"), ("shop:sold", "marked")] {
+        let own = counted(&said.stdout, word);
+        assert_eq!((probe(&found, name)["hits"].as_u64(), own), (Some(own), 4500), "{name}");
+    }
+    assert_eq!(probe(&found, "probed_deep")["hits"], 11);
+    assert_eq!(probe(&found, "probed_deep")["engine"], "kernel");
+    let alone =
+        kymo().succeed(["probe", "-i", "--json", "probed_outer", "--", text(&program), "500", "3", "2"]);
+    assert_eq!(probe(&document(&alone), "probed_outer")["hits"], 1500);
+}
+
+/// Checks latencies by what must hold of them: how many there are, that a call takes longer than those inside of it, that the slow function takes what
+/// it waits at least, that calls which longjmp leaves have none, and that the table has the same counts.
+#[test]
+fn latencies() {
+    const TEST: &str = "probe::latencies";
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let said = kymo().succeed([
+        "probe",
+        "--ret",
+        "--hist",
+        "-g",
+        "--json",
+        "probed_*",
+        "--",
+        text(&program),
+        "300",
+        "2",
+    ]);
+    let found = document(&said);
+    let number = |name: &str, what: &str| probe(&found, name)["latencies"][what].as_u64().expect("a number");
+    for (name, count) in
+        [("probed_inner", 600), ("probed_outer", 600), ("probed_deep", 11), ("probed_slow", 3)]
+    {
+        assert_eq!((number(name, "count"), number(name, "missed")), (count, 0), "{name}");
+        let buckets = probe(&found, name)["latencies"]["buckets"].as_array().expect("a list");
+        assert_eq!(buckets.iter().map(|bucket| bucket["count"].as_u64().unwrap()).sum::<u64>(), count);
+        let order = ["p50_ns", "p99_ns", "max_ns"].map(|what| number(name, what));
+        assert!(order.is_sorted(), "{name}: {order:?}");
+    }
+    assert!(number("probed_outer", "total_ns") > number("probed_inner", "total_ns"));
+    assert!(number("probed_slow", "p50_ns") >= 2_000_000);
+    let jumped = probe(&found, "probed_jumped");
+    assert_eq!((&jumped["hits"], &jumped["latencies"]["count"]), (&2.into(), &0.into()));
+    let callers = probe(&found, "probed_inner")["callers"].as_array().expect("a list");
+    assert_eq!(callers[0]["hits"], 600, "{callers:?}");
+    assert!(callers[0]["name"].as_str().unwrap().starts_with("probed_outer+"), "{callers:?}");
+    let table = kymo().succeed(["probe", "--hist", "probed_inner", "--", text(&program), "300", "2"]).stdout;
+    assert!(
+        table.lines().any(|line| line.trim().starts_with("600 ") && line.ends_with("probed:probed_inner")),
+        "{table}"
+    );
+    assert!(table.contains("probed:probed_inner (600 calls)") && table.contains('█'), "{table}");
+}
+
+/// Checks conditions on arguments and on what a function returns, and counts of only some hits.
+#[test]
+fn only_some_hits() {
+    const TEST: &str = "probe::only_some_hits";
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let hits = |arguments: &[&str], name: &str| {
+        let all = ["probe", "--json"].iter().chain(arguments).copied().chain(["--", text(&program), "100"]);
+        probe(&document(&kymo().succeed(all)), name).clone()
+    };
+    assert_eq!(hits(&["--if", "arg1 >= 90", "probed_outer"], "probed_outer")["hits"], 10);
+    assert_eq!(hits(&["--if", "arg1 < 10 || $rdi == 50", "probed_outer"], "probed_outer")["hits"], 11);
+    let returned = hits(&["--if", "ret > 5", "probed_deep"], "probed_deep");
+    assert_eq!((&returned["hits"], &returned["latencies"]["count"]), (&11.into(), &6.into()));
+    let line = std::fs::read_to_string(crate::programs::sources().join("probed.c")).unwrap();
+    let line = line.lines().position(|line| line.contains("return x + sink;")).unwrap() + 1;
+    let at = format!("probed.c:{line}");
+    assert_eq!(hits(&[&at], &at)["hits"], 100);
+    // The second instruction: an offset that is none is refused.
+    let second = (1..16)
+        .map(|at| format!("probed_outer+{at:#x}"))
+        .find(|at| kymo().run(["probe", "--dry-run", at, "--", text(&program)]).code == Some(0))
+        .expect("a second instruction");
+    let inner = hits(&[&second], &second);
+    assert_eq!((&inner["hits"], &inner["kind"]), (&100.into(), &"instruction".into()));
+}
+
+/// Checks a process that runs already: hits from then on, and the end with the process.
+#[test]
+fn running_process() {
+    const TEST: &str = "probe::running_process";
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let mut target = Command::new(&program)
+        .args(["-w", "200", "2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let pid = target.id().to_string();
+    // Its functions are known when its program has been executed.
+    let exe = format!("/proc/{pid}/exe");
+    while std::fs::read_link(&exe).ok().as_deref() != Some(&program) {
+        std::thread::yield_now();
+    }
+    let mut probing = kymo()
+        .command(["probe", "--ret", "--json", "-p", &pid, "probed_outer", "libc.so.6:getchar"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kymo");
+    let mut words = BufReader::new(probing.stderr.take().expect("its words"));
+    let mut line = String::new();
+    words.read_line(&mut line).expect("a line");
+    assert!(line.contains(&format!("2 probes in process {pid}, by the kernel engine")), "{line}");
+    target.stdin.take().expect("its input").write_all(b"x").expect("it waits");
+    assert!(target.wait().expect("its end").success());
+    let output = probing.wait_with_output().expect("kymo's end");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(probe(&found, "probed_outer")["hits"], 400);
+    assert_eq!(probe(&found, "probed_outer")["latencies"]["count"], 400);
+}
+
+/// Checks that hundreds of functions at once are counted, each by itself.
+#[test]
+fn many_functions() {
+    const TEST: &str = "probe::many_functions";
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let said = kymo().succeed([
+        "probe",
+        "-i",
+        "--json",
+        "libc.so.6:*str*",
+        "probed_outer",
+        "--",
+        text(&program),
+        "50",
+    ]);
+    let found = document(&said);
+    assert!(found["probes"].as_array().unwrap().len() > 100);
+    assert_eq!(probe(&found, "probed_outer")["hits"], 50);
+}
+
+/// Checks that each mistake is one sentence that says what to do, and the exit codes.
+#[test]
+fn mistakes() {
+    const TEST: &str = "probe::mistakes";
+    let Some(program) = probed(TEST) else { return };
+    let program = text(&program);
+    let cases: [(&[&str], i32, &str); 13] = [
+        (&["probed_iner", "--", program], 1, "did you mean `probed_inner`?"),
+        (&["libc.so.6:strlen", "--", program], 1, "IFUNC"),
+        (&["getppid", "--", program], 1, "say 'libc.so.6:getppid'"),
+        (&["probed_outer+0x100000", "--", program], 1, "begins at +0x100000"),
+        (&["libnone.so:f", "--", program], 1, "no module `libnone.so`"),
+        (&["probed.c:1", "--", program], 1, "nearest lines with code"),
+        (&["usdt:shop:sole", "--", program], 1, "did you mean `shop:sold`?"),
+        (&["probed_inner", "-p", "2147483646"], 1, "there is no process 2147483646"),
+        (&["main", "--", "/no/such/program"], 1, "No such file"),
+        (&["main", "--", "no-such-program"], 1, "in PATH"),
+        (&["main"], 129, "name a command"),
+        (&["usdt:x", "--", program], 129, "a marker has a provider and a name"),
+        (&["--if", "arg1 >> 4", "probed_inner", "--", program], 129, "is no number"),
+    ];
+    for (arguments, code, words) in cases {
+        let said = kymo().run(["probe"].iter().chain(arguments));
+        assert_eq!(said.code, Some(code), "{}: {}", said.command, said.stderr);
+        assert!(said.stderr.contains(words), "{}: {}", said.command, said.stderr);
+        assert_eq!(said.stderr.lines().count(), 1, "{}: {}", said.command, said.stderr);
+    }
 }

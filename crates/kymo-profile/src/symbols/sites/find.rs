@@ -128,7 +128,10 @@ pub fn find(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> Result<Ve
                 lines::Found::NoDebugInfo | lines::Found::NoFile(_) | lines::Found::NoCode(..) => {}
             },
             Place::Offset(offset) => {
-                if module.is_code(*offset) {
+                let function = module.function_at(*offset);
+                let begins =
+                    function.is_none_or(|function| module.is_instruction(function, offset - function.offset));
+                if module.is_code(*offset) && begins {
                     found.push(at(module, *offset, None));
                 }
             }
@@ -191,6 +194,7 @@ fn functions(module: &Arc<ProbeModule>, pattern: &str, into: u64, found: &mut Ve
         } else if let Some(offset) = function.offset.checked_add(into)
             && into < function.size_bytes
             && module.is_code(offset)
+            && module.is_instruction(function, into)
         {
             found.push(at(module, offset, Some(format!("{}+{into:#x}", function.name()))));
         }
@@ -265,11 +269,12 @@ fn missing(selector: &ProbeSelector, chosen: &[&Arc<ProbeModule>], all: &[Arc<Pr
                 && let Some(function) = all_names().find(|function| names(wanted, function))
             {
                 let what = format!(
-                    "`{}` in {inside} has {} bytes: there is no instruction at +{offset:#x}",
+                    "no instruction of `{}` in {inside} ({} bytes) begins at +{offset:#x}",
                     function.name(),
                     function.size_bytes
                 );
-                return plain(what, wanted, Vec::new(), None);
+                let hint = "`objdump -d` shows where instructions begin".to_owned();
+                return plain(what, wanted, Vec::new(), Some(hint));
             }
             let inlined = chosen.iter().find_map(|module| module.inlined_only(wanted));
             if let Some((file, line)) = inlined {
@@ -327,7 +332,7 @@ fn missing(selector: &ProbeSelector, chosen: &[&Arc<ProbeModule>], all: &[Arc<Pr
             )
         }
         Place::Offset(offset) => {
-            plain(format!("there is no code at {offset:#x} of {inside}"), "", Vec::new(), None)
+            plain(format!("no instruction begins at {offset:#x} of {inside}"), "", Vec::new(), None)
         }
         Place::Marker { provider, name } => {
             let all = chosen.iter().flat_map(|module| module.markers());

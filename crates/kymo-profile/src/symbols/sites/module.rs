@@ -14,8 +14,10 @@ use super::lines;
 use super::usdt::{self, Marker};
 
 const SHF_EXECINSTR: u64 = 4;
+const X86_64: u16 = 62;
+const LONGEST_FUNCTION: u64 = 16 << 20;
 /// `e_machine` of x86-64 and of 64-bit Arm.
-const MACHINES: [(u16, &str); 2] = [(62, "x86_64"), (183, "aarch64")];
+const MACHINES: [(u16, &str); 2] = [(X86_64, "x86_64"), (183, "aarch64")];
 
 /// Why a module has no sites.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +177,26 @@ impl ProbeModule {
     /// Whether the place is in a part of the file that is loaded as code.
     pub fn is_code(&self, offset: u64) -> bool {
         self.elf.linked_address(offset).and_then(|svma| code_offset(&self.elf, svma)) == Some(offset)
+    }
+
+    /// Whether an instruction of a function begins so many bytes into it; a probe anywhere else would destroy one. `true` where this machine's instructions are
+    /// not known to us.
+    pub(super) fn is_instruction(&self, function: &Function, into: u64) -> bool {
+        if self.elf.machine != X86_64 || !self.elf.is_64 {
+            return true;
+        }
+        // Code that is decoded from a function's beginning up to the place: more than a function of that length is no function.
+        let Some(code) = self.elf.read(function.offset, into.saturating_add(1).min(LONGEST_FUNCTION)) else {
+            return false;
+        };
+        let mut decoder = iced_x86::Decoder::new(64, &code, iced_x86::DecoderOptions::NONE);
+        let mut at = 0;
+        while at < into && decoder.can_decode() {
+            let instruction = decoder.decode();
+            // The last one may be cut off by where we have stopped to read.
+            at += if instruction.is_invalid() { return false } else { instruction.len() as u64 };
+        }
+        at == into
     }
 
     /// Where the place is as linked.

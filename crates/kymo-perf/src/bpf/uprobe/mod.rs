@@ -1,0 +1,531 @@
+//! Probes of user functions by the kernel: uprobes, with programs that count, time and tell callers apart where the hit happens.
+//!
+//! *You give it* files and offsets; *it gives you* counts, latencies and callers of each, without a record per hit. It is the net under kymo's probes inside
+//! the program: it works everywhere that uprobes do, at the price of a trap.
+//!
+//! ```text
+//!  hit --trap--> entry:  followed? condition? --> TABLE[site, CPU].hits += 1
+//!                        timed --> STARTED[stack pointer, site, process] = now      callers --> CALLERS[return address, site, process] += 1
+//!  return -----> exit:   STARTED known? --> TABLE[site, CPU].{returns, total, longest, bucket}
+//! ```
+//! TABLE is memory that we map, so reading costs no system call. A call is known by its stack pointer: recursion needs no depth, and what longjmp or a
+//! thread's end leaves behind is overwritten by the next call at the same place, or forgotten (STARTED forgets what was not used for longest).
+//!
+//! # Invariants
+//! - **U1** A hit is counted once, in a line of its own CPU where memory permits a line for each.
+//! - **U2** A latency is that of one call: entry and return have the same stack pointer, site and process.
+//! - **U3** Hits of others than those asked for change no count. (They may trap: see [`Whom`].)
+//! - **U4** Dropping [`Uprobes`] detaches all; so does the end of this process, however it ends.
+//!
+//! # What it costs
+//! A trap per hit (about 1 us where this was written, half of it with a function that begins with a 5-byte nop), two with returns. Attaching thousands of sites at once takes one
+//! link for each file and process (`uprobe_multi`, Linux 6.6); before that, two descriptors for each site.
+
+mod condition;
+pub mod latency;
+mod programs;
+#[cfg(test)]
+mod tests;
+
+pub use condition::{Compare, Condition, Operand, Register, Test};
+pub use latency::Latencies;
+
+use super::attach::load;
+use super::error::BpfError;
+use super::follow::Follower;
+use super::sys::uprobe::{EventPlace, Places, WideMap, link_event, link_uprobes};
+use super::sys::{self, ProgramKind, Shared};
+use crate::machine::Machine;
+use programs::{FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, MISSED, Maps, RETURNS, SHORT_LINE, TOTAL};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// Calls that can be under way at the same time and still be timed.
+const STARTED: u32 = 1 << 16;
+/// Callers that are told apart.
+const CALLERS: u32 = 1 << 14;
+/// What the counts may take in all, in bytes.
+const TABLE_BYTES: usize = 256 << 20;
+
+/// Where to put a probe.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The file, as this process opens it.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// Where in it a marker's counter of listeners lies.
+    pub semaphore: Option<u64>,
+    /// It is a function's first instruction, and its calls are to be timed.
+    pub timed: bool,
+    /// It is a function's first instruction, and its callers are to be counted.
+    pub callers: bool,
+    /// Only such hits.
+    pub condition: Condition,
+    /// Only such returns are timed.
+    pub return_condition: Condition,
+}
+
+/// Whose hits count.
+#[derive(Debug)]
+pub enum Whom<'a> {
+    /// These processes, with all their threads and without their children. No other process traps.
+    Processes(&'a [i32]),
+    /// Whom the follower follows, and what they make. Every process that has the files mapped traps.
+    Followed(&'a Follower),
+    /// Whom the follower follows, as far as it is this process; no other one traps.
+    FollowedIn(&'a Follower, i32),
+    /// Everyone.
+    All,
+}
+
+/// How places are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// All of a file at once (Linux 6.6).
+    Multi,
+    /// Each by an event of the `uprobe` PMU (Linux 5.15).
+    Events,
+}
+
+/// Choices.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Look at each so-many-th hit only (0 and 1: all); all are counted.
+    pub every: u32,
+    /// How to attach; `None`: all of a file at once where the kernel can.
+    pub attachment: Option<Attachment>,
+}
+
+/// What was counted at a place until now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Hits.
+    pub hits: u64,
+    /// Calls that ended and whose beginning was seen.
+    pub latencies: Latencies,
+    /// Calls that could not be timed.
+    pub missed: u64,
+}
+
+/// A caller of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Number of the place.
+    pub place: usize,
+    /// The process, as the kernel numbers it.
+    pub pid: i32,
+    /// Where the call returns to.
+    pub address: u64,
+    /// How often.
+    pub hits: u64,
+}
+
+/// Why a place could not be probed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UprobeError {
+    /// Programs or maps were refused.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// The kernel has no uprobes.
+    #[error("this kernel has no uprobes: it was built without CONFIG_UPROBE_EVENTS")]
+    NoUprobes,
+    /// No place could be probed.
+    #[error("failed to probe {path}: {reason}", path = path.display())]
+    None {
+        /// The file of the first.
+        path: PathBuf,
+        /// Why not that one.
+        reason: String,
+    },
+    /// A file or a process.
+    #[error("failed to probe {places} places of {path}{whom}: {cause}{}", hint(cause), path = path.display())]
+    Attach {
+        /// How many places of it.
+        places: usize,
+        /// The file.
+        path: PathBuf,
+        /// ` in process 7`, or nothing.
+        whom: String,
+        /// The system's words.
+        cause: io::Error,
+    },
+}
+
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            "; run kymo as root, or give it CAP_BPF and CAP_PERFMON with `sudo setcap cap_bpf,cap_perfmon+ep`"
+        }
+        Some(libc::ESRCH) => "; the process has ended",
+        Some(libc::EOPNOTSUPP) => "; an instruction there is itself a trap: a debugger may be at work",
+        Some(libc::EMFILE) => "; permit more descriptors in this shell: `ulimit -n 100000`",
+        Some(libc::EINVAL) => "; the offset is not one of an instruction",
+        Some(libc::EIO) => "; its file system has no pages to be patched",
+        _ => "",
+    }
+}
+
+/// Probes that are attached. Dropping it detaches them.
+#[derive(Debug)]
+pub struct Uprobes {
+    // First, so that they are detached before the memory goes. Never read.
+    _links: Vec<OwnedFd>,
+    words: Shared,
+    callers: Option<WideMap>,
+    places: usize,
+    line: usize,
+    bank_bits: i32,
+    attachment: Attachment,
+    refused: Vec<Refused>,
+}
+
+/// A place that the kernel cannot probe.
+#[derive(Debug)]
+pub struct Refused {
+    /// Its number.
+    pub place: usize,
+    /// The system's words; `None`: we do not let the kernel try.
+    pub cause: Option<io::Error>,
+}
+
+impl Refused {
+    /// Why, in words.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match &self.cause {
+            None => {
+                "it begins with a vector instruction, which the kernel would take for another one".to_owned()
+            }
+            Some(cause) if cause.raw_os_error() == Some(ENOTSUPP) => {
+                "the kernel does not probe its first instruction".to_owned()
+            }
+            Some(cause) => format!("{cause}{}", hint(cause)),
+        }
+    }
+}
+
+/// Whether the kernel would take the instruction for another one. On x86-64 it looks at the opcode alone, also behind the prefixes of vector instructions (VEX,
+/// EVEX, XOP), where the same numbers mean other things: seen on Linux 6.18, a probe on `vpbroadcastb` (EVEX 7a), with which variants of `strchr` begin, is emulated as
+/// the jump 7a, and the program goes astray.
+fn is_mistaken(place: &Place) -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
+    let mut code = [0u8; 15];
+    let read = std::fs::File::open(&place.path).and_then(|file| file.read_at(&mut code, place.offset));
+    let code = &code[..read.unwrap_or(0)];
+    // Prefixes of length, address and segment, and of repetition.
+    let prefix = |byte: &&u8| {
+        matches!(byte, 0x66 | 0x67 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0xf0 | 0xf2 | 0xf3)
+    };
+    let mut rest = code.iter().skip_while(prefix);
+    match (rest.next(), rest.next()) {
+        (Some(0xc4 | 0xc5 | 0x62), _) => true,
+        // `pop` to memory has 0 here, XOP at least 8 in the lower five bits.
+        (Some(0x8f), Some(map)) => map & 0x1f >= 8,
+        _ => false,
+    }
+}
+
+/// The kernel's own number for an instruction that it cannot step over.
+const ENOTSUPP: i32 = 524;
+
+impl Uprobes {
+    /// Attaches to all places; when it returns, hits count. How long that takes is the kernel's: about 3 us a place, and a pause for all CPUs for each file.
+    ///
+    /// # Errors
+    /// [`UprobeError`]; then nothing is attached.
+    pub fn attach(places: &[Place], whom: &Whom<'_>, options: &Options) -> Result<Uprobes, UprobeError> {
+        super::available::may_load().map_err(BpfError::Unavailable)?;
+        let timed = places.iter().any(|place| place.timed);
+        let line = if timed { LONG_LINE } else { SHORT_LINE };
+        let bank_bits = bank_bits(places.len(), line);
+        let entries = u32::try_from(places.len() << bank_bits).unwrap_or(u32::MAX);
+        let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
+        let (table, words) =
+            WideMap::shared(line, entries, sys::name("kymo_probes")).map_err(map("counts", entries))?;
+        let hash = |wanted: bool, what, entries, name| {
+            let made = wanted.then(|| WideMap::forgetful(KEY_WORDS, 1, entries, sys::name(name)));
+            made.transpose().map_err(map(what, entries))
+        };
+        let started = hash(timed, "calls under way", STARTED, "kymo_started")?;
+        let callers = hash(places.iter().any(|place| place.callers), "callers", CALLERS, "kymo_callers")?;
+        let follower = match whom {
+            Whom::Followed(follower) | Whom::FollowedIn(follower, _) => Some(follower),
+            Whom::Processes(_) | Whom::All => None,
+        };
+        let maps = Maps {
+            table: table.number(),
+            bank_bits,
+            started: started.as_ref().map(WideMap::number),
+            callers: callers.as_ref().map(WideMap::number),
+            followed: follower.map(|follower| follower.followed_map()),
+        };
+        let attach = |how| attach(places, whom, options, maps, how);
+        let ((links, refused), attachment) = match options.attachment {
+            Some(how) => (attach(how)?, how),
+            None => match attach(Attachment::Multi) {
+                Ok(attached) => (attached, Attachment::Multi),
+                // A kernel that does not know the kind says that the program, or the link, is invalid; then events may be known.
+                Err(multi) => match attach(Attachment::Events) {
+                    Ok(attached) => (attached, Attachment::Events),
+                    Err(_) => return Err(multi),
+                },
+            },
+        };
+        Ok(Uprobes {
+            _links: links,
+            words,
+            callers,
+            places: places.len(),
+            line,
+            bank_bits,
+            attachment,
+            refused,
+        })
+    }
+
+    /// What was counted at each place until now, in the order of the places. No system call.
+    pub fn read(&self) -> Vec<Reading> {
+        (0..self.places).map(|place| self.reading(place)).collect()
+    }
+
+    fn reading(&self, place: usize) -> Reading {
+        let words = self.words.words();
+        let mut reading = Reading::default();
+        for bank in 0..1usize << self.bank_bits {
+            let line = ((place << self.bank_bits) + bank) * self.line;
+            // Relaxed: counters; a reader may see a call's count before its bucket.
+            let word = |at: i16| words[line + at as usize].load(Ordering::Relaxed);
+            reading.hits += word(HITS);
+            reading.missed += word(MISSED);
+            if self.line == LONG_LINE {
+                let buckets = (0..latency::BUCKETS as i16).map(|at| word(FIRST_BUCKET + at));
+                reading.latencies.merge(&Latencies {
+                    count: word(RETURNS),
+                    total_ns: word(TOTAL),
+                    max_ns: word(LONGEST),
+                    buckets: if word(RETURNS) > 0 { buckets.collect() } else { Vec::new() },
+                });
+            }
+        }
+        reading
+    }
+
+    /// The callers until now, the most frequent first; empty unless they were asked for.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn callers(&self) -> io::Result<Vec<Caller>> {
+        let mut found = Vec::new();
+        let Some(map) = &self.callers else { return Ok(found) };
+        let mut key: Option<Vec<u64>> = None;
+        // When the key at hand is forgotten meanwhile, the kernel starts again, so the steps are bounded.
+        for _ in 0..2 * CALLERS {
+            let next = match map.next_key(key.as_deref()) {
+                Ok(next) => next,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
+                Err(error) => return Err(error),
+            };
+            if let Ok(value) = map.lookup(&next) {
+                // As programs stored it: site, then process, each half a word.
+                let halves = next[1].to_ne_bytes();
+                let half = |at: usize| {
+                    u32::from_ne_bytes([halves[at], halves[at + 1], halves[at + 2], halves[at + 3]])
+                };
+                found.push(Caller {
+                    place: half(0) as usize,
+                    pid: half(4) as i32,
+                    address: next[0],
+                    hits: value[0],
+                });
+            }
+            key = Some(next);
+        }
+        found.sort_by_key(|caller| (std::cmp::Reverse(caller.hits), caller.place, caller.address));
+        found.dedup_by_key(|caller| (caller.place, caller.pid, caller.address));
+        Ok(found)
+    }
+
+    /// The places that the kernel does not probe, with its reasons; they count nothing. Only instructions of files that are mapped now are
+    /// looked at: a place in a library that is loaded later is refused silently.
+    pub fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+
+    /// How they are attached.
+    pub fn attachment(&self) -> Attachment {
+        self.attachment
+    }
+}
+
+/// Lines of a site: one for each CPU, fewer where that would take too much memory.
+fn bank_bits(places: usize, line: usize) -> i32 {
+    let cpus = crate::sys::online_cpus().last().map_or(1, |last| *last as usize + 1).next_power_of_two();
+    let affordable = TABLE_BYTES / (8 * line * places.max(1));
+    let banks = cpus.min(affordable.max(1));
+    // Powers of two only; the next one below.
+    banks.ilog2() as i32
+}
+
+/// Places of one file that one program serves, with their numbers.
+type Groups<'a> = BTreeMap<(&'a PathBuf, usize), Vec<usize>>;
+
+fn attach(
+    places: &[Place],
+    whom: &Whom<'_>,
+    options: &Options,
+    maps: Maps,
+    how: Attachment,
+) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
+    let kind = match how {
+        Attachment::Multi => ProgramKind::UprobeMulti,
+        Attachment::Events => ProgramKind::Uprobe,
+    };
+    // Sites that differ in what is asked of them have programs of their own.
+    let mut wishes: Vec<(bool, bool, &Condition, &Condition)> = Vec::new();
+    let mut groups: Groups<'_> = BTreeMap::new();
+    let mut refused = Vec::<Refused>::new();
+    for (number, place) in places.iter().enumerate() {
+        if is_mistaken(place) {
+            refused.push(Refused { place: number, cause: None });
+            continue;
+        }
+        let own = (place.timed, place.callers, &place.condition, &place.return_condition);
+        let at = wishes.iter().position(|known| *known == own).unwrap_or_else(|| {
+            wishes.push(own);
+            wishes.len() - 1
+        });
+        groups.entry((&place.path, at)).or_default().push(number);
+    }
+    let pids: Vec<i32> = match whom {
+        Whom::Processes(pids) => pids.to_vec(),
+        Whom::FollowedIn(_, pid) => vec![*pid],
+        Whom::Followed(_) | Whom::All => vec![-1],
+    };
+    let mut programs: BTreeMap<usize, Vec<(OwnedFd, bool)>> = BTreeMap::new();
+    let mut links = Vec::new();
+    for ((path, at), numbers) in &groups {
+        if !programs.contains_key(at) {
+            let (timed, callers, condition, on_return) = wishes[*at];
+            let started = maps.started.filter(|_| timed);
+            let own = Maps { started, callers: maps.callers.filter(|_| callers), ..maps };
+            let mut made = Vec::new();
+            if let Some(started) = started {
+                // Attached before the entries: a call that is seen to begin is seen to end.
+                let exit = programs::exit(maps, started, on_return);
+                made.push((load(kind, "kymo_uretprobe", &exit, None)?, true));
+            }
+            made.push((
+                load(kind, "kymo_uprobe", &programs::entry(own, condition, options.every), None)?,
+                false,
+            ));
+            programs.insert(*at, made);
+        }
+        let c_path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        for (program, returns) in &programs[at] {
+            for &pid in &pids {
+                let failed = |cause| UprobeError::Attach {
+                    places: numbers.len(),
+                    path: (*path).clone(),
+                    whom: if pid < 0 { String::new() } else { format!(" in process {pid}") },
+                    cause,
+                };
+                match how {
+                    Attachment::Multi => {
+                        let made =
+                            link_all(program.as_fd(), &c_path, places, numbers, pid.max(0) as u32, *returns);
+                        let (some, mut others) = made.map_err(failed)?;
+                        if some.is_empty() && !others.is_empty() {
+                            let cause = others.swap_remove(0).cause;
+                            return Err(failed(
+                                cause.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)),
+                            ));
+                        }
+                        links.extend(some);
+                        let new = others
+                            .into_iter()
+                            .filter(|new| !refused.iter().any(|known| known.place == new.place));
+                        refused.extend(new.collect::<Vec<_>>());
+                    }
+                    Attachment::Events => {
+                        let machine = Machine::here();
+                        let pmu = machine.pmu("uprobe").ok_or(UprobeError::NoUprobes)?;
+                        for &number in numbers {
+                            let place = EventPlace {
+                                kind: pmu.kind,
+                                config: u64::from(*returns)
+                                    | if *returns { 0 } else { places[number].semaphore.unwrap_or(0) << 32 },
+                                path: &c_path,
+                                offset: places[number].offset,
+                                pid,
+                            };
+                            match link_event(program.as_fd(), &place, number as u64) {
+                                Ok(pair) => links.extend(pair),
+                                Err(cause) if is_about_place(&cause) && numbers.len() > 1 => {
+                                    if !refused.iter().any(|known| known.place == number) {
+                                        refused.push(Refused { place: number, cause: Some(cause) });
+                                    }
+                                }
+                                Err(cause) => return Err(failed(cause)),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    refused.sort_by_key(|refused| refused.place);
+    match refused.first() {
+        Some(first) if refused.len() == places.len() => {
+            Err(UprobeError::None { path: places[first.place].path.clone(), reason: first.reason() })
+        }
+        _ => Ok((links, refused)),
+    }
+}
+
+/// Whether a refusal is about one of the places, not about all.
+fn is_about_place(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))
+}
+
+/// Attaches to all places of a file that can be probed. One that cannot makes the kernel refuse all, so halves are tried then, and their halves.
+fn link_all(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    places: &[Place],
+    numbers: &[usize],
+    pid: u32,
+    returns: bool,
+) -> io::Result<(Vec<OwnedFd>, Vec<Refused>)> {
+    let of = |value: &dyn Fn(usize) -> u64| numbers.iter().map(|&number| value(number)).collect();
+    let several = Places {
+        offsets: of(&|number| places[number].offset),
+        semaphores: of(&|number| places[number].semaphore.unwrap_or(0)),
+        cookies: of(&|number| number as u64),
+    };
+    let cause = match link_uprobes(program, path, &several, pid, returns) {
+        Ok(link) => return Ok((vec![link], Vec::new())),
+        Err(cause) => cause,
+    };
+    if !is_about_place(&cause) {
+        return Err(cause);
+    }
+    if let [one] = numbers {
+        return Ok((Vec::new(), vec![Refused { place: *one, cause: Some(cause) }]));
+    }
+    let (first, second) = numbers.split_at(numbers.len() / 2);
+    let (mut links, mut refused) = link_all(program, path, places, first, pid, returns)?;
+    let (more, others) = link_all(program, path, places, second, pid, returns)?;
+    links.extend(more);
+    refused.extend(others);
+    Ok((links, refused))
+}

@@ -1,0 +1,285 @@
+//! The programs that run at hits.
+use super::super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use super::super::program::{NOW, Program};
+use super::condition::{Condition, Operand, saved};
+use super::latency::BUCKETS;
+
+/// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
+pub(super) const HITS: i16 = 0;
+pub(super) const RETURNS: i16 = 1;
+pub(super) const TOTAL: i16 = 2;
+pub(super) const LONGEST: i16 = 3;
+/// Returns whose entry is not known, or hits that could not be looked at.
+pub(super) const MISSED: i16 = 4;
+pub(super) const FIRST_BUCKET: i16 = 8;
+/// A line of hits alone is as long as a cache line.
+pub(super) const SHORT_LINE: usize = 8;
+pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS).next_multiple_of(8);
+
+/// Words of a key of STARTED and of CALLERS: an address, and site and process.
+pub(super) const KEY_WORDS: usize = 2;
+
+// On the stack.
+const INDEX: i16 = -4;
+const WHO: i16 = -8;
+/// Two words: the address, then site and process.
+const KEY: i16 = -24;
+const VALUE: i16 = -32;
+
+/// What the programs have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps {
+    /// The counts.
+    pub(super) table: i32,
+    /// Lines of a site, as a power of two.
+    pub(super) bank_bits: i32,
+    /// When calls began; without it returns are not looked at.
+    pub(super) started: Option<i32>,
+    /// How often which caller.
+    pub(super) callers: Option<i32>,
+    /// Who is looked at; without it whoever hits.
+    pub(super) followed: Option<i32>,
+}
+
+impl Assembler {
+    /// on to `out` unless the running process is followed; its id is in *WHO. R6 stays
+    fn only_followed(&mut self, followed: Option<i32>, out: Label) {
+        self.call(Helper::CurrentPidTgid);
+        self.shift_right_imm(R0, 32);
+        self.store32(FP, WHO, R0);
+        if let Some(followed) = followed {
+            self.look_up(followed, WHO);
+            self.jump_if(R0, 0, out);
+            self.load64(R0, R0, 0);
+            self.jump_unless(R0, NOW as i32, out);
+        }
+    }
+
+    /// R7 = the site
+    fn site(&mut self) {
+        self.mov(R1, R6);
+        self.call(Helper::AttachCookie);
+        self.mov(R7, R0);
+    }
+
+    /// R9 = the line of the site at R7 on this CPU, or on to `out`
+    fn line(&mut self, maps: Maps, out: Label) {
+        self.call(Helper::CpuNumber);
+        self.and_imm(R0, (1 << maps.bank_bits) - 1);
+        self.mov(R1, R7);
+        self.shift_left_imm(R1, maps.bank_bits);
+        self.add(R1, R0);
+        self.store32(FP, INDEX, R1);
+        self.look_up(maps.table, INDEX);
+        self.jump_if(R0, 0, out); // never: sites are numbered by us
+        self.mov(R9, R0);
+    }
+
+    /// *KEY = this address (in R1), the site and the process
+    fn key(&mut self) {
+        self.store64(FP, KEY, R1);
+        self.store32(FP, KEY + 8, R7);
+        self.load32(R1, FP, WHO);
+        self.store32(FP, KEY + 12, R1);
+    }
+
+    /// line[word] += R1
+    fn add_to_line(&mut self, word: i16) {
+        self.atomic_add64(R9, 8 * word, super::super::insn::R1);
+    }
+
+    /// R1 = a number at this hit, or on to `unread`; R6 is the context
+    fn operand(&mut self, operand: &Operand, unread: Label) {
+        self.load64(R1, R6, operand.register.0);
+        for (number, step) in operand.steps.iter().enumerate() {
+            let last = number + 1 == operand.steps.len();
+            let bytes = if last { i32::from(operand.bytes) } else { 8 };
+            self.mov(R3, R1);
+            self.add_imm(R3, *step);
+            self.store64_imm(FP, VALUE, 0);
+            self.stack_address(R1, VALUE);
+            self.mov_imm(R2, bytes);
+            self.call(Helper::ReadUser);
+            self.jump_unless(R0, 0, unread);
+            self.load64(R1, FP, VALUE);
+        }
+        let spare = 64 - 8 * i32::from(operand.bytes.clamp(1, 8));
+        if spare > 0 {
+            self.shift_left_imm(R1, spare);
+            if operand.signed {
+                self.shift_right_signed_imm(R1, spare);
+            } else {
+                self.shift_right_imm(R1, spare);
+            }
+        }
+    }
+
+    /// on to `out` unless the condition holds; R6 is the context
+    fn only_if(&mut self, condition: &Condition, out: Label) {
+        if condition.is_empty() {
+            return;
+        }
+        let holds = self.label();
+        for tests in condition {
+            let next = self.label();
+            for test in tests {
+                let passed = self.label();
+                self.operand(&test.operand, next);
+                self.mov_imm64(R2, test.value);
+                self.jump_on(test.jump(), R1, R2, passed);
+                self.jump(next);
+                self.place(passed);
+            }
+            self.jump(holds);
+            self.place(next);
+        }
+        self.jump(out);
+        self.place(holds);
+    }
+
+    fn end(&mut self, out: Label) {
+        self.place(out);
+        self.mov_imm(R0, 0);
+        self.exit();
+    }
+}
+
+/// Runs at a function's first instruction, a line, a marker. `every`: only each so-many-th hit (on each CPU) is looked at further than to count it.
+pub(super) fn entry(maps: Maps, condition: &Condition, every: u32) -> Program {
+    let mut a = Assembler::new();
+    let out = a.label();
+    a.mov(R6, R1);
+    a.only_followed(maps.followed, out);
+    a.only_if(condition, out);
+    a.site();
+    a.line(maps, out);
+    a.mov_imm(R1, 1);
+    a.add_to_line(HITS);
+    if every > 1 {
+        a.load64(R1, R9, 8 * HITS);
+        a.remainder_imm(R1, every as i32);
+        a.jump_unless(R1, 0, out);
+    }
+    if let Some(callers) = maps.callers {
+        let (unread, new, done) = (a.label(), a.label(), a.label());
+        if saved::RETURN_POPS > 0 {
+            a.load64(R3, R6, saved::STACK);
+            a.stack_address(R1, VALUE);
+            a.mov_imm(R2, 8);
+            a.call(Helper::ReadUser);
+            a.jump_unless(R0, 0, unread);
+            a.load64(R1, FP, VALUE);
+        } else {
+            // The link register.
+            a.load64(R1, R6, 240);
+        }
+        a.key();
+        a.look_up(callers, KEY);
+        a.jump_if(R0, 0, new);
+        a.mov_imm(R1, 1);
+        a.atomic_add64(R0, 0, R1);
+        a.jump(done);
+        a.place(new);
+        a.store64_imm(FP, VALUE, 1);
+        a.load_map(R1, callers);
+        a.stack_address(R2, KEY);
+        a.stack_address(R3, VALUE);
+        a.mov_imm(R4, 0);
+        a.call(Helper::MapUpdate);
+        a.place(unread);
+        a.place(done);
+    }
+    if let Some(started) = maps.started {
+        let known = a.label();
+        a.load64(R1, R6, saved::STACK);
+        a.key();
+        // Last, so that what the probe itself costs is not the function's.
+        a.call(Helper::Now);
+        a.store64(FP, VALUE, R0);
+        a.load_map(R1, started);
+        a.stack_address(R2, KEY);
+        a.stack_address(R3, VALUE);
+        a.mov_imm(R4, 0);
+        a.call(Helper::MapUpdate);
+        a.jump_if(R0, 0, known);
+        a.mov_imm(R1, 1);
+        a.add_to_line(MISSED);
+        a.place(known);
+    }
+    a.end(out);
+    Program { code: a.finish(), wanted: Vec::new() }
+}
+
+/// Runs when a function returns.
+pub(super) fn exit(maps: Maps, started: i32, condition: &Condition) -> Program {
+    let mut a = Assembler::new();
+    let out = a.label();
+    a.mov(R6, R1);
+    a.call(Helper::Now);
+    a.mov(R8, R0);
+    a.only_followed(maps.followed, out);
+    a.site();
+    a.load64(R1, R6, saved::STACK);
+    a.add_imm(R1, -saved::RETURN_POPS);
+    a.key();
+    a.look_up(started, KEY);
+    a.jump_if(R0, 0, out); // began before we did, or was not looked at
+    a.load64(R9, R0, 0);
+    a.sub(R8, R9); // R8 = ns
+    a.load_map(R1, started);
+    a.stack_address(R2, KEY);
+    a.call(Helper::MapDelete);
+    a.only_if(condition, out);
+    a.line(maps, out);
+    a.mov_imm(R1, 1);
+    a.add_to_line(RETURNS);
+    a.mov(R1, R8);
+    a.add_to_line(TOTAL);
+    // The longest: as often as others might come between.
+    let shorter = a.label();
+    for _ in 0..4 {
+        let longer = a.label();
+        a.load64(R0, R9, 8 * LONGEST);
+        a.jump_on(super::super::insn::Compare::Less, R0, R8, longer);
+        a.jump(shorter);
+        a.place(longer);
+        a.mov(R1, R0);
+        a.compare_exchange64(R9, 8 * LONGEST, R8);
+        a.jump_if_same(R0, R1, shorter);
+    }
+    a.place(shorter);
+    // R1 = the bucket
+    let (small, found) = (a.label(), a.label());
+    a.mov(R1, R8);
+    a.jump_if_below(R8, 4, small);
+    // R2 = the highest bit's number, R3 = what is left to look at
+    a.mov_imm(R2, 0);
+    a.mov(R3, R8);
+    for bits in [32, 16, 8, 4, 2, 1] {
+        let below = a.label();
+        a.mov(R4, R3);
+        a.shift_right_imm(R4, bits);
+        a.jump_if(R4, 0, below);
+        a.mov(R3, R4);
+        a.add_imm(R2, bits);
+        a.place(below);
+    }
+    a.add_imm(R2, -2);
+    a.and_imm(R2, 63); // as it is; the verifier wants to know
+    a.shift_right(R1, R2);
+    a.and_imm(R1, 3);
+    a.add_imm(R2, 1);
+    a.shift_left_imm(R2, 2);
+    a.add(R1, R2);
+    a.jump(found);
+    a.place(small);
+    a.and_imm(R1, 3);
+    a.place(found);
+    a.jump_if_above(R1, BUCKETS as i32 - 1, out); // never: the verifier wants it asked
+    a.shift_left_imm(R1, 3);
+    a.add(R9, R1);
+    a.mov_imm(R1, 1);
+    a.add_to_line(FIRST_BUCKET);
+    a.end(out);
+    Program { code: a.finish(), wanted: Vec::new() }
+}

@@ -1,0 +1,156 @@
+//! Probes of functions of this very program, hit a known number of times.
+#![allow(unsafe_code, reason = "the address of a function in this program's file")]
+use super::*;
+use std::hint::black_box;
+
+#[inline(never)]
+extern "C" fn leaf(x: u64) -> u64 {
+    black_box(x) + 1
+}
+
+#[inline(never)]
+extern "C" fn around(x: u64) -> u64 {
+    (0..10).map(|i| leaf(black_box(x + i))).sum()
+}
+
+#[inline(never)]
+extern "C" fn deep(x: u64) -> u64 {
+    if black_box(x) == 0 { 0 } else { deep(x - 1) + black_box(1) }
+}
+
+/// Where the function is in this program's file.
+fn place(function: extern "C" fn(u64) -> u64) -> Place {
+    let address = function as usize as u64;
+    let maps = crate::proc::maps(std::process::id() as i32);
+    let found = crate::proc::Mappings::new(&maps).find(|m| m.start <= address && address < m.end);
+    let offset = found.map(|m| address - m.start + m.offset).expect("a mapping of this program");
+    Place {
+        path: std::env::current_exe().unwrap(),
+        offset,
+        semaphore: None,
+        timed: true,
+        callers: true,
+        condition: Vec::new(),
+        return_condition: Vec::new(),
+    }
+}
+
+fn attached(test: &str, places: &[Place], options: &Options) -> Option<Uprobes> {
+    let own = [std::process::id() as i32];
+    match Uprobes::attach(places, &Whom::Processes(&own), options) {
+        Ok(probes) => Some(probes),
+        Err(error) if !crate::sys::is_root_like() => {
+            kymo_testing::skip(test, error);
+            None
+        }
+        Err(UprobeError::Bpf(BpfError::Unavailable(reason))) => {
+            kymo_testing::skip(test, reason);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Checks hits, returns, their order in time, recursion and callers against what was called, with both ways of attaching.
+#[test]
+fn hits_and_returns() {
+    for attachment in [Attachment::Multi, Attachment::Events] {
+        let places = [place(leaf), place(around), place(deep)];
+        let options = Options { attachment: Some(attachment), ..Options::default() };
+        let Some(probes) = attached("bpf::uprobe::hits_and_returns", &places, &options) else { return };
+        for i in 0..100 {
+            black_box(around(black_box(i)));
+        }
+        black_box(deep(black_box(20)));
+        let [leaf, around, deep] = &probes.read()[..] else { panic!("three places") };
+        assert_eq!((leaf.hits, around.hits, deep.hits), (1000, 100, 21));
+        assert_eq!((leaf.latencies.count, around.latencies.count, deep.latencies.count), (1000, 100, 21));
+        // A call takes longer than each call inside of it.
+        assert!(around.latencies.total_ns >= leaf.latencies.total_ns);
+        assert!(deep.latencies.max_ns >= deep.latencies.quantile_ns(0.5).unwrap() / 2);
+        for reading in [leaf, around, deep] {
+            let latencies = &reading.latencies;
+            assert_eq!(latencies.buckets.iter().sum::<u64>(), latencies.count);
+            assert!(latencies.max_ns <= latencies.total_ns);
+            let (first, last) =
+                latency::range_ns(latencies.buckets.iter().rposition(|&count| count > 0).unwrap());
+            assert!((first..=last).contains(&latencies.max_ns), "{first} {} {last}", latencies.max_ns);
+        }
+        let callers = probes.callers().unwrap();
+        assert!(callers.iter().all(|caller| caller.pid == std::process::id() as i32));
+        let of = |place: usize| callers.iter().filter(|c| c.place == place).map(|c| c.hits).sum::<u64>();
+        assert_eq!((of(0), of(1), of(2)), (1000, 100, 21));
+    }
+}
+
+/// Checks conditions on arguments and results, and that each third hit is timed while all are counted.
+#[test]
+fn conditions() {
+    let test = |operand: Register, compare, value| {
+        vec![vec![Test {
+            operand: Operand { register: operand, steps: Vec::new(), bytes: 8, signed: false },
+            compare,
+            value,
+        }]]
+    };
+    let first = Register::argument(0).unwrap();
+    let mut large = place(leaf);
+    large.condition = test(first, Compare::GreaterEqual, 90);
+    let mut even = place(deep);
+    even.return_condition = test(Register::result(), Compare::Less, 5);
+    let Some(probes) = attached("bpf::uprobe::conditions", &[large, even], &Options::default()) else {
+        return;
+    };
+    for i in 0..100 {
+        black_box(leaf(black_box(i)));
+    }
+    black_box(deep(black_box(20)));
+    let read = probes.read();
+    assert_eq!((read[0].hits, read[0].latencies.count), (10, 10));
+    assert_eq!((read[1].hits, read[1].latencies.count), (21, 5));
+    drop(probes);
+    let options = Options { every: 3, ..Options::default() };
+    let Some(probes) = attached("bpf::uprobe::conditions", &[place(leaf)], &options) else { return };
+    for i in 0..300 {
+        black_box(leaf(black_box(i)));
+    }
+    let read = probes.read();
+    assert_eq!(read[0].hits, 300);
+    // Each CPU counts for itself.
+    assert!((80..=120).contains(&read[0].latencies.count), "{}", read[0].latencies.count);
+}
+
+/// Checks that a place that is no instruction of a file, and a process that is gone, are refused with a reason.
+#[test]
+fn refusals() {
+    let none = Place { path: "/no/such/file".into(), ..place(leaf) };
+    let own = [std::process::id() as i32];
+    let Err(error) = Uprobes::attach(&[none], &Whom::Processes(&own), &Options::default()) else {
+        panic!("attached to nothing")
+    };
+    if crate::sys::is_root_like() {
+        assert!(error.to_string().contains("No such file"), "{error}");
+    }
+}
+
+/// Checks that instructions whose opcodes the kernel mistakes are told from those that look like them.
+#[test]
+fn vector_instructions() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("code");
+    let cases: [(&[u8], bool); 8] = [
+        (&[0x62, 0xf2, 0x7d, 0x28, 0x7a, 0xc6], true), // vpbroadcastb %esi,%ymm16
+        (&[0xc5, 0xf9, 0x74, 0xc1], true),             // vpcmpeqb %xmm1,%xmm0,%xmm0
+        (&[0x8f, 0xe8, 0x78, 0x90, 0xc0], true),       // XOP
+        (&[0x8f, 0x00, 0xc3], false),                  // pop (%rax)
+        (&[0xf3, 0x0f, 0x1e, 0xfa, 0xc5], false),      // endbr64
+        (&[0x66, 0x0f, 0x1f, 0x44, 0, 0], false),      // nop
+        (&[0x55, 0xc5], false),                        // push %rbp
+        (&[0x7a, 0x10], false),                        // jp
+    ];
+    for (code, mistaken) in cases {
+        std::fs::write(&path, code).unwrap();
+        let there = Place { path: path.clone(), offset: 0, ..place(leaf) };
+        assert_eq!(is_mistaken(&there), mistaken && cfg!(target_arch = "x86_64"), "{code:x?}");
+    }
+}

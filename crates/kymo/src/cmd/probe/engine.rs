@@ -1,0 +1,203 @@
+//! Who serves a probe: the seam between the command and the ways of probing.
+//!
+//! ```text
+//!  sites --serve()--> in-process engine takes what it can (reasons for the rest)  --+--> Service { sites, engine } ...
+//!                     kernel engine takes what is left: the net                   --+
+//! ```
+//! An engine counts by itself, in the kernel or inside the program; the command only reads.
+
+use std::io;
+
+use anyhow::Context;
+use kymo_perf::bpf::uprobe::{Condition, Latencies, Options, Place, Uprobes, Whom};
+use kymo_perf::bpf::{Follow, Follower};
+use kymo_profile::symbols::sites::{Site, SiteKind};
+
+/// What was counted at a site until now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    pub(crate) hits: u64,
+    pub(crate) latencies: Latencies,
+    /// Calls that could not be timed.
+    pub(crate) missed: u64,
+}
+
+impl Reading {
+    /// What came since an earlier reading.
+    pub(crate) fn since(&self, before: &Reading) -> Reading {
+        Reading {
+            hits: self.hits.saturating_sub(before.hits),
+            latencies: self.latencies.since(&before.latencies),
+            missed: self.missed.saturating_sub(before.missed),
+        }
+    }
+}
+
+/// Where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Number of the site among those that the engine serves.
+    pub(crate) site: usize,
+    pub(crate) pid: i32,
+    /// In the process.
+    pub(crate) address: u64,
+    pub(crate) hits: u64,
+}
+
+/// A way of probing, attached to its sites.
+pub(crate) trait Engine {
+    /// For people: `kernel` or `inproc`.
+    fn name(&self) -> &'static str;
+
+    /// What was counted, in the order of the sites that it serves.
+    fn read(&self) -> Vec<Reading>;
+
+    /// Who called, the most frequent first; empty unless asked for.
+    fn callers(&self) -> io::Result<Vec<Caller>>;
+}
+
+/// What is to be measured at every site.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wish {
+    /// Time calls of functions.
+    pub(crate) timed: bool,
+    pub(crate) callers: bool,
+    pub(crate) every: u32,
+    /// For each site: which hits, and which returns.
+    pub(crate) conditions: Vec<(Condition, Condition)>,
+}
+
+/// Whom to probe.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Processes that exist: those of `-p`, or the command that waits for its start.
+    pub(crate) pids: Vec<i32>,
+    /// It is a command that has not executed its program yet.
+    pub(crate) command: bool,
+    /// What they start, too.
+    pub(crate) children: bool,
+}
+
+/// An engine, and the numbers of the sites that it serves.
+pub(crate) struct Service {
+    pub(crate) sites: Vec<usize>,
+    pub(crate) engine: Box<dyn Engine>,
+}
+
+/// Which engines may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Choice {
+    /// The fastest that can serve each probe
+    Auto,
+    /// Only inside the program
+    Inproc,
+    /// Only the kernel's uprobes
+    Kernel,
+}
+
+/// Attaches to all sites. What could not be as asked is among the words.
+pub(crate) fn serve(
+    choice: Choice,
+    sites: &[Site],
+    wish: &Wish,
+    target: &Target,
+    words: &mut Vec<String>,
+) -> anyhow::Result<Vec<Service>> {
+    if choice == Choice::Inproc {
+        anyhow::bail!(
+            "this kymo cannot probe inside of programs yet: use --engine kernel, or leave --engine out"
+        );
+    }
+    let all: Vec<usize> = (0..sites.len()).collect();
+    let engine = Kernel::attach(sites, wish, target, words)?;
+    Ok(vec![Service { sites: all, engine: Box::new(engine) }])
+}
+
+/// The kernel's uprobes.
+#[derive(Debug)]
+struct Kernel {
+    probes: Uprobes,
+    // Keeps the map of who is followed alive and true.
+    _follower: Option<Follower>,
+}
+
+impl Kernel {
+    fn attach(
+        sites: &[Site],
+        wish: &Wish,
+        target: &Target,
+        words: &mut Vec<String>,
+    ) -> anyhow::Result<Kernel> {
+        let places: Vec<Place> = sites
+            .iter()
+            .zip(&wish.conditions)
+            .map(|(site, (condition, return_condition))| Place {
+                path: site.module.file().to_owned(),
+                offset: site.offset,
+                semaphore: site.semaphore,
+                timed: wish.timed && site.kind == SiteKind::Function,
+                callers: wish.callers && site.kind == SiteKind::Function,
+                condition: condition.clone(),
+                return_condition: return_condition.clone(),
+            })
+            .collect();
+        let options = Options { every: wish.every, attachment: None };
+        let follow = |who: Follow<'_>| Follower::start(who);
+        let follower = match (target.command, target.children) {
+            (true, _) => {
+                let pid = target.pids.first().copied().context("there is no command")?;
+                // Also without children: what the process does before its exec is ours, not the command's.
+                follow(Follow::Command(pid)).map(Some)
+            }
+            (false, true) => follow(Follow::Processes(&target.pids)).map(Some),
+            (false, false) => Ok(None),
+        };
+        let follower = follower.unwrap_or_else(|error| {
+            words.push(format!("children are not counted: {error}"));
+            None
+        });
+        let whom = match &follower {
+            Some(follower) if target.children => Whom::Followed(follower),
+            Some(follower) => Whom::FollowedIn(follower, target.pids[0]),
+            None => Whom::Processes(&target.pids),
+        };
+        let probes = Uprobes::attach(&places, &whom, &options)?;
+        words.extend(refusals(&probes, sites));
+        Ok(Kernel { probes, _follower: follower })
+    }
+}
+
+/// What the kernel does not probe, a line for each reason.
+fn refusals(probes: &Uprobes, sites: &[Site]) -> Vec<String> {
+    const NAMED: usize = 5;
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for refused in probes.refused() {
+        let (reason, name) = (refused.reason(), sites[refused.place].name.as_str());
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((reason, vec![name])),
+        }
+    }
+    let line = |(reason, names): &(String, Vec<&str>)| {
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("not probed: {}{more}: {reason}", names[..names.len().min(NAMED)].join(", "))
+    };
+    reasons.iter().map(line).collect()
+}
+
+impl Engine for Kernel {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn read(&self) -> Vec<Reading> {
+        let readings = self.probes.read().into_iter();
+        readings.map(|r| Reading { hits: r.hits, latencies: r.latencies, missed: r.missed }).collect()
+    }
+
+    fn callers(&self) -> io::Result<Vec<Caller>> {
+        let callers = self.probes.callers()?.into_iter();
+        Ok(callers.map(|c| Caller { site: c.place, pid: c.pid, address: c.address, hits: c.hits }).collect())
+    }
+}

@@ -1,0 +1,78 @@
+//! Names for the addresses of callers, while their processes live and after.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kymo_perf::proc::{self, Mappings};
+use kymo_profile::symbols::sites::ProbeModule;
+
+/// More processes than anyone looks at.
+const MOST: usize = 1024;
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    path: PathBuf,
+}
+
+/// Where which module was in which process, as last seen.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    processes: BTreeMap<i32, Vec<Mapping>>,
+    modules: HashMap<PathBuf, Option<Arc<ProbeModule>>>,
+}
+
+impl Places {
+    /// Knows these modules already.
+    pub(super) fn new(modules: &[Arc<ProbeModule>]) -> Places {
+        let known = modules.iter().map(|module| (module.path().to_owned(), Some(Arc::clone(module))));
+        Places { processes: BTreeMap::new(), modules: known.collect() }
+    }
+
+    /// Looks at a process again. One that has ended stays as it was last seen.
+    pub(super) fn look(&mut self, pid: i32) {
+        if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
+            return;
+        }
+        let text = proc::maps(pid);
+        let code = Mappings::new(&text).filter(|mapping| mapping.prot & 4 != 0);
+        let found: Vec<Mapping> = code
+            .map(|mapping| Mapping {
+                start: mapping.start,
+                end: mapping.end,
+                offset: mapping.offset,
+                path: PathBuf::from(OsString::from_vec(mapping.path.to_vec())),
+            })
+            .collect();
+        if !found.is_empty() {
+            self.processes.insert(pid, found);
+        }
+    }
+
+    /// The function that a return address lies in, with the distance into it, and its module. A process that was never seen is taken for a child of
+    /// one that was, which has its modules where that has them.
+    pub(super) fn name(&mut self, pid: i32, address: u64) -> String {
+        // The call, not what follows it.
+        let call = address.wrapping_sub(1);
+        let inside = |mapping: &&Mapping| mapping.start <= call && call < mapping.end;
+        let own = self.processes.get(&pid).and_then(|list| list.iter().find(inside));
+        let found = own.or_else(|| self.processes.values().find_map(|list| list.iter().find(inside)));
+        let Some(Mapping { start, offset, path, .. }) = found.cloned() else {
+            return format!("{address:#x}");
+        };
+        let at = call - start + offset;
+        let last =
+            path.file_name().map_or_else(|| "[code]".into(), |name| name.to_string_lossy().into_owned());
+        let open = |path: &Path| ProbeModule::open(path, None).ok().map(Arc::new);
+        let module = self.modules.entry(path.clone()).or_insert_with(|| open(&path));
+        match module.as_ref().and_then(|module| module.function_at(at)) {
+            Some(function) => format!("{}+{:#x} ({last})", function.name(), at + 1 - function.offset),
+            None => format!("{last}+{:#x}", at + 1),
+        }
+    }
+}

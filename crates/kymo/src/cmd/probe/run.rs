@@ -1,0 +1,387 @@
+//! A probing from start to end: find the sites, attach, let run, read, detach.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use kymo_perf::workload::{Exit, Workload, die_by};
+use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::engine::{Reading, Service, Target, Wish, serve};
+use super::places::Places;
+use super::show::{self, Row, View, full_name};
+use super::{ProbeArgs, condition, modules};
+use crate::{exit, terminal};
+
+/// The command could not be started, as perf tells it.
+const NOT_STARTED: u8 = 255;
+/// How often a live table is drawn anew.
+const TICK: Duration = Duration::from_secs(1);
+/// How often the target's mappings are looked at, so that callers in libraries that come and go have names.
+const LOOK: Duration = Duration::from_millis(100);
+/// How many callers of each probe are shown.
+const CALLERS: usize = 5;
+/// More sites than this are worth a word about what they cost.
+const MANY: usize = 100;
+
+/// Runs the verb.
+pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
+    if args.pids.is_empty() == args.command.is_empty() {
+        return Err(exit::usage_of("name a command behind --, or processes with -p"));
+    }
+    if args.output.is_some() {
+        return Err(exit::usage_of("-o is not here yet: `kymo record -e probe:...` makes recordings"));
+    }
+    let selectors: Vec<ProbeSelector> = args
+        .selectors
+        .iter()
+        .map(|text| ProbeSelector::parse(text).map_err(exit::usage_of))
+        .collect::<Result<_, _>>()?;
+    let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage_of)?;
+    let (sites, modules) = find(args, &selectors)?;
+    let returns = selectors.iter().any(|selector| selector.returns)
+        || condition.as_ref().is_some_and(condition::Typed::asks_returns);
+    let timed = args.ret || args.hist || returns;
+    let conditions = sites.iter().map(|site| match &condition {
+        Some(condition) => condition.of(site),
+        None => Ok(Default::default()),
+    });
+    let wish = Wish {
+        timed,
+        callers: args.callers,
+        every: args.every,
+        conditions: conditions.collect::<Result<_, String>>().map_err(exit::usage_of)?,
+    };
+    if args.dry_run {
+        return dry_run(&sites);
+    }
+    // A signal from now on ends the probing, not us: the probes are taken off.
+    let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
+    until.set_nonblocking(true).context("failed to make a socket pair")?;
+    let signalled = Arc::new(AtomicUsize::new(0));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&signalled), signal as usize)
+            .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
+            .context("failed to catch signals")?;
+    }
+    let mut workload = match args.command.is_empty() {
+        true => None,
+        false => Some(Workload::prepare(&args.command).context("failed to fork")?),
+    };
+    let target = Target {
+        pids: workload.as_ref().map_or_else(|| args.pids.clone(), |workload| vec![workload.pid()]),
+        command: workload.is_some(),
+        children: if workload.is_some() { !args.no_inherit } else { args.children },
+    };
+    let mut words = Vec::new();
+    let began = Instant::now();
+    let services = serve(args.engine, &sites, &wish, &target, &mut words)?;
+    if !args.quiet {
+        announce(&sites, &services, &target, began.elapsed(), &words);
+    }
+    let since = Instant::now();
+    if let Some(workload) = &mut workload
+        && let Err(error) = workload.start()
+    {
+        let command = args.command[0].to_string_lossy();
+        terminal::say(&format!("failed to execute {command}: {error}{}", crate::cmd::record::advice(&error)));
+        return Ok(ExitCode::from(NOT_STARTED));
+    }
+    let mut session = Session {
+        args,
+        sites: &sites,
+        services,
+        places: Places::new(&modules),
+        target,
+        timed,
+        words,
+        drawn: 0,
+    };
+    session.watch(workload.as_mut(), &until, &signalled, since)?;
+    let elapsed = since.elapsed();
+    session.finish(elapsed)?;
+    drop(session);
+    let signal = signalled.load(Ordering::Relaxed) as i32;
+    let Some(mut workload) = workload else { return Ok(ExitCode::SUCCESS) };
+    if workload.try_wait().context("failed to wait for the command")?.is_none() {
+        // The command goes with us, as `kymo stat --timeout` does; an interrupt has reached it, too.
+        workload.signal(if signal != 0 { signal } else { signal_hook::consts::SIGTERM });
+    }
+    Ok(match workload.wait().context("failed to wait for the command")? {
+        Exit::Code(code) => ExitCode::from(code as u8),
+        Exit::Signal(_) if signal != 0 || args.duration.is_some() => ExitCode::SUCCESS,
+        Exit::Signal(signal) => {
+            die_by(signal);
+            ExitCode::from(128u8.wrapping_add(signal as u8))
+        }
+    })
+}
+
+/// All sites that the selectors mean, each once, and the modules of the targets.
+fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<(Vec<Site>, Vec<Arc<ProbeModule>>)> {
+    let mut sites: Vec<Site> = Vec::new();
+    let mut all = Vec::new();
+    let targets: Vec<Vec<Arc<ProbeModule>>> = match args.command.is_empty() {
+        true => args.pids.iter().map(|&pid| modules::of_process(pid)).collect::<Result<_, _>>()?,
+        false => vec![modules::of_command(&args.command)?],
+    };
+    let mut known = std::collections::HashSet::new();
+    for modules in &targets {
+        for selector in selectors {
+            let found = modules::sites(selector, modules)?;
+            for site in found {
+                let key = (site.module.file().to_owned(), site.offset, site.semaphore);
+                // A marker and the function that begins at the same place are two.
+                if known.insert((key, matches!(site.kind, SiteKind::Marker { .. }))) {
+                    sites.push(site);
+                }
+            }
+        }
+        all.extend(modules.iter().cloned());
+    }
+    Ok((sites, all))
+}
+
+fn dry_run(sites: &[Site]) -> anyhow::Result<ExitCode> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    for site in sites {
+        writeln!(out, "{:#12x}  {:<11}  {}", site.offset, site.kind.word(), full_name(site))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says who serves what, and what it costs.
+fn announce(sites: &[Site], services: &[Service], target: &Target, took: Duration, words: &[String]) {
+    for service in services {
+        let count = service.sites.len();
+        let whom = match (target.command, target.children) {
+            (true, true) => "the command and all it starts".to_owned(),
+            (true, false) => "the command".to_owned(),
+            (false, children) => {
+                let pids: Vec<String> = target.pids.iter().map(i32::to_string).collect();
+                format!("process {}{}", pids.join(", "), if children { " and all it starts" } else { "" })
+            }
+        };
+        let cost = match (service.engine.name(), count) {
+            ("kernel", MANY..) => {
+                "; each hit traps, which takes about a microsecond: fewer probes, or --if of what is rare, cost less"
+            }
+            ("kernel", _) => "; each hit traps, which takes about a microsecond",
+            _ => "",
+        };
+        let plural = if count == 1 { "" } else { "s" };
+        terminal::say(&format!(
+            "{count} probe{plural} in {whom}, by the {} engine, attached in {:.1} ms{cost}",
+            service.engine.name(),
+            took.as_secs_f64() * 1e3
+        ));
+    }
+    let library = sites.iter().find(|site| site.module.name().contains(".so"));
+    if let (Some(site), true) = (library, target.children) {
+        terminal::say(&format!(
+            "other programs that use {} trap, too, and are not counted; {} probes the named ones alone",
+            site.module.name(),
+            if target.command { "-i" } else { "leaving --children out" }
+        ));
+    }
+    words.iter().for_each(|word| terminal::say(word));
+}
+
+struct Session<'a> {
+    args: &'a ProbeArgs,
+    sites: &'a [Site],
+    services: Vec<Service>,
+    places: Places,
+    target: Target,
+    timed: bool,
+    words: Vec<String>,
+    /// Lines of the live table on the terminal.
+    drawn: usize,
+}
+
+impl<'a> Session<'a> {
+    /// Waits for the end: of the time, the targets or the patience.
+    fn watch(
+        &mut self,
+        mut workload: Option<&mut Workload>,
+        until: &UnixStream,
+        signalled: &AtomicUsize,
+        since: Instant,
+    ) -> anyhow::Result<()> {
+        let alive: Vec<OwnedFd> = match workload {
+            Some(_) => Vec::new(),
+            None => self
+                .target
+                .pids
+                .iter()
+                .filter_map(|&pid| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok())
+                .collect(),
+        };
+        let end = self.args.duration.map(|duration| since + duration);
+        let live = workload.is_none() && !self.args.json && io::stdout().is_terminal();
+        let (mut next_draw, mut before) = (since + TICK, Vec::new());
+        let mut before_at = since;
+        // A short command is looked at soon, a long one seldom.
+        let mut patience = Duration::from_millis(1);
+        let mut gone = vec![false; alive.len()];
+        loop {
+            self.target.pids.iter().for_each(|&pid| {
+                if self.args.callers {
+                    self.places.look(pid);
+                }
+            });
+            let now = Instant::now();
+            let ended = match workload.as_deref_mut() {
+                Some(workload) => workload.try_wait().context("failed to wait for the command")?.is_some(),
+                None => !gone.is_empty() && gone.iter().all(|&gone| gone),
+            };
+            if ended || signalled.load(Ordering::Relaxed) != 0 || end.is_some_and(|end| now >= end) {
+                break;
+            }
+            if live && now >= next_draw {
+                next_draw = now + TICK;
+                let fresh = self.readings();
+                self.draw(&fresh, &before, now - before_at)?;
+                (before, before_at) = (fresh, now);
+            }
+            let mut fds: Vec<BorrowedFd<'_>> = vec![until.as_fd()];
+            fds.extend(workload.as_deref().map(Workload::ended_fd));
+            let first = fds.len();
+            fds.extend(alive.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(fd, _)| fd.as_fd()));
+            let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            let looks = self.args.callers.then_some(patience);
+            patience = (patience * 2).min(LOOK);
+            let waits =
+                [end.map(|end| end - now), live.then(|| next_draw.saturating_duration_since(now)), looks];
+            let wait = waits.into_iter().flatten().min();
+            let wait = wait.map(|time| Timespec {
+                tv_sec: time.as_secs() as i64,
+                tv_nsec: i64::from(time.subsec_nanos()),
+            });
+            match poll(&mut polled, wait.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("failed to wait"),
+            }
+            let ready: Vec<bool> = polled[first..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            let waiting = gone.iter_mut().filter(|gone| !**gone);
+            waiting.zip(ready).for_each(|(gone, ready)| *gone = ready);
+        }
+        Ok(())
+    }
+
+    /// What each site has counted until now.
+    fn readings(&self) -> Vec<Reading> {
+        let mut all = vec![Reading::default(); self.sites.len()];
+        for service in &self.services {
+            for (&site, reading) in service.sites.iter().zip(service.engine.read()) {
+                all[site] = reading;
+            }
+        }
+        all
+    }
+
+    fn rows(&mut self, readings: Vec<Reading>) -> Vec<Row<'a>> {
+        let mut callers: Vec<Vec<(String, u64)>> = vec![Vec::new(); self.sites.len()];
+        let mut engines = vec![""; self.sites.len()];
+        for service in &self.services {
+            service.sites.iter().for_each(|&site| engines[site] = service.engine.name());
+            for caller in service.engine.callers().unwrap_or_default() {
+                let Some(&site) = service.sites.get(caller.site) else { continue };
+                let name = self.places.name(caller.pid, caller.address);
+                let list = &mut callers[site];
+                match list.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, hits)) => *hits += caller.hits,
+                    None => list.push((name, caller.hits)),
+                }
+            }
+        }
+        for list in &mut callers {
+            list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+            list.truncate(CALLERS);
+        }
+        let sites: &'a [Site] = self.sites;
+        let each = sites.iter().zip(readings).zip(callers).zip(engines);
+        let timed = self.timed;
+        let row = |(((site, reading), callers), engine): (((&'a Site, Reading), _), _)| {
+            let timed = timed && site.kind == SiteKind::Function;
+            Row { site, engine, reading, timed, callers }
+        };
+        let mut rows: Vec<Row<'a>> = each.map(row).collect();
+        if rows.len() > 1 {
+            rows.sort_by_key(|row| std::cmp::Reverse(row.reading.hits));
+        }
+        rows
+    }
+
+    fn view(&self, live: bool) -> View {
+        let color = terminal::look().color;
+        View {
+            timed: self.timed,
+            histograms: self.args.hist && !live,
+            idle: !live && !self.args.hits_only,
+            bold: if color { ("\x1b[1m", "\x1b[0m") } else { ("", "") },
+        }
+    }
+
+    /// Draws what came since the last time over what was drawn then.
+    fn draw(&mut self, fresh: &[Reading], before: &[Reading], elapsed: Duration) -> anyhow::Result<()> {
+        let none = Reading::default();
+        let each = fresh.iter().enumerate();
+        let part: Vec<Reading> = each.map(|(at, now)| now.since(before.get(at).unwrap_or(&none))).collect();
+        let (view, drawn) = (self.view(true), self.drawn);
+        let mut rows = self.rows(part);
+        let height = rustix::termios::tcgetwinsize(io::stdout()).map_or(24, |size| usize::from(size.ws_row));
+        let mut left = height.saturating_sub(3);
+        rows.retain(|row| {
+            let lines = 1 + row.callers.len();
+            let fits = lines <= left;
+            left = left.saturating_sub(lines);
+            fits
+        });
+        let mut text = Vec::new();
+        let lines = show::table(&mut text, &rows, elapsed.as_nanos() as u64, view)?;
+        let mut out = io::stdout().lock();
+        if drawn > 0 {
+            write!(out, "\x1b[{drawn}A\x1b[J")?;
+        }
+        out.write_all(&text)?;
+        out.flush()?;
+        self.drawn = lines;
+        Ok(())
+    }
+
+    /// Prints the result.
+    fn finish(&mut self, elapsed: Duration) -> anyhow::Result<()> {
+        let readings = self.readings();
+        let missed: u64 = readings.iter().map(|reading| reading.missed).sum();
+        if missed > 0 {
+            self.words.push(format!("{missed} calls could not be timed: too many were under way at once"));
+        }
+        let (view, elapsed_ns, drawn) = (self.view(false), elapsed.as_nanos() as u64, self.drawn);
+        let (json, words) = (self.args.json, self.words.clone());
+        let rows = self.rows(readings);
+        let mut out = BufWriter::new(io::stdout().lock());
+        if json {
+            serde_json::to_writer_pretty(&mut out, &show::document(&rows, elapsed_ns, &words))?;
+            writeln!(out)?;
+        } else {
+            if drawn > 0 {
+                write!(out, "\x1b[{drawn}A\x1b[J")?;
+            }
+            show::table(&mut out, &rows, elapsed_ns, view)?;
+        }
+        out.flush()?;
+        if missed > 0 && !json {
+            words.last().iter().for_each(|word| terminal::say(word));
+        }
+        Ok(())
+    }
+}
