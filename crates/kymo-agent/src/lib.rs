@@ -7,6 +7,7 @@
 //! - [`task`]: groups, tasks, futures as tasks, switches; what is counted and how.
 //! - [`alloc`]: an allocator that counts for tasks.
 //! - `patch`: probes of functions, on x86-64.
+//! - [`watch`]: a handler that is called at every access to some bytes, by any thread.
 //! - [`table`]: what other processes see of them, in bytes.
 //!
 //! Other languages find the same in `include/kymo.h`.
@@ -23,3 +24,4 @@ pub mod patch;
 mod sys;
 pub mod table;
 pub mod task;
+pub mod watch;

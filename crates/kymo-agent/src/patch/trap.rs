@@ -7,6 +7,7 @@
 //! Everything here runs in a signal handler of any thread at any moment: it takes no lock, allocates nothing, and calls
 //! nothing of any library, for those functions may be the ones that are being patched.
 #![allow(unsafe_code)]
+use crate::sys::signal;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -188,11 +189,7 @@ extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-fn handle(
-    signal: c_int,
-    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
-    flags: c_int,
-) -> io::Result<libc::sigaction> {
+fn action(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void), flags: c_int) -> libc::sigaction {
     // SAFETY: all zeros are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -200,6 +197,15 @@ fn handle(
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | flags;
     // SAFETY: our own set. No other handler runs meanwhile, so none finds a probe there.
     unsafe { libc::sigfillset(&mut action.sa_mask) };
+    action
+}
+
+fn handle(
+    signal: c_int,
+    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
+    flags: c_int,
+) -> io::Result<libc::sigaction> {
+    let action = action(handler, flags);
     // SAFETY: all zeros are a valid action.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: two actions of ours; the handler stays for good.
@@ -217,8 +223,12 @@ fn current(signal: c_int) -> io::Result<libc::sigaction> {
 
 /// Handles traps, if that is not so already: a program may have put its own handler in the place of ours.
 pub(super) fn install() -> io::Result<()> {
+    let _one = signal::changing();
     let ours = on_trap as *const () as usize;
     let now = current(libc::SIGTRAP)?;
+    // Watches of this process stay in front: they know theirs, and hand on everything else.
+    let behind = signal::behind_watches(&now);
+    let now = behind.unwrap_or(now);
     if now.sa_sigaction == ours {
         return Ok(());
     }
@@ -228,6 +238,10 @@ pub(super) fn install() -> io::Result<()> {
         unsafe { (*BEFORE.0.get()).write(now) };
         // Release: pairs with the Acquire in hand_on().
         BEFORE_KNOWN.store(true, Ordering::Release);
+    }
+    if behind.is_some() {
+        signal::put_behind_watches(action(on_trap, 0));
+        return Ok(());
     }
     handle(libc::SIGTRAP, on_trap, 0).map(|_| ())
 }

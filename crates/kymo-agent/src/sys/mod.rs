@@ -1,10 +1,12 @@
 //! The door to the operating system and the processor.
 //!
 //! # Safety
-//! What is unsafe here is of three kinds: C functions with pointers to locals, memory that the kernel maps and nobody else
-//! frees, and the thread's own restartable-sequences area, which lives as long as the thread.
+//! What is unsafe here is of four kinds: C functions with pointers to locals, memory that the kernel maps and nobody else
+//! frees, the thread's own restartable-sequences area, which lives as long as the thread, and what the kernel hands to a signal handler.
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod memory_file;
 pub(crate) mod perf_event;
 pub(crate) mod rseq;
+pub(crate) mod signal;
+pub(crate) mod watchpoint;

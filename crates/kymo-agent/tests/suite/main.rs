@@ -13,4 +13,6 @@ mod misuse;
 #[cfg(target_arch = "x86_64")]
 mod probes;
 mod process;
+mod watch;
+mod watch_misuse;
 mod work;

@@ -163,7 +163,7 @@ fn unknown_counters_are_refused() {
 }
 
 /// Runs a test in a process of its own, where this gives true.
-fn alone(test: &str) -> bool {
+pub(crate) fn alone(test: &str) -> bool {
     const ALONE: &str = "KYMO_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;

@@ -60,3 +60,32 @@ pub(crate) fn in_child(what: impl FnOnce() -> i32) {
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!((waited, status), (child, 0), "the child ended with {status:#x}");
 }
+
+/// Runs `what` in a forked child, which must be ended by this signal.
+pub(crate) fn ends_by(signal: i32, what: impl FnOnce()) {
+    // SAFETY: called where this process has no other thread that could hold a lock of the allocator.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        what();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, our own variable.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status & 0x7f), (child, signal), "the child ended with {status:#x}");
+}
+
+/// Runs `what` with a signal blocked.
+pub(crate) fn blocking(signal: i32, what: impl FnOnce()) {
+    // SAFETY: a mask of zeroes is an empty one.
+    let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a mask that is ours.
+    unsafe { libc::sigaddset(&mut mask, signal) };
+    // SAFETY: reads the mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &mask, std::ptr::null_mut()) };
+    what();
+    // SAFETY: reads the mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &mask, std::ptr::null_mut()) };
+}

@@ -1,0 +1,276 @@
+//! Who has which slot, and the kernel's events behind them.
+//!
+//! A slot that was used once stays open in all threads, aimed at nothing: aiming it anew takes half of what opening and closing takes, and
+//! new threads inherit it whatever it is aimed at. Whether one may be had is asked of the ledger before the kernel hears of it: to it, this
+//! process is a CPU, for whoever runs there.
+//!
+//! ```text
+//!   Free --start--> Taken --armed--> Watching --stop--> Taken --quiet, disarmed, callback freed--> Free
+//! ```
+//! Locks, in this order: `GROWING`, then one of `EVENTS`; `POOL` alone, and never while the kernel is asked for more than a count. Handlers lock
+//! nothing: they try `EVENTS`, and leave what they cannot do to whoever comes next.
+use super::error::Error;
+use super::nesting::INSIDE;
+use super::slot::{self, Callback, Range, SLOTS};
+use super::{threads, trap};
+use crate::sys::watchpoint::{Aim, Watchpoint, at_fork, free_slots};
+use crate::sys::{clock, fork};
+use kymo_core::breakpoint::{Config, CpuId, Kind, Ledger, Reservation, Slots, Target};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// Somebody starts or clears it, and has it for himself.
+    Taken(Reservation),
+    /// By the watch of this number; if it was stopped by a handler, it waits to be cleared.
+    Watching(u64, Reservation),
+}
+
+struct Pool {
+    /// None until the first watch, and when nothing is open: what others hold may have changed.
+    ledger: Option<Ledger>,
+    states: [State; SLOTS],
+    /// Which of them are open in the kernel.
+    open: [bool; SLOTS],
+    generation: u32,
+}
+
+/// A slot in the kernel: one event for each thread that was there when it was opened.
+struct Events {
+    events: Vec<Watchpoint>,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    ledger: None,
+    states: [const { State::Free }; SLOTS],
+    open: [false; SLOTS],
+    generation: 0,
+});
+static EVENTS: [Mutex<Events>; SLOTS] = [const { Mutex::new(Events { events: Vec::new() }) }; SLOTS];
+static GROWING: Mutex<()> = Mutex::new(());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Events {
+    /// Aims and arms all of them. After an error some are, some are not.
+    ///
+    /// A thread that is being made copies what its maker's event is aimed at, and whether it is armed, and is found as its heir a moment
+    /// later: between the two it is not reached. So each step goes through all of them more than once; what is done to events that are as they
+    /// should be is cheap, and does not disarm them meanwhile. While threads come and go, those that are being made are given time to appear.
+    fn arm(&self, aim: Aim) -> std::io::Result<()> {
+        let again = if threads::come_and_go() { 2 } else { 1 };
+        let each = |step: &dyn Fn(&Watchpoint) -> std::io::Result<()>| {
+            self.events.iter().try_for_each(step)?;
+            for _ in 0..again {
+                if again > 1 {
+                    clock::nap();
+                }
+                self.events.iter().try_for_each(step)?;
+            }
+            Ok(())
+        };
+        each(&|event| event.aim(aim))?;
+        each(&Watchpoint::arm)
+    }
+
+    fn disarm(&self, number: usize) {
+        // No watch has the generation 0: signals of nothing are known to be stale.
+        let nothing = Aim::nothing(slot::token(number, 0));
+        // One that cannot be aimed at nothing is gone, or sends signals that are known to be stale.
+        for event in &self.events {
+            let _ = event.aim(nothing);
+        }
+    }
+}
+
+/// Starts a watch; its number.
+pub(super) fn start(range: Range, callback: Box<Callback>) -> Result<u64, Error> {
+    if fork::is_child() {
+        return Err(Error::Forked);
+    }
+    if INSIDE.has(clock::own_tid()) {
+        return Err(Error::InHandler);
+    }
+    static FORKS: Once = Once::new();
+    FORKS.call_once(|| at_fork(forked));
+    trap::install()?;
+    while let Some(number) = take_stopped() {
+        clear(number);
+    }
+    let (number, token) = take(range.kind)?;
+    match arm(number, token, range, callback) {
+        Ok(()) => {
+            let mut pool = lock(&POOL);
+            let state = std::mem::replace(&mut pool.states[number], State::Free);
+            if let State::Taken(reservation) = state {
+                pool.states[number] = State::Watching(token, reservation);
+            }
+            Ok(token)
+        }
+        Err(error) => {
+            clear(number);
+            Err(error)
+        }
+    }
+}
+
+/// Takes a slot, by the ledger's leave.
+fn take(kind: Kind) -> Result<(usize, u64), Error> {
+    let mut pool = lock(&POOL);
+    if pool.ledger.is_none() {
+        let slots = free_slots(clock::own_tid(), SLOTS).map_err(threads::failed)?;
+        let made = Ledger::new(Config { cpus: 1, slots: Slots::Shared(slots) });
+        let Some(ledger) = (slots > 0).then_some(made).and_then(Result::ok) else {
+            return Err(Error::NoSlot { slots: 0, ours: 0 });
+        };
+        pool.ledger = Some(ledger);
+    }
+    let reserved = pool.ledger.as_ref().and_then(|ledger| {
+        // To the ledger, data and instructions are the same here: a slot may be aimed at either.
+        ledger.reserve(Target::Cpu(CpuId(0)), kind).ok()
+    });
+    let slots = pool.ledger.as_ref().map_or(0, |ledger| ledger.config().slots_for(kind.pool()));
+    let free = |number: &usize| matches!(pool.states[*number], State::Free);
+    let open = (0..SLOTS).filter(free).find(|&number| pool.open[number]);
+    let number = open.or_else(|| (0..SLOTS).find(free));
+    let (Some(reservation), Some(number)) = (reserved, number) else {
+        let ours = (0..SLOTS).filter(|number| !free(number)).count();
+        return Err(Error::NoSlot { slots, ours });
+    };
+    pool.states[number] = State::Taken(reservation);
+    pool.generation = pool.generation.wrapping_add(1).max(1);
+    Ok((number, slot::token(number, pool.generation)))
+}
+
+/// Aims a slot that was taken at the range, in all threads.
+fn arm(number: usize, token: u64, range: Range, callback: Box<Callback>) -> Result<(), Error> {
+    if lock(&EVENTS[number]).events.is_empty() {
+        let _growing = lock(&GROWING);
+        let opened = threads::cover()?;
+        lock(&EVENTS[number]).events = opened;
+        lock(&POOL).open[number] = true;
+    }
+    let events = lock(&EVENTS[number]);
+    slot::slot(number).start(token, range, callback);
+    let aim = Aim {
+        address: range.address,
+        len_bytes: range.len_bytes as u64,
+        access: range.kind.bits(),
+        signal_data: token,
+    };
+    events
+        .arm(aim)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => Error::NotOurs { address: range.address as usize },
+            _ => threads::failed(error),
+        })
+        .inspect_err(|_| {
+            slot::slot(number).stop(token);
+        })
+}
+
+/// Stops the watch of this number, if there still is one, waits for its handlers and frees the slot. Not in a handler. Whether there was one.
+pub(super) fn finish(token: u64) -> bool {
+    let Some(number) = slot::slot_of(token) else { return false };
+    {
+        let mut pool = lock(&POOL);
+        match std::mem::replace(&mut pool.states[number], State::Free) {
+            State::Watching(watching, reservation) if watching == token => {
+                pool.states[number] = State::Taken(reservation);
+            }
+            other => {
+                pool.states[number] = other;
+                return false;
+            }
+        }
+    }
+    slot::slot(number).stop(token);
+    clear(number);
+    true
+}
+
+/// A watch that a handler stopped, for the caller to clear.
+fn take_stopped() -> Option<usize> {
+    let mut pool = lock(&POOL);
+    let stopped = |number: &usize| match pool.states[*number] {
+        State::Watching(token, _) => slot::slot(*number).current() != token,
+        _ => false,
+    };
+    let number = (0..SLOTS).find(stopped)?;
+    let state = std::mem::replace(&mut pool.states[number], State::Free);
+    if let State::Watching(_, reservation) = state {
+        pool.states[number] = State::Taken(reservation);
+    }
+    Some(number)
+}
+
+/// Ends what is left of a watch that was stopped, by who has taken its slot.
+fn clear(number: usize) {
+    lock(&EVENTS[number]).disarm(number);
+    while !slot::slot(number).is_quiet() {
+        clock::nap();
+    }
+    // With no lock held: it is the caller's, and may do anything.
+    drop(slot::slot(number).clear());
+    let mut pool = lock(&POOL);
+    pool.states[number] = State::Free;
+}
+
+/// Stops a watch in a handler, without a lock or memory: what is left is cleared by whoever starts or ends a watch next.
+pub(super) fn stop_in_handler(token: u64) -> bool {
+    let Some(number) = slot::slot_of(token) else { return false };
+    let stopped = slot::slot(number).stop(token);
+    if stopped {
+        calm(number);
+    }
+    stopped
+}
+
+/// Called when a signal came that nobody waits for. A thread that was being made when a watch ended may still have it: if there is no other,
+/// the events are disarmed once more; and the next one aims them anyway.
+pub(super) fn is_stale(number: usize) {
+    if !fork::is_child() {
+        calm(number);
+    }
+}
+
+fn calm(number: usize) {
+    // Somebody has it: then he aims it.
+    let Ok(events) = EVENTS[number].try_lock() else { return };
+    if slot::slot(number).current() == 0 {
+        events.disarm(number);
+    }
+}
+
+/// Closes the slots that nobody watches with; how many. They are kept open otherwise, for the next watch, and cannot be had by debuggers.
+pub(super) fn release() -> usize {
+    if fork::is_child() {
+        return 0;
+    }
+    let _growing = lock(&GROWING);
+    let mut pool = lock(&POOL);
+    let mut closed = 0;
+    for (number, events) in EVENTS.iter().enumerate() {
+        if pool.open[number] && matches!(pool.states[number], State::Free) {
+            pool.open[number] = false;
+            lock(events).events.clear();
+            closed += 1;
+        }
+    }
+    if pool.open.iter().all(|open| !open) && pool.states.iter().all(|state| matches!(state, State::Free)) {
+        pool.ledger = None;
+    }
+    closed
+}
+
+/// In a forked child: the events are the parent's, and its slots are to be free when it closes them.
+extern "C" fn forked() {
+    for events in &EVENTS {
+        if let Ok(events) = events.try_lock() {
+            events.events.iter().for_each(Watchpoint::close_copy);
+        }
+    }
+}
