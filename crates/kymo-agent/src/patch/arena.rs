@@ -1,6 +1,7 @@
 //! Memory for stubs, near the code that jumps there.
 use super::memory::{OwnMemory, mapped};
-use super::os;
+use super::stub::Calls;
+use super::{callout, os, shadow, unwind};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -30,6 +31,9 @@ struct Chunk {
     base: u64,
     used: u64,
     end: u64,
+    calls: Calls,
+    /// Whether unwinders know it.
+    described: bool,
 }
 
 fn near(a: u64, b: u64) -> bool {
@@ -41,7 +45,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrNotAvailable`] where nothing is free near enough.
-    pub(super) fn take(&mut self, site: u64, bytes: u64) -> io::Result<u64> {
+    pub(super) fn take(&mut self, memory: &OwnMemory, site: u64, bytes: u64) -> io::Result<u64> {
         let bytes = bytes.next_multiple_of(ALIGN);
         if let Some(list) = self.free.get_mut(&bytes)
             && let Some(at) = list.iter().position(|&at| near(at, site))
@@ -52,7 +56,8 @@ impl Arena {
         let chunk = match self.chunks.iter_mut().rev().find(fits) {
             Some(chunk) => chunk,
             None => {
-                let chunk = map_near(site, bytes.next_multiple_of(CHUNK_BYTES))?;
+                let mut chunk = map_near(site, (bytes + ALIGN * 64).next_multiple_of(CHUNK_BYTES))?;
+                chunk.furnish(memory)?;
                 self.chunks.push(chunk);
                 // SANITY: pushed above.
                 self.chunks.last_mut().expect("just pushed")
@@ -70,13 +75,48 @@ impl Arena {
 
     /// Puts a stub's bytes in their place.
     pub(super) fn write(&self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
-        debug_assert!(self.contains(at) && self.contains(at + code.len() as u64 - 1));
+        debug_assert!(self.chunk(at).is_some() && self.chunk(at) == self.chunk(at + code.len() as u64 - 1));
         memory.write(at, code)
     }
 
-    /// Whether an address is in code of ours.
-    pub(super) fn contains(&self, address: u64) -> bool {
-        self.chunks.iter().any(|chunk| (chunk.base..chunk.end).contains(&address))
+    /// The ways out of stubs that lie in the same chunk as `at`.
+    pub(super) fn calls(&self, at: u64) -> Calls {
+        self.chunk(at).map_or_else(Calls::default, |chunk| self.chunks[chunk].calls)
+    }
+
+    /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when there is one.
+    pub(super) fn describe(&mut self, at: u64) -> io::Result<()> {
+        let (region, count_at) = shadow::region()?;
+        if let Some(chunk) = self.chunk(at).map(|chunk| &mut self.chunks[chunk])
+            && !chunk.described
+        {
+            if !shadow::add_range(chunk.base, chunk.end) {
+                return Err(io::Error::other("too many mappings for probes that look at returns"));
+            }
+            unwind::describe(chunk.base, chunk.end, region, count_at);
+            chunk.described = true;
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, address: u64) -> Option<usize> {
+        self.chunks.iter().position(|chunk| (chunk.base..chunk.end).contains(&address))
+    }
+}
+
+impl Chunk {
+    /// Writes what all stubs in it share.
+    fn furnish(&mut self, memory: &OwnMemory) -> io::Result<()> {
+        let (enter, leave) = (shadow::enter as *const () as u64, shadow::leave as *const () as u64);
+        let mut put = |function| {
+            let code = callout::generate(function).map_err(io::Error::other)?;
+            let at = self.used;
+            memory.write(at, &code)?;
+            self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
+            Ok::<u64, io::Error>(at)
+        };
+        self.calls = Calls { enter: put(enter)?, leave: put(leave)? };
+        Ok(())
     }
 }
 
@@ -87,7 +127,10 @@ fn map_near(site: u64, bytes: u64) -> io::Result<Chunk> {
     places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
     for place in places.into_iter().take(64) {
         match os::code_at(place, bytes as usize) {
-            Ok(base) => return Ok(Chunk { base, used: base, end: base + bytes }),
+            Ok(base) => {
+                let calls = Calls::default();
+                return Ok(Chunk { base, used: base, end: base + bytes, calls, described: false });
+            }
             // Another thread was faster: the next one.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
             Err(error) => return Err(error),
@@ -134,13 +177,14 @@ mod tests {
     #[test]
     fn memory_is_handed_out_once() {
         let mut arena = Arena::default();
+        let memory = OwnMemory::open().expect("/proc");
         let site = chunks_lie_near as *const () as u64;
-        let mut all: Vec<u64> = (0..100).map(|_| arena.take(site, 100).expect("memory")).collect();
+        let mut all: Vec<u64> = (0..100).map(|_| arena.take(&memory, site, 100).expect("memory")).collect();
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[1] - two[0] >= 128), "{all:x?}");
-        assert!(all.iter().all(|&at| at % ALIGN == 0 && near(at, site) && arena.contains(at)));
+        assert!(all.iter().all(|&at| at % ALIGN == 0 && near(at, site) && arena.chunk(at).is_some()));
         arena.give(all[7], 100);
-        assert_eq!(arena.take(site, 101).expect("memory"), all[7]);
-        assert_ne!(arena.take(site, 101).expect("memory"), all[7]);
+        assert_eq!(arena.take(&memory, site, 101).expect("memory"), all[7]);
+        assert_ne!(arena.take(&memory, site, 101).expect("memory"), all[7]);
     }
 }

@@ -35,25 +35,33 @@
 //! is that only function entries are planned, to which compilers lead no computed jump but a call. A program that blocks SIGTRAP in some
 //! thread is refused as a whole.
 mod arena;
+mod callout;
+mod count;
 mod error;
 mod flow;
+mod histogram;
 mod memory;
+mod moved;
 mod os;
 mod patcher;
 mod publish;
 mod refusal;
+mod shadow;
 mod site;
 mod slots;
 mod stub;
 mod threads;
 mod trap;
+mod unwind;
 
 pub use error::PatchError;
 pub use flow::jump_targets;
+pub use histogram::Histogram;
 pub use memory::{Memory, OwnMemory};
-pub use patcher::{Probe, attach, detach};
+pub use patcher::{Probe, attach, detach, returns_missed};
 pub use refusal::Refusal;
-pub use site::{Function, Site, Surroundings, plan};
+pub use shadow::DEPTH;
+pub use site::{Function, Site, Surroundings, plan, returns_oddly};
 
 /// What happens at a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,4 +69,9 @@ pub use site::{Function, Site, Surroundings, plan};
 pub enum Consumers {
     /// It is counted.
     Count,
+    /// It is counted, and so is the function's return. Not for functions that [`returns_oddly`] names.
+    CountReturns,
+    /// It is counted, and the time from there to the function's return becomes part of a [`Histogram`]. Not for functions that [`returns_oddly`]
+    /// names.
+    Latency,
 }

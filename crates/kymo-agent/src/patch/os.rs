@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
 pub(super) fn code_at(address: u64, bytes: usize) -> io::Result<u64> {
@@ -122,4 +123,23 @@ pub(super) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) 
     // SAFETY: the mask as it was.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
     result
+}
+
+/// The time stamp counter and the time, read together: the closest of three readings.
+pub(super) fn ticks_and_time() -> (u64, Duration) {
+    let read = || {
+        // SAFETY: an instruction that every x86-64 processor has.
+        let before = unsafe { std::arch::x86_64::_rdtsc() };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes a timespec, which is ours.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut time) };
+        // SAFETY: as above.
+        let after = unsafe { std::arch::x86_64::_rdtsc() };
+        let ticks = before + after.wrapping_sub(before) / 2;
+        (after.wrapping_sub(before), ticks, Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    };
+    // SANITY: of three.
+    let (_, ticks, time) =
+        [read(), read(), read()].into_iter().min_by_key(|reading| reading.0).expect("three readings");
+    (ticks, time)
 }

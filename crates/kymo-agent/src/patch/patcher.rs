@@ -1,15 +1,16 @@
 //! The one patcher of this process: stubs, sites, attach, detach.
 use super::arena::Arena;
 use super::error::PatchError;
+use super::histogram::{self, BUCKETS, Histogram};
 use super::memory::{Memory, OwnMemory};
 use super::publish::{self, Change};
 use super::refusal::Refusal;
 use super::site::{JUMP_BYTES, Site};
 use super::slots::{Slots, slots};
-use super::stub::{self, Ground, Recipe};
+use super::stub::{self, Back, Calls, Ground, Recipe};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
-use super::{Consumers, os};
+use super::{Consumers, os, shadow};
 use crate::sys::{fork, rseq};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -22,9 +23,9 @@ pub struct Probe {
     /// Where its stub begins.
     enter: u64,
     slots: &'static Slots,
-    hits: u32,
-    /// What the slot held before: a site's stub is used again.
-    hits_before: u64,
+    recipe: Recipe,
+    /// What the slots held before: a site's stub is used again.
+    before: Vec<u64>,
 }
 
 impl Probe {
@@ -40,8 +41,30 @@ impl Probe {
 
     /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
     pub fn hits(&self) -> u64 {
-        self.slots.read(self.hits).wrapping_sub(self.hits_before)
+        self.slots.read(self.recipe.hits).wrapping_sub(self.before[0])
     }
+
+    /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some calls are still inside, or ended by an
+    /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`]).
+    pub fn returns(&self) -> Option<u64> {
+        match self.recipe.back {
+            Back::Ignored => None,
+            Back::Counted(slot) => Some(self.slots.read(slot).wrapping_sub(self.before[1])),
+            Back::Timed(_) => self.latency().map(|latency| latency.calls()),
+        }
+    }
+
+    /// How long the calls took that have returned, if the probe looks at that.
+    pub fn latency(&self) -> Option<Histogram> {
+        let Back::Timed(slot) = self.recipe.back else { return None };
+        Some(Histogram::read(self.slots, slot, &self.before[1..]))
+    }
+}
+
+/// How many returns of this process's calls were not looked at, because more than [`DEPTH`](super::DEPTH) calls of a thread were
+/// waited for.
+pub fn returns_missed() -> u64 {
+    shadow::missed()
 }
 
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
@@ -114,7 +137,9 @@ impl Patcher {
         let slots = slots().map_err(PatchError::system("map counters"))?;
         let rseq =
             rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
-        let ground = Ground { table: slots.table(), rseq };
+        let top = i32::try_from(shadow::top_offset()).map_err(|_| PatchError::NoSequences)?;
+        let tick = if consumers == Consumers::Latency { histogram::tick() } else { 0 };
+        let ground = Ground { table: slots.table(), rseq, top, tick, calls: Calls::default() };
         for site in sites {
             self.check(&memory, site)?;
         }
@@ -130,14 +155,10 @@ impl Patcher {
                 return Err(self.forget(sites, PatchError::Taken { at: site.address }));
             }
             changes.push(Change { site, enter: built.enter });
-            let hits = built.recipe.slot;
-            probes.push(Probe {
-                site: site.clone(),
-                enter: built.enter,
-                slots,
-                hits,
-                hits_before: slots.read(hits),
-            });
+            let recipe = built.recipe;
+            let slots_of = std::iter::once(recipe.hits).chain(recipe.back.slots());
+            let before = slots_of.map(|slot| slots.read(slot)).collect();
+            probes.push(Probe { site: site.clone(), enter: built.enter, slots, recipe, before });
         }
         let others = threads::others().map_err(PatchError::system("list threads"));
         let blocked = others.map(|others| threads::blocker(&others));
@@ -225,21 +246,31 @@ impl Patcher {
         if self.built.get(&key).is_some_and(|built| built.original == site.original) {
             return Ok(());
         }
-        let recipe = Recipe { slot: slots.take(1).ok_or(PatchError::Full)? };
-        let refused = |why| PatchError::Refused { at, why };
+        let take = |count| slots.take(count).ok_or(PatchError::Full);
+        let back = match consumers {
+            Consumers::Count => Back::Ignored,
+            Consumers::CountReturns => Back::Counted(take(1)?),
+            Consumers::Latency => Back::Timed(take(BUCKETS)?),
+        };
+        let recipe = Recipe { hits: take(1)?, back };
+        let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         // Once for its size: what is far away may be longer than what is near, so at a place that is as far as can be.
-        let unreachable = || refused(Refusal::OutOfReach { at });
-        let draft = stub::generate(site, &recipe, ground, (at & !31).wrapping_sub(1 << 30))
-            .map_err(|_| unreachable())?;
+        let far = (at & !31).wrapping_sub(1 << 30);
+        let draft_ground = Ground { calls: Calls { enter: far, leave: far }, ..*ground };
+        let draft = stub::generate(site, &recipe, &draft_ground, far).map_err(|_| unreachable())?;
         let room = draft.code.len() as u64 + 32;
-        let place = self.arena.take(at, room).map_err(|_| unreachable())?;
-        let stub = match stub::generate(site, &recipe, ground, place) {
+        let place = self.arena.take(memory, at, room).map_err(|_| unreachable())?;
+        let ground = Ground { calls: self.arena.calls(place), ..*ground };
+        let stub = match stub::generate(site, &recipe, &ground, place) {
             Ok(stub) if stub.code.len() as u64 <= room => stub,
             _ => {
                 self.arena.give(place, room);
-                return Err(refused(Refusal::OutOfReach { at }));
+                return Err(unreachable());
             }
         };
+        if back != Back::Ignored {
+            self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
+        }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
         let built = Built { recipe, enter: stub.enter, moved: stub.moved, original: site.original };
         self.built.insert(key, built);

@@ -95,6 +95,39 @@ pub fn plan(
     attempt.at(0).map_err(|why| refusal.unwrap_or(why))
 }
 
+/// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, or asks
+/// who calls. A probe must not stand in it; the entry can be probed.
+pub fn returns_oddly(name: &str) -> bool {
+    // Versions are names, too: `setjmp@@GLIBC_2.2.5`.
+    let name = name.split('@').next().unwrap_or(name);
+    let name = name.trim_start_matches('_');
+    const NAMES: [&str; 19] = [
+        "setjmp",
+        "sigsetjmp",
+        "longjmp",
+        "siglongjmp",
+        "vfork",
+        "libc_vfork",
+        "clone",
+        "clone3",
+        "getcontext",
+        "setcontext",
+        "makecontext",
+        "swapcontext",
+        "start_context",
+        "dlopen",
+        "dlmopen",
+        "dlsym",
+        "dlvsym",
+        "tls_get_addr",
+        "libc_start_main",
+    ];
+    NAMES.contains(&name)
+        || ["dl_runtime_", "dl_tlsdesc", "Unwind_", "morestack", "sigjmp", "libc_sigaction_restore"]
+            .iter()
+            .any(|begin| name.starts_with(begin))
+}
+
 struct Attempt<'a> {
     memory: &'a dyn Memory,
     function: &'a Function,

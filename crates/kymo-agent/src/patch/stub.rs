@@ -1,47 +1,95 @@
 //! The code of one probe: what its site jumps to.
 //!
 //! ```text
-//!   descriptor (32 bytes)     of the restartable sequence below
-//!   enter:    rsp -= 144      over the red zone of whoever runs here; two registers are kept in it
-//!   again:    this thread's sequence = descriptor
-//!             ... slot of this CPU += 1 ...
+//!   descriptors (32 bytes)    of the restartable sequences below
+//!   enter:    rsp -= 144      over the red zone of whoever runs here; registers that are used are kept in it
+//!             one of this CPU's counters += 1                                            (count.rs)
 //!             rsp += 144      all registers and flags are as they were
-//!   moved:    the displaced instructions
+//!   moved:    the displaced instructions                                                 (moved.rs)
 //!             jmp behind them in the function
-//!   abort:    jmp again       where the kernel sends a thread that lost its CPU inside the sequence
 //! ```
 //!
-//! Nothing here changes flags: sums are made by `lea`. A displaced `call` becomes a push of the address that it would have pushed and
-//! a jump, so that what is called returns, and is unwound, as if nothing had happened.
-use super::site::{Site, is_call};
+//! With a look at the return, the stub takes the return address off the stack and calls the moved instructions, so the function returns here, and
+//! the processor's own stack of return addresses stays right:
+//!
+//! ```text
+//!   enter:    rsp -= 144; count
+//!             entry above the top of the thread's shadow stack = (slot's address, return address)     (shadow.rs)
+//!             rsp += 152
+//!             call moved      the slot has the stub's address now
+//!   landing:  rsp -= 56       over the slot again, which gets the entry's return address
+//!             the entry leaves the shadow stack; count, or histogram
+//!             rsp += 48; ret
+//! ```
+//!
+//! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
+use super::count::{Counter, DESCRIPTOR_BYTES};
+use super::moved;
+use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, ROOM_AT, TIME_AT};
+use super::site::Site;
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, dword_ptr, eax, ptr, qword_ptr, rax, rcx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, qword_ptr, rax, rcx, rdx, rsp,
 };
-use iced_x86::{
-    BlockEncoderOptions, Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register,
-};
+use iced_x86::{BlockEncoderOptions, IcedError};
 
-/// What the kernel expects before the abort address of a sequence; the C library registers it.
-const SIGNATURE: [u8; 4] = [0x53, 0x30, 0x05, 0x53];
-/// `struct rseq_cs`.
-const DESCRIPTOR_BYTES: usize = 32;
 /// The red zone, and room for the kept registers; a multiple of 16.
 const FRAME: i32 = 144;
+/// What the landing keeps: three registers, what `shadow::leave` gives, flags.
+const LANDING: i32 = 48;
+const ORIGIN_KEPT: i32 = 24;
+const TIME_KEPT: i32 = 32;
+const FLAGS_KEPT: i32 = 40;
 
-/// What a stub needs to know of this process.
+/// What a stub needs to know of this process and of the memory where it lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground {
     /// The table of the CPUs' counters.
     pub(super) table: u64,
     /// From the thread pointer to the thread's `struct rseq`.
     pub(super) rseq: i32,
+    /// From the thread pointer to the word that points to the top of the thread's shadow stack.
+    pub(super) top: i32,
+    /// Nanoseconds of one tick of the time stamp counter, times 2^32.
+    pub(super) tick: u64,
+    /// Code near the stub that calls `shadow::enter` and `shadow::leave`.
+    pub(super) calls: Calls,
+}
+
+/// Where the ways into functions of this crate are (`callout.rs`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Calls {
+    pub(super) enter: u64,
+    pub(super) leave: u64,
 }
 
 /// What a stub does beside what the function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Recipe {
     /// The counter that a hit raises.
-    pub(super) slot: u32,
+    pub(super) hits: u32,
+    pub(super) back: Back,
+}
+
+/// What happens when the function returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Back {
+    /// Nothing: the stub does not look.
+    Ignored,
+    /// This counter is raised.
+    Counted(u32),
+    /// One of the counters from this one on is raised, by the time since the entry (`histogram.rs`).
+    Timed(u32),
+}
+
+impl Back {
+    /// The counters that it raises.
+    pub(super) fn slots(self) -> std::ops::Range<u32> {
+        match self {
+            Back::Ignored => 0..0,
+            Back::Counted(slot) => slot..slot + 1,
+            Back::Timed(slot) => slot..slot + super::histogram::BUCKETS,
+        }
+    }
 }
 
 /// A stub's bytes for one address, and the places in it.
@@ -59,149 +107,190 @@ pub(super) struct Stub {
 /// # Errors
 /// Where the displaced instructions do not reach their data from there.
 pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -> Result<Stub, IcedError> {
-    let mut builder = Builder { a: CodeAssembler::new(64)?, ground: *ground };
-    let a = &mut builder.a;
-    let mut descriptor = a.create_label();
-    a.set_label(&mut descriptor)?;
-    a.db(&[0; DESCRIPTOR_BYTES])?;
-    let mut enter = a.create_label();
-    a.set_label(&mut enter)?;
+    let returns = recipe.back != Back::Ignored;
+    let mut a = CodeAssembler::new(64)?;
+    let mut counters = vec![Counter::declare(&mut a)?];
+    if returns {
+        counters.push(Counter::declare(&mut a)?);
+    }
+    let enter = at + (counters.len() * DESCRIPTOR_BYTES) as u64;
     a.lea(rsp, rsp - FRAME)?;
     a.mov(qword_ptr(rsp), rax)?;
     a.mov(qword_ptr(rsp + 8), rcx)?;
-    let sequence = builder.count(recipe.slot, descriptor)?;
-    let a = &mut builder.a;
-    a.mov(rax, qword_ptr(rsp))?;
-    a.mov(rcx, qword_ptr(rsp + 8))?;
-    a.lea(rsp, rsp + FRAME)?;
-    let moved = builder.displaced(site, at + DESCRIPTOR_BYTES as u64)?;
-    let abort = builder.abort(&sequence)?;
+    if returns {
+        a.mov(qword_ptr(rsp + 16), rdx)?;
+    }
+    counters[0].raise(&mut a, ground, recipe.hits)?;
+    let moved = if returns {
+        let mut body = a.create_label();
+        entry(&mut a, recipe, ground, body)?;
+        landing(&mut a, recipe, ground, &mut counters[1])?;
+        a.set_label(&mut body)?;
+        a.zero_bytes()?;
+        moved::displaced(&mut a, site, enter)?
+    } else {
+        restore(&mut a, false)?;
+        a.lea(rsp, rsp + FRAME)?;
+        moved::displaced(&mut a, site, enter)?
+    };
+    for counter in &mut counters {
+        counter.abort(&mut a)?;
+    }
 
-    let done = builder.a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
-    let (start, after) = (done.label_ip(&sequence.start)?, done.label_ip(&sequence.after)?);
-    let mut words = [0; DESCRIPTOR_BYTES];
-    // Version and flags are 0.
-    words[8..16].copy_from_slice(&start.to_le_bytes());
-    words[16..24].copy_from_slice(&(after - start).to_le_bytes());
-    words[24..32].copy_from_slice(&done.label_ip(&abort)?.to_le_bytes());
-    debug_assert_eq!(done.label_ip(&enter)?, at + DESCRIPTOR_BYTES as u64);
-    let enter = at + DESCRIPTOR_BYTES as u64;
+    let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let moved = moved.iter().map(|label| done.label_ip(label)).collect::<Result<_, _>>()?;
+    let descriptors =
+        counters.iter().map(|counter| counter.descriptor(&done)).collect::<Result<Vec<_>, _>>()?;
     let mut code = done.inner.code_buffer;
-    code[..DESCRIPTOR_BYTES].copy_from_slice(&words);
+    for (place, descriptor) in code.chunks_exact_mut(DESCRIPTOR_BYTES).zip(descriptors) {
+        place.copy_from_slice(&descriptor);
+    }
     Ok(Stub { code, enter, moved })
 }
 
-/// The labels of a restartable sequence.
-struct Sequence {
-    again: CodeLabel,
-    start: CodeLabel,
-    after: CodeLabel,
+/// The registers as they were at the entry; `rsp` stays.
+fn restore(a: &mut CodeAssembler, all: bool) -> Result<(), IcedError> {
+    a.mov(rax, qword_ptr(rsp))?;
+    a.mov(rcx, qword_ptr(rsp + 8))?;
+    if all {
+        a.mov(rdx, qword_ptr(rsp + 16))?;
+    }
+    Ok(())
 }
 
-struct Builder {
-    a: CodeAssembler,
-    ground: Ground,
+fn top(ground: &Ground) -> AsmMemoryOperand {
+    qword_ptr(i64::from(ground.top)).fs()
 }
 
-impl Builder {
-    /// A word of the thread's `struct rseq`.
-    fn rseq(&self, offset: i32) -> AsmMemoryOperand {
-        qword_ptr(i64::from(self.ground.rseq + offset)).fs()
-    }
+/// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not looked at.
+fn entry(a: &mut CodeAssembler, recipe: &Recipe, ground: &Ground, body: CodeLabel) -> Result<(), IcedError> {
+    let (mut slow, mut fast, mut hooked, mut unhooked) =
+        (a.create_label(), a.create_label(), a.create_label(), a.create_label());
+    a.jmp(fast)?;
+    // Before the fast path, where its short branches reach.
+    a.set_label(&mut slow)?;
+    a.lea(rax, rsp + FRAME)?;
+    a.call(ground.calls.enter)?;
+    a.jrcxz(unhooked)?;
+    a.jmp(hooked)?;
+    a.set_label(&mut unhooked)?;
+    restore(a, true)?;
+    a.lea(rsp, rsp + FRAME)?;
+    a.jmp(body)?;
 
-    /// Raises a slot of this CPU. Uses rax and rcx.
-    fn count(&mut self, slot: u32, descriptor: CodeLabel) -> Result<Sequence, IcedError> {
-        /// Of `struct rseq`: always a number of a CPU, 0 where the thread has no sequences.
-        const CPU_ID_START: i32 = 0;
-        const SEQUENCE: i32 = 8;
-        let (armed, cpu) = (self.rseq(SEQUENCE), self.ground.rseq + CPU_ID_START);
-        let a = &mut self.a;
-        let (mut again, mut start, mut after) = (a.create_label(), a.create_label(), a.create_label());
-        a.set_label(&mut again)?;
-        a.lea(rax, ptr(descriptor))?;
-        a.mov(armed, rax)?;
-        a.set_label(&mut start)?;
-        a.mov(eax, dword_ptr(i64::from(cpu)).fs())?;
-        a.mov(rcx, self.ground.table)?;
-        a.mov(rcx, qword_ptr(rcx + rax * 8))?;
-        let word = qword_ptr(rcx + i64::from(slot) * 8);
-        a.mov(rax, word)?;
-        a.lea(rax, rax + 1)?;
-        a.mov(word, rax)?;
-        a.set_label(&mut after)?;
-        Ok(Sequence { again, start, after })
-    }
+    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
+    a.set_label(&mut fast)?;
+    a.mov(rcx, top(ground))?;
+    a.mov(rax, qword_ptr(rcx))?;
+    a.lea(rax, rsp + rax + (FRAME + 9))?;
+    a.cqo()?;
+    a.mov(rax, rcx)?;
+    a.mov(rcx, rdx)?;
+    a.jrcxz(slow)?;
+    a.mov(rcx, qword_ptr(rax + (ENTRY_BYTES + ROOM_AT)))?;
+    a.jrcxz(slow)?;
+    a.lea(rcx, rax + ENTRY_BYTES)?;
+    // From here on the entry is ours, also for a signal's handler that comes in between.
+    a.mov(top(ground), rcx)?;
+    a.mov(rdx, qword_ptr(rsp + FRAME))?;
+    a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
+    a.lea(rdx, rsp + (FRAME + 8))?;
+    a.not(rdx)?;
+    a.mov(qword_ptr(rcx), rdx)?;
 
-    /// Where the kernel sends a thread that lost its CPU inside the sequence.
-    fn abort(&mut self, sequence: &Sequence) -> Result<CodeLabel, IcedError> {
-        let a = &mut self.a;
-        a.db(&SIGNATURE)?;
-        let mut abort = a.create_label();
-        a.set_label(&mut abort)?;
-        a.jmp(sequence.again)?;
-        Ok(abort)
+    a.set_label(&mut hooked)?;
+    a.zero_bytes()?;
+    if matches!(recipe.back, Back::Timed(_)) {
+        a.rdtsc()?;
+        a.mov(dword_ptr(rcx + TIME_AT), eax)?;
+        a.mov(dword_ptr(rcx + (TIME_AT + 4)), edx)?;
     }
-
-    /// The displaced instructions, and the way back. `enter` is the stub's own begin.
-    fn displaced(&mut self, site: &Site, enter: u64) -> Result<Vec<CodeLabel>, IcedError> {
-        let a = &mut self.a;
-        let mut moved = Vec::new();
-        let mut ends = false;
-        for instruction in &site.displaced {
-            let mut label = a.create_label();
-            a.set_label(&mut label)?;
-            // A place of its own: the instruction may become several.
-            a.zero_bytes()?;
-            moved.push(label);
-            if is_call(instruction) {
-                call(a, instruction)?;
-                ends = true;
-                continue;
-            }
-            let mut instruction = *instruction;
-            if instruction.op0_kind() == OpKind::NearBranch64 && instruction.near_branch64() == site.address {
-                // A loop to the site is a hit each time.
-                instruction.set_near_branch64(enter);
-            }
-            a.add_instruction(instruction)?;
-            ends = matches!(
-                instruction.flow_control(),
-                FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
-            );
-        }
-        if !ends {
-            a.jmp(site.resume())?;
-        }
-        Ok(moved)
-    }
+    restore(a, true)?;
+    a.lea(rsp, rsp + (FRAME + 8))?;
+    a.call(body)
 }
 
-/// A call that pushes the address in the function, not one in the stub.
-fn call(a: &mut CodeAssembler, instruction: &Instruction) -> Result<(), IcedError> {
-    let mut back = a.create_label();
-    a.push(qword_ptr(back))?;
-    match instruction.op0_kind() {
-        OpKind::NearBranch64 => a.jmp(instruction.near_branch64())?,
-        OpKind::Register => {
-            a.add_instruction(Instruction::with1(Code::Jmp_rm64, instruction.op0_register())?)?;
-        }
-        _ => {
-            // The push has moved the stack pointer.
-            let moved = if instruction.memory_base() == Register::RSP { 8 } else { 0 };
-            let operand = MemoryOperand::new(
-                instruction.memory_base(),
-                instruction.memory_index(),
-                instruction.memory_index_scale(),
-                (instruction.memory_displacement64() as i64).wrapping_add(moved),
-                // As short as it fits.
-                if instruction.memory_base() == Register::None { 8 } else { 1 },
-                false,
-                instruction.segment_prefix(),
-            );
-            a.add_instruction(Instruction::with1(Code::Jmp_rm64, operand)?)?;
+/// What the function returns to.
+fn landing(
+    a: &mut CodeAssembler,
+    recipe: &Recipe,
+    ground: &Ground,
+    counter: &mut Counter,
+) -> Result<(), IcedError> {
+    let (mut fast, mut left) = (a.create_label(), a.create_label());
+    a.lea(rsp, rsp - (LANDING + 8))?;
+    a.mov(qword_ptr(rsp), rax)?;
+    a.mov(qword_ptr(rsp + 8), rcx)?;
+    a.mov(rax, top(ground))?;
+    a.mov(rcx, qword_ptr(rax))?;
+    // Its key is the complement of the address behind the slot: 0 if the top is this call's.
+    a.lea(rcx, rsp + rcx + (LANDING + 9))?;
+    a.jrcxz(fast)?;
+    a.lea(rax, rsp + LANDING)?;
+    a.lea(rcx, rsp + ORIGIN_KEPT)?;
+    a.call(ground.calls.leave)?;
+    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
+    a.mov(qword_ptr(rsp + LANDING), rcx)?;
+    a.jmp(left)?;
+
+    a.set_label(&mut fast)?;
+    a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
+    a.mov(qword_ptr(rsp + LANDING), rcx)?;
+    if matches!(recipe.back, Back::Timed(_)) {
+        // In halves, as they were stored: a word that was stored in halves is slow to load.
+        a.mov(ecx, dword_ptr(rax + TIME_AT))?;
+        a.mov(dword_ptr(rsp + TIME_KEPT), ecx)?;
+        a.mov(ecx, dword_ptr(rax + (TIME_AT + 4)))?;
+        a.mov(dword_ptr(rsp + (TIME_KEPT + 4)), ecx)?;
+    }
+    // First free, then below the top: a handler that comes in between finds one that is alive.
+    a.mov(rcx, shadow::FREE)?;
+    a.mov(qword_ptr(rax), rcx)?;
+    a.lea(rax, rax - ENTRY_BYTES)?;
+    a.mov(top(ground), rax)?;
+
+    a.set_label(&mut left)?;
+    a.zero_bytes()?;
+    match recipe.back {
+        Back::Ignored => {}
+        Back::Counted(slot) => counter.raise(a, ground, slot)?,
+        Back::Timed(slot) => {
+            a.mov(qword_ptr(rsp + 16), rdx)?;
+            a.lahf()?;
+            a.seto(al)?;
+            a.mov(qword_ptr(rsp + FLAGS_KEPT), rax)?;
+            bucket(a, ground)?;
+            counter.raise_one_of(a, ground, slot)?;
+            a.mov(rax, qword_ptr(rsp + FLAGS_KEPT))?;
+            a.add(al, 127)?;
+            a.sahf()?;
+            a.mov(rdx, qword_ptr(rsp + 16))?;
         }
     }
-    a.set_label(&mut back)?;
-    a.dq(&[instruction.next_ip()])
+    restore(a, false)?;
+    a.lea(rsp, rsp + LANDING)?;
+    a.ret()
+}
+
+/// Leaves in rdx the bucket of the time since the entry (`histogram.rs` says which is which). Uses rax and rcx.
+fn bucket(a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
+    let mut later = a.create_label();
+    a.rdtsc()?;
+    a.sub(eax, dword_ptr(rsp + TIME_KEPT))?;
+    a.sbb(edx, dword_ptr(rsp + (TIME_KEPT + 4)))?;
+    // Counters of two CPUs may differ by some ticks.
+    a.jns(later)?;
+    a.xor(eax, eax)?;
+    a.xor(edx, edx)?;
+    a.set_label(&mut later)?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(rdx, ground.tick)?;
+    a.mul(rdx)?;
+    a.shrd(rax, rdx, 32)?;
+    a.add(rax, 8)?;
+    a.bsr(rcx, rax)?;
+    a.sub(ecx, 3)?;
+    a.shr(rax, iced_x86::code_asm::cl)?;
+    a.lea(rdx, rax + rcx * 8)
 }

@@ -92,3 +92,11 @@ impl Library {
         }
     }
 }
+
+/// `calls_back` of `returns.cc`, through which panics pass.
+pub(crate) fn calls_back(
+    address: usize,
+) -> extern "C-unwind" fn(extern "C-unwind" fn(i32) -> i32, i32) -> i32 {
+    // SAFETY: its declaration there.
+    unsafe { std::mem::transmute(address) }
+}

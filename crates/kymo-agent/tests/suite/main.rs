@@ -13,6 +13,8 @@ mod misuse;
 #[cfg(target_arch = "x86_64")]
 mod probes;
 mod process;
+#[cfg(target_arch = "x86_64")]
+mod returns;
 mod watch;
 mod watch_misuse;
 mod work;

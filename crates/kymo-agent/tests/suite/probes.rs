@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Tests share one library, so one at a time has probes in it.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn shapes(test: &str) -> Option<Library> {
+pub(crate) fn shapes(test: &str) -> Option<Library> {
     Library::of(test, "shapes.S", &["-nostdlib", "-Wl,-Bsymbolic"])
 }
 
@@ -20,7 +20,7 @@ fn put(sites: &[Site]) -> Vec<Probe> {
 }
 
 /// Those that return their argument plus one.
-const PLUS_ONE: [&str; 20] = [
+pub(crate) const PLUS_ONE: [&str; 20] = [
     "nop_first",
     "push_first",
     "long_first",

@@ -1,0 +1,110 @@
+//! Times by their size: eight buckets for each doubling, so a value is known to an eighth.
+use super::slots::Slots;
+use std::sync::OnceLock;
+
+/// Slots that one histogram takes.
+pub(super) const BUCKETS: u32 = 512;
+const PER_DOUBLING: u64 = 8;
+
+/// How long calls took, of one probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// (From this many nanoseconds on, up to and without this many, calls), in order, without the empty ones.
+    pub buckets: Vec<(u64, u64, u64)>,
+}
+
+/// The first value of a bucket, in nanoseconds.
+///
+/// A value plus 8 is written as `top * 2^shift`, where `top` has four bits; its bucket is `8 * shift + top`.
+fn first_of(bucket: u32) -> u64 {
+    let (shift, top) =
+        (u64::from(bucket) / PER_DOUBLING - 1, u64::from(bucket) % PER_DOUBLING + PER_DOUBLING);
+    // The last bucket's end is the first value that does not fit.
+    u64::try_from(u128::from(top) << shift).unwrap_or(u64::MAX) - PER_DOUBLING
+}
+
+impl Histogram {
+    /// Reads the counters from `slot` on.
+    pub(super) fn read(slots: &Slots, slot: u32, before: &[u64]) -> Histogram {
+        let count = |bucket: u32| {
+            let before = before.get(bucket as usize).copied().unwrap_or(0);
+            (first_of(bucket), first_of(bucket + 1), slots.read(slot + bucket).wrapping_sub(before))
+        };
+        // Lower ones are of no value.
+        let all = (PER_DOUBLING as u32..BUCKETS - 16).map(count);
+        Histogram { buckets: all.filter(|bucket| bucket.2 > 0).collect() }
+    }
+
+    /// How many calls.
+    pub fn calls(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.2).sum()
+    }
+
+    /// The time below which this share of the calls stayed, in nanoseconds, to an eighth; `None` without calls.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let calls = self.calls();
+        let wanted = ((calls as f64 * share).ceil() as u64).clamp(1, calls.max(1));
+        let mut seen = 0;
+        let found = self.buckets.iter().find(|bucket| {
+            seen += bucket.2;
+            seen >= wanted
+        });
+        found.map(|bucket| bucket.1 - 1)
+    }
+
+    /// The mean in nanoseconds, to some hundredths; `None` without calls.
+    pub fn mean_ns(&self) -> Option<f64> {
+        let sum: f64 = self
+            .buckets
+            .iter()
+            .map(|&(from, to, calls)| (from as f64 + (to - 1) as f64) / 2.0 * calls as f64)
+            .sum();
+        let calls = self.calls();
+        (calls > 0).then(|| sum / calls as f64)
+    }
+}
+
+/// Nanoseconds of one tick of the time stamp counter, times 2^32; measured once, in 20 ms.
+pub(super) fn tick() -> u64 {
+    static TICK: OnceLock<u64> = OnceLock::new();
+    *TICK.get_or_init(|| {
+        let (ticks, time) = super::os::ticks_and_time();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (later, then) = super::os::ticks_and_time();
+        let ticks = u128::from(later.wrapping_sub(ticks)).max(1);
+        u64::try_from(((then - time).as_nanos() << 32) / ticks).unwrap_or(u64::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that buckets follow each other without a gap, and that each is an eighth of its value at most.
+    #[test]
+    fn buckets_are_an_eighth() {
+        assert_eq!(first_of(8), 0);
+        let bucket_of = |value: u64| {
+            let sum = u128::from(value) + 8;
+            let shift = sum.ilog2() - 3;
+            8 * shift + (sum >> shift) as u32
+        };
+        for value in (0..5000).chain((4..64).map(|bit| (1 << bit) - 9)).chain((3..60).map(|bit| 1 << bit)) {
+            let bucket = bucket_of(value);
+            assert!(first_of(bucket) <= value && value < first_of(bucket + 1), "{value}");
+            assert!(first_of(bucket + 1) - first_of(bucket) <= (value + 8).div_ceil(8), "{value}");
+        }
+    }
+
+    /// Checks quantiles and the mean of a known row.
+    #[test]
+    fn quantiles_are_of_all_calls() {
+        let histogram = Histogram { buckets: vec![(0, 1, 50), (8, 10, 49), (1000, 1100, 1)] };
+        assert_eq!(histogram.calls(), 100);
+        assert_eq!(histogram.quantile_ns(0.5), Some(0));
+        assert_eq!(histogram.quantile_ns(0.99), Some(9));
+        assert_eq!(histogram.quantile_ns(1.0), Some(1099));
+        assert!((histogram.mean_ns().expect("calls") - 14.66).abs() < 0.01);
+        assert_eq!(Histogram { buckets: vec![] }.quantile_ns(0.5), None);
+    }
+}

@@ -1,0 +1,362 @@
+//! Where functions really return to, kept aside for each thread while a probe's stub stands in the return address.
+//!
+//! ```text
+//!   the thread's stack                    its shadow stack (4 KiB, in one region for all threads)
+//!   |  ...            |                   |  sentinel: no room       |
+//!   |  return address | = the stub        |  entry 2                 | <- top (a thread-local word)
+//!   |  ...            |                   |  entry 1: where, whereto |
+//!   |  return address | = the stub        |  bottom                  |
+//! ```
+//!
+//! An entry is found by the address of the return slot ("where"), which is unique in the process: so it does not matter which thread
+//! returns, or in which order. The order only makes it fast: a stub looks at the top first. This is how each departure from calls and
+//! returns is survived:
+//!
+//! - **longjmp, exceptions**: entries of frames that are gone lie above the caller's. The next entry finds them on top, below its own
+//!   stack pointer, their slots overwritten, and drops them.
+//! - **coroutines, signal stacks**: an entry on another stack whose slot still holds the stub is left where it is.
+//! - **a coroutine that returns on another thread**: its entry is searched in all shadow stacks.
+//! - **recursion deeper than 64**, or entries that pile up: the call is counted, its return is not looked at.
+//! - **fork**: the child has a copy of both stacks. **Thread exit**: shadow stacks of dead threads are found and taken again.
+//! - **signals**: an entry is reserved by one store to `top`, then filled; until then it looks like one that is always alive.
+//!
+//! # Safety
+//! What is unsafe here is memory of the region, which is mapped for good, and return slots of the calling thread's stack. The functions that stubs call run
+//! anywhere, so they take no lock, allocate nothing and call no library.
+#![allow(unsafe_code)]
+use super::os;
+use std::arch::{asm, global_asm};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Calls of one thread whose returns are waited for at the same time, as in the kernel.
+pub const DEPTH: usize = 64;
+/// Shadow stacks: threads beyond that have no return probes.
+const THREADS: usize = 32 << 10;
+pub(super) const STACK_BYTES: usize = 4096;
+/// A key that no slot has, and that counts as alive: an entry above the top, or one that is being filled.
+pub(super) const FREE: u64 = 1 << 63;
+/// A key that no slot has: the entry is done with, but not on top.
+const HOLE: u64 = u64::MAX;
+/// Ranges of code that stubs may be in.
+const RANGES: usize = 1024;
+
+/// One return that is waited for. Stubs know these offsets.
+#[repr(C)]
+pub(super) struct Entry {
+    /// The complement of the address behind the return slot.
+    pub(super) key: AtomicU64,
+    /// Where the function returns to.
+    pub(super) origin: AtomicU64,
+    /// The time stamp counter at the entry.
+    pub(super) time: AtomicU64,
+    /// Not 0: this entry may be used.
+    pub(super) room: AtomicU64,
+}
+
+pub(super) const ENTRY_BYTES: i32 = 32;
+pub(super) const ORIGIN_AT: i32 = 8;
+pub(super) const TIME_AT: i32 = 16;
+pub(super) const ROOM_AT: i32 = 24;
+const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES as usize && (DEPTH + 2) * 32 + 32 <= STACK_BYTES);
+
+// A word for each thread at a fixed distance from its thread pointer, which stubs read without a call. It begins with the address of a
+// shadow stack without room.
+global_asm!(
+    ".pushsection .data.kymo_shadow_none, \"aw\", @progbits",
+    ".p2align 5",
+    "kymo_shadow_none:",
+    ".quad 0x8000000000000000, 0, 0, 0",
+    ".quad 0x8000000000000000, 0, 0, 0",
+    ".popsection",
+    ".pushsection .tdata.kymo_shadow_top, \"awT\", @progbits",
+    ".p2align 3",
+    ".type kymo_shadow_top, @object",
+    ".size kymo_shadow_top, 8",
+    "kymo_shadow_top: .quad kymo_shadow_none",
+    ".popsection",
+    ".pushsection .text.kymo_shadow_offset, \"ax\", @progbits",
+    ".globl kymo_shadow_offset",
+    ".hidden kymo_shadow_offset",
+    ".type kymo_shadow_offset, @function",
+    "kymo_shadow_offset:",
+    "mov rax, qword ptr [rip + kymo_shadow_top@GOTTPOFF]",
+    "ret",
+    ".size kymo_shadow_offset, . - kymo_shadow_offset",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe fn kymo_shadow_offset() -> isize;
+}
+
+static BASE: AtomicU64 = AtomicU64::new(0);
+/// Shadow stacks that were ever taken.
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+static MISSED: AtomicU64 = AtomicU64::new(0);
+static RANGE_COUNT: AtomicU32 = AtomicU32::new(0);
+static RANGE_LIST: [[AtomicU64; 2]; RANGES] = [const { [AtomicU64::new(0), AtomicU64::new(0)] }; RANGES];
+
+/// From the thread pointer to the word that points to the top entry.
+pub(super) fn top_offset() -> isize {
+    kymo_shadow_offset()
+}
+
+/// Returns that were not looked at because a thread's shadow stack was full.
+pub(super) fn missed() -> u64 {
+    // Relaxed: a count.
+    MISSED.load(Ordering::Relaxed)
+}
+
+/// Maps the region, once; gives its begin and the address of the number of stacks in it.
+pub(super) fn region() -> io::Result<(u64, u64)> {
+    // Relaxed: only called under the patcher's lock.
+    let mut base = BASE.load(Ordering::Relaxed);
+    if base == 0 {
+        base = os::wide_zeros(THREADS * STACK_BYTES, false)?;
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in claim().
+        BASE.store(base, Ordering::Release);
+    }
+    Ok((base, TAKEN.as_ptr() as u64))
+}
+
+/// Tells what is code of stubs, so that a return slot which still holds it is known.
+pub(super) fn add_range(begin: u64, end: u64) -> bool {
+    // Relaxed: only called under the patcher's lock.
+    let at = RANGE_COUNT.load(Ordering::Relaxed) as usize;
+    let Some(range) = RANGE_LIST.get(at) else { return false };
+    range[0].store(begin, Ordering::Relaxed);
+    range[1].store(end, Ordering::Relaxed);
+    // Release: pairs with the Acquire in is_stub().
+    RANGE_COUNT.store(at as u32 + 1, Ordering::Release);
+    true
+}
+
+fn is_stub(address: u64) -> bool {
+    // Acquire: pairs with the Release in add_range().
+    let count = RANGE_COUNT.load(Ordering::Acquire) as usize;
+    let mut at = 0;
+    while at < count && at < RANGES {
+        let range = &RANGE_LIST[at];
+        // Relaxed: written before the count.
+        if address >= range[0].load(Ordering::Relaxed) && address < range[1].load(Ordering::Relaxed) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+fn top() -> *mut u64 {
+    let pointer: u64;
+    // SAFETY: the ABI keeps the thread pointer in its own first word.
+    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer.wrapping_add_signed(kymo_shadow_offset() as i64) as *mut u64
+}
+
+/// One entry of a shadow stack.
+fn entry(address: u64) -> &'static Entry {
+    // SAFETY: the addresses that this file makes are of entries in the region or of kymo_shadow_none, mapped for good and made of atomics.
+    unsafe { &*(address as *const Entry) }
+}
+
+/// A system call with four numbers, without the C library, whose functions may be probed.
+fn system(number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    let result;
+    // SAFETY: the callers pass numbers and addresses of locals; the kernel checks the others.
+    unsafe {
+        asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            in("r9") f, out("rcx") _, out("r11") _, options(nostack));
+    };
+    result
+}
+
+/// The word at an address of any stack, if it is still there.
+fn word_at(address: u64) -> Option<u64> {
+    let mut word = 0_u64;
+    let local = [&raw mut word as u64, 8];
+    let remote = [address, 8];
+    let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
+    let (local, remote) = (local.as_ptr() as u64, remote.as_ptr() as u64);
+    let got = system(libc::SYS_process_vm_readv, pid, local, 1, remote, 1, 0);
+    // SAFETY: our own variable, which the kernel may have written.
+    let word = unsafe { (&raw const word).read_volatile() };
+    (got == 8).then_some(word)
+}
+
+/// Takes a shadow stack for this thread; the address of its bottom.
+fn claim() -> Option<u64> {
+    // Acquire: pairs with the Release in region().
+    let base = BASE.load(Ordering::Acquire);
+    let own = system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64;
+    // Relaxed: a hint; owners are taken by exchange.
+    let taken = TAKEN.load(Ordering::Relaxed);
+    // The dead are looked for when the number of stacks would reach the next power of two; a forked child knows nobody's number.
+    let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
+    let search = taken >= 32 && taken.is_power_of_two() && pid == u64::from(PROCESS.load(Ordering::Relaxed));
+    let mut at = 0;
+    while search && at < taken {
+        let bottom = base + u64::from(at) * STACK_BYTES as u64;
+        let owner = owner(bottom);
+        // Relaxed: the exchange below decides.
+        let tid = owner.load(Ordering::Relaxed);
+        let dead = tid != 0 && system(libc::SYS_tgkill, pid, tid, 0, 0, 0, 0) == -i64::from(libc::ESRCH);
+        // Acquire: what the dead thread wrote is before our clearing.
+        if dead && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            clear(bottom);
+            return Some(bottom);
+        }
+        at += 1;
+    }
+    // Relaxed: a ticket. It stays where it is at the end of the region.
+    let take = |taken: u32| (taken < THREADS as u32).then_some(taken + 1);
+    let ticket = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+    let bottom = base + u64::from(ticket) * STACK_BYTES as u64;
+    owner(bottom).store(own, Ordering::Relaxed);
+    clear(bottom);
+    Some(bottom)
+}
+
+/// The word that names a stack's thread: behind the sentinel, where no key is.
+fn owner(bottom: u64) -> &'static AtomicU64 {
+    &entry(bottom + (DEPTH as u64 + 2) * ENTRY_BYTES as u64).origin
+}
+
+fn clear(bottom: u64) {
+    let mut at = 0;
+    while at < DEPTH as u64 + 2 {
+        let entry = entry(bottom + at * ENTRY_BYTES as u64);
+        // Relaxed: other threads only look for keys of slots, which these are not.
+        entry.key.store(FREE, Ordering::Relaxed);
+        entry.room.store(u64::from(at <= DEPTH as u64), Ordering::Relaxed);
+        at += 1;
+    }
+}
+
+fn is_bottom(address: u64) -> bool {
+    address.is_multiple_of(STACK_BYTES as u64)
+}
+
+/// Pushes an entry for the call whose return slot is at `slot`; 0 if its return will not be looked at. Called by stubs when the top is not simply
+/// an alive caller with room above.
+pub(super) extern "C" fn enter(slot: u64) -> u64 {
+    let top = top();
+    // SAFETY: this thread's word.
+    let mut at = unsafe { top.read_volatile() };
+    if entry(at).room.load(Ordering::Relaxed) == 0 {
+        // Only the stack without room has a bottom without room.
+        let Some(bottom) = claim() else {
+            MISSED.fetch_add(1, Ordering::Relaxed);
+            return 0;
+        };
+        at = bottom;
+    }
+    let key = !(slot + 8);
+    // SAFETY: the stub that calls stands at a function's entry, where the stack pointer points to the return address.
+    let origin = unsafe { (slot as *const u64).read_volatile() };
+    while !is_bottom(at) {
+        let found = entry(at);
+        // Relaxed: written by this thread, or set to HOLE by one that returned for it.
+        let its = found.key.load(Ordering::Relaxed);
+        let its_slot = (!its).wrapping_sub(8);
+        let gone = match its {
+            HOLE => true,
+            FREE => false,
+            _ if its == key => !is_stub(origin),
+            _ if its_slot > slot => false,
+            _ => !word_at(its_slot).is_some_and(is_stub),
+        };
+        if !gone {
+            break;
+        }
+        found.key.store(FREE, Ordering::Relaxed);
+        at -= ENTRY_BYTES as u64;
+    }
+    let new = at + ENTRY_BYTES as u64;
+    if entry(new).room.load(Ordering::Relaxed) == 0 {
+        // SAFETY: this thread's word.
+        unsafe { top.write_volatile(at) };
+        MISSED.fetch_add(1, Ordering::Relaxed);
+        return 0;
+    }
+    // First this: a signal's handler that comes in between pushes above.
+    // SAFETY: this thread's word.
+    unsafe { top.write_volatile(new) };
+    entry(new).origin.store(origin, Ordering::Relaxed);
+    // Release: pairs with the Acquire in steal(): who finds the key finds where it returns to.
+    entry(new).key.store(key, Ordering::Release);
+    new
+}
+
+/// What a stub gets back for a return.
+#[repr(C)]
+pub(super) struct Left {
+    origin: u64,
+    time: u64,
+}
+
+/// Where the call returns whose return slot is at `slot`, when that is not simply the top entry.
+pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
+    let key = !(slot + 8);
+    let top = top();
+    // SAFETY: this thread's word.
+    let highest = unsafe { top.read_volatile() };
+    let mut at = highest;
+    let mut droppable = true;
+    while entry(highest).room.load(Ordering::Relaxed) != 0 && !is_bottom(at) {
+        let found = entry(at);
+        let its = found.key.load(Ordering::Relaxed);
+        if its == key {
+            left.origin = found.origin.load(Ordering::Relaxed);
+            left.time = found.time.load(Ordering::Relaxed);
+            if droppable {
+                // Everything above is of frames that are gone.
+                let mut above = highest;
+                while above >= at {
+                    entry(above).key.store(FREE, Ordering::Relaxed);
+                    above -= ENTRY_BYTES as u64;
+                }
+                // SAFETY: this thread's word.
+                unsafe { top.write_volatile(at - ENTRY_BYTES as u64) };
+            } else {
+                found.key.store(HOLE, Ordering::Relaxed);
+            }
+            return;
+        }
+        let its_slot = (!its).wrapping_sub(8);
+        droppable &=
+            its == HOLE || its == FREE || (its_slot < slot && !word_at(its_slot).is_some_and(is_stub));
+        at -= ENTRY_BYTES as u64;
+    }
+    if !steal(key, left) {
+        // Nobody knows where to go on: setjmp-like functions are refused for that reason, so this is a stack that was copied.
+        const WORDS: &[u8] = b"kymo: a probed function returned on a stack that it was not called on; the program cannot go on\n";
+        system(libc::SYS_write, 2, WORDS.as_ptr() as u64, WORDS.len() as u64, 0, 0, 0);
+        let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
+        system(libc::SYS_kill, pid, libc::SIGABRT as u64, 0, 0, 0, 0);
+        system(libc::SYS_exit_group, 134, 0, 0, 0, 0, 0);
+    }
+}
+
+/// Takes an entry out of another thread's shadow stack: a coroutine began there and returns here.
+fn steal(key: u64, left: &mut Left) -> bool {
+    // Acquire: pairs with the Release in region().
+    let base = BASE.load(Ordering::Acquire);
+    let taken = u64::from(TAKEN.load(Ordering::Relaxed));
+    let mut at = base;
+    while at < base + taken * STACK_BYTES as u64 {
+        let found = entry(at);
+        // Acquire: pairs with the Release in enter(); stubs' stores are in order.
+        if found.key.load(Ordering::Acquire) == key {
+            left.origin = found.origin.load(Ordering::Relaxed);
+            left.time = found.time.load(Ordering::Relaxed);
+            if found.key.compare_exchange(key, HOLE, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+        }
+        at += ENTRY_BYTES as u64;
+    }
+    false
+}

@@ -1,0 +1,250 @@
+// Functions whose calls do not all end with a plain return, for tests of probes that look at returns.
+#include <alloca.h>
+#include <csetjmp>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <pthread.h>
+#include <stdexcept>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define C extern "C" __attribute__((noinline, noclone))
+
+static volatile int sink;
+
+// n + 1; n is odd: by an exception from as many frames below
+C int throws(int n, int depth)
+{
+    struct Guard {
+        ~Guard() { sink = sink + 1; }
+    } guard;
+    if (depth == 0) {
+        if (n % 2)
+            throw std::runtime_error("odd");
+        return n + 1;
+    }
+    return throws(n, depth - 1);
+}
+
+C int catches(int n, int depth)
+{
+    try {
+        return throws(n, depth);
+    } catch (const std::runtime_error &error) {
+        return strcmp(error.what(), "odd") == 0 ? n + 1 : -1;
+    }
+}
+
+static sigjmp_buf target;
+
+C int jumps(int n, int depth)
+{
+    volatile int here = n;
+    if (depth == 0) {
+        if (n % 2)
+            siglongjmp(target, n + 1);
+        return here + 1;
+    }
+    return jumps(here, depth - 1) + sink - sink;
+}
+
+// n + 1; n is odd: by a longjmp over as many frames
+C int lands(int n, int depth)
+{
+    int back = sigsetjmp(target, 0);
+    if (back)
+        return back;
+    return jumps(n, depth);
+}
+
+// depth, by as many nested calls
+C int recurses(int depth, int)
+{
+    volatile int here = depth;
+    return here == 0 ? 0 : recurses(here - 1, 0) + 1;
+}
+
+C int leaf(int n, int)
+{
+    return n + 1 + sink - sink;
+}
+
+// n + 1, by a tail call
+C int tail(int n, int unused)
+{
+    sink = sink + 1;
+    return leaf(n, unused);
+}
+
+static volatile int signals;
+
+C void on_signal(int)
+{
+    signals = signals + (leaf(1, 0) == 2);
+}
+
+C int interrupted(int n, int)
+{
+    raise(SIGUSR1);
+    return n + 1;
+}
+
+// n signals, on a stack of their own, whose handler calls leaf(): how many came
+C int storms(int n, int)
+{
+    static char stack[65536];
+    stack_t own = {}, before = {};
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, &before);
+    struct sigaction action = {}, old = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_ONSTACK;
+    sigaction(SIGUSR1, &action, &old);
+    signals = 0;
+    for (int i = 0; i < n; i++)
+        if (interrupted(i, 0) != i + 1)
+            return -1;
+    sigaction(SIGUSR1, &old, nullptr);
+    sigaltstack(&before, nullptr);
+    return signals;
+}
+
+C int waits_for_child(int n, int);
+
+// The child returns through the same frames as the parent: n + 1 from both
+C int forks(int n, int)
+{
+    pid_t child = fork();
+    if (child == 0)
+        return -(n + 1);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status))
+        return 0;
+    return WEXITSTATUS(status) == (n + 1) % 100 ? n + 1 : 0;
+}
+
+C int forks_below(int n, int)
+{
+    int result = forks(n, 0);
+    if (result < 0)
+        _exit(-result % 100);
+    return result;
+}
+
+static ucontext_t main_context, task_context[2];
+static int steps;
+
+C int yields(int task, int)
+{
+    swapcontext(&task_context[task], &main_context);
+    return task + 1;
+}
+
+C void task(int number)
+{
+    for (int i = 0; i < 10; i++)
+        steps += yields(number, 0) == number + 1;
+}
+
+// Two coroutines in turns, each 10 times inside yields(): 20
+C int coroutines(int, int)
+{
+    static char stacks[2][65536];
+    steps = 0;
+    for (int i = 0; i < 2; i++) {
+        getcontext(&task_context[i]);
+        task_context[i].uc_stack.ss_sp = stacks[i];
+        task_context[i].uc_stack.ss_size = sizeof stacks[i];
+        task_context[i].uc_link = &main_context;
+        makecontext(&task_context[i], (void (*)())task, 1, i);
+    }
+    for (int round = 0; round < 11; round++)
+        for (int i = 0; i < 2; i++)
+            swapcontext(&main_context, &task_context[i]);
+    return steps;
+}
+
+C void *starts(void *)
+{
+    swapcontext(&main_context, &task_context[0]);
+    return nullptr;
+}
+
+C void travels(int number)
+{
+    steps = yields(number, 0);
+}
+
+// A coroutine begins on one thread and returns on another: 1
+C int migrates(int, int)
+{
+    static char stack[65536];
+    steps = 0;
+    getcontext(&task_context[0]);
+    task_context[0].uc_stack.ss_sp = stack;
+    task_context[0].uc_stack.ss_size = sizeof stack;
+    task_context[0].uc_link = &main_context;
+    makecontext(&task_context[0], (void (*)())travels, 1, 0);
+    pthread_t thread;
+    pthread_create(&thread, nullptr, starts, nullptr);
+    pthread_join(thread, nullptr);
+    swapcontext(&main_context, &task_context[0]);
+    return steps;
+}
+
+C int ends_thread(int n, int)
+{
+    if (n)
+        pthread_exit((void *)(intptr_t)n);
+    return 0;
+}
+
+C void *thread_body(void *n)
+{
+    struct Guard {
+        ~Guard() { sink = sink + 1; }
+    } guard;
+    ends_thread((int)(intptr_t)n, 0);
+    return nullptr;
+}
+
+// n + 1, from a thread that ends inside a function
+C int exits(int n, int)
+{
+    pthread_t thread;
+    void *result = nullptr;
+    pthread_create(&thread, nullptr, thread_body, (void *)(intptr_t)(n + 1));
+    pthread_join(thread, &result);
+    return (int)(intptr_t)result;
+}
+
+// The callback may panic.
+C int calls_back(int (*callback)(int), int n)
+{
+    return callback(n) + sink - sink;
+}
+
+struct Big {
+    double a, b;
+};
+
+// A return in two vector registers, and of a long double
+C Big halves(double n)
+{
+    return Big{n / 2, n / 2 + sink - sink};
+}
+
+C long double extended(double n)
+{
+    return (long double)n + sink - sink;
+}
+
+// 1 if all kinds of values come back whole
+C int values(int n, int)
+{
+    Big big = halves(n);
+    return big.a + big.b == n && extended(n) == n;
+}

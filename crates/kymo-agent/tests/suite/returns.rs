@@ -1,0 +1,235 @@
+//! Probes that look at returns, where functions do not simply return.
+use super::library::Library;
+use super::probes::alone;
+use kymo_agent::patch::{Consumers, DEPTH, Probe, attach, detach, returns_missed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const LATENCY: [Consumers; 2] = [Consumers::CountReturns, Consumers::Latency];
+
+fn library(test: &str) -> Option<Library> {
+    Library::of(test, "returns.cc", &["-pthread", "-fexceptions", "-fno-optimize-sibling-calls"])
+}
+
+fn put(library: &Library, names: &[&str], consumers: Consumers) -> Vec<Probe> {
+    let sites: Vec<_> =
+        names.iter().map(|name| library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"))).collect();
+    attach(&sites, consumers).unwrap_or_else(|why| panic!("{why}"))
+}
+
+fn hits(probes: &[Probe]) -> Vec<u64> {
+    probes.iter().map(Probe::hits).collect()
+}
+
+fn returns(probes: &[Probe]) -> Vec<u64> {
+    probes.iter().map(|probe| probe.returns().expect("looked at")).collect()
+}
+
+fn take(library: &Library, probes: &[Probe]) {
+    detach(probes).expect("detached");
+    library.assert_untouched();
+}
+
+/// Checks that plain calls return what they returned, that each return is counted, and that the times are those of the calls.
+#[test]
+fn calls_return() {
+    let _alone = alone();
+    let Some(library) = library("returns::calls_return") else { return };
+    for consumers in LATENCY {
+        let probes = put(&library, &["leaf", "tail", "halves", "extended"], consumers);
+        for n in 0..100 {
+            assert_eq!(library.function("tail")(n, 0), n as u32 + 1);
+            assert_eq!(library.function("values")(n, 0), 1);
+        }
+        assert_eq!((hits(&probes), returns(&probes)), (vec![100; 4], vec![100; 4]));
+        if let Some(latency) = probes[1].latency() {
+            let (median, mean) =
+                (latency.quantile_ns(0.5).expect("calls"), latency.mean_ns().expect("calls"));
+            assert!(latency.calls() == 100 && median < 1_000_000_000 && mean > 0.0, "{latency:?}");
+        }
+        take(&library, &probes);
+    }
+}
+
+/// Checks all shapes of functions with a look at their returns.
+#[test]
+fn all_shapes_return() {
+    let _alone = alone();
+    let Some(library) = super::probes::shapes("returns::all_shapes_return") else { return };
+    let helper = library.function("helper") as usize as u64;
+    for consumers in LATENCY {
+        for name in &super::probes::PLUS_ONE[..18] {
+            let function = library.function(name);
+            let probes = put(&library, &[name], consumers);
+            for n in 0..100 {
+                assert_eq!(function(n, helper), n as u32 + 1, "{name}");
+            }
+            assert_eq!((hits(&probes), returns(&probes)), (vec![100], vec![100]), "{name}");
+            take(&library, &probes);
+        }
+        for name in ["only_return", "marked_short", "right_behind"] {
+            let probes = put(&library, &[name], consumers);
+            library.function(name)(1, 0);
+            assert_eq!(returns(&probes), [1], "{name}");
+            take(&library, &probes);
+        }
+        let probes = put(&library, &["only_nops", "reads_carry"], consumers);
+        let carry = library.function("calls_with_carry");
+        assert_eq!((carry(0, 0), carry(1, 0), carry(2, 0)), (0, 1, 1));
+        assert_eq!(library.function("keeps_registers")(0, 0), 0);
+        assert_eq!(returns(&probes), [1, 3]);
+        take(&library, &probes);
+        // Each turn is a hit, and each hit is a return when the function returns at last.
+        let probes = put(&library, &["loop_to_begin"], consumers);
+        assert_eq!(library.function("loop_to_begin")(10, 0), 0);
+        assert_eq!((hits(&probes), returns(&probes)), (vec![10], vec![10]));
+        take(&library, &probes);
+    }
+}
+
+/// Checks that C++ exceptions pass through any number of probed frames, run what has to run, and are caught where they were.
+#[test]
+fn exceptions_pass() {
+    let _alone = alone();
+    let Some(library) = library("returns::exceptions_pass") else { return };
+    for consumers in LATENCY {
+        let probes = put(&library, &["throws", "catches"], consumers);
+        for n in 0..60 {
+            assert_eq!(library.function("catches")(n, n % 7), n as u32 + 1, "{n}");
+        }
+        let depths: u64 = (0..60).map(|n| n % 7 + 1).sum();
+        let returned: u64 = (0..60).filter(|n| n % 2 == 0).map(|n| n % 7 + 1).sum();
+        assert_eq!((hits(&probes), returns(&probes)), (vec![depths, 60], vec![returned, 60]));
+        take(&library, &probes);
+        assert_eq!(library.function("catches")(3, 3), 4);
+    }
+}
+
+extern "C-unwind" fn panics(n: i32) -> i32 {
+    assert!(n % 2 == 0, "odd");
+    n + 1
+}
+
+/// Checks that Rust panics pass through probed frames of C, and that a backtrace on the way ends.
+#[test]
+fn panics_pass() {
+    let _alone = alone();
+    let Some(library) = library("returns::panics_pass") else { return };
+    let address = library.function("calls_back") as usize;
+    let calls_back = super::library::calls_back(address);
+    let probes = put(&library, &["calls_back"], Consumers::CountReturns);
+    for n in 0..20 {
+        let result = catch_unwind(AssertUnwindSafe(|| calls_back(panics, n)));
+        assert_eq!(result.ok(), (n % 2 == 0).then_some(n + 1));
+    }
+    assert_eq!((hits(&probes), returns(&probes)), (vec![20], vec![10]));
+    take(&library, &probes);
+}
+
+/// Checks that longjmp over probed frames leaves nothing behind that a later return would trip over.
+#[test]
+fn jumps_land() {
+    let _alone = alone();
+    let Some(library) = library("returns::jumps_land") else { return };
+    for consumers in LATENCY {
+        let before = returns_missed();
+        let probes = put(&library, &["jumps", "lands", "leaf"], consumers);
+        for n in 0..300 {
+            assert_eq!(library.function("lands")(n, n % 9), n as u32 + 1, "{n}");
+            assert_eq!(library.function("leaf")(n, 0), n as u32 + 1);
+        }
+        let returned: u64 = (0..300).filter(|n| n % 2 == 0).map(|n| n % 9 + 1).sum();
+        assert_eq!(returns(&probes), [returned, 300, 300]);
+        assert_eq!(returns_missed(), before);
+        take(&library, &probes);
+    }
+}
+
+/// Checks that calls beyond the depth are counted and return, and that what returned was the depth.
+#[test]
+fn deep_recursion_returns() {
+    let _alone = alone();
+    let Some(library) = library("returns::deep_recursion_returns") else { return };
+    let probes = put(&library, &["recurses"], Consumers::CountReturns);
+    let before = returns_missed();
+    assert_eq!(library.function("recurses")(1000, 0), 1000);
+    assert_eq!((hits(&probes), returns(&probes)), (vec![1001], vec![DEPTH as u64]));
+    assert_eq!(returns_missed() - before, 1001 - DEPTH as u64);
+    assert_eq!(library.function("recurses")(10, 0), 10);
+    assert_eq!(returns(&probes), [DEPTH as u64 + 11]);
+    take(&library, &probes);
+}
+
+/// Checks handlers of signals that call probed functions, on a stack of their own.
+#[test]
+fn signals_on_their_own_stack_return() {
+    let _alone = alone();
+    let Some(library) = library("returns::signals_on_their_own_stack_return") else { return };
+    let probes = put(&library, &["on_signal", "leaf", "interrupted", "storms"], Consumers::Latency);
+    assert_eq!(library.function("storms")(500, 0), 500);
+    assert_eq!((hits(&probes), returns(&probes)), (vec![500, 500, 500, 1], vec![500, 500, 500, 1]));
+    take(&library, &probes);
+}
+
+/// Checks that both processes return from a fork inside probed functions, and that the child's calls are not counted here.
+#[test]
+fn both_processes_return_from_a_fork() {
+    let _alone = alone();
+    let Some(library) = library("returns::both_processes_return_from_a_fork") else { return };
+    let probes = put(&library, &["forks", "forks_below"], Consumers::CountReturns);
+    for n in 0..10 {
+        assert_eq!(library.function("forks_below")(n, 0), n as u32 + 1);
+    }
+    assert_eq!((hits(&probes), returns(&probes)), (vec![10, 10], vec![10, 10]));
+    take(&library, &probes);
+}
+
+/// Checks coroutines that leave a probed function open while others run, and one that returns on another thread.
+#[test]
+fn coroutines_return() {
+    let _alone = alone();
+    let Some(library) = library("returns::coroutines_return") else { return };
+    let probes =
+        put(&library, &["yields", "task", "coroutines", "travels", "migrates"], Consumers::CountReturns);
+    assert_eq!(library.function("coroutines")(0, 0), 20);
+    assert_eq!(returns(&probes), [20, 2, 1, 0, 0]);
+    for _ in 0..5 {
+        assert_eq!(library.function("migrates")(0, 0), 1);
+    }
+    assert_eq!(returns(&probes), [25, 2, 1, 5, 5]);
+    take(&library, &probes);
+}
+
+/// Checks that threads may end inside probed functions, thousands of them one after another.
+#[test]
+fn threads_end_inside() {
+    let _alone = alone();
+    let Some(library) = library("returns::threads_end_inside") else { return };
+    let probes = put(&library, &["ends_thread", "thread_body", "exits"], Consumers::CountReturns);
+    for n in 0..1000 {
+        assert_eq!(library.function("exits")(n, 0), n as u32 + 1);
+    }
+    assert_eq!((hits(&probes), returns(&probes)), (vec![1000; 3], vec![0, 0, 1000]));
+    take(&library, &probes);
+}
+
+/// Checks that a probe may go while calls are inside, and that these return.
+#[test]
+fn a_probe_may_go_while_calls_are_inside() {
+    let _alone = alone();
+    let Some(library) = library("returns::a_probe_may_go_while_calls_are_inside") else { return };
+    let address = library.function("calls_back") as usize;
+    let calls_back = super::library::calls_back(address);
+    let sites = [library.plan("calls_back").expect("a plan")];
+    thread_local! {
+        static PROBES: std::cell::RefCell<Vec<Probe>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+    extern "C-unwind" fn goes(n: i32) -> i32 {
+        PROBES.with_borrow_mut(|probes| detach(probes).expect("detached"));
+        n + 1
+    }
+    for n in 0..10 {
+        PROBES.set(attach(&sites, Consumers::CountReturns).expect("attached"));
+        assert_eq!(calls_back(goes, n), n + 1);
+        library.assert_untouched();
+    }
+}
