@@ -1,0 +1,128 @@
+//! What a probe costs: nanoseconds for each hit over the bare call, of the functions that the kernel's own bench uses.
+//!
+//! ```text
+//! cargo run --release -p kymo-agent --example probe_cost [threads]
+//! ```
+//!
+//! `nop`, `push` and `ret` are what the function begins with. All hot code is assembly, so the build profile does not matter. Each figure is the median
+//! of rounds in which the bare call and the probed one take turns, as calls per second and CPU, and as the difference.
+#[cfg(not(target_arch = "x86_64"))]
+fn main() {
+    eprintln!("probes in the program are for x86-64");
+}
+
+#[cfg(target_arch = "x86_64")]
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1);
+    cost::measure(threads);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod cost {
+    use kymo_agent::patch::{Consumers, Function, OwnMemory, Surroundings, attach, detach, plan};
+    use std::arch::global_asm;
+    use std::sync::Barrier;
+    use std::time::Instant;
+
+    global_asm!(
+        ".pushsection .text.kymo_bench, \"ax\", @progbits",
+        ".globl kymo_bench_nop, kymo_bench_push, kymo_bench_ret, kymo_bench_loop",
+        ".hidden kymo_bench_nop, kymo_bench_push, kymo_bench_ret, kymo_bench_loop",
+        ".p2align 6",
+        "kymo_bench_nop: nop",
+        "ret",
+        ".p2align 6, 0xcc",
+        "kymo_bench_push: push rbp",
+        "mov rbp, rsp",
+        "pop rbp",
+        "ret",
+        ".p2align 6, 0xcc",
+        "kymo_bench_ret: ret",
+        ".p2align 6, 0xcc",
+        // rdi: a function, rsi: how often it is called
+        "kymo_bench_loop: push rbx",
+        "push r12",
+        "push r13",
+        "mov rbx, rdi",
+        "mov r12, rsi",
+        ".p2align 4",
+        "2: call rbx",
+        "dec r12",
+        "jnz 2b",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "ret",
+        ".p2align 6, 0xcc",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn kymo_bench_nop();
+        fn kymo_bench_push();
+        fn kymo_bench_ret();
+        fn kymo_bench_loop(function: unsafe extern "C" fn(), count: u64);
+    }
+
+    const CALLS: u64 = 2_000_000;
+    const ROUNDS: usize = 9;
+
+    /// Nanoseconds of one call, on as many threads at once.
+    fn call_ns(function: unsafe extern "C" fn(), threads: usize) -> f64 {
+        let start = Barrier::new(threads);
+        let one = || {
+            start.wait();
+            let begin = Instant::now();
+            // SAFETY: functions without arguments, above.
+            unsafe { kymo_bench_loop(function, CALLS) };
+            begin.elapsed().as_nanos() as f64 / CALLS as f64
+        };
+        let each: Vec<f64> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+            all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        each.iter().sum::<f64>() / threads as f64
+    }
+
+    fn median(mut values: Vec<f64>) -> f64 {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+
+    pub(crate) fn measure(threads: usize) {
+        let memory = OwnMemory::open().expect("/proc");
+        let functions: [(&str, unsafe extern "C" fn(), u64); 3] =
+            [("nop", kymo_bench_nop, 2), ("push", kymo_bench_push, 6), ("ret", kymo_bench_ret, 1)];
+        let engines = [
+            ("count", Consumers::Count),
+            ("count-return", Consumers::CountReturns),
+            ("latency", Consumers::Latency),
+        ];
+        for (engine, consumers) in engines {
+            for (name, function, bytes) in functions {
+                let start = function as *const () as u64;
+                let site =
+                    plan(&memory, &Function { start, bytes, next: start + 64 }, &Surroundings::default());
+                let sites = [site.expect("a plan")];
+                let (mut bare, mut probed) = (Vec::new(), Vec::new());
+                for _ in 0..ROUNDS {
+                    bare.push(call_ns(function, threads));
+                    let probes = attach(&sites, consumers).expect("attached");
+                    probed.push(call_ns(function, threads));
+                    let expected = CALLS * threads as u64;
+                    assert_eq!(probes[0].hits(), expected);
+                    assert!(probes[0].returns().is_none_or(|returns| returns == expected));
+                    detach(&probes).expect("detached");
+                }
+                let (bare, probed) = (median(bare), median(probed));
+                println!(
+                    "{engine:>14}-{name:<5} ({threads:2} cpus): {:8.3}M/s ({:8.3}M/s/cpu)  {:6.2} ns, {:+6.2} over the bare call",
+                    1000.0 / probed * threads as f64,
+                    1000.0 / probed,
+                    probed,
+                    probed - bare
+                );
+            }
+        }
+    }
+}
