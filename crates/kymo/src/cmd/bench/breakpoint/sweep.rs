@@ -1,8 +1,9 @@
 //! How the cost of a request depends on the machine's size, and how much more gets done with more threads.
 
+use std::hint::black_box;
 use std::io::{self, Write};
 
-use kymo_core::breakpoint::Ledger;
+use kymo_core::breakpoint::{Accounts, Error, Kind, Ledger, Target, TaskId};
 use serde_json::{Value, json};
 
 use super::race::{Shape, run as race, standing};
@@ -98,7 +99,7 @@ fn costs_ns(shapes: &[Shape]) -> anyhow::Result<Vec<f64>> {
     // The first round is not measured.
     for round in 0..=ROUNDS {
         for (costs, (ledger, &shape)) in costs.iter_mut().zip(both()) {
-            let took = race(ledger, shape)?.as_nanos() as f64 / shape.requests() as f64;
+            let took = request_ns(ledger, shape)?;
             if round > 0 {
                 costs.push(took);
             }
@@ -108,25 +109,72 @@ fn costs_ns(shapes: &[Shape]) -> anyhow::Result<Vec<f64>> {
     Ok(costs.iter().map(|costs| median(costs)).collect())
 }
 
+fn request_ns<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<f64> {
+    Ok(race(account, shape)?.as_nanos() as f64 / shape.requests() as f64)
+}
+
+/// An account that keeps nothing: a request is a sum in registers. What so many threads get done of that is what the machine gives them.
+struct Nothing;
+
+impl Accounts for Nothing {
+    type Task = ();
+    type Reservation = ();
+    fn task(&self, _: TaskId) {}
+    fn reserve(&self, _: Target<'_, ()>, _: Kind) -> Result<(), Error> {
+        // About as long as the ledger takes.
+        black_box((0..32).fold(0u64, |sum, n| black_box(sum + n)));
+        Ok(())
+    }
+    fn modify(&self, (): &mut (), _: Kind) -> Result<(), Error> {
+        Ok(())
+    }
+    fn is_unused(&self) -> bool {
+        true
+    }
+}
+
+/// How much gets done by so many threads.
+struct Rate {
+    threads: usize,
+    /// Requests of the ledger, and of threads that share nothing.
+    per_us: f64,
+    nothing_per_us: f64,
+}
+
 /// Requests per microsecond, by threads.
-pub(super) struct Scaling(Vec<(usize, f64)>);
+pub(super) struct Scaling(Vec<Rate>);
 
 impl Scaling {
-    fn rows(&self) -> impl Iterator<Item = (usize, f64, f64)> {
-        let one = self.0.first().map_or(1.0, |&(_, rate)| rate);
-        self.0.iter().map(move |&(threads, rate)| (threads, rate, 100.0 * rate / one / threads as f64))
+    /// Each, its share of linear, and that of threads that share nothing: percent.
+    fn rows(&self) -> impl Iterator<Item = (&Rate, f64, f64)> {
+        let share =
+            |rate: &Rate, of: fn(&Rate) -> f64| 100.0 * of(rate) / of(&self.0[0]) / rate.threads as f64;
+        self.0
+            .iter()
+            .map(move |rate| (rate, share(rate, |rate| rate.per_us), share(rate, |rate| rate.nothing_per_us)))
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "# Independent tasks, by threads: requests per usec, and the share of linear")?;
-        for (threads, rate, linear) in self.rows() {
-            writeln!(out, " {threads:>14} {rate:>10.2} {linear:>6.0} %")?;
+        writeln!(
+            out,
+            "# Independent tasks, by threads: requests per usec, the share of linear, and that of threads that share nothing"
+        )?;
+        for (rate, linear, nothing) in self.rows() {
+            writeln!(out, " {:>14} {:>10.2} {linear:>6.0} % {nothing:>6.0} %", rate.threads, rate.per_us)?;
         }
         writeln!(out)
     }
 
     pub(super) fn json(&self) -> Value {
-        let row = |(threads, rate, linear)| json!({ "threads": threads, "requests_per_us": rate, "of_linear_percent": linear });
+        let row = |(rate, linear, nothing): (&Rate, f64, f64)| {
+            json!({
+                "threads": rate.threads,
+                "requests_per_us": rate.per_us,
+                "of_linear_percent": linear,
+                "nothing_shared_per_us": rate.nothing_per_us,
+                "nothing_shared_of_linear_percent": nothing,
+            })
+        };
         self.rows().map(row).collect()
     }
 }
@@ -141,6 +189,22 @@ pub(super) fn threads(shape: Shape) -> anyhow::Result<Scaling> {
     }
     let of = |&workers: &usize| sized(Shape { workers, for_cpus_percent: 0, ..shape });
     let shapes: Vec<_> = counts.iter().map(of).collect();
-    let rates = costs_ns(&shapes)?.into_iter().map(|ns| 1e3 / ns);
-    Ok(Scaling(counts.into_iter().zip(rates).collect()))
+    let ledgers = shapes.iter().map(|shape| Ledger::new(shape.config())).collect::<Result<Vec<_>, _>>()?;
+    let mut costs = vec![(Vec::new(), Vec::new()); shapes.len()];
+    // The first round is not measured. Both take turns, for what a machine gives to so many threads changes while it runs.
+    for round in 0..=ROUNDS {
+        for (costs, (ledger, &shape)) in costs.iter_mut().zip(ledgers.iter().zip(&shapes)) {
+            let took = (request_ns(ledger, shape)?, request_ns(&Nothing, shape)?);
+            if round > 0 {
+                costs.0.push(took.0);
+                costs.1.push(took.1);
+            }
+        }
+    }
+    let rate = |(threads, costs): (usize, &(Vec<f64>, Vec<f64>))| Rate {
+        threads,
+        per_us: 1e3 / median(&costs.0),
+        nothing_per_us: 1e3 / median(&costs.1),
+    };
+    Ok(Scaling(counts.into_iter().zip(&costs).map(rate).collect()))
 }
