@@ -9,7 +9,7 @@
  *     kymo_task_switch(task, 0);       and now itself again
  *     kymo_task_exit(task, NULL);
  *
- * Link with libkymo_agent. Every function may be called from any thread, none from a signal handler.
+ * Link with libkymo_agent. Every function may be called from any thread, none from a signal handler (but see kymo_watch_stop).
  * Functions that return int return 0 or one of KYMO_E*; those that return a number return 0 if refused. In both cases
  * kymo_last_error() says it in words, and nothing was changed.
  */
@@ -48,6 +48,7 @@ typedef uint64_t kymo_task;
 #define KYMO_ENOTPERTASK (-13)   /* the group keeps sums only */
 #define KYMO_EARGUMENT (-14)     /* a NULL, an unknown flag, a wrong size */
 #define KYMO_EINTERNAL (-15)     /* the system refused, or a mistake in kymo */
+#define KYMO_ESLOT (-16)         /* all watchpoints of the processor are in use */
 
 /* The numbers of a task, or the sums of a group. Set size_bytes to sizeof(struct kymo_reading) before reading. */
 struct kymo_reading {
@@ -89,6 +90,40 @@ void kymo_count(uint32_t own, uint64_t by);
 int kymo_thread_enter(void);
 /* Lets `kymo stat --tasks -p PID` see the tasks of this process. */
 int kymo_publish(void);
+/* Watching memory: a handler is called at every access to some bytes, by any thread, in the thread that did it, before its next
+ * instruction. See docs/watch-api.md. */
+typedef uint64_t kymo_watch;
+
+#define KYMO_WRITE 2u
+#define KYMO_READ_WRITE 3u
+#define KYMO_EXECUTE 4u /* the address is that of an instruction; the length is not looked at */
+
+#define KYMO_HIT_OLD_KNOWN 1u
+#define KYMO_HIT_NEW_KNOWN 2u
+#define KYMO_HIT_SYNCHRONOUS 4u /* the thread is still where it did it; otherwise it had SIGTRAP blocked */
+
+/* One access. Later versions may have more fields at the end: look at size_bytes before you use those. */
+struct kymo_hit {
+    uint64_t size_bytes;
+    uint64_t address;     /* what is watched: the access was somewhere in its len_bytes */
+    uint64_t instruction; /* where the thread goes on: after the access */
+    uint64_t old_value;   /* at the last hit, or when the watch started */
+    uint64_t new_value;   /* now */
+    uint32_t flags;       /* KYMO_HIT_* */
+    uint32_t len_bytes;
+    uint32_t kind;        /* what the watch is for */
+    int32_t thread;       /* by the kernel's number */
+};
+
+/* Runs in any thread at any moment, as a signal handler does: only what signal-safety(7) permits. It may stop watches, not start them. */
+typedef void (*kymo_hit_handler)(const struct kymo_hit *hit, void *argument);
+
+/* Watches 1, 2, 4 or 8 bytes at a multiple of that; 0 if refused. */
+kymo_watch kymo_watch_start(const void *address, uint64_t len_bytes, uint32_t kind, kymo_hit_handler handler, void *argument);
+/* No handler runs for it afterwards, unless this is called by a handler. In a handler no words are kept for kymo_last_error(). */
+int kymo_watch_stop(kymo_watch watch);
+/* Gives back to debuggers what is kept for the next watch. */
+int kymo_watch_release_slots(void);
 /* Why this thread's last refused call was refused. Valid until the next refusal on this thread. */
 const char *kymo_last_error(void);
 

@@ -5,9 +5,10 @@
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "C reaches them")]
 use crate::task::{self, Counter, Error, Group, Reading, Task};
+use crate::watch::{self, Hit, Kind};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,6 +73,27 @@ fn code(error: &Error) -> c_int {
 
 const BAD_ARGUMENT: c_int = -14;
 const INTERNAL: c_int = -15;
+
+/// As for tasks, where the header has the same number for it.
+fn watch_code(error: &watch::Error) -> c_int {
+    match error {
+        watch::Error::NoSlot { .. } | watch::Error::Held { .. } => -16,
+        watch::Error::BadLen { .. } | watch::Error::Unaligned { .. } | watch::Error::NotOurs { .. } => {
+            BAD_ARGUMENT
+        }
+        watch::Error::Unsupported { .. } => -11,
+        watch::Error::Forked => -8,
+        watch::Error::InHandler => -10,
+        watch::Error::Unknown { .. } => -2,
+        watch::Error::System { .. } => INTERNAL,
+    }
+}
+
+impl From<watch::Error> for Refusal {
+    fn from(error: watch::Error) -> Refusal {
+        Refusal(watch_code(&error), error.to_string())
+    }
+}
 
 /// A refusal: its number and its words.
 struct Refusal(c_int, String);
@@ -330,6 +352,100 @@ pub unsafe extern "C" fn kymo_publish() -> c_int {
     status(|| {
         task::publish()
             .map_err(|error| Refusal(INTERNAL, format!("the table of tasks cannot be published: {error}")))
+    })
+}
+
+/// `struct kymo_hit`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kymo_hit {
+    size_bytes: u64,
+    address: u64,
+    instruction: u64,
+    old_value: u64,
+    new_value: u64,
+    flags: u32,
+    len_bytes: u32,
+    kind: u32,
+    thread: i32,
+}
+
+const OLD_KNOWN: u32 = 1;
+const NEW_KNOWN: u32 = 2;
+const SYNCHRONOUS: u32 = 4;
+
+/// `kymo_hit_handler`, NULL permitted.
+type Handler = Option<unsafe extern "C" fn(*const kymo_hit, *mut c_void)>;
+
+/// The caller's argument, which goes back to his handler in any thread: he says that it may.
+#[derive(Clone, Copy)]
+struct Argument(*mut c_void);
+// SAFETY: only handed back; the header says that the handler runs in all threads.
+unsafe impl Send for Argument {}
+// SAFETY: as above.
+unsafe impl Sync for Argument {}
+
+impl Argument {
+    /// Not the field itself: a closure would take that alone, without its promise.
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_watch_start(
+    address: *const c_void,
+    len_bytes: u64,
+    kind: u32,
+    handler: Handler,
+    argument: *mut c_void,
+) -> u64 {
+    number(|| {
+        let Some(handler) = handler else {
+            return Err(Refusal(BAD_ARGUMENT, "there is no handler: NULL; give a function".into()));
+        };
+        let kind = Kind::from_bits(kind)
+            .map_err(|error| Refusal(BAD_ARGUMENT, format!("{error}; use KYMO_WRITE and those beside it")))?;
+        let argument = Argument(argument);
+        let on_hit = move |hit: &Hit| {
+            let known = |value: Option<u64>, flag| if value.is_some() { flag } else { 0 };
+            let told = kymo_hit {
+                size_bytes: size_of::<kymo_hit>() as u64,
+                address: hit.address as u64,
+                instruction: hit.ip as u64,
+                old_value: hit.old.unwrap_or(0),
+                new_value: hit.new.unwrap_or(0),
+                flags: known(hit.old, OLD_KNOWN)
+                    | known(hit.new, NEW_KNOWN)
+                    | if hit.synchronous { SYNCHRONOUS } else { 0 },
+                len_bytes: hit.len as u32,
+                kind: hit.kind.bits(),
+                thread: hit.thread,
+            };
+            // SAFETY: the caller's function, for as long as the watch lasts, and his argument.
+            unsafe { handler(&told, argument.get()) };
+        };
+        let guard =
+            watch::watch(address.addr(), usize::try_from(len_bytes).unwrap_or(usize::MAX), kind, on_hit)?;
+        Ok(guard.into_number())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_watch_stop(number: u64) -> c_int {
+    // In a handler neither words nor memory may be had.
+    match watch::stop(number) {
+        Ok(()) => 0,
+        Err(error) if watch::in_handler() => watch_code(&error),
+        Err(error) => status(|| Err(error.into())),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kymo_watch_release_slots() -> c_int {
+    status(|| {
+        watch::release_slots();
+        Ok(())
     })
 }
 

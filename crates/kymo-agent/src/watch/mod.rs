@@ -114,6 +114,11 @@ fn range(address: usize, len: usize, kind: Kind) -> Result<Range, Error> {
     Ok(Range { address: address as u64, len_bytes: len, kind })
 }
 
+/// Whether the calling thread runs a handler of a watch.
+pub(crate) fn in_handler() -> bool {
+    INSIDE.has(clock::own_tid())
+}
+
 /// Closes the slots that no watch uses now, so that debuggers and profilers can have them; how many. The next watches open them again.
 pub fn release_slots() -> usize {
     pool::release()
@@ -137,7 +142,7 @@ impl Guard {
         if let Some(number) = slot::slot_of(self.0) {
             let slot = slot::slot(number);
             slot.stop(self.0);
-            while !INSIDE.has(clock::own_tid()) && !slot.is_quiet() {
+            while !in_handler() && !slot.is_quiet() {
                 clock::nap();
             }
         }

@@ -16,19 +16,29 @@ fn library() -> Option<PathBuf> {
 /// Checks the fibers, jobs and mistakes of `tests/c/fibers.c`, compiled with all warnings against the header and the static library.
 #[test]
 fn a_c_program_counts_its_fibers() {
-    const NAME: &str = "c::a_c_program_counts_its_fibers";
+    run("c::a_c_program_counts_its_fibers", "fibers.c");
+}
+
+/// Checks the watches of `tests/c/watches.c`: hits of several threads, a stop in the handler, refusals.
+#[test]
+fn a_c_program_watches_its_memory() {
+    run("c::a_c_program_watches_its_memory", "watches.c");
+}
+
+/// Compiles a program and runs it; it says "done" at its end, or "skip" and why.
+fn run(name: &str, source: &str) {
     if Command::new("gcc").arg("--version").output().is_err() {
-        return kymo_testing::skip(NAME, "no gcc here");
+        return kymo_testing::skip(name, "no gcc here");
     }
     let Some(library) = library() else {
-        return kymo_testing::skip(NAME, "the static library was not built with this test");
+        return kymo_testing::skip(name, "the static library was not built with this test");
     };
     let (here, scratch) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().expect("a folder"));
-    let program = scratch.path().join("fibers");
+    let program = scratch.path().join("program");
     let compiled = Command::new("gcc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"])
         .arg(here.join("include"))
-        .arg(here.join("tests/c/fibers.c"))
+        .arg(here.join("tests/c").join(source))
         .arg(library)
         .args(["-ldl", "-lm", "-lgcc_s", "-o"])
         .arg(&program)
@@ -37,6 +47,9 @@ fn a_c_program_counts_its_fibers() {
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let ran = Command::new(&program).output().expect("it starts");
     let said = String::from_utf8_lossy(&ran.stdout);
+    if let Some(why) = said.strip_prefix("skip: ") {
+        return kymo_testing::skip(name, why.trim());
+    }
     assert!(ran.status.success() && said.ends_with("done\n"), "{:?}\n{said}", ran.status);
 }
 
