@@ -69,6 +69,7 @@ mod reduce;
 mod ring_size;
 mod round;
 mod scope;
+mod scribe;
 mod series;
 mod session;
 mod sideband;
@@ -88,5 +89,6 @@ pub use options::{CallGraph, Clock, Delay, LastSnapshot, Options, Overload, Rate
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};
 pub use scope::{Choice, Estimate, Scope};
+pub use scribe::Scribe;
 pub use series::{Limits, Switch};
 pub use session::{Error, Session, Summary};

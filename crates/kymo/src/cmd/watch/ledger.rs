@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use kymo_perf::proc;
 use kymo_perf::watch::{Memory, Schedule};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -58,6 +59,8 @@ pub(super) struct Ledger {
     values: FxHashMap<(i32, u64), [u8; 8]>,
     /// Memory of processes, where values are read afterwards.
     memories: FxHashMap<i32, Option<Memory>>,
+    /// Names of threads, where hits come without.
+    comms: FxHashMap<i32, Vec<u8>>,
     /// Processes that have executed another program: their addresses mean something else now.
     gone: FxHashSet<i32>,
     rows: FxHashMap<(usize, u64), Row>,
@@ -91,6 +94,7 @@ impl Ledger {
             words,
             values: FxHashMap::default(),
             memories: FxHashMap::default(),
+            comms: FxHashMap::default(),
             gone: FxHashSet::default(),
             rows: FxHashMap::default(),
             told_apart: 0,
@@ -127,6 +131,9 @@ impl Ledger {
                         self.values.insert((pid, word), value);
                     }
                 }
+                if let Some(name) = self.comms.get(&parent).cloned() {
+                    self.comms.insert(pid, name);
+                }
                 self.gone.remove(&pid);
                 if self.gone.contains(&parent) {
                     self.gone.insert(pid);
@@ -138,7 +145,18 @@ impl Ledger {
                 self.memories.remove(&pid);
                 None
             }
+            Happened::Thread { tid, parent } => {
+                if let Some(name) = self.comms.get(&parent).cloned() {
+                    self.comms.insert(tid, name);
+                }
+                None
+            }
+            Happened::Named { tid, name } => {
+                self.comms.insert(tid, name);
+                None
+            }
             Happened::Exit { pid, tid } => {
+                self.comms.remove(&tid);
                 if pid == tid {
                     self.memories.remove(&pid);
                 }
@@ -155,7 +173,7 @@ impl Ledger {
         }
         let (word, comm) = match told {
             Some((word, readable, comm)) => (readable.then_some(word), comm.to_vec()),
-            None => (self.read(pid, address), Vec::new()),
+            None => (self.read(pid, address), self.comm(pid, tid)),
         };
         let read_after = told.is_none() && word.is_some();
         self.read_after += u64::from(read_after);
@@ -208,6 +226,11 @@ impl Ledger {
             self.told_apart += 1;
             row.threads.insert(hit.tid, (hit.comm.clone(), 1));
         }
+    }
+
+    fn comm(&mut self, pid: i32, tid: i32) -> Vec<u8> {
+        // One that was there before is asked for once.
+        self.comms.entry(tid).or_insert_with(|| proc::comm(pid, tid).unwrap_or_default()).clone()
     }
 
     fn read(&mut self, pid: i32, address: u64) -> Option<[u8; 8]> {

@@ -7,18 +7,22 @@
 //!                                               '-> table at the end
 //! ```
 
+mod arming;
 mod condition;
+mod ending;
 mod errors;
 mod ledger;
 mod lines;
 mod names;
 mod place;
+mod recording;
 mod rounds;
 mod run;
 mod table;
 mod target;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -66,6 +70,9 @@ pub(crate) struct WatchArgs {
     /// Accesses that the kernel makes for the process, too (read into a buffer, futex)
     #[arg(long)]
     kernel: bool,
+    /// Record all accesses into this perf.data file, too (for kymo report and perf); an existing one becomes FILE.old
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// How to reach threads: filtered (on every CPU, strangers dropped in the kernel) or tasks (each thread, inherited) [default: filtered where permitted]
     #[arg(long, value_name = "SCOPE", value_parser = parse_scope)]
     scope: Option<Scope>,

@@ -10,6 +10,9 @@ use kymo_data::abi::{
 use kymo_data::{Attr, RecordHeader, SampleLayout};
 use kymo_perf::bpf::{EverFollowed, Testimony};
 
+/// The longest name of a thread.
+const COMM_BYTES: usize = 15;
+
 /// What happened, as one record tells it.
 #[derive(Clone, Debug)]
 pub(super) enum Happened {
@@ -17,6 +20,10 @@ pub(super) enum Happened {
     Hit(Access),
     /// A process was made by another one.
     Child { pid: i32, parent: i32 },
+    /// A thread was made by another one, whose name it has.
+    Thread { tid: i32, parent: i32 },
+    /// A thread has another name.
+    Named { tid: i32, name: Vec<u8> },
     /// A process executes another program.
     Exec { pid: i32 },
     /// A process's last thread ended, perhaps.
@@ -116,11 +123,16 @@ impl Rounds {
         let pid = i32_at(body, 0)?;
         let happened = match header.kind {
             PERF_RECORD_COMM if header.misc & PERF_RECORD_MISC_COMM_EXEC != 0 => Happened::Exec { pid },
-            PERF_RECORD_FORK => {
-                let parent = i32_at(body, 4)?;
-                // Threads are what their process is.
-                (pid != parent).then_some(Happened::Child { pid, parent })?
+            PERF_RECORD_COMM => {
+                let name = body.get(8..)?.iter().take_while(|&&byte| byte != 0);
+                Happened::Named { tid: i32_at(body, 4)?, name: name.take(COMM_BYTES).copied().collect() }
             }
+            PERF_RECORD_FORK => match i32_at(body, 4)? {
+                parent if parent == pid => {
+                    Happened::Thread { tid: i32_at(body, 8)?, parent: i32_at(body, 12)? }
+                }
+                parent => Happened::Child { pid, parent },
+            },
             PERF_RECORD_EXIT => Happened::Exit { pid, tid: i32_at(body, 8)? },
             _ => return None,
         };

@@ -9,22 +9,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kymo_data::Attr;
 use kymo_perf::sys::{self, Kernel, Real};
-use kymo_perf::watch::{Machine, Memory, Options, Range, SAMPLE_TYPE, Schedule, Scope, Watcher};
-use kymo_perf::workload::Exit;
+use kymo_perf::watch::{Schedule, Scope, Watcher};
 use kymo_profile::place::{self as expression, Request};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::condition::Condition;
 use super::ledger::{Hit, Ledger};
-use super::lines::{Form, Lines, site_words};
+use super::lines::{Form, Lines};
 use super::names::Names;
-use super::place::{self, Place};
+use super::place;
+use super::recording::Recording;
 use super::rounds::{Event, Happened, Rounds};
 use super::target::{self, Target};
-use super::{WatchArgs, errors, say, table};
+use super::{WatchArgs, say};
 use crate::exit;
 
 /// How long to sleep while nothing asks to be read.
@@ -35,7 +34,7 @@ const SHORT_NAP: Duration = Duration::from_millis(1);
 const NOT_STARTED: u8 = 255;
 
 /// Why a watch ended.
-enum End {
+pub(super) enum End {
     /// Who was watched.
     Target,
     /// A signal to us.
@@ -47,8 +46,8 @@ enum End {
 }
 
 /// Signals that end a watch.
-struct Signals {
-    told: UnixStream,
+pub(super) struct Signals {
+    pub(super) told: UnixStream,
     which: Arc<AtomicUsize>,
 }
 
@@ -105,7 +104,7 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
     let kernel: Arc<dyn Kernel> = Arc::new(Real);
     let armed = place::resolve(target.pids()[0], &requests, &mut |warning| say(warning))
         .map_err(anyhow::Error::from)
-        .and_then(|places| Watch::arm(&args, kernel, places, condition, &target.pids()));
+        .and_then(|places| Watch::arm(&args, &kernel, &places, condition.as_ref(), &target.pids()));
     match armed {
         Ok(watch) => watch.run(target, &signals),
         Err(error) => {
@@ -115,82 +114,38 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A watch that is armed.
-struct Watch<'a> {
-    args: &'a WatchArgs,
-    watcher: Watcher,
-    schedule: Schedule,
-    rounds: Rounds,
-    ledger: Ledger,
-    armed_in: Duration,
-    /// Hits that reached us.
-    read: u64,
-    /// Turns in which nothing could be armed.
-    left_out: u64,
+/// What rings hold goes two ways.
+pub(super) struct Intake {
+    pub(super) rounds: Rounds,
+    pub(super) recording: Option<Recording>,
 }
 
-impl<'a> Watch<'a> {
-    /// Plans with the ledger of slots, reads what is there, and arms.
-    fn arm(
-        args: &'a WatchArgs,
-        kernel: Arc<dyn Kernel>,
-        places: Vec<Place>,
-        condition: Option<Condition>,
-        pids: &[i32],
-    ) -> anyhow::Result<Watch<'a>> {
-        let begun = Instant::now();
-        let options = Options {
-            pids: pids.to_vec(),
-            scope: args.scope,
-            callchains: args.call_graph,
-            stop: args.stop,
-            with_kernel: args.kernel,
-            ring_bytes: None,
-        };
-        let refused = |error| errors::refused(&error, &places, pids);
-        let ranges: Vec<Range> = places.iter().map(|place| place.range).collect();
-        // Before anything is opened: what cannot be planned is refused at once.
-        let planned = |taken, by_cpu| {
-            let machine =
-                Machine { cpus: sys::online_cpus().len(), slots: Machine::slots_here(), taken, by_cpu };
-            Schedule::plan(&ranges, &machine, !args.no_rotate)
-        };
-        planned(0, true).map_err(|error| errors::no_plan(&error, &places, false))?;
-        let mut watcher = Watcher::open(kernel, options).map_err(refused)?;
-        let attr = attr(args);
-        let mut taken = 0;
-        loop {
-            let by_cpu = watcher.scope() == Scope::Filtered;
-            let schedule =
-                planned(taken, by_cpu).map_err(|error| errors::no_plan(&error, &places, taken > 0))?;
-            let mut ledger = Ledger::new(places.clone(), &schedule, condition.clone());
-            for &pid in pids {
-                if let Ok(memory) = Memory::open(pid) {
-                    ledger.look(pid, &memory);
-                }
-            }
-            let mut rounds = Rounds::new(&attr, watcher.ever());
-            match watcher.arm(&schedule, 0, &mut |_, bytes| rounds.records(bytes)) {
-                Ok(()) => {
-                    let armed_in = begun.elapsed();
-                    return Ok(Watch {
-                        args,
-                        watcher,
-                        schedule,
-                        rounds,
-                        ledger,
-                        armed_in,
-                        read: 0,
-                        left_out: 0,
-                    });
-                }
-                // Somebody else holds registers: plan with fewer.
-                Err(error) if error.no_slot() => taken += 1,
-                Err(error) => return Err(errors::refused(&error, &places, pids)),
-            }
+impl Intake {
+    fn records(&mut self, bytes: &[u8]) {
+        if let Some(recording) = &mut self.recording {
+            recording.records(bytes);
         }
+        self.rounds.records(bytes);
     }
+}
 
+/// A watch that is armed.
+pub(super) struct Watch<'a> {
+    pub(super) args: &'a WatchArgs,
+    pub(super) watcher: Watcher,
+    pub(super) schedule: Schedule,
+    pub(super) intake: Intake,
+    pub(super) ledger: Ledger,
+    pub(super) armed_in: Duration,
+    /// Why threads are reached one by one, where nobody asked for it.
+    pub(super) note: Option<String>,
+    /// Hits that reached us.
+    pub(super) read: u64,
+    /// Turns in which nothing could be armed.
+    pub(super) left_out: u64,
+}
+
+impl Watch<'_> {
     fn run(mut self, mut target: Target, signals: &Signals) -> anyhow::Result<ExitCode> {
         self.tell();
         let pids = target.pids();
@@ -213,11 +168,11 @@ impl<'a> Watch<'a> {
         let _ = sys::run_early();
         target.release();
         let end = self.until_end(&mut target, signals, &mut lines);
-        let (rounds, schedule) = (&mut self.rounds, &self.schedule);
-        self.watcher.disarm(schedule, &mut |_, bytes| rounds.records(bytes));
-        self.watcher.drain(&mut |_, bytes| rounds.records(bytes));
+        let (intake, schedule) = (&mut self.intake, &self.schedule);
+        self.watcher.disarm(schedule, &mut |_, bytes| intake.records(bytes));
+        self.watcher.drain(&mut |_, bytes| intake.records(bytes));
         let mut end = end;
-        for event in self.rounds.finish() {
+        for event in self.intake.rounds.finish() {
             if let Some(found) = self.take(event, &mut lines, true)
                 && matches!(end, End::Target | End::Signal)
             {
@@ -238,9 +193,10 @@ impl<'a> Watch<'a> {
                 self.args.rotate
             ));
         }
-        if self.watcher.scope() == Scope::Tasks && self.args.scope.is_none() && !self.args.quiet {
-            let why = self.watcher.fallback().unwrap_or("that was asked for");
-            say(&format!("new values are read after the access, not at it: {why}"));
+        if let Some(why) = self.note.as_ref().filter(|_| !self.args.quiet) {
+            say(&format!(
+                "each thread is watched by itself, and new values are read after the access, not at it: {why}"
+            ));
         }
         if self.args.verbose {
             let scope = match self.watcher.scope() {
@@ -294,16 +250,19 @@ impl<'a> Watch<'a> {
             }
             if self.schedule.turns.len() > 1 && turned.elapsed() >= slice {
                 turn = (turn + 1) % self.schedule.turns.len();
-                let rounds = &mut self.rounds;
-                let armed = self.watcher.arm(&self.schedule, turn, &mut |_, bytes| rounds.records(bytes));
+                let intake = &mut self.intake;
+                let armed = self.watcher.arm(&self.schedule, turn, &mut |_, bytes| intake.records(bytes));
                 self.left_out += u64::from(armed.is_err());
                 turned = Instant::now();
             }
             // Asked before the rings are read: what an ended target did is in them.
             let over = target.has_ended();
-            let rounds = &mut self.rounds;
-            self.watcher.drain(&mut |_, bytes| rounds.records(bytes));
-            let events = self.rounds.flush();
+            let intake = &mut self.intake;
+            self.watcher.drain(&mut |_, bytes| intake.records(bytes));
+            if let Some(recording) = &mut self.intake.recording {
+                recording.round();
+            }
+            let events = self.intake.rounds.flush();
             let mut judged = false;
             for event in events {
                 judged |= matches!(event.1, Happened::Hit(_));
@@ -351,150 +310,5 @@ impl<'a> Watch<'a> {
             Some(hit) => Some(End::Stopped(hit)),
             None => self.args.count.map(|_| End::Enough),
         }
-    }
-
-    fn finish(
-        mut self,
-        end: End,
-        target: Target,
-        signals: &Signals,
-        mut names: Names,
-        dropped: u64,
-    ) -> anyhow::Result<ExitCode> {
-        let coverage = self.coverage();
-        let lost = match self.watcher.counts() {
-            // What the kernel's program saw and did not reach us.
-            Some(counts) => (counts.seen + counts.lost).saturating_sub(self.read),
-            None => self.watcher.lost().max(self.rounds.lost),
-        };
-        let totals = table::Totals {
-            hits: self.read,
-            lost,
-            strangers: self.watcher.counts().map_or(0, |counts| counts.strangers),
-            elapsed_ns: self.watcher.coverage(&self.schedule).first().map_or(0, |armed| armed.all_ns),
-        };
-        let text = if self.args.json {
-            format!("{}\n", table::summary(&self.ledger, &mut names, coverage.as_deref(), &totals))
-        } else {
-            table::text(&self.ledger, &mut names, coverage.as_deref())
-        };
-        let written = std::io::stdout().write_all(text.as_bytes());
-        self.account(&totals, dropped);
-        let exit = match end {
-            End::Stopped(hit) => {
-                let site = names.access(hit.pid, hit.ip, false);
-                say(&format!(
-                    "process {} stands still behind the access by thread {} in {}\n  look at it: gdb -p {}\n  let it go on: kill -CONT {}",
-                    hit.pid,
-                    hit.tid,
-                    site_words(&site),
-                    hit.pid,
-                    hit.pid
-                ));
-                stay(target, signals)
-            }
-            End::Target => target.end(false),
-            End::Signal | End::Enough => target.end(true),
-        };
-        drop(self.watcher);
-        written.or_else(
-            |error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) },
-        )?;
-        Ok(match exit {
-            Some(Exit::Code(code)) => ExitCode::from(code as u8),
-            Some(Exit::Signal(signal)) => ExitCode::from(128u8.wrapping_add(signal as u8)),
-            None => ExitCode::SUCCESS,
-        })
-    }
-
-    /// By place, where registers took turns.
-    fn coverage(&self) -> Option<Vec<f64>> {
-        if self.schedule.turns.len() < 2 {
-            return None;
-        }
-        let armed = self.watcher.coverage(&self.schedule);
-        let share = |place: usize| {
-            let registers = self.schedule.registers.iter().enumerate();
-            let own = registers.filter(|(_, register)| register.ranges.contains(&place));
-            let armed: Vec<_> = own.filter_map(|(index, _)| armed.get(index).copied()).collect();
-            table::share(&armed)
-        };
-        Some((0..self.ledger.places().len()).map(share).collect())
-    }
-
-    /// The last words.
-    fn account(&mut self, totals: &table::Totals, dropped: u64) {
-        if self.args.quiet && totals.lost == 0 {
-            return;
-        }
-        let threads: std::collections::BTreeSet<i32> =
-            self.ledger.rows().iter().flat_map(|row| row.threads.keys().copied()).collect();
-        let mut words = format!(
-            "{} hit{} by {} thread{}",
-            self.ledger.counted,
-            if self.ledger.counted == 1 { "" } else { "s" },
-            threads.len(),
-            if threads.len() == 1 { "" } else { "s" }
-        );
-        if self.ledger.unmet > 0 {
-            words.push_str(&format!(" of {} (the others did not meet the condition)", totals.hits));
-        }
-        match totals.lost {
-            0 => words.push_str(", none lost"),
-            lost => words.push_str(&format!(", {lost} LOST: the rings were full")),
-        }
-        eprintln!("[ kymo watch: {words} ]");
-        let also = |count: u64, what: &str| {
-            if count > 0 {
-                say(&format!("{count} {what}"));
-            }
-        };
-        also(
-            self.ledger.after_exec,
-            "hits were behind an exec, where the addresses mean something else: not shown",
-        );
-        also(
-            dropped,
-            "lines were left out because they could not be written fast enough; the table has all hits",
-        );
-        also(self.left_out, "turns were left out, because registers were held by others then");
-        also(self.rounds.damaged, "records could not be read");
-        also(
-            self.watcher.unfollowed(),
-            "processes or threads could not be followed: their accesses are missing",
-        );
-        if totals.strangers > 1000 {
-            also(
-                totals.strangers,
-                "accesses by other processes at the same addresses of theirs were slowed down and left out; --scope tasks leaves them alone",
-            );
-        }
-    }
-}
-
-/// The target stands still. A command of ours that would be without us is not left: the system would end it.
-fn stay(target: Target, signals: &Signals) -> Option<Exit> {
-    if matches!(target, Target::Running { .. }) {
-        return None;
-    }
-    say("Ctrl-C ends the command");
-    let mut target = target;
-    while !target.has_ended() {
-        let mut fds = [rustix::event::PollFd::new(&signals.told, rustix::event::PollFlags::IN)];
-        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        if rustix::event::poll(&mut fds, Some(&time)).unwrap_or(0) > 0 {
-            target.signal(Signal::KILL);
-        }
-    }
-    target.end(false)
-}
-
-/// What samples and records are laid out by.
-fn attr(args: &WatchArgs) -> Attr {
-    let chain = if args.call_graph { kymo_data::abi::PERF_SAMPLE_CALLCHAIN } else { 0 };
-    Attr {
-        sample_type: SAMPLE_TYPE | chain,
-        flags: kymo_data::abi::ATTR_FLAG_SAMPLE_ID_ALL,
-        ..Attr::default()
     }
 }

@@ -1,0 +1,168 @@
+//! The end of a watch: the table, the account, and what becomes of the target.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use kymo_perf::workload::Exit;
+use rustix::process::Signal;
+
+use super::lines::site_words;
+use super::names::Names;
+use super::run::{End, Signals, Watch};
+use super::target::Target;
+use super::{say, table};
+
+impl Watch<'_> {
+    pub(super) fn finish(
+        mut self,
+        end: End,
+        target: Target,
+        signals: &Signals,
+        mut names: Names,
+        dropped: u64,
+    ) -> anyhow::Result<ExitCode> {
+        let coverage = self.coverage();
+        let lost = match self.watcher.counts() {
+            // What the kernel's program saw and did not reach us.
+            Some(counts) => (counts.seen + counts.lost).saturating_sub(self.read),
+            None => self.watcher.lost().max(self.intake.rounds.lost),
+        };
+        let totals = table::Totals {
+            hits: self.read,
+            lost,
+            strangers: self.watcher.counts().map_or(0, |counts| counts.strangers),
+            elapsed_ns: self.watcher.coverage(&self.schedule).first().map_or(0, |armed| armed.all_ns),
+        };
+        let recorded = self.intake.recording.take().map(|recording| {
+            let path = self.args.output.as_deref().unwrap_or(std::path::Path::new("perf.data"));
+            (path, recording.finish(path))
+        });
+        let text = if self.args.json {
+            format!("{}\n", table::summary(&self.ledger, &mut names, coverage.as_deref(), &totals))
+        } else {
+            table::text(&self.ledger, &mut names, coverage.as_deref())
+        };
+        let written = std::io::stdout().write_all(text.as_bytes());
+        self.account(&totals, dropped);
+        let recorded = match recorded {
+            Some((path, Ok(bytes))) => {
+                let megabytes = bytes as f64 / (1024.0 * 1024.0);
+                eprintln!(
+                    "[ kymo watch: wrote {megabytes:.3} MB {} ({} samples) ]",
+                    path.display(),
+                    self.read
+                );
+                Ok(())
+            }
+            Some((_, Err(error))) => Err(error),
+            None => Ok(()),
+        };
+        let exit = match end {
+            End::Stopped(hit) => {
+                let site = names.access(hit.pid, hit.ip, false);
+                say(&format!(
+                    "process {} stands still behind the access by thread {} in {}\n  look at it: gdb -p {}\n  let it go on: kill -CONT {}",
+                    hit.pid,
+                    hit.tid,
+                    site_words(&site),
+                    hit.pid,
+                    hit.pid
+                ));
+                stay(target, signals)
+            }
+            End::Target => target.end(false),
+            End::Signal | End::Enough => target.end(true),
+        };
+        drop(self.watcher);
+        written.or_else(
+            |error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) },
+        )?;
+        recorded?;
+        Ok(match exit {
+            Some(Exit::Code(code)) => ExitCode::from(code as u8),
+            Some(Exit::Signal(signal)) => ExitCode::from(128u8.wrapping_add(signal as u8)),
+            None => ExitCode::SUCCESS,
+        })
+    }
+
+    /// By place, where registers took turns.
+    fn coverage(&self) -> Option<Vec<f64>> {
+        if self.schedule.turns.len() < 2 {
+            return None;
+        }
+        let armed = self.watcher.coverage(&self.schedule);
+        let share = |place: usize| {
+            let registers = self.schedule.registers.iter().enumerate();
+            let own = registers.filter(|(_, register)| register.ranges.contains(&place));
+            let armed: Vec<_> = own.filter_map(|(index, _)| armed.get(index).copied()).collect();
+            table::share(&armed)
+        };
+        Some((0..self.ledger.places().len()).map(share).collect())
+    }
+
+    /// The last words.
+    fn account(&mut self, totals: &table::Totals, dropped: u64) {
+        if self.args.quiet && totals.lost == 0 {
+            return;
+        }
+        let threads: std::collections::BTreeSet<i32> =
+            self.ledger.rows().iter().flat_map(|row| row.threads.keys().copied()).collect();
+        let mut words = format!(
+            "{} hit{} by {} thread{}",
+            self.ledger.counted,
+            if self.ledger.counted == 1 { "" } else { "s" },
+            threads.len(),
+            if threads.len() == 1 { "" } else { "s" }
+        );
+        if self.ledger.unmet > 0 {
+            words.push_str(&format!(" of {} (the others did not meet the condition)", totals.hits));
+        }
+        match totals.lost {
+            0 => words.push_str(", none lost"),
+            lost => words.push_str(&format!(", {lost} LOST: the rings were full")),
+        }
+        eprintln!("[ kymo watch: {words} ]");
+        let also = |count: u64, what: &str| {
+            if count > 0 {
+                say(&format!("{count} {what}"));
+            }
+        };
+        also(
+            self.ledger.after_exec,
+            "hits were behind an exec, where the addresses mean something else: not shown",
+        );
+        also(
+            dropped,
+            "lines were left out because they could not be written fast enough; the table has all hits",
+        );
+        also(self.left_out, "turns were left out, because registers were held by others then");
+        also(self.intake.rounds.damaged, "records could not be read");
+        also(
+            self.watcher.unfollowed(),
+            "processes or threads could not be followed: their accesses are missing",
+        );
+        if totals.strangers > 1000 {
+            also(
+                totals.strangers,
+                "accesses by other processes at the same addresses of theirs were slowed down and left out; --scope tasks leaves them alone",
+            );
+        }
+    }
+}
+
+/// The target stands still. A command of ours that would be without us is not left: the system would end it.
+fn stay(target: Target, signals: &Signals) -> Option<Exit> {
+    if matches!(target, Target::Running { .. }) {
+        return None;
+    }
+    say("Ctrl-C ends the command");
+    let mut target = target;
+    while !target.has_ended() {
+        let mut fds = [rustix::event::PollFd::new(&signals.told, rustix::event::PollFlags::IN)];
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if rustix::event::poll(&mut fds, Some(&time)).unwrap_or(0) > 0 {
+            target.signal(Signal::KILL);
+        }
+    }
+    target.end(false)
+}
