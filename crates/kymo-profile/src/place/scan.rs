@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use super::debug::{Die, Head, Part, Reader, Slice};
 
 /// A name whose text ends this many others is looked for in all units.
-const MOST_OFFSETS: usize = 8;
+const MOST_OFFSETS: usize = 16;
 /// Entries of one name that are looked at; a name that more have is ambiguous long before.
 const MOST_MATCHES: usize = 4096;
 /// Local variables of the name that are kept of a unit, for a sentence about them.

@@ -1,0 +1,169 @@
+//! Damaged files and senseless memory: an answer or a sentence, never a panic, a hang or memory without bound.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use kymo_profile::place::{self, Module, ModuleFile, Target};
+use kymo_testing::skip;
+use proptest::prelude::*;
+
+use super::programs::{CXX, RUST, build_c, missing, run};
+
+/// Programs with debug information in different forms, compiled once; and where their sections of it are.
+fn programs() -> &'static [(Vec<u8>, Vec<std::ops::Range<usize>>)] {
+    static PROGRAMS: OnceLock<Vec<(Vec<u8>, Vec<std::ops::Range<usize>>)>> = OnceLock::new();
+    PROGRAMS.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut found = Vec::new();
+        if missing(&["cc", "c++"]).is_none() {
+            for (name, flags) in [("c4", &["-gdwarf-4", "-fdebug-types-section"][..]), ("c5", &["-gdwarf-5"])]
+            {
+                found.push(build_c(dir.path(), name, flags));
+            }
+            std::fs::write(dir.path().join("a.cc"), CXX).expect("the source");
+            run(dir.path(), "c++", &["a.cc", "-std=c++17", "-fno-access-control", "-g", "-o", "cxx"]);
+            found.push(dir.path().join("cxx"));
+        }
+        if missing(&["rustc"]).is_none() {
+            std::fs::write(dir.path().join("places.rs"), RUST).expect("the source");
+            let flags =
+                ["places.rs", "--edition", "2021", "-g", "-Awarnings", "-Cdwarf-version=5", "-o", "rust"];
+            run(dir.path(), "rustc", &flags);
+            found.push(dir.path().join("rust"));
+        }
+        found.into_iter().map(|path| std::fs::read(path).expect("the program")).map(with_sections).collect()
+    })
+}
+
+/// The sections that can be found by the section headers, those with debug information or symbols.
+fn with_sections(bytes: Vec<u8>) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
+    let half = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let (table, count, names) = (word(40), half(60), half(62));
+    let names = word(table + 64 * names + 24);
+    let mut ranges = vec![table..bytes.len()];
+    for number in 0..count {
+        let header = table + 64 * number;
+        let name =
+            names + u32::from_le_bytes(bytes[header..header + 4].try_into().expect("4 bytes")) as usize;
+        let wanted: [&[u8]; 7] = [
+            b".debug_info",
+            b".debug_abbrev",
+            b".debug_str",
+            b".debug_addr",
+            b".debug_types",
+            b".symtab",
+            b".debug_line",
+        ];
+        let (start, len) = (word(header + 24), word(header + 32));
+        if wanted.iter().any(|wanted| bytes[name..].starts_with(wanted)) && len > 0 {
+            ranges.push(start..start + len);
+        }
+    }
+    (bytes, ranges)
+}
+
+const QUESTIONS: &[&str] = &[
+    "counter",
+    "own",
+    "grid[2][3][4]",
+    "chain[1].name[5]",
+    "head->next->next->value",
+    "**head_pointer",
+    "outer.deep",
+    "outer.hidden->inside[2]",
+    "outer.flags.c",
+    "word.high",
+    "both.left",
+    "both.id",
+    "base->id",
+    "unique->plain",
+    "vec[2].inner.deep",
+    "arr[5]",
+    "ns::Box<int>::last",
+    "ns::(anonymous namespace)::hidden",
+    "reference",
+    "inner::HEAD.0.next.0.value",
+    "STATE.code",
+    "VEC[1].number",
+    "SLICE[2]",
+    "LOCKED.data.value.1",
+    "*REF",
+    "MODE",
+    "places::work::CALLS",
+    "calls::local.value",
+    "PER_THREAD",
+    "main:x",
+    "conuter",
+    "other.c:twice",
+];
+
+/// Asks everything of a module; memory answers every read with bytes made of the address.
+fn exercise(bytes: &[u8], salt: u64) {
+    let module = ModuleFile::from_bytes(Path::new("damaged"), Arc::from(bytes), None);
+    let Ok(file) = module else { return };
+    let memory = |avma: u64, out: &mut [u8]| {
+        let word = (avma ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        let len = out.len();
+        out.copy_from_slice(&word[..len]);
+        Ok(())
+    };
+    let target =
+        Target { modules: vec![Module { file: Arc::new(file), bias: 0x5555_0000_0000 }], memory: &memory };
+    for text in QUESTIONS {
+        let request = place::parse(text).expect("an expression");
+        match place::resolve(&request, &target) {
+            Ok(watch) => {
+                assert!(watch.len_bytes > 0, "{text}: {watch:?}");
+                watch.pieces(16);
+                watch.value.show(&[0xff; 8]);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// Checks that whole programs with senseless memory get answers (the questions do mean something).
+#[test]
+fn senseless_memory_is_survived() {
+    for (bytes, _) in programs() {
+        for salt in 0..4 {
+            exercise(bytes, salt);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Checks that programs with changed bytes, most of them in the debug information, do no harm.
+    #[test]
+    fn changed_bytes_do_no_harm(
+        which in any::<prop::sample::Index>(),
+        changes in proptest::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..48),
+    ) {
+        if programs().is_empty() {
+            skip("changed_bytes_do_no_harm", "no compiler is installed");
+            return Ok(());
+        }
+        let (bytes, sections) = which.get(programs());
+        let mut bytes = bytes.clone();
+        for (section, at, value) in changes {
+            let section = section.get(sections);
+            bytes[section.start + at.index(section.len())] = value;
+        }
+        exercise(&bytes, 7);
+    }
+
+    /// Checks that programs that end early do no harm.
+    #[test]
+    fn cut_programs_do_no_harm(which in any::<prop::sample::Index>(), end in any::<prop::sample::Index>()) {
+        if programs().is_empty() {
+            skip("cut_programs_do_no_harm", "no compiler is installed");
+            return Ok(());
+        }
+        let (bytes, _) = which.get(programs());
+        exercise(&bytes[..end.index(bytes.len())], 3);
+    }
+}
