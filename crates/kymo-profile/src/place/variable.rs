@@ -89,7 +89,8 @@ pub(super) fn find(reader: &Reader<'_>, file: Option<&str>, path: &str) -> Vec<V
 pub(super) fn is_rust_thread_local(reader: &Reader<'_>, path: &str) -> bool {
     let hits = scan::named(reader, "__RUST_STD_INTERNAL_VAL", &[gimli::DW_TAG_variable]);
     hits.iter().any(|hit| {
-        let names: Vec<String> = hit.around.iter().filter_map(|&scope| reader.name(scope)).map(shown).collect();
+        let names: Vec<String> =
+            hit.around.iter().filter_map(|&scope| reader.name(scope)).map(shown).collect();
         let end = names.iter().position(|name| name.starts_with('{')).unwrap_or(names.len());
         rank(&names[..end].join("::"), path).is_some_and(|rank| rank != Rank::Within)
     })

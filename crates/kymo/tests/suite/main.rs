@@ -47,3 +47,4 @@ mod tasks;
 mod tools;
 mod tree;
 mod watch;
+mod watch_finds;

@@ -17,7 +17,7 @@ fn program() -> PathBuf {
 
 /// The right to watch, for one test at a time: each takes registers of the whole machine. `None` where nothing can be watched, which is
 /// said as the reason for skipping the test.
-fn alone(test: &str) -> Option<MutexGuard<'static, ()>> {
+pub(crate) fn alone(test: &str) -> Option<MutexGuard<'static, ()>> {
     static ONE: Mutex<()> = Mutex::new(());
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +42,7 @@ fn watch(options: &[&str], arguments: &[&str]) -> Said {
 }
 
 /// The lines of `--json`.
-fn objects(said: &Said) -> Vec<Value> {
+pub(crate) fn objects(said: &Said) -> Vec<Value> {
     said.stdout
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}")))
@@ -58,7 +58,7 @@ fn summary(said: &Said) -> Value {
 
 /// Whether hits are filtered in the kernel, so that values are those at the hit. Registers of CPUs may be held by other programs, other
 /// tests among them: then the test is skipped.
-fn filtered(test: &str, header: &Value) -> bool {
+pub(crate) fn filtered(test: &str, header: &Value) -> bool {
     let filtered = header["scope"] == "filtered";
     if !filtered {
         skip(test, "hits cannot be filtered in the kernel here and now");
@@ -66,7 +66,7 @@ fn filtered(test: &str, header: &Value) -> bool {
     filtered
 }
 
-fn hits(objects: &[Value], place: u64) -> Vec<&Value> {
+pub(crate) fn hits(objects: &[Value], place: u64) -> Vec<&Value> {
     objects.iter().filter(|one| one["type"] == "hit" && one["place"] == place).collect()
 }
 
@@ -110,14 +110,14 @@ impl Drop for Waiting {
 }
 
 /// A `kymo watch -p` that has armed: its header line has come.
-struct Armed {
+pub(crate) struct Armed {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
-    header: Value,
+    pub(crate) header: Value,
 }
 
 impl Armed {
-    fn start(options: &[&str], pid: &str) -> Armed {
+    pub(crate) fn start(options: &[&str], pid: &str) -> Armed {
         let mut command = kymo().command(["watch", "--json", "-p", pid].iter().chain(options));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kymo starts");
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -129,7 +129,7 @@ impl Armed {
     }
 
     /// Waits for its end.
-    fn end(mut self) -> (Vec<Value>, String, Option<i32>) {
+    pub(crate) fn end(mut self) -> (Vec<Value>, String, Option<i32>) {
         let lines = self.out.by_ref().lines().map(|line| line.expect("UTF-8"));
         let objects = lines.map(|line| serde_json::from_str(&line).expect("JSON")).collect();
         let output = self.child.wait_with_output().expect("it ends");

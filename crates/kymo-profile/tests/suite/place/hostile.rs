@@ -1,17 +1,20 @@
 //! Damaged files and senseless memory: an answer or a sentence, never a panic, a hang or memory without bound.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::ops::Range;
+use std::sync::OnceLock;
 
-use kymo_profile::place::{self, Module, ModuleFile, Target};
 use kymo_testing::skip;
 use proptest::prelude::*;
 
+use super::exhaust::exercise;
 use super::programs::{CXX, RUST, build_c, missing, run};
 
+/// A program's bytes, and where what matters lies in them.
+type Program = (Vec<u8>, Vec<Range<usize>>);
+
 /// Programs with debug information in different forms, compiled once; and where their sections of it are.
-fn programs() -> &'static [(Vec<u8>, Vec<std::ops::Range<usize>>)] {
-    static PROGRAMS: OnceLock<Vec<(Vec<u8>, Vec<std::ops::Range<usize>>)>> = OnceLock::new();
+fn programs() -> &'static [Program] {
+    static PROGRAMS: OnceLock<Vec<Program>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let mut found = Vec::new();
@@ -36,12 +39,13 @@ fn programs() -> &'static [(Vec<u8>, Vec<std::ops::Range<usize>>)] {
 }
 
 /// The sections that can be found by the section headers, those with debug information or symbols.
-fn with_sections(bytes: Vec<u8>) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
+fn with_sections(bytes: Vec<u8>) -> Program {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
     let half = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (table, count, names) = (word(40), half(60), half(62));
     let names = word(table + 64 * names + 24);
-    let mut ranges = vec![table..bytes.len()];
+    let headers = std::iter::once(table..bytes.len());
+    let mut ranges: Vec<Range<usize>> = headers.collect();
     for number in 0..count {
         let header = table + 64 * number;
         let name =
@@ -61,66 +65,6 @@ fn with_sections(bytes: Vec<u8>) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
         }
     }
     (bytes, ranges)
-}
-
-const QUESTIONS: &[&str] = &[
-    "counter",
-    "own",
-    "grid[2][3][4]",
-    "chain[1].name[5]",
-    "head->next->next->value",
-    "**head_pointer",
-    "outer.deep",
-    "outer.hidden->inside[2]",
-    "outer.flags.c",
-    "word.high",
-    "both.left",
-    "both.id",
-    "base->id",
-    "unique->plain",
-    "vec[2].inner.deep",
-    "arr[5]",
-    "ns::Box<int>::last",
-    "ns::(anonymous namespace)::hidden",
-    "reference",
-    "inner::HEAD.0.next.0.value",
-    "STATE.code",
-    "VEC[1].number",
-    "SLICE[2]",
-    "LOCKED.data.value.1",
-    "*REF",
-    "MODE",
-    "places::work::CALLS",
-    "calls::local.value",
-    "PER_THREAD",
-    "main:x",
-    "conuter",
-    "other.c:twice",
-];
-
-/// Asks everything of a module; memory answers every read with bytes made of the address.
-fn exercise(bytes: &[u8], salt: u64) {
-    let module = ModuleFile::from_bytes(Path::new("damaged"), Arc::from(bytes), None);
-    let Ok(file) = module else { return };
-    let memory = |avma: u64, out: &mut [u8]| {
-        let word = (avma ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-        let len = out.len();
-        out.copy_from_slice(&word[..len]);
-        Ok(())
-    };
-    let target =
-        Target { modules: vec![Module { file: Arc::new(file), bias: 0x5555_0000_0000 }], memory: &memory };
-    for text in QUESTIONS {
-        let request = place::parse(text).expect("an expression");
-        match place::resolve(&request, &target) {
-            Ok(watch) => {
-                assert!(watch.len_bytes > 0, "{text}: {watch:?}");
-                watch.pieces(16);
-                watch.value.show(&[0xff; 8]);
-            }
-            Err(error) => assert!(!error.to_string().is_empty()),
-        }
-    }
 }
 
 /// Checks that whole programs with senseless memory get answers (the questions do mean something).

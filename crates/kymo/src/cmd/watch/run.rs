@@ -149,11 +149,10 @@ impl Watch<'_> {
     fn run(mut self, mut target: Target, signals: &Signals) -> anyhow::Result<ExitCode> {
         self.tell();
         let pids = target.pids();
-        let names = Box::new(move || {
-            let mut names = Names::new();
-            pids.into_iter().for_each(|pid| names.look(pid));
-            names
-        });
+        // Before it runs: a short program is gone when its first access is looked up.
+        let mut names = Names::new();
+        pids.into_iter().for_each(|pid| names.look(pid));
+        let names = Box::new(move || names);
         let terminal = std::io::stdout().is_terminal();
         let args = self.args;
         let form =
