@@ -19,6 +19,7 @@
 
 pub mod alloc;
 mod capi;
+mod control;
 #[cfg(target_arch = "x86_64")]
 pub mod patch;
 mod sys;

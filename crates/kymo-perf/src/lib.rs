@@ -29,6 +29,7 @@
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
 //! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
+//! - `inject`: the agent's library into a running process, and the conversation with it (x86-64).
 //! - [`uring`]: writes to a file that the kernel does by itself, several at once.
 //! - [`watch`]: breakpoints on memory: planned with the ledger of slots, in turns, on every thread.
 //! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their samples.
@@ -61,6 +62,8 @@ pub mod count;
 pub mod cpu_list;
 pub mod evlist;
 pub mod explain;
+#[cfg(target_arch = "x86_64")]
+pub mod inject;
 pub mod machine;
 pub mod pmu;
 pub mod proc;

@@ -9,6 +9,8 @@ mod descriptor;
 pub mod fake;
 mod fork;
 mod inherited;
+#[cfg(target_arch = "x86_64")]
+pub mod ptrace;
 mod real;
 pub mod simulated;
 mod thread;

@@ -1,0 +1,84 @@
+//! Where the modules of this process are.
+use std::io;
+
+/// An executable part of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) offset: u64,
+    pub(super) executable: bool,
+    pub(super) path: Vec<u8>,
+}
+
+/// The mapped files of this process.
+#[derive(Debug, Default)]
+pub(super) struct Maps(Vec<Part>);
+
+fn part(line: &[u8]) -> Option<Part> {
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let mut word = || std::str::from_utf8(words.next()?).ok();
+    let (start, end) = word()?.split_once('-')?;
+    let executable = word()?.as_bytes().get(2) == Some(&b'x');
+    let offset = word()?;
+    let (_device, _inode) = (word()?, word()?);
+    let path = words.next()?.trim_ascii_start();
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some(Part {
+        start: number(start)?,
+        end: number(end)?,
+        offset: number(offset)?,
+        executable,
+        path: path.to_vec(),
+    })
+}
+
+impl Maps {
+    /// Those of this moment.
+    pub(super) fn read() -> io::Result<Maps> {
+        Ok(Maps::of(&std::fs::read("/proc/self/maps")?))
+    }
+
+    fn of(text: &[u8]) -> Maps {
+        let parts = text.split(|byte| *byte == b'\n').filter_map(part);
+        Maps(parts.filter(|part| !part.path.is_empty()).collect())
+    }
+
+    /// The code of a file around a place in it.
+    pub(super) fn code(&self, path: &[u8], offset: u64) -> Option<&Part> {
+        self.part(path, offset, true)
+    }
+
+    /// The address of a place in a file: in its code, or in its data.
+    pub(super) fn address(&self, path: &[u8], offset: u64, executable: bool) -> Option<u64> {
+        self.part(path, offset, executable).map(|part| part.start + (offset - part.offset))
+    }
+
+    fn part(&self, path: &[u8], offset: u64, executable: bool) -> Option<&Part> {
+        let within = |part: &&Part| {
+            part.path == path
+                && part.executable == executable
+                && offset.checked_sub(part.offset).is_some_and(|at| at < part.end.saturating_sub(part.start))
+        };
+        self.0.iter().find(within)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a place in a file is found where the file is mapped for the purpose, and nowhere else; names may have spaces.
+    #[test]
+    fn places() {
+        let maps = Maps::of(
+            b"1000-2000 r--p 00000000 08:01 7    /a b.so\n2000-4000 r-xp 00001000 08:01 7    /a b.so\n\
+              5000-6000 rw-p 00003000 08:01 7    /a b.so\n7000-8000 rw-p 00000000 00:00 0 \nnonsense\n",
+        );
+        assert_eq!(maps.address(b"/a b.so", 0x1010, true), Some(0x2010));
+        assert_eq!(maps.address(b"/a b.so", 0x2fff, true), Some(0x3fff));
+        assert_eq!(maps.address(b"/a b.so", 0x3000, true), None);
+        assert_eq!(maps.address(b"/a b.so", 0x3008, false), Some(0x5008));
+        assert_eq!(maps.address(b"/a", 0x1010, true), None);
+    }
+}

@@ -1,0 +1,22 @@
+//! Taking orders from a tracer: one thread, which is there as long as a tracer is.
+//!
+//! ```text
+//!   loaded by the tracer:  kymo_agent_start(socket)  --.
+//!   preloaded:             KYMO_AGENT_FD=socket      --+--> thread "kymo-agent": packet, do, answer, ...
+//!                                                              |
+//!   Leave, or the socket's end (the tracer left, crashed, was killed): everything is removed, the thread ends
+//! ```
+//! Loading the library starts nothing. What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
+//!
+//! # Invariants
+//! - **C1** At most one tracer at a time; another one is told so.
+//! - **C2** When the conversation ends, however it does, no site of it is armed any more.
+//! - **C3** A forked child has no such thread, and takes no orders meant for its parent.
+//! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
+mod engine;
+#[cfg(target_arch = "x86_64")]
+mod maps;
+#[cfg(target_arch = "x86_64")]
+mod patching;
+mod session;
+mod start;

@@ -1,0 +1,313 @@
+//! One conversation, from hello to the socket's end.
+use super::engine::{Asked, Probing};
+use kymo_core::probe::wire::{Command, MOST_BYTES, Reply, State, VERSION};
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+
+/// Probes of one batch: more functions than any program has, and still a bound.
+const MOST_PENDING: usize = 4 << 20;
+/// Entries of one answer: with the longest reasons it still fits into a packet.
+const ENTRIES: usize = 50;
+/// Entries of one answer without texts.
+const NUMBERS: usize = 900;
+
+/// Why it ended. For tests: nobody else is there to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The tracer said so.
+    Left,
+    /// The tracer is gone.
+    Closed,
+    /// It said something that is no command.
+    Malformed,
+}
+
+struct Session<'a, P: Probing> {
+    /// Keeps packets apart: one of `SOCK_SEQPACKET`, for which the standard library has no type of its own.
+    socket: &'a UnixDatagram,
+    probing: &'a mut P,
+    remove: Vec<u32>,
+    add: Vec<Asked>,
+}
+
+/// Talks until the end. Whatever the end, nothing is armed then.
+pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing) -> End {
+    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new() };
+    let end = session.talk().unwrap_or(End::Closed);
+    session.probing.clear();
+    if end == End::Left {
+        // Nobody may be there to hear it.
+        _ = session.say(&Reply::Left);
+    }
+    end
+}
+
+impl<P: Probing> Session<'_, P> {
+    fn say(&self, reply: &Reply) -> io::Result<()> {
+        self.socket.send(&reply.encode()).map(|_| ())
+    }
+
+    fn hear(&self, packet: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.socket.recv(packet) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                heard => return heard,
+            }
+        }
+    }
+
+    fn talk(&mut self) -> io::Result<End> {
+        let mut packet = vec![0; MOST_BYTES + 1];
+        let mut greeted = false;
+        loop {
+            let bytes = self.hear(&mut packet)?;
+            if bytes == 0 {
+                return Ok(End::Closed);
+            }
+            let Ok(command) = Command::decode(&packet[..bytes]) else {
+                self.fail("that is not a command")?;
+                return Ok(End::Malformed);
+            };
+            match command {
+                Command::Hello { version } => {
+                    // Left by an earlier tracer whose end could not be told: nothing of it stays.
+                    let cleaned_up = self.probing.clear();
+                    self.say(&Reply::Hello { version: VERSION, pid: std::process::id(), cleaned_up })?;
+                    if version != VERSION {
+                        return Ok(End::Malformed);
+                    }
+                    greeted = true;
+                }
+                _ if !greeted => {
+                    self.fail("the first word must be hello")?;
+                    return Ok(End::Malformed);
+                }
+                Command::Add { module, probes } => {
+                    let module: Arc<[u8]> = module.into();
+                    if self.add.len() + probes.len() > MOST_PENDING {
+                        self.fail("too many probes at once")?;
+                        return Ok(End::Malformed);
+                    }
+                    self.add.extend(
+                        probes.into_iter().map(|wanted| Asked { module: Arc::clone(&module), wanted }),
+                    );
+                }
+                Command::Remove { ids } => {
+                    if self.remove.len() + ids.len() > MOST_PENDING {
+                        self.fail("too many probes at once")?;
+                        return Ok(End::Malformed);
+                    }
+                    self.remove.extend(ids);
+                }
+                Command::Commit => self.commit()?,
+                Command::Counts => self.counts()?,
+                Command::List => self.list()?,
+                Command::Leave => return Ok(End::Left),
+            }
+        }
+    }
+
+    fn fail(&self, reason: &str) -> io::Result<()> {
+        self.say(&Reply::Failed { reason: reason.to_owned() })
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        let (remove, add) = (std::mem::take(&mut self.remove), std::mem::take(&mut self.add));
+        let done = self.probing.change(&remove, add);
+        for (id, reason) in done.refused {
+            self.say(&Reply::Refused { id, reason })?;
+        }
+        self.say(&Reply::Armed { armed: done.armed, stopped_ns: done.stopped_ns })
+    }
+
+    fn counts(&self) -> io::Result<()> {
+        let counts = self.probing.counts();
+        let parts = counts.len().div_ceil(NUMBERS);
+        for (at, part) in counts.chunks(NUMBERS).enumerate() {
+            self.say(&Reply::Counts { of: part.to_vec(), last: at + 1 == parts })?;
+        }
+        if parts == 0 {
+            self.say(&Reply::Counts { of: Vec::new(), last: true })?;
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<()> {
+        let listed = self.probing.list();
+        // Long answers are rare: only refusals have texts.
+        let texts = listed.iter().any(|listed| matches!(listed.state, State::Refused(_)));
+        let entries = if texts { ENTRIES } else { NUMBERS };
+        let parts = listed.len().div_ceil(entries);
+        for (at, part) in listed.chunks(entries).enumerate() {
+            self.say(&Reply::Listed { of: part.to_vec(), last: at + 1 == parts })?;
+        }
+        if parts == 0 {
+            self.say(&Reply::Listed { of: Vec::new(), last: true })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::Done;
+    use super::*;
+    use kymo_core::probe::wire::{Count, Listed, Wanted, What};
+    use std::collections::BTreeMap;
+
+    /// Arms what has an even offset.
+    #[derive(Default)]
+    struct Fake {
+        probes: BTreeMap<u32, State>,
+    }
+
+    impl Fake {
+        fn armed(&self) -> u32 {
+            self.probes.values().filter(|state| **state == State::Armed).count() as u32
+        }
+    }
+
+    impl Probing for Fake {
+        fn change(&mut self, remove: &[u32], add: Vec<Asked>) -> Done {
+            remove.iter().for_each(|id| _ = self.probes.remove(id));
+            let mut refused = Vec::new();
+            for asked in add {
+                assert_eq!(&*asked.module, b"/lib/x");
+                let mut state = State::Armed;
+                if asked.wanted.offset % 2 == 1 {
+                    state = State::Refused("odd".repeat(1000));
+                    refused.push((asked.wanted.id, "odd".to_owned()));
+                }
+                self.probes.insert(asked.wanted.id, state);
+            }
+            Done { refused, armed: self.armed(), stopped_ns: 7 }
+        }
+
+        fn counts(&self) -> Vec<Count> {
+            self.probes.keys().map(|id| Count { id: *id, hits: u64::from(*id) * 10 }).collect()
+        }
+
+        fn list(&self) -> Vec<Listed> {
+            self.probes.iter().map(|(id, state)| Listed { id: *id, state: state.clone() }).collect()
+        }
+
+        fn clear(&mut self) -> u32 {
+            let armed = self.armed();
+            self.probes.clear();
+            armed
+        }
+    }
+
+    /// Says all, closes its end after that, and hears all answers.
+    fn converse(fake: &mut Fake, packets: &[Vec<u8>]) -> (End, Vec<Reply>) {
+        let (tracer, agent) = super::super::start::pair().unwrap();
+        std::thread::scope(|scope| {
+            let says = scope.spawn(move || {
+                for packet in packets {
+                    // It may have hung up after an earlier one.
+                    _ = tracer.send(packet);
+                }
+                _ = tracer.shutdown(std::net::Shutdown::Write);
+                let mut replies = Vec::new();
+                let mut packet = [0; MOST_BYTES];
+                while let Ok(bytes @ 1..) = tracer.recv(&mut packet) {
+                    replies.push(Reply::decode(&packet[..bytes]).unwrap());
+                }
+                replies
+            });
+            let end = run(&agent, fake);
+            drop(agent);
+            (end, says.join().unwrap())
+        })
+    }
+
+    fn wanted(id: u32, offset: u64) -> Wanted {
+        Wanted { id, offset, size_bytes: 10, room_bytes: 16, semaphore: 0, what: What::Count }
+    }
+
+    fn hello() -> Vec<u8> {
+        Command::Hello { version: VERSION }.encode()
+    }
+
+    /// Checks a conversation: greeting, a batch with a refusal, counts, the list in parts, removal, the end; and that nothing is left.
+    #[test]
+    fn a_conversation() {
+        let mut fake = Fake::default();
+        let add = |from: u32, to: u32| {
+            let probes = (from..to).map(|id| wanted(id, u64::from(id))).collect();
+            Command::Add { module: b"/lib/x".to_vec(), probes }.encode()
+        };
+        let (end, replies) = converse(
+            &mut fake,
+            &[
+                hello(),
+                add(0, 3),
+                Command::Commit.encode(),
+                Command::Counts.encode(),
+                Command::List.encode(),
+                Command::Remove { ids: vec![1] }.encode(),
+                Command::Commit.encode(),
+                Command::Leave.encode(),
+            ],
+        );
+        assert_eq!(end, End::Left);
+        let pid = std::process::id();
+        assert_eq!(replies[0], Reply::Hello { version: VERSION, pid, cleaned_up: 0 });
+        assert_eq!(replies[1], Reply::Refused { id: 1, reason: "odd".to_owned() });
+        assert_eq!(replies[2], Reply::Armed { armed: 2, stopped_ns: 7 });
+        let hits = |id: u32| Count { id, hits: u64::from(id) * 10 };
+        assert_eq!(replies[3], Reply::Counts { of: (0..3).map(hits).collect(), last: true });
+        assert!(matches!(&replies[4], Reply::Listed { of, last: true } if of.len() == 3));
+        assert_eq!(replies[5], Reply::Armed { armed: 2, stopped_ns: 7 });
+        assert_eq!(replies[6..], [Reply::Left]);
+        assert!(fake.probes.is_empty());
+    }
+
+    /// Checks that a long list comes in parts that fit into packets, with the last one marked, however long its reasons are.
+    #[test]
+    fn long_answers() {
+        let mut fake = Fake::default();
+        let add = |from: u32| {
+            let probes = (from..from + 500).map(|id| wanted(id, 1)).collect();
+            Command::Add { module: b"/lib/x".to_vec(), probes }.encode()
+        };
+        let list = [Command::Commit, Command::List, Command::Counts].map(|command| command.encode());
+        let (end, replies) = converse(&mut fake, &[&[hello(), add(0), add(500)][..], &list].concat());
+        assert_eq!(end, End::Closed);
+        let parts = |reply: &Reply| match reply {
+            Reply::Listed { of, last } => Some((of.len(), *last)),
+            _ => None,
+        };
+        let listed: Vec<_> = replies.iter().filter_map(parts).collect();
+        assert_eq!(listed.iter().map(|(entries, _)| entries).sum::<usize>(), 1000);
+        assert_eq!(listed.iter().filter(|(_, last)| *last).count(), 1);
+        assert!(listed.last().unwrap().1);
+    }
+
+    /// Checks that whoever does not greet, speaks another version, or talks nonsense is told and left, with nothing armed.
+    #[test]
+    fn strangers() {
+        let commit = Command::Commit.encode();
+        let (end, replies) = converse(&mut Fake::default(), std::slice::from_ref(&commit));
+        assert_eq!(end, End::Malformed);
+        assert!(matches!(&replies[..], [Reply::Failed { .. }]));
+        let other = Command::Hello { version: VERSION + 1 }.encode();
+        let (end, replies) = converse(&mut Fake::default(), &[other, commit.clone()]);
+        assert_eq!((end, replies.len()), (End::Malformed, 1));
+        let mut fake = Fake::default();
+        let add = Command::Add { module: b"/lib/x".to_vec(), probes: vec![wanted(1, 2)] }.encode();
+        let (end, _) = converse(&mut fake, &[hello(), add, commit, vec![200; 9]]);
+        assert_eq!(end, End::Malformed);
+        assert!(fake.probes.is_empty(), "something stayed armed");
+    }
+
+    /// Checks that probes which an earlier tracer had left are removed at the greeting, and counted.
+    #[test]
+    fn cleans_up() {
+        let mut fake = Fake::default();
+        fake.probes.insert(5, State::Armed);
+        let (_, replies) = converse(&mut fake, &[hello()]);
+        assert!(matches!(replies[0], Reply::Hello { cleaned_up: 1, .. }));
+    }
+}

@@ -1,0 +1,289 @@
+//! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
+use kymo_core::probe::wire::{State, Wanted, What};
+use kymo_perf::inject::{self, Client, Preload, Refusal};
+use object::{Object, ObjectSegment, ObjectSymbol};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The library that cargo built with this test.
+fn library() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folders = program.ancestors().skip(1).take(2);
+    let libraries = folders.map(|folder| folder.join("libkymo_agent.so"));
+    libraries
+        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
+        .max()
+        .map(|(_, file)| file)
+}
+
+/// `tests/c/target.c`, compiled.
+struct Program {
+    _scratch: tempfile::TempDir,
+    path: PathBuf,
+    library: PathBuf,
+    /// Of `work`: offset in the file, bytes.
+    work: (u64, u32),
+    original: Vec<u8>,
+}
+
+impl Program {
+    /// `None`, loudly, without a compiler.
+    fn of(test: &str, options: &[&str]) -> Option<Program> {
+        if Command::new("gcc").arg("--version").output().is_err() {
+            kymo_testing::skip(test, "no gcc here");
+            return None;
+        }
+        let Some(library) = library() else {
+            kymo_testing::skip(test, "the shared library was not built with this test");
+            return None;
+        };
+        let scratch = tempfile::tempdir().expect("a folder");
+        let path = scratch.path().canonicalize().expect("a path").join("target");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/target.c");
+        let compiled = Command::new("gcc")
+            .args(["-O1", "-pthread", "-o"])
+            .args([&path, &source])
+            .args(options)
+            .output()
+            .expect("the compiler runs");
+        if !compiled.status.success() {
+            kymo_testing::skip(test, String::from_utf8_lossy(&compiled.stderr).trim());
+            return None;
+        }
+        let bytes = std::fs::read(&path).expect("the program");
+        let elf = object::File::parse(&*bytes).expect("an ELF file");
+        let work = elf.symbols().find(|symbol| symbol.name() == Ok("work")).expect("a function");
+        let segment = |at: u64| {
+            elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&at))
+        };
+        let part = segment(work.address()).expect("it is loaded");
+        let offset = work.address() - part.address() + part.file_range().0;
+        let size = work.size() as u32;
+        let original = bytes[offset as usize..][..size as usize].to_vec();
+        Some(Program { _scratch: scratch, path, library, work: (offset, size), original })
+    }
+
+    fn start(&self, how: &[&str]) -> Running<'_> {
+        self.run(Command::new(&self.path).args(how))
+    }
+
+    fn run(&self, command: &mut Command) -> Running<'_> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let mut running = Running { program: self, child, input, output: BufReader::new(output) };
+        // It answers when its main function runs.
+        running.call(0);
+        running
+    }
+
+    fn wanted(&self, id: u32) -> Wanted {
+        let (offset, size_bytes) = self.work;
+        Wanted { id, offset, size_bytes, room_bytes: size_bytes, semaphore: 0, what: What::Count }
+    }
+}
+
+struct Running<'p> {
+    program: &'p Program,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running<'_> {
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Has `work` called so many times; what the program makes of it.
+    fn call(&mut self, times: u32) -> String {
+        writeln!(self.input, "{times}").expect("it reads");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it answers");
+        assert!(line.ends_with('\n'), "the program ended: {:?}", self.child.wait());
+        line
+    }
+
+    fn enter(&self) -> Client {
+        inject::enter(self.pid(), &self.program.library).unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn arm(&self, client: &Client, id: u32) {
+        let path = self.program.path.as_os_str().as_encoded_bytes();
+        client.add(path, &[self.program.wanted(id)]).expect("it listens");
+        let outcome = client.commit().expect("it answers");
+        assert_eq!((&outcome.refused[..], outcome.armed), (&[][..], 1));
+    }
+
+    /// The bytes of `work` in its memory.
+    fn text(&self) -> Vec<u8> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
+        let path = self.program.path.to_str().expect("a path");
+        let line = maps.lines().find(|line| line.ends_with(path)).expect("mapped");
+        let base = u64::from_str_radix(line.split('-').next().expect("an address"), 16).expect("hex");
+        let mut bytes = vec![0; self.program.work.1 as usize];
+        let memory = File::open(format!("/proc/{}/mem", self.pid())).expect("memory");
+        memory.read_exact_at(&mut bytes, base + self.program.work.0).expect("text");
+        bytes
+    }
+
+    fn threads_of_ours(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("tasks");
+        let named = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(entry.ok()?.path().join("comm")).ok()
+        };
+        tasks.filter_map(named).filter(|name| name.trim() == "kymo-agent").count()
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Waits for what happens soon, and fails if it does not.
+fn soon(what: &str, mut happened: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !happened() {
+        assert!(Instant::now() < until, "{what} does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Checks that the agent gets into a running program, counts exactly what is called, on old and new threads, changes no result, and leaves
+/// nothing behind: neither a byte of text nor a thread. And that it gets in again.
+#[test]
+fn in_and_out() {
+    let Some(program) = Program::of("inject::in_and_out", &[]) else { return };
+    let mut running = program.start(&[]);
+    let plain = [running.call(1000), running.call(1001)];
+    for _ in 0..2 {
+        let client = running.enter();
+        running.arm(&client, 7);
+        assert_ne!(running.text(), program.original);
+        assert_eq!([running.call(1000), running.call(1001)], plain);
+        let counts = client.counts().expect("it answers");
+        assert_eq!(counts.iter().map(|count| (count.id, count.hits)).collect::<Vec<_>>(), [(7, 2001)]);
+        client.remove(&[7]).expect("it listens");
+        assert_eq!(client.commit().expect("it answers").armed, 0);
+        assert_eq!(running.text(), program.original);
+        running.arm(&client, 8);
+        client.leave().expect("it leaves");
+        assert_eq!(running.text(), program.original);
+        soon("the end of the agent's thread", || running.threads_of_ours() == 0);
+        assert_eq!([running.call(1000), running.call(1001)], plain);
+    }
+}
+
+/// Checks that when the tracer's end closes, as it does when it is killed, the text is restored without it, and a next tracer can come.
+#[test]
+fn abandoned() {
+    let Some(program) = Program::of("inject::abandoned", &[]) else { return };
+    let mut running = program.start(&[]);
+    let client = running.enter();
+    running.arm(&client, 1);
+    drop(client);
+    soon("the text's return", || running.text() == program.original);
+    running.call(10);
+    soon("the end of the agent's thread", || running.threads_of_ours() == 0);
+    let client = running.enter();
+    assert_eq!(client.cleaned_up(), 0);
+    running.arm(&client, 1);
+    running.call(10);
+    assert_eq!(client.counts().expect("it answers")[0].hits, 10);
+}
+
+/// Checks that two tracers do not share an agent, and that the first one's probes go on.
+#[test]
+fn two_tracers() {
+    let Some(program) = Program::of("inject::two_tracers", &[]) else { return };
+    let mut running = program.start(&[]);
+    let first = running.enter();
+    running.arm(&first, 1);
+    let second = inject::enter(running.pid(), &program.library).unwrap_err();
+    assert!(second.to_string().contains("another kymo"), "{second}");
+    running.call(5);
+    assert_eq!(first.counts().expect("it answers")[0].hits, 5);
+}
+
+/// Checks that what cannot be armed is told with its reason, and listed so.
+#[test]
+fn refusals() {
+    let Some(program) = Program::of("inject::refusals", &[]) else { return };
+    let running = program.start(&[]);
+    let client = running.enter();
+    let path = program.path.as_os_str().as_encoded_bytes();
+    let empty = Wanted { size_bytes: 0, ..program.wanted(2) };
+    client.add(path, &[program.wanted(1), empty, program.wanted(3)]).expect("it listens");
+    client.add(b"/no/such/file", &[program.wanted(4)]).expect("it listens");
+    let outcome = client.commit().expect("it answers");
+    assert_eq!(outcome.armed, 1, "{outcome:?}");
+    let refused: Vec<u32> = outcome.refused.iter().map(|(id, _)| *id).collect();
+    assert_eq!(refused, [2, 3], "{outcome:?}");
+    let states: Vec<_> = client.list().expect("it answers").into_iter().map(|listed| listed.state).collect();
+    assert!(matches!(&states[..], [State::Armed, State::Refused(_), State::Refused(_), State::Waiting]));
+}
+
+/// Checks that a program which allocates all the time is entered and left many times, and goes on.
+#[test]
+fn beside_the_allocator() {
+    let Some(program) = Program::of("inject::beside_the_allocator", &[]) else { return };
+    let mut running = program.start(&["allocate"]);
+    let plain = running.call(10);
+    for _ in 0..10 {
+        let client = running.enter();
+        running.arm(&client, 1);
+        assert_eq!(running.call(10).len(), plain.len());
+        client.leave().expect("it leaves");
+        soon("the end of the agent's thread", || running.threads_of_ours() == 0);
+    }
+}
+
+/// Checks that a program without a dynamic linker is refused, and one that somebody traces is, with the tracer's number.
+#[test]
+fn not_entered() {
+    const NAME: &str = "inject::not_entered";
+    if let Some(program) = Program::of(NAME, &["-static"]) {
+        let mut running = program.start(&[]);
+        let refusal = inject::enter(running.pid(), &program.library).unwrap_err();
+        assert!(matches!(refusal, Refusal::Static), "{refusal}");
+        running.call(1);
+    }
+    let Some(program) = Program::of(NAME, &[]) else { return };
+    let mut running = program.start(&[]);
+    let traced = kymo_perf::sys::ptrace::Traced::seize(running.pid()).expect("a child may be traced");
+    let refusal = inject::enter(running.pid(), &program.library).unwrap_err();
+    assert!(matches!(refusal, Refusal::Traced { by } if by > 0), "{refusal}");
+    drop(traced);
+    running.call(1);
+    assert!(matches!(inject::enter(2, &program.library).unwrap_err(), Refusal::KernelThread | Refusal::Gone));
+}
+
+/// Checks that a command which is started with the library in it can be commanded from its first function on, and that what it starts has
+/// neither the library nor the variables.
+#[test]
+fn preloaded() {
+    let Some(program) = Program::of("inject::preloaded", &[]) else { return };
+    let preload = Preload::new(&program.library).expect("a socket");
+    let mut running = program.run(Command::new(&program.path).envs(preload.environment()));
+    let client = preload.connect().unwrap_or_else(|refusal| panic!("{refusal}"));
+    running.arm(&client, 1);
+    running.call(321);
+    assert_eq!(client.counts().expect("it answers")[0].hits, 321);
+    client.leave().expect("it leaves");
+    assert_eq!(running.text(), program.original);
+    let preload = Preload::new(&program.library).expect("a socket");
+    let shell = Command::new("/bin/sh")
+        .args(["-c", "/usr/bin/env; true"])
+        .envs(preload.environment())
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&shell.stdout);
+    assert!(!said.contains("kymo_agent") && !said.contains("KYMO_AGENT"), "{said}");
+}

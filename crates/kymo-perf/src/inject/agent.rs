@@ -1,0 +1,179 @@
+//! Loading the agent, and finding it again.
+use super::borrowed::Borrowed;
+use super::client::Client;
+use super::refusal::Refusal;
+use super::symbols::{Function, Symbols};
+use super::target::Target;
+use crate::sys::ptrace::descriptor_of;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Relocating and constructors on a busy machine; a self-made deadlock lasts for ever.
+const LOAD: Duration = Duration::from_secs(5);
+const START: Duration = Duration::from_secs(2);
+const NAME: &str = "libkymo_agent.so";
+/// The name of the memory file, and so of its mapping.
+const MEMORY_NAME: &[u8] = b"kymo-agent\0";
+const LOADED: [&[u8]; 2] = [b"/memfd:kymo-agent", b"libkymo_agent.so"];
+const START_FUNCTION: &str = "kymo_agent_start";
+
+/// Where the agent's library is: named by KYMO_AGENT, else beside the running program, or in `lib` or `lib/kymo` beside its folder.
+///
+/// # Errors
+/// [`Refusal::NoAgent`] with the places that were tried.
+pub fn library() -> Result<PathBuf, Refusal> {
+    let mut places = Vec::new();
+    match std::env::var_os("KYMO_AGENT") {
+        Some(named) => places.push(PathBuf::from(named)),
+        None => {
+            let program = std::env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+            if let Some(folder) = program.parent() {
+                // The tests' programs are one folder below.
+                places.extend(["", "../lib", "../lib/kymo", ".."].map(|at| folder.join(at).join(NAME)));
+            }
+        }
+    }
+    let found = places.iter().find(|place| place.is_file()).cloned();
+    found
+        .ok_or_else(|| Refusal::NoAgent { tried: places.iter().map(|at| at.display().to_string()).collect() })
+}
+
+/// Puts the agent into a process, or finds the one that is there, and opens a conversation. Stops one thread of the process for some
+/// milliseconds; blocks for some seconds at most.
+///
+/// # Errors
+/// Why not. The process runs on as before.
+pub fn enter(pid: i32, library: &Path) -> Result<Client, Refusal> {
+    let content =
+        fs::read(library).map_err(|_| Refusal::NoAgent { tried: vec![library.display().to_string()] })?;
+    let target = Target::look(pid)?;
+    let start = loaded(&target)?;
+    let opener = opener(&target)?;
+    if start.is_none() && opener.is_none() {
+        return Err(Refusal::Static);
+    }
+    let mut thread = Borrowed::take(&target)?;
+    let start = match (start, opener) {
+        (Some(start), _) => start,
+        (None, Some(opener)) => {
+            load(&target, &mut thread, opener, &content)?;
+            let missing =
+                || Refusal::NotLoaded { why: "it says that it did, but it is not there".to_owned() };
+            loaded(&target)?.ok_or_else(missing)?
+        }
+        (None, None) => return Err(Refusal::Static),
+    };
+    let client = converse(&target, &mut thread, start)?;
+    thread.give_back()?;
+    client.hello()
+}
+
+/// The agent's way in, if it is loaded.
+fn loaded(target: &Target) -> Result<Option<Function>, Refusal> {
+    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+    let is_agent = |path: &[u8]| LOADED.iter().any(|name| path.windows(name.len()).any(|part| part == *name));
+    let agents = modules.iter().filter(|(_, path)| is_agent(path));
+    let mut starts = agents.filter_map(|(base, _)| {
+        let [start] = Symbols::of(target, *base).ok()?.functions([START_FUNCTION]).ok()?;
+        start
+    });
+    Ok(starts.next())
+}
+
+/// How to ask the dynamic linker: its function, and the flags besides RTLD_NOW. Its words about a failure.
+#[derive(Clone, Copy)]
+struct Opener {
+    open: Function,
+    flags: u64,
+    error: Option<Function>,
+}
+
+fn opener(target: &Target) -> Result<Option<Opener>, Refusal> {
+    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+    let mut internal = None;
+    for (base, _) in &modules {
+        let Ok(symbols) = Symbols::of(target, *base) else { continue };
+        let Ok([open, error, old]) = symbols.functions(["dlopen", "dlerror", "__libc_dlopen_mode"]) else {
+            continue;
+        };
+        if let Some(open) = open {
+            return Ok(Some(Opener { open, flags: 0, error }));
+        }
+        // Before glibc 2.34, in programs that do not load libraries themselves. The flag says: somebody outside of libc calls.
+        internal = internal.or(old.map(|open| Opener { open, flags: 0x8000_0000, error: None }));
+    }
+    Ok(internal)
+}
+
+fn load(target: &Target, thread: &mut Borrowed<'_>, opener: Opener, content: &[u8]) -> Result<(), Refusal> {
+    let name = thread.lend(MEMORY_NAME)?;
+    let flags = u64::from(libc::MFD_CLOEXEC);
+    let file =
+        thread.system_call("making a file in memory", libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?;
+    let path = format!("/proc/{}/fd/{file}", target.pid);
+    let written =
+        File::options().write(true).open(path).and_then(|mut file| io::Write::write_all(&mut file, content));
+    let opened = written.map_err(Refusal::failed("copying the agent")).and_then(|()| {
+        let path = thread.lend(format!("/proc/self/fd/{file}\0").as_bytes())?;
+        thread.call("loading the agent", opener.open.start, [path, 2 | opener.flags, 0], LOAD)
+    });
+    let why = match &opened {
+        Ok(0) => Some(words(thread, opener.error)),
+        _ => None,
+    };
+    // Its mappings keep it; a descriptor would be a number that the program might close for its own.
+    _ = thread.system_call("closing the file in memory", libc::SYS_close, [file, 0, 0, 0, 0, 0]);
+    match why {
+        Some(why) => Err(Refusal::NotLoaded { why }),
+        None => opened.map(|_| ()),
+    }
+}
+
+/// What the dynamic linker says about its failure.
+fn words(thread: &mut Borrowed<'_>, error: Option<Function>) -> String {
+    let at = error.and_then(|error| thread.call("asking why", error.start, [0; 3], START).ok());
+    let mut text = [0; 256];
+    match at {
+        Some(at) if at != 0 && thread.read(at, &mut text).is_ok() => {
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+            String::from_utf8_lossy(&text[..end]).into_owned()
+        }
+        _ => "it gave no reason".to_owned(),
+    }
+}
+
+/// Makes a pair of sockets there, takes one end, and starts the agent with the other.
+fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Result<Client, Refusal> {
+    let pid = Pid::from_raw(target.pid).ok_or(Refusal::Gone)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| Refusal::Gone)?;
+    let at = thread.lend(&[0; 8])?;
+    let (domain, kind) = (libc::AF_UNIX as u64, (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64);
+    thread.system_call("making a pair of sockets", libc::SYS_socketpair, [domain, kind, 0, at, 0, 0])?;
+    let mut pair = [0; 8];
+    thread.read(at, &mut pair)?;
+    let number = |at: usize| i32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+    let (ours, its) = (number(0), number(4));
+    let taken = descriptor_of(&pidfd, ours).map_err(Refusal::failed("taking one end of the pair of sockets"));
+    let mut close =
+        |end: i32| thread.system_call("closing a socket", libc::SYS_close, [end as u64, 0, 0, 0, 0, 0]);
+    _ = close(ours);
+    let socket = match taken {
+        Ok(socket) => socket,
+        Err(refusal) => {
+            _ = close(its);
+            return Err(refusal);
+        }
+    };
+    match thread.call("starting the agent", start.start, [its as u64, 0, 0], START)? as i32 {
+        0 => Ok(Client::new(socket, Some(pidfd))),
+        code => Err(Refusal::NotLoaded {
+            why: match -code {
+                libc::EBUSY => "another kymo is using the agent in it".to_owned(),
+                errno => format!("the agent did not start: {}", io::Error::from_raw_os_error(errno)),
+            },
+        }),
+    }
+}

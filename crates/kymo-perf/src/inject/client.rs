@@ -1,0 +1,254 @@
+//! The tracer's end of the conversation.
+use super::refusal::Refusal;
+use kymo_core::probe::wire::{
+    Command, Count, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, VERSION, Wanted,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Patching a hundred thousand functions takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// An agent that says more about one question (a refusal is a packet) is not one.
+const MOST_PACKETS: usize = 10_000_000;
+
+/// How the conversation broke.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Talk {
+    /// The process, or the agent's thread, is gone.
+    Gone,
+    /// There was no answer in time.
+    Silent,
+    /// It is not the agent that talks there.
+    Malformed(Malformed),
+    /// The agent answered something else.
+    Unexpected,
+    /// The agent could not do it.
+    Failed(String),
+    /// The socket failed.
+    Io(io::Error),
+}
+
+impl fmt::Display for Talk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Talk::Gone => f.write_str("the process has ended, or its agent has"),
+            Talk::Silent => {
+                write!(f, "the agent did not answer within {} s; is the process stopped?", PATIENCE.as_secs())
+            }
+            Talk::Malformed(error) => error.fmt(f),
+            Talk::Unexpected => {
+                f.write_str("the agent answered another question; is it of the same version of kymo?")
+            }
+            Talk::Failed(reason) => write!(f, "the agent could not do it: {reason}"),
+            Talk::Io(error) => write!(f, "talking to the agent failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Talk {}
+
+impl From<Malformed> for Talk {
+    fn from(error: Malformed) -> Self {
+        Talk::Malformed(error)
+    }
+}
+
+fn broken(error: rustix::io::Errno) -> Talk {
+    match error {
+        rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => Talk::Gone,
+        error => Talk::Io(error.into()),
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Probes that cannot be in the process, by number, with the reason.
+    pub refused: Vec<(u32, String)>,
+    /// Probes that are armed now, those of earlier batches with them.
+    pub armed: u32,
+    /// How long the process's threads stood still for it.
+    pub stopped_ns: u64,
+}
+
+/// A conversation with the agent in one process. When it is dropped, or this process ends however it ends, the agent removes its probes.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    process: Option<OwnedFd>,
+    /// Probes that an earlier tracer had left and the agent removed.
+    cleaned_up: u32,
+}
+
+impl Client {
+    pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
+        Client { socket, process, cleaned_up: 0 }
+    }
+
+    /// The first exchange.
+    pub(super) fn hello(mut self) -> Result<Client, Refusal> {
+        let not_loaded = |why: String| Refusal::NotLoaded { why };
+        let hello = Command::Hello { version: VERSION };
+        match self.ask(&hello).map_err(|error| not_loaded(error.to_string()))? {
+            Reply::Hello { version: VERSION, cleaned_up, .. } => {
+                self.cleaned_up = cleaned_up;
+                Ok(self)
+            }
+            Reply::Hello { version, .. } => Err(not_loaded(format!(
+                "the agent in it is of another version (its language is {version}, this is {VERSION}); restart the process"
+            ))),
+            Reply::Failed { reason } => Err(not_loaded(reason)),
+            _ => Err(not_loaded(Talk::Unexpected.to_string())),
+        }
+    }
+
+    /// How many probes of an earlier tracer, which had ended without removing them, the agent removed.
+    pub fn cleaned_up(&self) -> u32 {
+        self.cleaned_up
+    }
+
+    /// A descriptor that is readable when the process has ended; `None` if it is not known.
+    pub fn process(&self) -> Option<&OwnedFd> {
+        self.process.as_ref()
+    }
+
+    fn say(&self, command: &Command) -> Result<(), Talk> {
+        send(&self.socket, &command.encode(), SendFlags::NOSIGNAL).map_err(broken)?;
+        Ok(())
+    }
+
+    fn hear(&self) -> Result<Reply, Talk> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
+            let mut ends = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut ends, Some(&limit)) {
+                Ok(0) => return Err(Talk::Silent),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(broken(error)),
+                Ok(_) => break,
+            }
+        }
+        // One more than a packet may have, so that one that was cut is seen as too long.
+        let mut packet = vec![0; MOST_BYTES + 1];
+        let (bytes, _) = recv(&self.socket, &mut packet[..], RecvFlags::empty()).map_err(broken)?;
+        if bytes == 0 {
+            return Err(Talk::Gone);
+        }
+        Ok(Reply::decode(&packet[..bytes])?)
+    }
+
+    fn ask(&self, command: &Command) -> Result<Reply, Talk> {
+        self.say(command)?;
+        self.hear()
+    }
+
+    /// Hears answers until `part` says that it was the last one.
+    fn hear_all(&self, mut part: impl FnMut(Reply) -> Result<bool, Talk>) -> Result<(), Talk> {
+        for _ in 0..MOST_PACKETS {
+            if part(self.hear()?)? {
+                return Ok(());
+            }
+        }
+        Err(Talk::Unexpected)
+    }
+
+    /// Adds probes of a module, named as the process's list of mappings names it. They are armed by [`Client::commit`].
+    ///
+    /// # Errors
+    /// See [`Talk`]: the conversation is over.
+    pub fn add(&self, module: &[u8], probes: &[Wanted]) -> Result<(), Talk> {
+        for probes in probes.chunks(MOST_ENTRIES) {
+            self.say(&Command::Add { module: module.to_vec(), probes: probes.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Removes probes at the next [`Client::commit`].
+    ///
+    /// # Errors
+    /// See [`Talk`]: the conversation is over.
+    pub fn remove(&self, ids: &[u32]) -> Result<(), Talk> {
+        for ids in ids.chunks(MOST_ENTRIES) {
+            self.say(&Command::Remove { ids: ids.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Does what was asked since the last time, all together.
+    ///
+    /// # Errors
+    /// See [`Talk`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
+    pub fn commit(&self) -> Result<Outcome, Talk> {
+        self.say(&Command::Commit)?;
+        let mut outcome = Outcome::default();
+        self.hear_all(|reply| match reply {
+            Reply::Refused { id, reason } => {
+                outcome.refused.push((id, reason));
+                Ok(false)
+            }
+            Reply::Armed { armed, stopped_ns } => {
+                (outcome.armed, outcome.stopped_ns) = (armed, stopped_ns);
+                Ok(true)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(outcome)
+    }
+
+    /// What was counted until now, for all probes.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn counts(&self) -> Result<Vec<Count>, Talk> {
+        self.say(&Command::Counts)?;
+        let mut counts = Vec::new();
+        self.hear_all(|reply| match reply {
+            Reply::Counts { of, last } => {
+                counts.extend(of);
+                Ok(last)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(counts)
+    }
+
+    /// All probes of this conversation, with the reasons of those that were refused.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn list(&self) -> Result<Vec<Listed>, Talk> {
+        self.say(&Command::List)?;
+        let mut listed = Vec::new();
+        self.hear_all(|reply| match reply {
+            Reply::Listed { of, last } => {
+                listed.extend(of);
+                Ok(last)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(listed)
+    }
+
+    /// Has everything removed, and the agent's thread ended. The library stays loaded, without a use.
+    ///
+    /// # Errors
+    /// See [`Talk`]. That the process is gone is no error: then everything is removed.
+    pub fn leave(self) -> Result<(), Talk> {
+        match self.ask(&Command::Leave) {
+            Ok(Reply::Left) | Err(Talk::Gone) => Ok(()),
+            Ok(Reply::Failed { reason }) => Err(Talk::Failed(reason)),
+            Ok(_) => Err(Talk::Unexpected),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Into a running process and out of it: the agent's library is loaded by one of the process's own threads, and a socket is left between it and
+//! us.
+//!
+//! *You give* a process; *it gives* a [`Client`] that talks to the agent there, or the [`Refusal`] with the reason.
+//!
+//! ```text
+//!   /proc: can it be entered at all?  (refusal.rs, target.rs)
+//!   borrow a thread                   (borrowed.rs, symbols.rs)
+//!     memfd_create     we write the library into it through /proc/PID/fd: no file, no path, any root, any container
+//!     dlopen("/proc/self/fd/N")
+//!     socketpair       we take one end with pidfd_getfd: no name that others could reach, nothing to authenticate
+//!     kymo_agent_start(other end)
+//!   give it back
+//! ```
+//! An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself.
+//!
+//! # Guarantees
+//! - Nothing is done to a process before /proc was asked whether it can be. No text of it is changed, no signal is sent to it.
+//! - A borrowed thread is put back as it was: general and vector registers, signal mask, the system call that it was in. After a step that
+//!   took too long, too.
+//! - What the process says is not believed: memory is read within bounds, messages are checked.
+//!
+//! # Limits
+//! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks, as far as its stack shows. An
+//! allocator that is linked into a program without exported names is not recognised; then `dlopen` can wait for a lock that its own
+//! thread holds: the time limit ends it, and the loader's lock stays taken in that process. Programs that run under a shadow stack
+//! are not entered by this.
+mod agent;
+mod borrowed;
+mod client;
+mod preload;
+mod refusal;
+mod symbols;
+mod target;
+
+pub use agent::{enter, library};
+pub use client::{Client, Outcome, Talk};
+pub use preload::Preload;
+pub use refusal::Refusal;

@@ -1,0 +1,195 @@
+//! What /proc tells about a process before anybody touches it: whether it can be entered, and what is mapped where. Untrusted text.
+use super::refusal::Refusal;
+use crate::proc::Mappings;
+use rustix::process::getuid;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// No mapping's name is longer than a path.
+const MOST_MAPS_BYTES: u64 = 256 << 20;
+
+/// A process, looked at and not touched.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) pid: i32,
+    memory: File,
+}
+
+/// The value of a line of a status file.
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Says no where the process's own words do. Who may be traced, only the kernel knows; its refusal comes later.
+pub(super) fn check_status(status: &str) -> Result<(), Refusal> {
+    match field(status, "State").and_then(|state| state.chars().next()) {
+        Some('Z' | 'X') => return Err(Refusal::Gone),
+        Some('T') => return Err(Refusal::Stopped),
+        _ => {}
+    }
+    match field(status, "TracerPid").and_then(|pid| pid.parse().ok()) {
+        None | Some(0) => {}
+        Some(by) => return Err(Refusal::Traced { by }),
+    }
+    match field(status, "Seccomp").and_then(|mode| mode.parse().ok()) {
+        None | Some(0) => {}
+        Some(mode) => return Err(Refusal::Seccomp { mode }),
+    }
+    Ok(())
+}
+
+/// What kind of program the first bytes of an ELF file say.
+pub(super) fn check_elf(head: &[u8]) -> Result<(), Refusal> {
+    match head {
+        [0x7f, b'E', b'L', b'F', 1, ..] => Err(Refusal::Processor { is: "32-bit" }),
+        [0x7f, b'E', b'L', b'F', 2, 1, ..] if head.get(18..20) == Some(&[62, 0]) => Ok(()),
+        _ => Err(Refusal::Processor { is: "foreign" }),
+    }
+}
+
+/// Why ptrace said no, as far as it can be seen.
+pub(super) fn not_permitted(pid: i32) -> Refusal {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = |name| -> Vec<u32> {
+        field(&status, name).unwrap_or("").split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect()
+    };
+    let (uids, mine) = (ids("Uid"), getuid().as_raw());
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let because = if let Some(by) =
+        field(&status, "TracerPid").and_then(|by| by.parse().ok()).filter(|by| *by != 0)
+    {
+        return Refusal::Traced { by };
+    } else if uids.windows(2).any(|pair| pair[0] != pair[1]) {
+        "it changed its user (setuid); run kymo as root"
+    } else if uids.first().is_some_and(|uid| *uid != mine) {
+        "it belongs to another user; run kymo as that user or as root"
+    } else if fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() != mine) {
+        "it is not dumpable (setuid, or prctl(PR_SET_DUMPABLE)); run kymo as root"
+    } else {
+        match scope.trim() {
+            "1" => {
+                "kernel.yama.ptrace_scope is 1: only children may be traced; start it with kymo, run kymo as root, or sysctl kernel.yama.ptrace_scope=0"
+            }
+            "2" => "kernel.yama.ptrace_scope is 2: only root may trace; run kymo as root",
+            "3" => "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot; use --engine kernel",
+            _ => "it needs CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)",
+        }
+    };
+    Refusal::NotPermitted { because }
+}
+
+impl Target {
+    /// Looks at a process.
+    pub(super) fn look(pid: i32) -> Result<Target, Refusal> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Refusal::Gone)?;
+        check_status(&status)?;
+        let mut head = [0; 64];
+        match File::open(format!("/proc/{pid}/exe")) {
+            Ok(mut file) => file.read_exact(&mut head).map_err(Refusal::failed("reading the program"))?,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(not_permitted(pid)),
+            // A process without a program is the kernel's.
+            Err(_) => return Err(Refusal::KernelThread),
+        }
+        check_elf(&head)?;
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::options().read(true).write(true).open(path).map_err(|_| not_permitted(pid))?;
+        Ok(Target { pid, memory })
+    }
+
+    /// Reads memory: all of it or an error.
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.memory.read_exact_at(bytes, address)
+    }
+
+    /// Writes memory of the process, where this process has made it.
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, address)
+    }
+
+    pub(super) fn maps(&self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/{}/maps", self.pid))?.take(MOST_MAPS_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    /// The first addresses of all mapped ELF files with executable parts, with their names.
+    pub(super) fn modules(&self) -> io::Result<Vec<(u64, Vec<u8>)>> {
+        let text = self.maps()?;
+        let mut modules: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut base: Option<(u64, &[u8])> = None;
+        for mapping in Mappings::new(&text).filter(|mapping| !mapping.path.is_empty()) {
+            if mapping.offset == 0 && base.is_none_or(|(_, path)| path != mapping.path) {
+                base = Some((mapping.start, mapping.path));
+            }
+            if let Some((start, path)) = base
+                && path == mapping.path
+                && mapping.prot & 4 != 0
+                && modules.last().is_none_or(|(last, _)| *last != start)
+            {
+                modules.push((start, path.to_vec()));
+            }
+        }
+        Ok(modules)
+    }
+
+    /// An address of the two bytes of a `syscall` instruction, in a place that every process has.
+    pub(super) fn system_call_instruction(&self) -> io::Result<u64> {
+        let text = self.maps()?;
+        let vdso = Mappings::new(&text).find(|mapping| mapping.path == b"[vdso]");
+        let vdso = vdso.ok_or(io::ErrorKind::NotFound)?;
+        let mut code = vec![0; (vdso.end.saturating_sub(vdso.start)).min(64 << 10) as usize];
+        self.read(vdso.start, &mut code)?;
+        let at = code.windows(2).position(|pair| pair == [0x0f, 0x05]).ok_or(io::ErrorKind::NotFound)?;
+        Ok(vdso.start + at as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that states in which a process cannot be entered are told apart, from the kernel's own words.
+    #[test]
+    fn states() {
+        let status = |state: &str, tracer: u32, seccomp: u32| {
+            format!("Name:\tx\\nState: Z\nState:\t{state}\nTracerPid:\t{tracer}\nSeccomp:\t{seccomp}\n")
+        };
+        assert!(check_status(&status("S (sleeping)", 0, 0)).is_ok());
+        assert!(matches!(check_status(&status("Z (zombie)", 0, 0)), Err(Refusal::Gone)));
+        assert!(matches!(check_status(&status("T (stopped)", 0, 0)), Err(Refusal::Stopped)));
+        assert!(matches!(check_status(&status("t (tracing stop)", 7, 0)), Err(Refusal::Traced { by: 7 })));
+        assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(Refusal::Seccomp { mode: 2 })));
+    }
+
+    /// Checks that programs of other processors are refused by their first bytes, and short files are.
+    #[test]
+    fn processors() {
+        let mut head = [0; 64];
+        head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        head[18] = 62;
+        assert!(check_elf(&head).is_ok());
+        head[18] = 183;
+        assert!(matches!(check_elf(&head), Err(Refusal::Processor { is: "foreign" })));
+        head[4] = 1;
+        assert!(matches!(check_elf(&head), Err(Refusal::Processor { is: "32-bit" })));
+        assert!(check_elf(b"\x7fELF").is_err());
+    }
+
+    /// Checks on this process that modules have the addresses of their ELF headers, and that there is a way to make system calls.
+    #[test]
+    fn this_process() {
+        let target = Target::look(std::process::id() as i32).unwrap();
+        let modules = target.modules().unwrap();
+        assert!(!modules.is_empty());
+        for (base, path) in modules.iter().filter(|(_, path)| path.starts_with(b"/")) {
+            let mut head = [0; 4];
+            target.read(*base, &mut head).unwrap();
+            assert_eq!(&head, b"\x7fELF", "{}", String::from_utf8_lossy(path));
+        }
+        let at = target.system_call_instruction().unwrap();
+        let mut code = [0; 2];
+        target.read(at, &mut code).unwrap();
+        assert_eq!(code, [0x0f, 0x05]);
+    }
+}

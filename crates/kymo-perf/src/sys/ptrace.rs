@@ -1,0 +1,250 @@
+//! A thread of another process, held: its registers, and one step or call at a time.
+//!
+//! # Safety
+//! ptrace(2) and waitpid(2) with pointers to values of this file. What a thread's registers mean is the caller's business: a wrong value harms
+//! the other process, not this one.
+#![allow(unsafe_code, reason = "ptrace, and waiting for threads that are not children")]
+use std::ffi::{c_long, c_void};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+pub use libc::user_regs_struct as Registers;
+
+const NT_X86_XSTATE: usize = 0x202;
+/// More than any processor has (AMX included).
+const MOST_XSTATE_BYTES: usize = 16 << 10;
+/// `PTRACE_EVENT_STOP`.
+const EVENT_STOP: i32 = 128;
+
+/// Why a held thread stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Because it was interrupted.
+    Interrupted,
+    /// At the entry or the exit of a system call.
+    SystemCall,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// Another event of ptrace.
+    Event(i32),
+    /// It is gone.
+    Gone,
+}
+
+/// Everything of a thread that a call changes.
+#[derive(Clone)]
+pub struct Saved {
+    registers: Registers,
+    vectors: Vec<u8>,
+    signals: u64,
+}
+
+impl Saved {
+    /// The general registers.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+}
+
+impl std::fmt::Debug for Saved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Saved").field("rip", &self.registers.rip).finish_non_exhaustive()
+    }
+}
+
+/// A thread that this thread traces. All calls must come from the thread that seized it, which is why it cannot be sent. Dropping it lets
+/// it run again.
+#[derive(Debug)]
+pub struct Traced {
+    tid: i32,
+    gone: bool,
+    _here: PhantomData<*const ()>,
+}
+
+impl Traced {
+    /// Takes a thread, which goes on running.
+    ///
+    /// # Errors
+    /// EPERM if that is not permitted or somebody traces it already, ESRCH if there is no such thread.
+    pub fn seize(tid: i32) -> io::Result<Traced> {
+        let traced = Traced { tid, gone: true, _here: PhantomData };
+        traced.ask(libc::PTRACE_SEIZE, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
+        Ok(Traced { gone: false, ..traced })
+    }
+
+    /// Its number.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    fn ask(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
+        // SAFETY: requests of this file that write to no memory of ours, or to what their caller points at.
+        let answer: c_long =
+            unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
+        if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Makes it stop; [`Traced::wait`] tells when.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone.
+    pub fn interrupt(&self) -> io::Result<()> {
+        self.ask(libc::PTRACE_INTERRUPT, 0, 0)
+    }
+
+    /// Waits until it stops, but not for ever.
+    ///
+    /// # Errors
+    /// TimedOut; what waitpid says.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
+        let until = Instant::now() + limit;
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let mut status = 0;
+            // SAFETY: writes one int.
+            let found = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+            if found == self.tid {
+                return Ok(self.stop(status));
+            }
+            if found == -1 {
+                let error = io::Error::last_os_error();
+                if error.raw_os_error() == Some(libc::ECHILD) {
+                    self.gone = true;
+                    return Ok(Stop::Gone);
+                }
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            // There is no descriptor to wait on for a thread that is not ours.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+
+    fn stop(&mut self, status: i32) -> Stop {
+        if !libc::WIFSTOPPED(status) {
+            self.gone = true;
+            return Stop::Gone;
+        }
+        match (libc::WSTOPSIG(status), status >> 16) {
+            (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
+            (signal, 0) => Stop::Signal(signal),
+            (libc::SIGTRAP, EVENT_STOP) => Stop::Interrupted,
+            (_, event) => Stop::Event(event),
+        }
+    }
+
+    /// Lets it run, with a signal if `signal` is not 0.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone or does not stand still.
+    pub fn go(&self, signal: i32) -> io::Result<()> {
+        self.ask(libc::PTRACE_CONT, 0, signal as usize)
+    }
+
+    /// Lets it run to the next entry or exit of a system call.
+    ///
+    /// # Errors
+    /// As [`Traced::go`].
+    pub fn go_to_system_call(&self) -> io::Result<()> {
+        self.ask(libc::PTRACE_SYSCALL, 0, 0)
+    }
+
+    /// Its general registers.
+    ///
+    /// # Errors
+    /// As [`Traced::go`].
+    pub fn registers(&self) -> io::Result<Registers> {
+        // SAFETY: plain numbers, for which 0 is a value.
+        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        self.ask(libc::PTRACE_GETREGS, 0, ptr::from_mut(&mut registers).addr())?;
+        Ok(registers)
+    }
+
+    /// Changes its general registers.
+    ///
+    /// # Errors
+    /// As [`Traced::go`]; EIO for values that no program can have.
+    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+        self.ask(libc::PTRACE_SETREGS, 0, ptr::from_ref(registers).addr())
+    }
+
+    /// Everything that a function call may change, and the mask of signals.
+    ///
+    /// # Errors
+    /// As [`Traced::go`].
+    pub fn save(&self) -> io::Result<Saved> {
+        let registers = self.registers()?;
+        let mut vectors = vec![0u8; MOST_XSTATE_BYTES];
+        let mut part = libc::iovec { iov_base: vectors.as_mut_ptr().cast(), iov_len: vectors.len() };
+        self.ask(libc::PTRACE_GETREGSET, NT_X86_XSTATE, ptr::from_mut(&mut part).addr())?;
+        vectors.truncate(part.iov_len);
+        let mut signals = 0u64;
+        self.ask(libc::PTRACE_GETSIGMASK, size_of::<u64>(), ptr::from_mut(&mut signals).addr())?;
+        Ok(Saved { registers, vectors, signals })
+    }
+
+    /// Puts back what [`Traced::save`] found.
+    ///
+    /// # Errors
+    /// As [`Traced::go`].
+    pub fn restore(&self, saved: &Saved) -> io::Result<()> {
+        let mut vectors = saved.vectors.clone();
+        let mut part = libc::iovec { iov_base: vectors.as_mut_ptr().cast(), iov_len: vectors.len() };
+        self.ask(libc::PTRACE_SETREGSET, NT_X86_XSTATE, ptr::from_mut(&mut part).addr())?;
+        self.set_signal_mask(saved.signals)?;
+        self.set_registers(&saved.registers)
+    }
+
+    /// Which signals wait: a bit for each, from signal 1.
+    ///
+    /// # Errors
+    /// As [`Traced::go`].
+    pub fn set_signal_mask(&self, mut signals: u64) -> io::Result<()> {
+        self.ask(libc::PTRACE_SETSIGMASK, size_of::<u64>(), ptr::from_mut(&mut signals).addr())
+    }
+
+    /// Lets it run and no longer traces it. It must stand still.
+    ///
+    /// # Errors
+    /// ESRCH if it is gone.
+    pub fn release(mut self, signal: i32) -> io::Result<()> {
+        let released = self.ask(libc::PTRACE_DETACH, 0, signal as usize);
+        self.gone = released.is_ok();
+        released
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if self.gone || self.ask(libc::PTRACE_DETACH, 0, 0).is_ok() {
+            return;
+        }
+        // It runs: it must stand still to be let go.
+        if self.interrupt().is_ok() && self.wait(Duration::from_millis(100)).is_ok() {
+            _ = self.ask(libc::PTRACE_DETACH, 0, 0);
+        }
+    }
+}
+
+/// A copy of a descriptor of another process.
+///
+/// # Errors
+/// EPERM if this process may not trace that one, EBADF if it has no such descriptor, ENOSYS before Linux 5.6.
+pub fn descriptor_of(pidfd: &OwnedFd, descriptor: i32) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: three numbers; the result is a new descriptor or -1.
+    let found = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), descriptor, 0) };
+    if found < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
+}
