@@ -8,6 +8,7 @@
 //! - [`alloc`]: an allocator that counts for tasks.
 //! - `patch`: probes of functions, on x86-64.
 //! - [`watch`]: a handler that is called at every access to some bytes, by any thread.
+//! - `trigger`: functions to be hit, for benches.
 //! - [`table`]: what other processes see of them, in bytes.
 //!
 //! Other languages find the same in `include/kymo.h`.
@@ -25,4 +26,6 @@ pub mod patch;
 mod sys;
 pub mod table;
 pub mod task;
+#[cfg(target_arch = "x86_64")]
+pub mod trigger;
 pub mod watch;

@@ -422,3 +422,41 @@ fn probe_registry() {
         }
     }
 }
+
+/// Checks that every engine that works here counts each hit of each function, by two threads, and that the document has what it measured.
+#[test]
+fn probe_trigger() {
+    let said = kymo().succeed([
+        "bench",
+        "probe",
+        "trigger",
+        "--json",
+        "-r",
+        "1",
+        "--round-ms",
+        "5",
+        "-p",
+        "1,2",
+        "--function",
+        "nop,push,ret,nop5",
+    ]);
+    let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!(
+        (&document["schema"], &document["benchmark"]),
+        (&"kymo-bench".into(), &"probe/trigger".into())
+    );
+    let results = document["results"].as_array().expect("a list");
+    assert_eq!(results.len(), 8);
+    for result in results {
+        assert!(result["bare"]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0), "{result}");
+        for engine in ["inproc-count", "inproc-ret", "inproc-latency"] {
+            assert!(
+                result["engines"][engine]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0),
+                "{engine}: {result}"
+            );
+        }
+        if rustix::process::geteuid().is_root() {
+            assert!(result["engines"]["uretprobe"]["millions_per_s"].is_f64(), "{result}");
+        }
+    }
+}

@@ -62,14 +62,26 @@ pub struct Place {
     pub offset: u64,
     /// Where in it a marker's counter of listeners lies.
     pub semaphore: Option<u64>,
-    /// It is a function's first instruction, and its calls are to be timed.
-    pub timed: bool,
+    /// What of its returns; only where it is a function's first instruction.
+    pub returns: Returns,
     /// It is a function's first instruction, and its callers are to be counted.
     pub callers: bool,
     /// Only such hits.
     pub condition: Condition,
     /// Only such returns are timed.
     pub return_condition: Condition,
+}
+
+/// What is done when a function returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Returns {
+    /// Nothing: returns do not trap.
+    #[default]
+    Ignore,
+    /// They are counted.
+    Count,
+    /// Calls are timed.
+    Time,
 }
 
 /// Whose hits count.
@@ -245,7 +257,7 @@ impl Uprobes {
     /// [`UprobeError`]; then nothing is attached.
     pub fn attach(places: &[Place], whom: &Whom<'_>, options: &Options) -> Result<Uprobes, UprobeError> {
         super::available::may_load().map_err(BpfError::Unavailable)?;
-        let timed = places.iter().any(|place| place.timed);
+        let timed = places.iter().any(|place| place.returns == Returns::Time);
         let line = if timed { LONG_LINE } else { SHORT_LINE };
         let bank_bits = bank_bits(places.len(), line);
         let entries = u32::try_from(places.len() << bank_bits).unwrap_or(u32::MAX);
@@ -307,6 +319,7 @@ impl Uprobes {
             let word = |at: i16| words[line + at as usize].load(Ordering::Relaxed);
             reading.hits += word(HITS);
             reading.missed += word(MISSED);
+            reading.latencies.count += if self.line == SHORT_LINE { word(RETURNS) } else { 0 };
             if self.line == LONG_LINE {
                 let buckets = (0..latency::BUCKETS as i16).map(|at| word(FIRST_BUCKET + at));
                 reading.latencies.merge(&Latencies {
@@ -391,7 +404,7 @@ fn attach(
         Attachment::Events => ProgramKind::Uprobe,
     };
     // Sites that differ in what is asked of them have programs of their own.
-    let mut wishes: Vec<(bool, bool, &Condition, &Condition)> = Vec::new();
+    let mut wishes: Vec<(Returns, bool, &Condition, &Condition)> = Vec::new();
     let mut groups: Groups<'_> = BTreeMap::new();
     let mut refused = Vec::<Refused>::new();
     for (number, place) in places.iter().enumerate() {
@@ -399,7 +412,7 @@ fn attach(
             refused.push(Refused { place: number, cause: None });
             continue;
         }
-        let own = (place.timed, place.callers, &place.condition, &place.return_condition);
+        let own = (place.returns, place.callers, &place.condition, &place.return_condition);
         let at = wishes.iter().position(|known| *known == own).unwrap_or_else(|| {
             wishes.push(own);
             wishes.len() - 1
@@ -415,13 +428,13 @@ fn attach(
     let mut links = Vec::new();
     for ((path, at), numbers) in &groups {
         if !programs.contains_key(at) {
-            let (timed, callers, condition, on_return) = wishes[*at];
-            let started = maps.started.filter(|_| timed);
+            let (returns, callers, condition, on_return) = wishes[*at];
+            let started = maps.started.filter(|_| returns == Returns::Time);
             let own = Maps { started, callers: maps.callers.filter(|_| callers), ..maps };
             let mut made = Vec::new();
-            if let Some(started) = started {
+            if returns != Returns::Ignore {
                 // Attached before the entries: a call that is seen to begin is seen to end.
-                let exit = programs::exit(maps, started, on_return);
+                let exit = programs::exit(own, on_return);
                 made.push((load(kind, "kymo_uretprobe", &exit, None)?, true));
             }
             made.push((

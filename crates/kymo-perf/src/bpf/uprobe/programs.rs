@@ -211,10 +211,20 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32) -> Program {
 }
 
 /// Runs when a function returns.
-pub(super) fn exit(maps: Maps, started: i32, condition: &Condition) -> Program {
+pub(super) fn exit(maps: Maps, condition: &Condition) -> Program {
     let mut a = Assembler::new();
     let out = a.label();
     a.mov(R6, R1);
+    let Some(started) = maps.started else {
+        a.only_followed(maps.followed, out);
+        a.site();
+        a.only_if(condition, out);
+        a.line(maps, out);
+        a.mov_imm(R1, 1);
+        a.add_to_line(RETURNS);
+        a.end(out);
+        return Program { code: a.finish(), wanted: Vec::new() };
+    };
     a.call(Helper::Now);
     a.mov(R8, R0);
     a.only_followed(maps.followed, out);

@@ -28,7 +28,7 @@ fn place(function: extern "C" fn(u64) -> u64) -> Place {
         path: std::env::current_exe().unwrap(),
         offset,
         semaphore: None,
-        timed: true,
+        returns: Returns::Time,
         callers: true,
         condition: Vec::new(),
         return_condition: Vec::new(),
@@ -81,6 +81,18 @@ fn hits_and_returns() {
         let of = |place: usize| callers.iter().filter(|c| c.place == place).map(|c| c.hits).sum::<u64>();
         assert_eq!((of(0), of(1), of(2)), (1000, 100, 21));
     }
+}
+
+/// Checks that returns are counted without being timed.
+#[test]
+fn counted_returns() {
+    let counted = Place { returns: Returns::Count, callers: false, ..place(leaf) };
+    let Some(probes) = attached("bpf::uprobe::counted_returns", &[counted], &Options::default()) else {
+        return;
+    };
+    (0..100).for_each(|i| _ = black_box(leaf(black_box(i))));
+    let read = &probes.read()[0];
+    assert_eq!((read.hits, read.latencies.count, read.latencies.total_ns), (100, 100, 0));
 }
 
 /// Checks conditions on arguments and results, and that each third hit is timed while all are counted.

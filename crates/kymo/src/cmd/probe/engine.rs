@@ -9,7 +9,7 @@
 use std::io;
 
 use anyhow::Context;
-use kymo_perf::bpf::uprobe::{Condition, Latencies, Options, Place, Uprobes, Whom};
+use kymo_perf::bpf::uprobe::{Condition, Latencies, Options, Place, Returns, Uprobes, Whom};
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
@@ -135,7 +135,11 @@ impl Kernel {
                 path: site.module.file().to_owned(),
                 offset: site.offset,
                 semaphore: site.semaphore,
-                timed: wish.timed && site.kind == SiteKind::Function,
+                returns: if wish.timed && site.kind == SiteKind::Function {
+                    Returns::Time
+                } else {
+                    Returns::Ignore
+                },
                 callers: wish.callers && site.kind == SiteKind::Function,
                 condition: condition.clone(),
                 return_condition: return_condition.clone(),

@@ -1,6 +1,8 @@
 //! `kymo bench probe`: what a hit of a probe costs, and how that grows with the CPUs that hit it.
 
 mod registry;
+#[cfg(target_arch = "x86_64")]
+mod trigger;
 
 use std::process::ExitCode;
 
@@ -10,11 +12,15 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Probe {
     Registry(Box<registry::RegistryArgs>),
+    #[cfg(target_arch = "x86_64")]
+    Trigger(Box<trigger::TriggerArgs>),
 }
 
 /// Runs the benchmark.
 pub(crate) fn run(benchmark: &Probe) -> anyhow::Result<ExitCode> {
     match benchmark {
         Probe::Registry(args) => registry::run(args),
+        #[cfg(target_arch = "x86_64")]
+        Probe::Trigger(args) => trigger::run(args),
     }
 }

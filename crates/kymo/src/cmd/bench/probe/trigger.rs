@@ -1,0 +1,315 @@
+//! Probes in functions that do nothing, hit as fast as can be: what a hit costs, by who serves it, beside the bare call in the same run.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use kymo_agent::patch::{self, Consumers, Function, OwnMemory, Surroundings};
+use kymo_agent::trigger::Trigger;
+use kymo_perf::bpf::uprobe::{Options, Place, Returns, Uprobes, Whom};
+use kymo_perf::proc::{self, Mappings};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::{Value, json};
+
+use crate::cmd::bench::SCHEMA_VERSION;
+use crate::cmd::bench::stats::{Stats, median};
+use crate::terminal;
+
+const NAME: &str = "probe/trigger";
+/// Calls between two looks at the flag that ends a round.
+const BATCH: u64 = 1000;
+
+/// Hit probes of functions that begin with a nop, a push or a ret, by every engine
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line is an engine and a function; all threads hit the same one. Rounds of the engines and of the bare call alternate. +- is the standard\nerror of the mean; ns/hit is the median time of one thread, and behind it what is over the bare call.\n\nuprobe and uretprobe are the kernel's, as in its own bench; inproc engines patch the program.\n\nExample: kymo bench probe trigger -p 1,2,4 --engine uprobe,inproc-count"
+)]
+pub(crate) struct TriggerArgs {
+    /// Threads, each on a CPU of its own as far as there are enough
+    #[arg(short = 'p', long = "threads", value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Vec<u32>,
+    /// Who serves [default: all that work here]
+    #[arg(long = "engine", value_enum, value_name = "ENGINE,...", value_delimiter = ',')]
+    engines: Vec<Engine>,
+    /// What the functions begin with: nop, push, ret, nop5 [default: nop, push, ret]
+    #[arg(long = "function", value_name = "NAME,...", value_delimiter = ',', value_parser = function)]
+    functions: Vec<Trigger>,
+    /// Milliseconds of a round
+    #[arg(long, value_name = "MS", default_value = "100", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    round_ms: u64,
+    /// Rounds of each
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+fn function(name: &str) -> Result<Trigger, String> {
+    let found = Trigger::ALL.into_iter().find(|trigger| trigger.name() == name);
+    found.ok_or_else(|| "expected nop, push, ret or nop5".into())
+}
+
+/// Who serves the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// The kernel counts entries
+    Uprobe,
+    /// The kernel counts entries and returns
+    Uretprobe,
+    /// The kernel times calls
+    UprobeLatency,
+    /// The patched program counts entries
+    InprocCount,
+    /// The patched program counts entries and returns
+    InprocRet,
+    /// The patched program times calls
+    InprocLatency,
+}
+
+impl Engine {
+    const ALL: [Engine; 6] = [
+        Engine::Uprobe,
+        Engine::Uretprobe,
+        Engine::UprobeLatency,
+        Engine::InprocCount,
+        Engine::InprocRet,
+        Engine::InprocLatency,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Engine::Uprobe => "uprobe",
+            Engine::Uretprobe => "uretprobe",
+            Engine::UprobeLatency => "uprobe-latency",
+            Engine::InprocCount => "inproc-count",
+            Engine::InprocRet => "inproc-ret",
+            Engine::InprocLatency => "inproc-latency",
+        }
+    }
+
+    fn attach(self, trigger: Trigger) -> anyhow::Result<Attached> {
+        let consumers = match self {
+            Engine::Uprobe => return kernel(trigger, Returns::Ignore),
+            Engine::Uretprobe => return kernel(trigger, Returns::Count),
+            Engine::UprobeLatency => return kernel(trigger, Returns::Time),
+            Engine::InprocCount => Consumers::Count,
+            Engine::InprocRet => Consumers::CountReturns,
+            Engine::InprocLatency => Consumers::Latency,
+        };
+        let memory = OwnMemory::open().context("failed to open /proc/self/mem")?;
+        let start = trigger.address();
+        let function = Function { start, bytes: trigger.length_bytes(), next: start + 64 };
+        let site = patch::plan(&memory, &function, &Surroundings::default());
+        let site = site.map_err(|refusal| anyhow::anyhow!("the site is refused: {refusal}"))?;
+        Ok(Attached::Inproc(patch::attach(&[site], consumers)?))
+    }
+}
+
+/// A probe that is attached.
+enum Attached {
+    Kernel(Uprobes),
+    Inproc(Vec<patch::Probe>),
+}
+
+fn kernel(trigger: Trigger, returns: Returns) -> anyhow::Result<Attached> {
+    let (address, pid) = (trigger.address(), std::process::id() as i32);
+    let maps = proc::maps(pid);
+    let own = Mappings::new(&maps).find(|mapping| mapping.start <= address && address < mapping.end);
+    let own = own.context("this program's own code is not mapped")?;
+    let place = Place {
+        path: std::env::current_exe().context("failed to find this program's own file")?,
+        offset: address - own.start + own.offset,
+        semaphore: None,
+        returns,
+        callers: false,
+        condition: Vec::new(),
+        return_condition: Vec::new(),
+    };
+    Ok(Attached::Kernel(Uprobes::attach(&[place], &Whom::Processes(&[pid]), &Options::default())?))
+}
+
+impl Attached {
+    fn hits(&self) -> u64 {
+        match self {
+            Attached::Kernel(probes) => probes.read()[0].hits,
+            Attached::Inproc(probes) => probes[0].hits(),
+        }
+    }
+
+    fn detach(self) -> anyhow::Result<()> {
+        match self {
+            Attached::Kernel(probes) => drop(probes),
+            Attached::Inproc(probes) => patch::detach(&probes)?,
+        }
+        Ok(())
+    }
+}
+
+/// Lets threads hit until the time is over: of each, its hits and how long it hit.
+fn round(trigger: Trigger, threads: u32, cpus: &[usize], time: Duration) -> Vec<(u64, Duration)> {
+    let (stop, next, start) =
+        (AtomicBool::new(false), AtomicUsize::new(0), Barrier::new(threads as usize + 1));
+    let hit = || {
+        // Relaxed: any number that nobody else has.
+        let me = next.fetch_add(1, Ordering::Relaxed);
+        let mut set = CpuSet::new();
+        set.set(cpus[me % cpus.len()]);
+        // Where it cannot be pinned it runs where it runs.
+        _ = sched_setaffinity(None, &set);
+        start.wait();
+        let (since, mut batches) = (Instant::now(), 0);
+        // Relaxed: late by a batch is no harm.
+        while !stop.load(Ordering::Relaxed) {
+            trigger.call(BATCH);
+            batches += 1;
+        }
+        (batches * BATCH, since.elapsed())
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(hit)).collect();
+        start.wait();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        all.into_iter().map(|thread| thread.join().expect("threads only call")).collect()
+    })
+}
+
+/// What the rounds of one engine showed.
+#[derive(Default)]
+struct Line {
+    millions: Stats,
+    ns: Vec<f64>,
+    /// Why it is not measured.
+    refused: Option<String>,
+}
+
+impl Line {
+    fn add(&mut self, round: &[(u64, Duration)]) {
+        let rates = round.iter().map(|(hits, time)| *hits as f64 / time.as_secs_f64());
+        self.millions.add(rates.sum::<f64>() / 1e6);
+        self.ns.extend(round.iter().map(|(hits, time)| time.as_nanos() as f64 / *hits as f64));
+    }
+
+    fn json(&self, bare_ns: f64) -> Value {
+        let ns = median(&self.ns);
+        json!({
+            "millions_per_s": self.millions.mean(),
+            "error": self.millions.error(),
+            "ns_per_hit": ns,
+            "over_bare_ns": ns - bare_ns,
+        })
+    }
+}
+
+/// Runs the benchmark.
+pub(crate) fn run(args: &TriggerArgs) -> anyhow::Result<ExitCode> {
+    let cpus = sched_getaffinity(None).context("failed to ask for the CPUs of this thread")?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect();
+    let asked = !args.engines.is_empty();
+    let engines = if asked { args.engines.clone() } else { Engine::ALL.to_vec() };
+    let functions =
+        if args.functions.is_empty() { Trigger::ALL[..3].to_vec() } else { args.functions.clone() };
+    let mut out = io::stdout().lock();
+    if !args.json {
+        writeln!(out, "# Running '{NAME}' benchmark:")?;
+    }
+    let mut results = Vec::new();
+    for &trigger in &functions {
+        for &threads in &args.threads {
+            let (bare, lines) = measure(args, trigger, threads, &engines, &cpus)?;
+            for (engine, line) in engines.iter().zip(&lines) {
+                if let Some(refused) = &line.refused {
+                    let sentence = format!("{} of {}: {refused}", engine.name(), trigger.name());
+                    if asked {
+                        bail!("{sentence}");
+                    }
+                    terminal::say(&format!("left out: {sentence}"));
+                }
+            }
+            let measured = || engines.iter().zip(&lines).filter(|(_, line)| line.refused.is_none());
+            let bare_ns = median(&bare.ns);
+            if !args.json {
+                write(&mut out, &format!("bare-{}", trigger.name()), threads, &bare, None)?;
+                for (engine, line) in measured() {
+                    write(
+                        &mut out,
+                        &format!("{}-{}", engine.name(), trigger.name()),
+                        threads,
+                        line,
+                        Some(bare_ns),
+                    )?;
+                }
+                out.flush()?;
+            }
+            let each: serde_json::Map<String, Value> =
+                measured().map(|(engine, line)| (engine.name().to_owned(), line.json(bare_ns))).collect();
+            results.push(json!({
+                "function": trigger.name(),
+                "threads": threads,
+                "bare": bare.json(bare_ns),
+                "engines": each,
+            }));
+        }
+    }
+    if args.json {
+        let document = json!({
+            "schema": "kymo-bench",
+            "schema_version": SCHEMA_VERSION,
+            "benchmark": NAME,
+            "cpus": cpus.len(),
+            "rounds": args.rounds,
+            "round_ms": args.round_ms,
+            "results": results,
+        });
+        serde_json::to_writer_pretty(&mut out, &document)?;
+        writeln!(out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Rounds of the bare call and of each engine by turns.
+fn measure(
+    args: &TriggerArgs,
+    trigger: Trigger,
+    threads: u32,
+    engines: &[Engine],
+    cpus: &[usize],
+) -> anyhow::Result<(Line, Vec<Line>)> {
+    let time = Duration::from_millis(args.round_ms);
+    let mut bare = Line::default();
+    let mut lines: Vec<Line> = engines.iter().map(|_| Line::default()).collect();
+    for _ in 0..args.rounds {
+        bare.add(&round(trigger, threads, cpus, time));
+        for (engine, line) in engines.iter().zip(&mut lines).filter(|(_, line)| line.refused.is_none()) {
+            let attached = match engine.attach(trigger) {
+                Ok(attached) => attached,
+                Err(error) => {
+                    line.refused = Some(format!("{error:#}"));
+                    continue;
+                }
+            };
+            let before = attached.hits();
+            let hits = round(trigger, threads, cpus, time);
+            let (made, counted) = (hits.iter().map(|(hits, _)| hits).sum::<u64>(), attached.hits() - before);
+            attached.detach()?;
+            ensure!(made == counted, "{} counted {counted} of {made} hits", engine.name());
+            line.add(&hits);
+        }
+    }
+    Ok((bare, lines))
+}
+
+fn write(out: &mut dyn Write, name: &str, threads: u32, line: &Line, bare_ns: Option<f64>) -> io::Result<()> {
+    let (mean, error, ns) = (line.millions.mean(), line.millions.error(), median(&line.ns));
+    let each = mean / f64::from(threads);
+    let over = bare_ns.map_or_else(String::new, |bare| format!(" {:>+9.2} over bare", ns - bare));
+    writeln!(
+        out,
+        "{name:<20} ({threads:>2} cpus): {mean:>8.3} ± {error:.3}M/s ({each:>8.3}M/s/cpu) {ns:>9.2} ns/hit{over}"
+    )
+}
