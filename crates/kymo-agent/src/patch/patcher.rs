@@ -39,6 +39,11 @@ impl Probe {
         self.site.function
     }
 
+    /// What it was attached to.
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
     /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
     pub fn hits(&self) -> u64 {
         self.slots.read(self.recipe.hits).wrapping_sub(self.before[0])

@@ -68,6 +68,18 @@ FN address_first
         ret
 END address_first
 
+# Compares an address that it has with its own
+FN own_address
+        push rbx
+        lea rax, [rip + own_address]
+        lea rdx, [rip + own_address_at]
+        mov rdx, [rdx]
+        xor eax, edx
+        lea eax, [rax + rdi + 1]
+        pop rbx
+        ret
+END own_address
+
 FN call_first
         call helper
         ret
@@ -363,4 +375,5 @@ one:    .quad 1
         .section .data.rel.ro, "aw"
         .p2align 3
 helper_at: .quad helper
+own_address_at: .quad own_address
         .section .note.GNU-stack, "", @progbits

@@ -20,13 +20,14 @@ fn put(sites: &[Site]) -> Vec<Probe> {
 }
 
 /// Those that return their argument plus one.
-pub(crate) const PLUS_ONE: [&str; 20] = [
+pub(crate) const PLUS_ONE: [&str; 21] = [
     "nop_first",
     "push_first",
     "long_first",
     "marked",
     "data_first",
     "address_first",
+    "own_address",
     "call_first",
     "call_second",
     "call_memory_first",
@@ -154,7 +155,7 @@ fn probes_come_and_go_under_running_threads() {
     let Some(library) = shapes("probes::probes_come_and_go_under_running_threads") else { return };
     let helper = library.function("helper") as usize as u64;
     let steady = put(&[library.plan("long_first").expect("a plan")]);
-    let names = &PLUS_ONE[..19];
+    let names = &PLUS_ONE[..20];
     let passing: Vec<Site> = names
         .iter()
         .filter(|name| **name != "long_first")

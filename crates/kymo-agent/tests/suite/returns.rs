@@ -57,7 +57,7 @@ fn all_shapes_return() {
     let Some(library) = super::probes::shapes("returns::all_shapes_return") else { return };
     let helper = library.function("helper") as usize as u64;
     for consumers in LATENCY {
-        for name in &super::probes::PLUS_ONE[..18] {
+        for name in &super::probes::PLUS_ONE[..19] {
             let function = library.function(name);
             let probes = put(&library, &[name], consumers);
             for n in 0..100 {
