@@ -90,7 +90,8 @@ impl<'t> Resolver<'t, '_> {
             }
             Expr::Follow(inner) => {
                 let spot = self.spot(inner)?;
-                self.follow(&spot, &inner.to_string(), &format!("*{inner}"))
+                let target = self.follow(&spot, &inner.to_string(), &format!("*{inner}"))?;
+                Ok(self.counted(&target)?.unwrap_or(target))
             }
             Expr::Field(inner, name) => {
                 let spot = self.spot(inner)?;

@@ -50,6 +50,13 @@ impl<'t> Resolver<'t, '_> {
             };
             // A smart pointer is a record whose whole content is a pointer.
             let is_pointer = kind.core(&reader).shape(&reader) == Shape::Pointer;
+            let content = self.counted(&spot)?;
+            if let Some(content) = &content
+                && let Some((reader, Type { die: Some(record), .. })) = &content.typed
+                && let Some(found) = self.field_of(content, reader, *record, &shown, name)?
+            {
+                return Ok(found);
+            }
             if !arrow && let Some(found) = self.field_of(&spot, &reader, record, &shown, name)? {
                 return Ok(found);
             }
@@ -57,6 +64,10 @@ impl<'t> Resolver<'t, '_> {
                 let through = format!("*{shown}");
                 spot = self.follow(&spot, &shown, &through)?;
                 (shown, arrow) = (through, false);
+                continue;
+            }
+            if let Some(content) = content {
+                spot = content;
                 continue;
             }
             if arrow {
@@ -76,6 +87,18 @@ impl<'t> Resolver<'t, '_> {
             });
         }
         Err(damaged(&spot, of, "pointers point at pointers without end"))
+    }
+
+    /// The content of what Rust's `Arc` and `Rc` point at, which has the counts before it.
+    pub(super) fn counted(&mut self, spot: &Spot<'t>) -> Result<Option<Spot<'t>>, ResolveError> {
+        let Some((reader, Type { die: Some(record), .. })) = spot.typed.clone() else { return Ok(None) };
+        let name = reader.name(record).unwrap_or_default();
+        let field = match name {
+            name if name.starts_with(b"ArcInner<") => "data",
+            name if name.starts_with(b"RcInner<") || name.starts_with(b"RcBox<") => "value",
+            _ => return Ok(None),
+        };
+        self.field_of(spot, &reader, record, field, field)
     }
 
     fn field_of(

@@ -173,6 +173,7 @@ static mut NAME: &str = "abc";
 static mut SLICE: &[u32] = &[1, 2, 3];
 static FLAG: AtomicBool = AtomicBool::new(false);
 static mut ARC: Option<Arc<inner::Node>> = None;
+static mut COUNTED: Option<Rc<inner::Node>> = None;
 static mut BOXED: Option<Box<[u64]>> = None;
 static mut WRAPPED: Wrapper<i32> = Wrapper(1, 2);
 static mut REF: &Plain = &Plain { tag: 1, number: 2 };
@@ -192,6 +193,7 @@ fn main() { unsafe {
     NAME = "xyz"; TABLE[1][2] = 7; MODE = Mode::Fast; SLICE = &[4, 5, 6];
     STATE = State::Busy(5); STATE = State::Done { code: 4, name: "x".into() };
     ARC = Some(Arc::new(inner::Node { next: None, value: 9, pair: (0, 0) }));
+    COUNTED = Some(Rc::new(inner::Node { next: None, value: 8, pair: (0, 0) })); std::hint::black_box(&raw const COUNTED);
     BOXED = Some(vec![1u64, 2, 3].into_boxed_slice());
     PER_THREAD.with(|t| t.set(work(3) as u32 + inner::Pool::get(1) as u32));
     FLAG.store(true, Ordering::Relaxed); LOCKED.lock().unwrap().0 = 5; WRAPPED.1 = 9; LETTER = 'é';
@@ -210,7 +212,9 @@ fn main() { unsafe {
     at("VEC", &raw const VEC); at("VEC[1]", &raw const VEC[1]); at("VEC[1].number", &raw const VEC[1].number);
     at("NAME", &raw const NAME); at("SLICE", &raw const SLICE); at("SLICE[2]", &raw const SLICE[2]); at("NAME[1]", &NAME.as_bytes()[1]);
     at("FLAG", &FLAG); at("BOXED.0[2]", &raw const BOXED.as_ref().unwrap()[2]);
-    at("ARC.0.data.value", &raw const ARC.as_ref().unwrap().value);
+    let shared: *const inner::Node = &**ARC.as_ref().unwrap();
+    at("ARC.0.data.value", &raw const (*shared).value); at("ARC.0.value", &raw const (*shared).value); at("ARC.0->pair.1", &raw const (*shared).pair.1); at("*ARC.0", shared);
+    at("COUNTED.0.value", &raw const COUNTED.as_ref().unwrap().value);
     at("WRAPPED.0", &raw const WRAPPED.0); at("WRAPPED.1", &raw const WRAPPED.1); at("*REF", REF); at("REF.number", &raw const REF.number); at("REF", &raw const REF);
     at("LETTER", &raw const LETTER); at("RAW->number", &raw const (*RAW).number); at("(*RAW).tag", &raw const (*RAW).tag);
     println!("ready"); std::io::stdout().flush().unwrap();
