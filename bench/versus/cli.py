@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, overhead, report, spawn, start, stat, storm
+from versus import attach, breakpoint, evlist, overhead, report, spawn, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -25,6 +25,7 @@ SUBJECTS = {
     "storm": storm,
     "stat": stat,
     "breakpoint": breakpoint,
+    "watch": watch,
 }
 
 

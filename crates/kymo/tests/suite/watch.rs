@@ -78,13 +78,13 @@ struct Waiting {
 
 impl Waiting {
     fn start(arguments: &[&str]) -> Waiting {
-        let mut child = Command::new(program())
-            .args(arguments)
-            .arg("wait")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("watched starts");
+        let mut command = Command::new(program());
+        command.args(arguments).arg("wait");
+        Waiting::begin(command)
+    }
+
+    fn begin(mut command: Command) -> Waiting {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("watched starts");
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         out.read_line(&mut line).expect("a line");
@@ -382,4 +382,46 @@ fn an_ordinary_user() {
         "{}",
         said.stderr
     );
+}
+
+/// One of the bugs of `culprits.c`, found by one command: the hits of the place.
+fn find_culprit(test: &str, bug: &[&str], options: &[&str]) -> Option<Vec<Value>> {
+    let _alone = alone(test)?;
+    let mut command = Command::new(programs::build("culprits.c", &[]));
+    command.args(bug);
+    let mut waiting = Waiting::begin(command);
+    let armed = Armed::start(options, &waiting.pid());
+    waiting.go();
+    let header = armed.header.clone();
+    let (objects, stderr, code) = armed.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    filtered(test, &header).then(|| hits(&objects, 0).into_iter().cloned().collect())
+}
+
+/// Checks that a write to freed memory is found: behind what `free` itself writes there, by the function that still has the pointer.
+#[test]
+fn finds_a_use_after_free() {
+    let Some(hits) = find_culprit("finds_a_use_after_free", &["stale"], &["cached->hits"]) else { return };
+    let functions: Vec<_> = hits.iter().filter_map(|hit| hit["site"]["function"].as_str()).collect();
+    assert_eq!(functions.last(), Some(&"count_hit"), "{hits:?}");
+    assert!(hits.iter().all(|hit| hit["site"]["function"] != "main"), "{hits:?}");
+}
+
+/// Checks that the byte behind a name that is too long is found: who overwrote the neighbour, with what.
+#[test]
+fn finds_an_off_by_one() {
+    let Some(hits) = find_culprit("finds_an_off_by_one", &["neighbour"], &["config.limit"]) else { return };
+    assert_eq!(hits.len(), 1, "{hits:?}");
+    assert_eq!((&hits[0]["old"], &hits[0]["new"]), (&"9".into(), &"0".into()), "{hits:?}");
+    assert_eq!(hits[0]["site"]["function"], "set_name");
+}
+
+/// Checks that of 500 threads the one that clears the flag of another is found.
+#[test]
+fn finds_the_wrong_thread() {
+    let options = ["running[128]", "--if", "new == 0"];
+    let Some(hits) = find_culprit("finds_the_wrong_thread", &["flag", "500"], &options) else { return };
+    let names: std::collections::BTreeSet<_> = hits.iter().filter_map(|hit| hit["comm"].as_str()).collect();
+    assert_eq!(names, ["worker-127", "worker-128"].into(), "{hits:?}");
+    assert!(hits.iter().all(|hit| hit["site"]["function"] == "stop"), "{hits:?}");
 }

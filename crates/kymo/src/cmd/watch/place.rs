@@ -82,7 +82,11 @@ impl Place {
 
     /// A value of a part of it in words.
     pub(super) fn show(&self, part: &Part, value: u64) -> String {
-        self.kind_of(part).show(&value.to_le_bytes()[..part.bytes])
+        match self.kind_of(part) {
+            // Small numbers are often kept in what the language calls characters.
+            ValueKind::Char if value < 0x20 => value.to_string(),
+            kind => kind.show(&value.to_le_bytes()[..part.bytes]),
+        }
     }
 
     /// What a word of a condition means.
