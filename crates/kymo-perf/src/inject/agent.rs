@@ -20,7 +20,8 @@ const MEMORY_NAME: &[u8] = b"kymo-agent\0";
 const LOADED: [&[u8]; 2] = [b"/memfd:kymo-agent", b"libkymo_agent.so"];
 const START_FUNCTION: &str = "kymo_agent_start";
 
-/// Where the agent's library is: named by KYMO_AGENT, else beside the running program, or in `lib` or `lib/kymo` beside its folder.
+/// Where the agent's library is: named by KYMO_AGENT, else beside the running program, or in `lib` or `lib/kymo` beside its folder, or where cargo
+/// builds libraries.
 ///
 /// # Errors
 /// [`Refusal::NoAgent`] with the places that were tried.
@@ -32,7 +33,8 @@ pub fn library() -> Result<PathBuf, Refusal> {
             let program = std::env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
             if let Some(folder) = program.parent() {
                 // The tests' programs are one folder below.
-                places.extend(["", "../lib", "../lib/kymo", ".."].map(|at| folder.join(at).join(NAME)));
+                places
+                    .extend(["", "../lib", "../lib/kymo", "..", "deps"].map(|at| folder.join(at).join(NAME)));
             }
         }
     }

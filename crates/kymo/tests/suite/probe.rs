@@ -237,6 +237,73 @@ fn running_process() {
     assert_eq!(probe(&found, "probed_outer")["latencies"]["count"], 400);
 }
 
+/// Checks that the engine inside the program counts what the program counts, in threads, that what it cannot serve is served by the kernel beside it, and
+/// that the program goes on when it has left. Root's kernel engine takes the marker.
+#[test]
+fn inside_the_program() {
+    const TEST: &str = "probe::inside_the_program";
+    if !cfg!(target_arch = "x86_64") {
+        skip(TEST, "programs are patched on x86-64 only");
+        return;
+    }
+    let Some(program) = probed(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let mut target = Command::new(&program)
+        .args(["-w", "20000", "2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let pid = target.id().to_string();
+    let exe = format!("/proc/{pid}/exe");
+    while std::fs::read_link(&exe).ok().as_deref() != Some(&program) {
+        std::thread::yield_now();
+    }
+    let mut probing = kymo()
+        .command(["probe", "--json", "-p", &pid, "probed_outer", "probed_inner", "usdt:shop:sold"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kymo");
+    let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines();
+    let said: Vec<String> = words
+        .by_ref()
+        .map(|line| line.expect("text"))
+        .take_while(|line| !line.contains("stood still"))
+        .collect();
+    assert!(
+        said.iter().any(|line| line.contains("2 probes in process") && line.contains("by the inproc engine")),
+        "{said:?}"
+    );
+    let mut input = target.stdin.take().expect("its input");
+    input.write_all(b"x").expect("it waits");
+    let mut line = String::new();
+    BufReader::new(target.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    // All calls are over and the program waits: now the counts are final.
+    let recorder = rustix::process::Pid::from_raw(probing.id() as i32).expect("a process");
+    rustix::process::kill_process(recorder, rustix::process::Signal::INT).expect("it runs");
+    let output = probing.wait_with_output().expect("kymo's end");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for (name, engine, word) in [
+        ("probed_outer", "inproc", "outer"),
+        ("probed_inner", "inproc", "inner"),
+        ("shop:sold", "kernel", "marked"),
+    ] {
+        let probe = probe(&found, name);
+        assert_eq!(
+            (&probe["hits"], &probe["engine"]),
+            (&counted(&line, word).into(), &engine.into()),
+            "{line}"
+        );
+    }
+    drop(input);
+    assert!(target.wait().expect("its end").success());
+    let refused = kymo().run(["probe", "--engine", "inproc", "--ret", "main", "--", text(&program)]);
+    assert!(refused.stderr.contains("leave --engine out"), "{}", refused.stderr);
+}
+
 /// Checks that hundreds of functions at once are counted, each by itself.
 #[test]
 fn many_functions() {

@@ -13,6 +13,8 @@ use kymo_perf::bpf::uprobe::{Condition, Latencies, Options, Place, Returns, Upro
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
+use super::inproc;
+
 /// What was counted at a site until now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
@@ -54,6 +56,11 @@ pub(crate) trait Engine {
 
     /// Who called, the most frequent first; empty unless asked for.
     fn callers(&self) -> io::Result<Vec<Caller>>;
+
+    /// What is to be said at the end, if anything.
+    fn late_word(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What is to be measured at every site.
@@ -103,14 +110,82 @@ pub(crate) fn serve(
     target: &Target,
     words: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Service>> {
-    if choice == Choice::Inproc {
-        anyhow::bail!(
-            "this kymo cannot probe inside of programs yet: use --engine kernel, or leave --engine out"
-        );
+    let mut services: Vec<Service> = Vec::new();
+    let mut left: Vec<usize> = (0..sites.len()).collect();
+    if choice != Choice::Kernel {
+        match inside(sites, wish, target) {
+            Ok(entered) => {
+                let reasons = entered
+                    .refused
+                    .iter()
+                    .map(|(number, reason)| (reason.clone(), sites[*number].name.as_str()));
+                let verb = if choice == Choice::Auto {
+                    "not inside the program, but by the kernel"
+                } else {
+                    "not probed"
+                };
+                words.extend(reasons_of(verb, reasons));
+                left.retain(|number| !entered.served.contains(number));
+                if !entered.served.is_empty() {
+                    words.push(format!(
+                        "the program stood still for {:.2} ms",
+                        entered.stopped_ns as f64 / 1e6
+                    ));
+                    services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });
+                }
+            }
+            Err(reason) if choice == Choice::Inproc => {
+                anyhow::bail!(
+                    "the program cannot be probed from inside: {reason}; leave --engine out to let the kernel do it"
+                )
+            }
+            // What it never does needs no words; that the kernel serves is said.
+            Err(_) if inproc::objection(wish, target).is_some() => {}
+            Err(reason) => words.push(format!("not inside the program, but by the kernel: {reason}")),
+        }
     }
-    let all: Vec<usize> = (0..sites.len()).collect();
-    let engine = Kernel::attach(sites, wish, target, words)?;
-    Ok(vec![Service { sites: all, engine: Box::new(engine) }])
+    if choice == Choice::Inproc {
+        anyhow::ensure!(
+            !services.is_empty(),
+            "no probe can be inside the program; leave --engine out to let the kernel do it"
+        );
+    } else if !left.is_empty() {
+        let chosen: Vec<Site> = left.iter().map(|&number| sites[number].clone()).collect();
+        let conditions = left.iter().map(|&number| wish.conditions[number].clone()).collect();
+        let wish = Wish { conditions, ..wish.clone() };
+        let engine = Kernel::attach(&chosen, &wish, target, words)?;
+        services.push(Service { sites: left, engine: Box::new(engine) });
+    }
+    Ok(services)
+}
+
+/// As much as possible inside of the one program.
+fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
+    if let Some(objection) = inproc::objection(wish, target) {
+        return Err(objection.to_owned());
+    }
+    match target.pids[..] {
+        [pid] => inproc::enter(sites, pid),
+        _ => Err("it enters one process at a time".to_owned()),
+    }
+}
+
+/// A line for each reason, with the names that it is about.
+fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) -> Vec<String> {
+    const NAMED: usize = 5;
+    let mut known: Vec<(String, Vec<&str>)> = Vec::new();
+    for (reason, name) in reasons {
+        match known.iter_mut().find(|(same, _)| *same == reason) {
+            Some((_, names)) => names.push(name),
+            None => known.push((reason, vec![name])),
+        }
+    }
+    let line = |(reason, names): &(String, Vec<&str>)| {
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{verb}: {}{more}: {reason}", names[..names.len().min(NAMED)].join(", "))
+    };
+    known.iter().map(line).collect()
 }
 
 /// The kernel's uprobes.
@@ -166,28 +241,13 @@ impl Kernel {
             None => Whom::Processes(&target.pids),
         };
         let probes = Uprobes::attach(&places, &whom, &options)?;
-        words.extend(refusals(&probes, sites));
+        let refused = probes.refused().iter();
+        words.extend(reasons_of(
+            "not probed",
+            refused.map(|refused| (refused.reason(), sites[refused.place].name.as_str())),
+        ));
         Ok(Kernel { probes, _follower: follower })
     }
-}
-
-/// What the kernel does not probe, a line for each reason.
-fn refusals(probes: &Uprobes, sites: &[Site]) -> Vec<String> {
-    const NAMED: usize = 5;
-    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
-    for refused in probes.refused() {
-        let (reason, name) = (refused.reason(), sites[refused.place].name.as_str());
-        match reasons.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, names)) => names.push(name),
-            None => reasons.push((reason, vec![name])),
-        }
-    }
-    let line = |(reason, names): &(String, Vec<&str>)| {
-        let more = names.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("not probed: {}{more}: {reason}", names[..names.len().min(NAMED)].join(", "))
-    };
-    reasons.iter().map(line).collect()
 }
 
 impl Engine for Kernel {

@@ -6,6 +6,7 @@
 
 mod condition;
 pub(crate) mod engine;
+mod inproc;
 pub(crate) mod modules;
 mod places;
 mod run;

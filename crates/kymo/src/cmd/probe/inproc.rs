@@ -1,0 +1,151 @@
+//! The engine inside the program: kymo's agent patches the sites, so that a hit takes no trap.
+//!
+//! The agent counts in the program's own memory and tells on request. So what was counted since the last request is lost when the program
+//! ends: the command asks now and then ([`Inproc::read`] keeps the last answer), and says so at the end.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use kymo_core::probe::wire::{Wanted, What};
+use kymo_perf::inject::{self, Client, Talk};
+use kymo_profile::symbols::sites::{Site, SiteKind};
+
+use super::engine::{Caller, Engine, Reading, Target, Wish};
+
+/// What the engine cannot do for all sites at once, in words; `None`: it may be tried.
+pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
+    match () {
+        () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
+        () if target.command => Some("it enters programs that run already (-p)"),
+        () if target.children => Some("what a program starts has no agent"),
+        () if wish.callers => Some("it does not tell callers apart"),
+        () if wish.every > 1 => Some("it looks at every hit"),
+        () if wish.timed => Some("it counts only, so far"),
+        () if wish.conditions.iter().any(|(entry, end)| !entry.is_empty() || !end.is_empty()) => {
+            Some("it takes every hit")
+        }
+        () => None,
+    }
+}
+
+/// The sites that it serves in one process, and the rest with the reasons.
+pub(super) struct Entered {
+    pub(super) engine: Inproc,
+    /// Numbers of the sites that are armed.
+    pub(super) served: Vec<usize>,
+    pub(super) refused: Vec<(usize, String)>,
+    /// How long the program's threads stood still.
+    pub(super) stopped_ns: u64,
+}
+
+/// Enters a process and arms all sites that can be.
+pub(super) fn enter(sites: &[Site], pid: i32) -> Result<Entered, String> {
+    let library = inject::library().map_err(|refusal| refusal.to_string())?;
+    let mut refused = Vec::new();
+    let mut wanted: Vec<(usize, Wanted)> = Vec::new();
+    for (number, site) in sites.iter().enumerate() {
+        if site.kind != SiteKind::Function {
+            refused.push((number, "it is not a function's entry".to_owned()));
+            continue;
+        }
+        let functions = site.module.functions();
+        let next = functions.partition_point(|function| function.offset <= site.offset);
+        let room = functions.get(next).map_or(0, |next| next.offset - site.offset);
+        let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
+        wanted.push((
+            number,
+            Wanted {
+                id: number as u32,
+                offset: site.offset,
+                size_bytes: bytes(site.length_bytes),
+                room_bytes: bytes(room),
+                semaphore: 0,
+                what: What::Count,
+            },
+        ));
+    }
+    if wanted.is_empty() {
+        return Err("none of the probes is at a function's entry".to_owned());
+    }
+    let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
+    let outcome = arm(&client, sites, &wanted).map_err(|broken| broken.to_string())?;
+    refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
+    // Told by the agent: only numbers that were given to it are believed.
+    refused.retain(|(number, _)| *number < sites.len());
+    let out = |number: usize| refused.iter().any(|(refused, _)| *refused == number);
+    let served: Vec<usize> =
+        wanted.iter().map(|(number, _)| *number).filter(|&number| !out(number)).collect();
+    let known = vec![Reading::default(); served.len()];
+    let engine = Inproc {
+        client: Some(client),
+        served: served.clone(),
+        known: RefCell::new(known),
+        ended: Cell::new(false),
+    };
+    Ok(Entered { engine, served, refused, stopped_ns: outcome.stopped_ns })
+}
+
+fn arm(client: &Client, sites: &[Site], wanted: &[(usize, Wanted)]) -> Result<inject::Outcome, Talk> {
+    let mut rest = wanted;
+    while let Some((first, _)) = rest.first() {
+        let module = sites[*first].module.path();
+        let end = rest.iter().position(|(number, _)| sites[*number].module.path() != module);
+        let (same, others) = rest.split_at(end.unwrap_or(rest.len()));
+        let same: Vec<Wanted> = same.iter().map(|(_, wanted)| *wanted).collect();
+        client.add(module.as_os_str().as_bytes(), &same)?;
+        rest = others;
+    }
+    client.commit()
+}
+
+/// The agent in one process.
+pub(super) struct Inproc {
+    /// Until it has left.
+    client: Option<Client>,
+    served: Vec<usize>,
+    known: RefCell<Vec<Reading>>,
+    ended: Cell<bool>,
+}
+
+impl Engine for Inproc {
+    fn name(&self) -> &'static str {
+        "inproc"
+    }
+
+    fn read(&self) -> Vec<Reading> {
+        let mut known = self.known.borrow_mut();
+        let client = self.client.as_ref().filter(|_| !self.ended.get());
+        match client.map(Client::counts) {
+            Some(Ok(counts)) => {
+                for count in counts {
+                    let place = self.served.iter().position(|&number| number == count.id as usize);
+                    if let Some(place) = place {
+                        known[place].hits = count.hits;
+                    }
+                }
+            }
+            Some(Err(_)) => self.ended.set(true),
+            None => {}
+        }
+        known.clone()
+    }
+
+    fn callers(&self) -> io::Result<Vec<Caller>> {
+        Ok(Vec::new())
+    }
+
+    fn late_word(&self) -> Option<String> {
+        let words = "the program has ended with what was counted in it since it was asked last: hits of its last tenth of a second may be missing";
+        self.ended.get().then(|| words.to_owned())
+    }
+}
+
+impl Drop for Inproc {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            // A program that is gone has no probes either.
+            _ = client.leave();
+        }
+    }
+}
