@@ -17,13 +17,12 @@ impl<C> Clone for Member<C> {
 }
 
 /// What entry handlers said, all together.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Entered {
     /// Somebody wants the return.
     pub(super) awaits: bool,
     /// All said that the site may go, and there was one.
     pub(super) removes: bool,
-    pub(super) cookies: Cookies,
 }
 
 /// The consumers of a probe, oldest first.
@@ -56,23 +55,26 @@ impl<C: Consumer> Members<C> {
         &self.list
     }
 
+    /// Calls the entry handlers. `keep` gets the cookies of those that want pairs, and says whether there was room.
     #[inline]
-    pub(super) fn enter(&self, context: &mut C::Context) -> Entered {
-        let mut entered = Entered { removes: true, ..Entered::default() };
+    pub(super) fn enter(
+        &self,
+        context: &mut C::Context,
+        mut keep: impl FnMut(ConsumerId, u64) -> bool,
+    ) -> Entered {
+        let mut entered = Entered { awaits: false, removes: !self.list.is_empty() };
         for member in self.list() {
             if member.wants == Wants::Return {
-                entered.awaits = true;
-                entered.removes = false;
+                entered = Entered { awaits: true, removes: false };
                 continue;
             }
             let mut cookie = 0;
             let verdict = member.consumer.entry(context, &mut cookie);
             entered.removes &= verdict == Verdict::Remove;
             if member.wants == Wants::Both && verdict == Verdict::Keep {
-                entered.awaits |= entered.cookies.put(member.id, cookie);
+                entered.awaits |= keep(member.id, cookie);
             }
         }
-        entered.removes &= !self.list.is_empty();
         entered
     }
 

@@ -25,6 +25,15 @@ pub enum Untraced {
     Unknown,
 }
 
+/// What was awaited.
+#[derive(Debug)]
+pub(super) struct Popped {
+    pub(super) key: Key,
+    pub(super) return_address: u64,
+    pub(super) chained: bool,
+    pub(super) cookies: Cookies,
+}
+
 /// The awaited returns of a thread, oldest first. 8 KiB, allocates nothing.
 ///
 /// The thread's own: a signal handler that interrupts a call of one of its methods must not call another one.
@@ -71,7 +80,8 @@ impl Returns {
     }
 
     /// Awaits the return of a call. Calls that were left by longjmp or an exception are forgotten first.
-    pub(super) fn push(&mut self, key: Key, frame: Frame, cookies: Cookies) -> Result<Hijack, Untraced> {
+    #[inline]
+    pub(super) fn push(&mut self, key: Key, frame: Frame, cookies: &Cookies) -> Result<Hijack, Untraced> {
         let hijacked = frame.return_address == self.trampoline;
         if self.len > 0 {
             self.forget_dead(&frame, hijacked);
@@ -82,36 +92,53 @@ impl Returns {
             (false, frame.return_address)
         };
         let place = self.of.get_mut(self.len).ok_or(Untraced::TooDeep)?;
-        *place = Instance { key, slot: frame.slot, return_address, stack: frame.stack, chained, cookies };
+        (place.key, place.slot, place.return_address) = (key, frame.slot, return_address);
+        (place.stack, place.chained) = (frame.stack, chained);
+        place.cookies.copy(cookies);
         self.len += 1;
         Ok(if chained { Hijack::Chained } else { Hijack::Write })
     }
 
     /// Takes the newest awaited return out whose slot is `slot`, and forgets the calls that it went past. The one with
     /// `is_chained() == false` is the last of the slot.
-    pub(super) fn pop(&mut self, slot: u64) -> Option<Instance> {
+    #[inline]
+    pub(super) fn pop(&mut self, slot: u64) -> Option<Popped> {
         let at = self.instances().iter().rposition(|instance| instance.slot == slot)?;
-        let popped = self.of[at];
+        let instance = &self.of[at];
+        let mut popped = Popped {
+            key: instance.key,
+            return_address: instance.return_address,
+            chained: instance.chained,
+            cookies: Cookies::default(),
+        };
+        popped.cookies.copy(&instance.cookies);
         if at + 1 == self.len {
             self.len = at;
-            return Some(popped);
+        } else {
+            self.close_up(at);
         }
-        // What is above and on the same stack, below the slot, was left without a return. On other stacks it goes on.
+        Some(popped)
+    }
+
+    /// Takes one out of the middle. What is above it and on the same stack, below its slot, was left without a return. On other stacks it
+    /// goes on.
+    #[cold]
+    fn close_up(&mut self, at: usize) {
+        let (slot, stack) = (self.of[at].slot, self.of[at].stack);
         let mut kept = at;
         for above in at + 1..self.len {
             let instance = self.of[above];
-            let same = popped.stack.is_some() && instance.stack == popped.stack;
-            if !(same && instance.slot < slot) {
+            if !(stack.is_some() && instance.stack == stack && instance.slot < slot) {
                 self.of[kept] = instance;
                 kept += 1;
             }
         }
         self.len = kept;
-        Some(popped)
     }
 
     /// A call at `frame` shows that these are gone: on the same stack, those whose slot lies deeper than the call's, or is the call's
     /// but holds somebody else's return address; on any stack the latter.
+    #[inline]
     fn forget_dead(&mut self, frame: &Frame, hijacked: bool) {
         let is_dead = |instance: &Instance| {
             (instance.slot == frame.slot && !hijacked)
@@ -119,9 +146,13 @@ impl Returns {
         };
         // The usual case: the caller is the newest, alive and of the same stack; then all older ones of this stack are alive, too.
         let newest = &self.of[self.len - 1];
-        if frame.stack.is_some() && newest.stack == frame.stack && newest.slot > frame.slot {
-            return;
+        if !(frame.stack.is_some() && newest.stack == frame.stack && newest.slot > frame.slot) {
+            self.forget_all_dead(is_dead);
         }
+    }
+
+    #[cold]
+    fn forget_all_dead(&mut self, is_dead: impl Fn(&Instance) -> bool) {
         let mut kept = 0;
         for at in 0..self.len {
             if !is_dead(&self.of[at]) {

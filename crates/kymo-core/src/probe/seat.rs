@@ -4,12 +4,12 @@
 //! The cells are read in a section of the registry's own domain: a seat is made by its registry.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
-use super::instance::{Cookies, Frame};
+use super::instance::{ConsumerId, Cookies, Frame};
 use super::key::Key;
 use super::members::Entered;
 use super::place::Probe;
 use super::registry::Registry;
-use super::returns::{Hijack, Returns, Untraced};
+use super::returns::{Hijack, Popped, Returns, Untraced};
 use super::sites::Sites;
 use super::sync::Ordering;
 use crate::epoch::{self, Fence, Reader};
@@ -79,30 +79,43 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
     }
 
     #[inline]
-    fn run(&self, key: Key, context: &mut C::Context) -> Option<Entered> {
+    fn run(
+        &self,
+        key: Key,
+        context: &mut C::Context,
+        keep: impl FnMut(ConsumerId, u64) -> bool,
+    ) -> Option<Entered> {
         let probe = self.find(key)?;
         // SAFETY: a section of the registry's domain.
-        let entered = unsafe { probe.members(&self.section) }?.enter(context);
-        if entered.removes && probe.ask_removal() {
+        let entered = unsafe { probe.members(&self.section) }?.enter(context, keep);
+        if entered.removes {
+            self.ask_removal(probe);
+        }
+        Some(entered)
+    }
+
+    #[cold]
+    fn ask_removal(&self, probe: &Probe<C>) {
+        if probe.ask_removal() {
             // Relaxed: pairs with nothing: `settle` takes the lock, and comes again.
             self.registry.removals.store(true, Ordering::Relaxed);
         }
-        Some(entered)
     }
 
     /// A hit without a return: calls all entry handlers. Whether there was a probe.
     #[inline]
     pub fn hit(&self, key: Key, context: &mut C::Context) -> bool {
-        self.run(key, context).is_some()
+        self.run(key, context, |_, _| false).is_some()
     }
 
     /// A hit at the first instruction of a function: calls all entry handlers, and awaits the return if somebody wants it.
     #[inline]
     pub fn call(&self, key: Key, context: &mut C::Context, frame: Frame, returns: &mut Returns) -> Call {
-        match self.run(key, context) {
+        let mut cookies = Cookies::default();
+        match self.run(key, context, |id, cookie| cookies.put(id, cookie)) {
             None => Call::NoProbe,
             Some(entered) if !entered.awaits => Call::Plain,
-            Some(entered) => match returns.push(key, frame, entered.cookies) {
+            Some(_) => match returns.push(key, frame, &cookies) {
                 Ok(hijack) => Call::Awaited(hijack),
                 Err(reason) => Call::Untraced(reason),
             },
@@ -116,10 +129,10 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
     pub fn returned(&self, slot: u64, context: &mut C::Context, returns: &mut Returns) -> Option<u64> {
         loop {
             // Out before its handlers run: one that walks the stack finds the original addresses of what is left.
-            let instance = returns.pop(slot)?;
-            self.leave(instance.key, context, &instance.cookies);
-            if !instance.chained {
-                return Some(instance.return_address);
+            let Popped { key, return_address, chained, cookies } = returns.pop(slot)?;
+            self.leave(key, context, &cookies);
+            if !chained {
+                return Some(return_address);
             }
         }
     }

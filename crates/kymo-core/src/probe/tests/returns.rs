@@ -14,7 +14,7 @@ fn frame(slot: u64, return_address: u64, stack: Option<StackId>) -> Frame {
 }
 
 fn push(returns: &mut Returns, name: u64, slot: u64, stack: Option<StackId>) -> Result<Hijack, Untraced> {
-    returns.push(key(name), frame(slot, name, stack), Cookies::default())
+    returns.push(key(name), frame(slot, name, stack), &Cookies::default())
 }
 
 fn names(returns: &Returns) -> Vec<u64> {
@@ -33,7 +33,7 @@ fn longjmp_over_several_frames() {
     assert_eq!(names(&returns), [1, 2, 5]);
     // From 5 back into 1, which returns.
     let popped = returns.pop(0x900).unwrap();
-    assert_eq!((popped.return_address(), popped.is_chained()), (1, false));
+    assert_eq!((popped.return_address, popped.chained), (1, false));
     assert!(returns.is_empty());
 }
 
@@ -47,7 +47,7 @@ fn deeper_than_the_limit() {
     assert_eq!(push(&mut returns, 99, 0x100, MAIN), Err(Untraced::TooDeep));
     assert_eq!(returns.len(), DEPTH);
     let newest = 0x10_000 - (DEPTH as u64 - 1) * 16;
-    assert_eq!(returns.pop(newest).unwrap().return_address(), DEPTH as u64 - 1);
+    assert_eq!(returns.pop(newest).unwrap().return_address, DEPTH as u64 - 1);
     assert_eq!(push(&mut returns, 99, 0x100, MAIN), Ok(Hijack::Write));
 }
 
@@ -67,11 +67,11 @@ fn chained() {
     let mut returns = Returns::new(TRAMPOLINE);
     push(&mut returns, 1, 0x700, MAIN).unwrap();
     for name in 2..4 {
-        let again = returns.push(key(name), frame(0x700, TRAMPOLINE, MAIN), Cookies::default());
+        let again = returns.push(key(name), frame(0x700, TRAMPOLINE, MAIN), &Cookies::default());
         assert_eq!(again, Ok(Hijack::Chained));
     }
     let popped: Vec<_> = std::iter::from_fn(|| returns.pop(0x700))
-        .map(|instance| (instance.key().offset, instance.return_address(), instance.is_chained()))
+        .map(|instance| (instance.key.offset, instance.return_address, instance.chained))
         .collect();
     assert_eq!(popped, [(3, 1, true), (2, 1, true), (1, 1, false)]);
 }
@@ -81,10 +81,10 @@ fn chained() {
 #[test]
 fn trampoline_of_nobody() {
     let mut returns = Returns::new(TRAMPOLINE);
-    let copied = returns.push(key(1), frame(0x700, TRAMPOLINE, MAIN), Cookies::default());
+    let copied = returns.push(key(1), frame(0x700, TRAMPOLINE, MAIN), &Cookies::default());
     assert_eq!(copied, Err(Untraced::Unknown));
     push(&mut returns, 1, 0x900, MAIN).unwrap();
-    let copied = returns.push(key(1), frame(0x700, TRAMPOLINE, MAIN), Cookies::default());
+    let copied = returns.push(key(1), frame(0x700, TRAMPOLINE, MAIN), &Cookies::default());
     assert_eq!(copied, Err(Untraced::Unknown));
     assert_eq!(names(&returns), [1]);
     assert!(returns.pop(0x700).is_none());
@@ -101,7 +101,7 @@ fn signal_stack() {
     push(&mut returns, 4, 0xe000, SIGNAL).unwrap();
     push(&mut returns, 5, 0xf000, SIGNAL).unwrap();
     assert_eq!(names(&returns), [1, 2, 5]);
-    assert_eq!(returns.pop(0x800).unwrap().return_address(), 2);
+    assert_eq!(returns.pop(0x800).unwrap().return_address, 2);
     assert_eq!(names(&returns), [1, 5], "the handler's call is not below the slot, but elsewhere");
 }
 
@@ -114,7 +114,7 @@ fn coroutines() {
     }
     for (slot, caller) in [(0x1800, 3), (0x3900, 4), (0x1900, 1), (0x2800, 5), (0x2900, 2)] {
         assert_eq!(returns.original(slot), Some(caller));
-        assert_eq!(returns.pop(slot).unwrap().return_address(), caller);
+        assert_eq!(returns.pop(slot).unwrap().return_address, caller);
     }
     assert!(returns.is_empty());
 }
@@ -136,8 +136,8 @@ fn fork_copies() {
     push(&mut parent, 1, 0x900, MAIN).unwrap();
     push(&mut parent, 2, 0x800, MAIN).unwrap();
     let mut child = parent.clone();
-    assert_eq!(child.pop(0x800).unwrap().return_address(), 2);
-    assert_eq!(child.pop(0x900).unwrap().return_address(), 1);
+    assert_eq!(child.pop(0x800).unwrap().return_address, 2);
+    assert_eq!(child.pop(0x900).unwrap().return_address, 1);
     assert_eq!(names(&parent), [1, 2]);
 }
 
