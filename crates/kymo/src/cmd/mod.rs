@@ -7,6 +7,7 @@ pub(crate) mod generate;
 pub(crate) mod header;
 pub(crate) mod list;
 pub(crate) mod loss;
+pub(crate) mod mem_events;
 pub(crate) mod probe;
 pub(crate) mod record;
 pub(crate) mod report;

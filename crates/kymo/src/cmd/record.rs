@@ -23,6 +23,7 @@ use kymo_record::{
     Overload, Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
 };
 
+use super::mem_events::{self, Whom};
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
 
@@ -38,7 +39,7 @@ const DEFAULT_FREQUENCY: u64 = 999;
     after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a -- sleep 10         the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
 )]
 pub(crate) struct RecordArgs {
-    /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
+    /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, mem:VARIABLE:w (any place of kymo watch), {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
     #[arg(short, long = "event", value_name = "EVENT")]
     events: Vec<String>,
     /// Sample so many times per second, or `max` [default: 999]
@@ -307,8 +308,14 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if args.delay == Some(-1) && channel.is_none() {
         words.say("-D -1 without --control: nothing will be sampled, because nothing can enable the events");
     }
-    let events = match select(&args.events, &words) {
-        Ok(events) => events,
+    let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
+    let named = mem_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
+    let selected = select(named.as_ref().map_or(&args.events, |named| &named.texts), &words);
+    let events = match selected {
+        Ok(mut events) => {
+            named.iter().for_each(|named| named.rename(events.iter_mut()));
+            events
+        }
         Err(error) => {
             eprintln!("kymo record: {error}");
             return Ok(ExitCode::from(exit::USAGE));

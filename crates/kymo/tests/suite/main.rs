@@ -33,6 +33,7 @@ mod fixtures;
 mod interop;
 mod losses;
 mod machine;
+mod mem_events;
 mod overload;
 mod probe;
 mod programs;

@@ -33,6 +33,7 @@ use kymo_perf::count::aggregate::By;
 use kymo_perf::workload::{Exit, die_by};
 use kymo_record::ControlSpec;
 
+use crate::cmd::mem_events::{self, Whom};
 use crate::exit;
 
 /// The command to count could not be started, as perf tells it.
@@ -252,8 +253,17 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
+    let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
+    let named = mem_events::find(&args.events, &whom, &say)?;
+    let args = match &named {
+        Some(named) => StatArgs { events: named.texts.clone(), ..args },
+        None => args,
+    };
     let events = match events::select(&args) {
-        Ok(events) => events,
+        Ok(mut events) => {
+            named.iter().for_each(|named| named.rename(events.iter_mut().map(|event| &mut event.selected)));
+            events
+        }
         Err(error) => {
             say(&error);
             return Ok(ExitCode::from(exit::USAGE));

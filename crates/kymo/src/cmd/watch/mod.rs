@@ -21,6 +21,8 @@ mod run;
 mod table;
 mod target;
 
+pub(crate) use place::{find as find_places, find_in_command};
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! What is watched, in the words of who asked: found in the process, and how its bytes are shown.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +12,8 @@ use kymo_perf::proc::{self, Mappings};
 use kymo_perf::watch::{Memory, Range, Register};
 use kymo_profile::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
 use kymo_profile::symbols::SymbolOptions;
+
+use super::target;
 
 /// A place that was asked for.
 #[derive(Clone, Debug)]
@@ -115,11 +118,11 @@ impl fmt::Display for Place {
 }
 
 /// Finds what was asked for in a process, as it is now. What the user should know about a place goes to `warn`.
-pub(super) fn resolve(
+pub(crate) fn find(
     pid: i32,
     requests: &[Request],
     warn: &mut dyn FnMut(&str),
-) -> Result<Vec<Place>, ResolveError> {
+) -> Result<Vec<place::Watch>, ResolveError> {
     let memory = Memory::open(pid);
     let read = |address: u64, bytes: &mut [u8]| match &memory {
         Ok(memory) => memory.read(address, bytes),
@@ -131,6 +134,34 @@ pub(super) fn resolve(
     for request in requests {
         let found = place::resolve(request, &target)?;
         found.warnings.iter().for_each(|warning| warn(warning));
+        places.push(found);
+    }
+    Ok(places)
+}
+
+/// Finds it in a command, as it is when it begins: it is executed for that, and ended before it does anything.
+pub(crate) fn find_in_command(
+    words: &[OsString],
+    requests: &[Request],
+    warn: &mut dyn FnMut(&str),
+) -> anyhow::Result<Vec<place::Watch>> {
+    let held = target::command(words)?.map_err(|refused| {
+        let advice = crate::cmd::record::advice(&refused.source);
+        anyhow::anyhow!("failed to execute {}: {}{advice}", refused.command, refused.source)
+    })?;
+    let found = find(held.pids()[0], requests, warn);
+    held.abort();
+    Ok(found?)
+}
+
+/// As [`find`], for watching.
+pub(super) fn resolve(
+    pid: i32,
+    requests: &[Request],
+    warn: &mut dyn FnMut(&str),
+) -> Result<Vec<Place>, ResolveError> {
+    let mut places = Vec::new();
+    for found in find(pid, requests, warn)? {
         let kind = match found.access {
             Access::Write => Kind::WRITE,
             Access::ReadWrite => Kind::READ_WRITE,
