@@ -19,7 +19,10 @@ fn main() {
 
 #[cfg(target_arch = "x86_64")]
 mod cost {
-    use kymo_agent::patch::{Consumers, Function, OwnMemory, Surroundings, attach, detach, plan};
+    use kymo_agent::patch::{
+        Clock, Consumers, Function, OwnMemory, Rings, Surroundings, attach, detach, plan,
+    };
+    use kymo_core::ring::Reader;
     use std::arch::global_asm;
     use std::sync::Barrier;
     use std::time::Instant;
@@ -93,10 +96,14 @@ mod cost {
         let memory = OwnMemory::open().expect("/proc");
         let functions: [(&str, unsafe extern "C" fn(), u64); 3] =
             [("nop", kymo_bench_nop, 2), ("push", kymo_bench_push, 6), ("ret", kymo_bench_ret, 1)];
+        // A ring that fills takes nothing more: what is measured is the record, so one that holds a round's.
+        let rings = Rings::create(256 << 20, Clock::measured()).expect("rings");
         let engines = [
             ("count", Consumers::Count),
             ("count-return", Consumers::CountReturns),
             ("latency", Consumers::Latency),
+            ("record", Consumers::Record(rings.record(1))),
+            ("record-args", Consumers::Record(rings.record(1).with_arguments())),
         ];
         for (engine, consumers) in engines {
             for (name, function, bytes) in functions {
@@ -112,6 +119,10 @@ mod cost {
                     let expected = CALLS * threads as u64;
                     assert_eq!(probes[0].hits(), expected);
                     assert!(probes[0].returns().is_none_or(|returns| returns == expected));
+                    assert_eq!(probes[0].lost().unwrap_or(0), 0);
+                    for cpu in 0..rings.cpus() {
+                        Reader::new(rings.area(cpu)).skip();
+                    }
                     detach(&probes).expect("detached");
                 }
                 let (bare, probed) = (median(bare), median(probed));

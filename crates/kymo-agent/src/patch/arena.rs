@@ -108,6 +108,7 @@ impl Chunk {
     /// Writes what all stubs in it share.
     fn furnish(&mut self, memory: &OwnMemory) -> io::Result<()> {
         let (enter, leave) = (shadow::enter as *const () as u64, shadow::leave as *const () as u64);
+        let adopt = shadow::adopt as *const () as u64;
         let mut put = |function| {
             let code = callout::generate(function).map_err(io::Error::other)?;
             let at = self.used;
@@ -115,7 +116,7 @@ impl Chunk {
             self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
             Ok::<u64, io::Error>(at)
         };
-        self.calls = Calls { enter: put(enter)?, leave: put(leave)? };
+        self.calls = Calls { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)? };
         Ok(())
     }
 }

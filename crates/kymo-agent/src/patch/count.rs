@@ -28,6 +28,7 @@ pub(super) struct Counter {
     start: CodeLabel,
     after: CodeLabel,
     abort: CodeLabel,
+    used: bool,
 }
 
 impl Counter {
@@ -37,7 +38,14 @@ impl Counter {
         a.set_label(&mut descriptor)?;
         a.db(&[0; DESCRIPTOR_BYTES])?;
         let mut label = || a.create_label();
-        Ok(Counter { descriptor, again: label(), start: label(), after: label(), abort: label() })
+        Ok(Counter {
+            descriptor,
+            again: label(),
+            start: label(),
+            after: label(),
+            abort: label(),
+            used: false,
+        })
     }
 
     /// Raises a slot. Uses rax and rcx.
@@ -62,14 +70,25 @@ impl Counter {
         self.end(a, qword_ptr(rcx + rdx * 8 + i64::from(slot) * 8))
     }
 
-    /// Leaves the begin of this CPU's counters in rcx.
+    /// Leaves the begin of this CPU's counters in rcx, the CPU in rax.
     fn begin(&mut self, a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
+        self.begin_at(a, ground, ground.table)
+    }
+
+    /// Begins a sequence; leaves this CPU's word of `table` in rcx, the CPU in rax.
+    pub(super) fn begin_at(
+        &mut self,
+        a: &mut CodeAssembler,
+        ground: &Ground,
+        table: u64,
+    ) -> Result<(), IcedError> {
+        self.used = true;
         a.set_label(&mut self.again)?;
         a.lea(rax, ptr(self.descriptor))?;
         a.mov(qword_ptr(i64::from(ground.rseq + SEQUENCE)).fs(), rax)?;
         a.set_label(&mut self.start)?;
         a.mov(eax, dword_ptr(i64::from(ground.rseq + CPU_ID_START)).fs())?;
-        a.mov(rcx, ground.table)?;
+        a.mov(rcx, table)?;
         a.mov(rcx, qword_ptr(rcx + rax * 8))
     }
 
@@ -77,12 +96,20 @@ impl Counter {
         a.mov(rax, word)?;
         a.lea(rax, rax + 1)?;
         a.mov(word, rax)?;
+        self.finish(a)
+    }
+
+    /// Ends a sequence: the instruction before was its last.
+    pub(super) fn finish(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         a.set_label(&mut self.after)?;
         a.zero_bytes()
     }
 
     /// Where the kernel sends a thread that lost its CPU inside: somewhere behind all other code.
     pub(super) fn abort(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        if !self.used {
+            return Ok(());
+        }
         a.db(&SIGNATURE)?;
         a.set_label(&mut self.abort)?;
         a.jmp(self.again)
@@ -90,6 +117,9 @@ impl Counter {
 
     /// The descriptor's bytes.
     pub(super) fn descriptor(&self, done: &CodeAssemblerResult) -> Result<[u8; DESCRIPTOR_BYTES], IcedError> {
+        if !self.used {
+            return Ok([0; DESCRIPTOR_BYTES]);
+        }
         let (start, after) = (done.label_ip(&self.start)?, done.label_ip(&self.after)?);
         // Version and flags are 0.
         let mut bytes = [0; DESCRIPTOR_BYTES];

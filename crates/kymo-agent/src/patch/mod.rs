@@ -45,7 +45,9 @@ mod moved;
 mod os;
 mod patcher;
 mod publish;
+mod record;
 mod refusal;
+mod rings;
 mod shadow;
 mod site;
 mod slots;
@@ -59,7 +61,9 @@ pub use flow::jump_targets;
 pub use histogram::Histogram;
 pub use memory::{Memory, OwnMemory};
 pub use patcher::{Probe, attach, detach, returns_missed};
+pub use record::{Condition, Record, Relation};
 pub use refusal::Refusal;
+pub use rings::{ARGUMENT_REGISTERS, Clock, Rings, SAMPLE_TYPE, SAMPLE_TYPE_ARGUMENTS};
 pub use shadow::DEPTH;
 pub use site::{Function, Site, Surroundings, plan, returns_oddly};
 
@@ -74,4 +78,6 @@ pub enum Consumers {
     /// It is counted, and the time from there to the function's return becomes part of a [`Histogram`]. Not for functions that [`returns_oddly`]
     /// names.
     Latency,
+    /// It is counted, and written as an event into [`Rings`].
+    Record(Record),
 }

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
@@ -142,4 +143,44 @@ pub(super) fn ticks_and_time() -> (u64, Duration) {
     let (_, ticks, time) =
         [read(), read(), read()].into_iter().min_by_key(|reading| reading.0).expect("three readings");
     (ticks, time)
+}
+
+/// Maps one ring of a file: its page, then its data twice, one behind the other. It stays for good.
+pub(super) fn ring(file: &std::fs::File, offset: u64, page: u64, data: u64) -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+    let (no_access, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let base = unsafe { libc::mmap(ptr::null_mut(), (page + 2 * data) as usize, no_access, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    for (at, bytes, offset) in [(0, page + data, offset), (page + data, data, offset + page)] {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let place = base.wrapping_byte_add(at as usize);
+        let (bytes, flags) = (bytes as usize, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE);
+        // SAFETY: inside the mapping above, which nobody knows yet.
+        let part = unsafe { libc::mmap(place, bytes, access, flags, file.as_raw_fd(), offset as i64) };
+        if part == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(base as u64)
+}
+
+/// A word of a mapping of this module that stays.
+pub(super) fn word(address: u64) -> &'static AtomicU64 {
+    // SAFETY: the callers' addresses are of aligned words in rings and tables that are mapped for good.
+    unsafe { &*(address as *const AtomicU64) }
+}
+
+/// Words of a mapping of this module that stays.
+pub(super) fn words(address: u64, count: usize) -> &'static [AtomicU64] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts(address as *const AtomicU64, count) }
+}
+
+/// Writes such a word before anybody reads it.
+pub(super) fn put_word(address: u64, value: u64) {
+    // Relaxed: published by what makes stubs or tells other processes.
+    word(address).store(value, Ordering::Relaxed);
 }

@@ -4,6 +4,7 @@ use super::error::PatchError;
 use super::histogram::{self, BUCKETS, Histogram};
 use super::memory::{Memory, OwnMemory};
 use super::publish::{self, Change};
+use super::record::RecordSlots;
 use super::refusal::Refusal;
 use super::site::{JUMP_BYTES, Site};
 use super::slots::{Slots, slots};
@@ -63,6 +64,14 @@ impl Probe {
     pub fn latency(&self) -> Option<Histogram> {
         let Back::Timed(slot) = self.recipe.back else { return None };
         Some(Histogram::read(self.slots, slot, &self.before[1..]))
+    }
+}
+
+impl Probe {
+    /// How many events did not fit into their CPU's ring, if the probe records.
+    pub fn lost(&self) -> Option<u64> {
+        let (_, slots) = self.recipe.record?;
+        Some(self.slots.read(slots.lost).wrapping_sub(self.before[1]))
     }
 }
 
@@ -161,7 +170,8 @@ impl Patcher {
             }
             changes.push(Change { site, enter: built.enter });
             let recipe = built.recipe;
-            let slots_of = std::iter::once(recipe.hits).chain(recipe.back.slots());
+            let lost = recipe.record.map(|(_, record)| record.lost);
+            let slots_of = std::iter::once(recipe.hits).chain(recipe.back.slots()).chain(lost);
             let before = slots_of.map(|slot| slots.read(slot)).collect();
             probes.push(Probe { site: site.clone(), enter: built.enter, slots, recipe, before });
         }
@@ -256,12 +266,21 @@ impl Patcher {
             Consumers::Count => Back::Ignored,
             Consumers::CountReturns => Back::Counted(take(1)?),
             Consumers::Latency => Back::Timed(take(BUCKETS)?),
+            Consumers::Record(_) => Back::Ignored,
         };
-        let recipe = Recipe { hits: take(1)?, back };
+        let record = match consumers {
+            Consumers::Record(record) => Some((record, RecordSlots { lost: take(1)?, met: take(1)? })),
+            _ => None,
+        };
+        if record.is_some() {
+            // Stubs find their thread's number there.
+            shadow::region().map_err(PatchError::system("map shadow stacks"))?;
+        }
+        let recipe = Recipe { hits: take(1)?, back, record };
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         // Once for its size: what is far away may be longer than what is near, so at a place that is as far as can be.
         let far = (at & !31).wrapping_sub(1 << 30);
-        let draft_ground = Ground { calls: Calls { enter: far, leave: far }, ..*ground };
+        let draft_ground = Ground { calls: Calls { enter: far, leave: far, adopt: far }, ..*ground };
         let draft = stub::generate(site, &recipe, &draft_ground, far).map_err(|_| unreachable())?;
         let room = draft.code.len() as u64 + 32;
         let place = self.arena.take(memory, at, room).map_err(|_| unreachable())?;

@@ -58,16 +58,19 @@ pub(super) const ENTRY_BYTES: i32 = 32;
 pub(super) const ORIGIN_AT: i32 = 8;
 pub(super) const TIME_AT: i32 = 16;
 pub(super) const ROOM_AT: i32 = 24;
+/// From a shadow stack's bottom to its thread's number, 0 in the one that all threads begin with.
+pub(super) const OWNER_AT: i32 = (DEPTH as i32 + 2) * ENTRY_BYTES + ORIGIN_AT;
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES as usize && (DEPTH + 2) * 32 + 32 <= STACK_BYTES);
 
 // A word for each thread at a fixed distance from its thread pointer, which stubs read without a call. It begins with the address of a
 // shadow stack without room.
 global_asm!(
     ".pushsection .data.kymo_shadow_none, \"aw\", @progbits",
-    ".p2align 5",
+    ".p2align 12",
     "kymo_shadow_none:",
     ".quad 0x8000000000000000, 0, 0, 0",
     ".quad 0x8000000000000000, 0, 0, 0",
+    ".zero 4032",
     ".popsection",
     ".pushsection .tdata.kymo_shadow_top, \"awT\", @progbits",
     ".p2align 3",
@@ -190,6 +193,9 @@ fn word_at(address: u64) -> Option<u64> {
 fn claim() -> Option<u64> {
     // Acquire: pairs with the Release in region().
     let base = BASE.load(Ordering::Acquire);
+    if base == 0 {
+        return None;
+    }
     let own = system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64;
     // Relaxed: a hint; owners are taken by exchange.
     let taken = TAKEN.load(Ordering::Relaxed);
@@ -237,6 +243,20 @@ fn clear(bottom: u64) {
 
 fn is_bottom(address: u64) -> bool {
     address.is_multiple_of(STACK_BYTES as u64)
+}
+
+/// Gives this thread a shadow stack, for the sake of its number in it; the number. Called by stubs that find none.
+pub(super) extern "C" fn adopt() -> u64 {
+    let top = top();
+    // SAFETY: this thread's word.
+    let at = unsafe { top.read_volatile() };
+    if entry(at).room.load(Ordering::Relaxed) == 0
+        && let Some(bottom) = claim()
+    {
+        // SAFETY: this thread's word.
+        unsafe { top.write_volatile(bottom) };
+    }
+    system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64
 }
 
 /// Pushes an entry for the call whose return slot is at `slot`; 0 if its return will not be looked at. Called by stubs when the top is not simply

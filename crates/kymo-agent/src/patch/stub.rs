@@ -25,6 +25,7 @@
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
 use super::count::{Counter, DESCRIPTOR_BYTES};
 use super::moved;
+use super::record::{Record, RecordSlots, Recorder};
 use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, ROOM_AT, TIME_AT};
 use super::site::Site;
 use iced_x86::code_asm::{
@@ -60,6 +61,7 @@ pub(super) struct Ground {
 pub(super) struct Calls {
     pub(super) enter: u64,
     pub(super) leave: u64,
+    pub(super) adopt: u64,
 }
 
 /// What a stub does beside what the function does.
@@ -68,6 +70,8 @@ pub(super) struct Recipe {
     /// The counter that a hit raises.
     pub(super) hits: u32,
     pub(super) back: Back,
+    /// What is written at a hit; then nothing happens at the return.
+    pub(super) record: Option<(Record, RecordSlots)>,
 }
 
 /// What happens when the function returns.
@@ -107,8 +111,16 @@ pub(super) struct Stub {
 /// # Errors
 /// Where the displaced instructions do not reach their data from there.
 pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -> Result<Stub, IcedError> {
-    let returns = recipe.back != Back::Ignored;
     let mut a = CodeAssembler::new(64)?;
+    if let Some((record, slots)) = recipe.record {
+        let mut recorder = Recorder::declare(&mut a)?;
+        recorder.write(&mut a, &record, (recipe.hits, slots), site.address, ground)?;
+        let counters = recorder.counters();
+        let enter = at + (counters.len() * DESCRIPTOR_BYTES) as u64;
+        let moved = moved::displaced(&mut a, site, enter)?;
+        return finish(a, counters, &moved, at);
+    }
+    let returns = recipe.back != Back::Ignored;
     let mut counters = vec![Counter::declare(&mut a)?];
     if returns {
         counters.push(Counter::declare(&mut a)?);
@@ -133,10 +145,19 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
         a.lea(rsp, rsp + FRAME)?;
         moved::displaced(&mut a, site, enter)?
     };
+    finish(a, counters, &moved, at)
+}
+
+/// Adds what all stubs end with, and makes bytes of it.
+fn finish(
+    mut a: CodeAssembler,
+    mut counters: Vec<Counter>,
+    moved: &[CodeLabel],
+    at: u64,
+) -> Result<Stub, IcedError> {
     for counter in &mut counters {
         counter.abort(&mut a)?;
     }
-
     let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let moved = moved.iter().map(|label| done.label_ip(label)).collect::<Result<_, _>>()?;
     let descriptors =
@@ -145,7 +166,7 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
     for (place, descriptor) in code.chunks_exact_mut(DESCRIPTOR_BYTES).zip(descriptors) {
         place.copy_from_slice(&descriptor);
     }
-    Ok(Stub { code, enter, moved })
+    Ok(Stub { code, enter: at + (counters.len() * DESCRIPTOR_BYTES) as u64, moved })
 }
 
 /// The registers as they were at the entry; `rsp` stays.

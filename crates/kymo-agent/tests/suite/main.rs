@@ -16,6 +16,8 @@ mod misuse;
 mod probes;
 mod process;
 #[cfg(target_arch = "x86_64")]
+mod records;
+#[cfg(target_arch = "x86_64")]
 mod returns;
 mod watch;
 mod watch_misuse;
