@@ -108,9 +108,15 @@ fn gdb_has_the_same_places() {
     // What the program cannot name itself.
     texts.retain(|text| !text.contains(".c:"));
     texts.extend(["calls::counter", "other::counter", "calls::local.value", "outer.hidden->inside[2]"]);
+    compare_with_gdb(TEST, "c", &running, &texts);
+}
+
+/// Asks gdb for the address and size of each expression.
+fn compare_with_gdb(test: &str, language: &str, running: &Running, texts: &[&str]) {
     let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-p", &running.pid().to_string()]);
-    for text in &texts {
+    // It takes the language of where the program waits, which is the C library.
+    gdb.args(["-nx", "-batch", "-p", &running.pid().to_string(), "-ex", &format!("set language {language}")]);
+    for text in texts {
         gdb.args([
             "-ex",
             &format!("printf \"%s %lx %lx\\n\", \"{text}\", (long)&({text}), (long)sizeof({text})"),
@@ -119,7 +125,7 @@ fn gdb_has_the_same_places() {
     let output = gdb.output().expect("gdb");
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut compared = 0;
-    for text in &texts {
+    for text in texts {
         let line = told.lines().find_map(|line| line.strip_prefix(&format!("{text} ")));
         let Some((address, size)) = line.and_then(|line| line.split_once(' ')) else { continue };
         let hex = |word: &str| u64::from_str_radix(word, 16).expect("a number");
@@ -128,9 +134,43 @@ fn gdb_has_the_same_places() {
         compared += 1;
     }
     if compared == 0 {
-        return skip(TEST, "gdb may not attach here");
+        return skip(test, "gdb may not attach here");
     }
     assert!(compared + 3 > texts.len(), "gdb told {compared} of {} places:\n{told}", texts.len());
+}
+
+/// Checks C++ against gdb: base classes, virtual ones, statics of classes, templates.
+#[test]
+fn gdb_has_the_same_places_of_cxx() {
+    const TEST: &str = "gdb_has_the_same_places_of_cxx";
+    if let Some(tool) = missing(&["gdb", "c++"]) {
+        return skip(TEST, format!("{tool} is not installed"));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("a.cc"), CXX).expect("the source");
+    run(dir.path(), "c++", &["a.cc", "-std=c++17", "-fno-access-control", "-g", "-o", "judged"]);
+    let running = Running::start(&dir.path().join("judged"));
+    let texts = [
+        "both",
+        "both.left",
+        "both.right",
+        "both.plain",
+        "both.id",
+        "derived->id",
+        "base->id",
+        "ns::Both::made",
+        "ns::Box<int>::last",
+        "ns::Box<double>::last",
+        "box.inner.deep",
+        "ns::inner::value",
+        "ns::pool.used",
+        "ns::Pool::limit",
+        "arr._M_elems[5]",
+        "vec._M_impl._M_start",
+        "referred",
+        "color",
+    ];
+    compare_with_gdb(TEST, "c++", &running, &texts);
 }
 
 /// Checks types, values, lengths, accesses and warnings of what was found.
@@ -284,3 +324,56 @@ fn debug_information_is_found_or_its_lack_is_told() {
     assert!(error.contains("no symbol or variable 'outer' in stripped"), "{error}");
     assert!(C.contains("struct outer"));
 }
+
+/// Checks variables of libraries: a library's own, one that the program took a copy of, and one that both have.
+#[test]
+fn variables_of_libraries_are_found_where_they_are_used() {
+    const TEST: &str = "variables_of_libraries_are_found_where_they_are_used";
+    if let Some(tool) = missing(&["cc"]) {
+        return skip(TEST, format!("{tool} is not installed"));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    std::fs::write(dir.join("lib.c"), LIBRARY).expect("the source");
+    std::fs::write(dir.join("user.c"), USER).expect("the source");
+    run(dir, "cc", &["-g", "-shared", "-fPIC", "lib.c", "-o", "libplaces.so"]);
+    for (name, flags) in [("copied", &["-no-pie"][..]), ("shared", &["-fPIE", "-pie"])] {
+        let mut arguments = vec!["-g", "user.c", "-o", name, "-L.", "-lplaces", "-Wl,-rpath,$ORIGIN"];
+        arguments.extend_from_slice(flags);
+        run(dir, "cc", &arguments);
+        let running = Running::start(&dir.join(name));
+        assert_eq!(running.places.len(), 5);
+        for (text, address, size) in &running.places {
+            let watch = running.resolve(text).unwrap_or_else(|error| panic!("{name} {text}: {error}"));
+            assert_eq!((watch.avma, watch.len_bytes), (*address, *size), "{name} {text}: {watch:?}");
+            assert!(watch.type_name.is_some(), "{name} {text}: {watch:?}");
+        }
+    }
+}
+
+const LIBRARY: &str = r#"
+struct pair { int first; long second; };
+struct pair exported = { 1, 2 };
+static struct pair kept = { 3, 4 };
+int both = 5;
+static int local = 6;
+struct pair *kept_place(void) { return &kept; }
+int *local_place(void) { return &local; }
+"#;
+
+const USER: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+struct pair { int first; long second; };
+extern struct pair exported;
+extern int both;
+struct pair *kept_place(void);
+int *local_place(void);
+#define AS(name, place, size) printf("%s %#lx %zu\n", name, (unsigned long)(place), size)
+int main(void) {
+    AS("exported", &exported, sizeof exported); AS("exported.second", &exported.second, sizeof exported.second);
+    AS("kept.second", &kept_place()->second, sizeof(long)); AS("local", local_place(), sizeof(int)); AS("both", &both, sizeof both);
+    printf("ready\n"); fflush(stdout);
+    char c; return (int)read(0, &c, 1);
+}
+"#;
