@@ -2,7 +2,6 @@
 use super::memory::{OwnMemory, mapped};
 use super::stub::Calls;
 use super::{callout, os, shadow, unwind};
-use std::collections::BTreeMap;
 use std::io;
 
 /// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
@@ -22,8 +21,6 @@ const DISTANCE: u64 = 64 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     chunks: Vec<Chunk>,
-    /// What was handed back, by size.
-    free: BTreeMap<u64, Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -47,11 +44,6 @@ impl Arena {
     /// [`io::ErrorKind::AddrNotAvailable`] where nothing is free near enough.
     pub(super) fn take(&mut self, memory: &OwnMemory, site: u64, bytes: u64) -> io::Result<u64> {
         let bytes = bytes.next_multiple_of(ALIGN);
-        if let Some(list) = self.free.get_mut(&bytes)
-            && let Some(at) = list.iter().position(|&at| near(at, site))
-        {
-            return Ok(list.swap_remove(at));
-        }
         let fits = |chunk: &&mut Chunk| near(chunk.base, site) && chunk.end - chunk.used >= bytes;
         let chunk = match self.chunks.iter_mut().rev().find(fits) {
             Some(chunk) => chunk,
@@ -68,9 +60,11 @@ impl Arena {
         Ok(at)
     }
 
-    /// Hands back memory that no stub was ever published in.
-    pub(super) fn give(&mut self, at: u64, bytes: u64) {
-        self.free.entry(bytes.next_multiple_of(ALIGN)).or_default().push(at);
+    /// Keeps the first `bytes` of what [`Arena::take`] gave last; the rest, in which nothing was ever published, is for others.
+    pub(super) fn keep(&mut self, at: u64, bytes: u64) {
+        if let Some(chunk) = self.chunk(at) {
+            self.chunks[chunk].used = at + bytes.next_multiple_of(ALIGN);
+        }
     }
 
     /// Puts a stub's bytes in their place.
@@ -174,7 +168,7 @@ mod tests {
         assert_eq!(place((code, code + 0x1000), code, CHUNK_BYTES), None);
     }
 
-    /// Checks that memory is handed out once, aligned, and again only after it was given back.
+    /// Checks that memory is handed out once, aligned, and again only what was not kept.
     #[test]
     fn memory_is_handed_out_once() {
         let mut arena = Arena::default();
@@ -184,8 +178,10 @@ mod tests {
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[1] - two[0] >= 128), "{all:x?}");
         assert!(all.iter().all(|&at| at % ALIGN == 0 && near(at, site) && arena.chunk(at).is_some()));
-        arena.give(all[7], 100);
-        assert_eq!(arena.take(&memory, site, 101).expect("memory"), all[7]);
-        assert_ne!(arena.take(&memory, site, 101).expect("memory"), all[7]);
+        let last = arena.take(&memory, site, 100).expect("memory");
+        arena.keep(last, 33);
+        assert_eq!(arena.take(&memory, site, 100).expect("memory"), last + 64);
+        arena.keep(last + 64, 0);
+        assert_eq!(arena.take(&memory, site, 100).expect("memory"), last + 64);
     }
 }

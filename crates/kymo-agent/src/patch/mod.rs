@@ -65,7 +65,7 @@ pub use record::{Condition, Record, Relation};
 pub use refusal::Refusal;
 pub use rings::{ARGUMENT_REGISTERS, Clock, Rings, SAMPLE_TYPE, SAMPLE_TYPE_ARGUMENTS};
 pub use shadow::DEPTH;
-pub use site::{Function, Site, Surroundings, plan, returns_oddly};
+pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
 
 /// What happens at a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

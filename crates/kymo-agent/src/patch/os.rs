@@ -184,3 +184,43 @@ pub(super) fn put_word(address: u64, value: u64) {
     // Relaxed: published by what makes stubs or tells other processes.
     word(address).store(value, Ordering::Relaxed);
 }
+
+/// `struct sigaction` as the kernel has it.
+#[repr(C)]
+#[derive(Default)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Takes SIGTRAP out of the signals that the program's handlers block while they run. It stays out: nothing but a debugger's
+/// or our own traps comes by that signal.
+pub(super) fn let_traps_through() {
+    const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
+    const ALL_SIGNALS: c_int = 64;
+    const MASK_BYTES: usize = 8;
+    let none: *const KernelAction = ptr::null();
+    for signal in (1..=ALL_SIGNALS).filter(|&signal| signal != libc::SIGTRAP) {
+        let mut action = KernelAction::default();
+        let now = &raw mut action;
+        // SAFETY: only asks; the kernel writes its structure into ours.
+        let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, now, MASK_BYTES) };
+        if asked != 0 || action.handler <= libc::SIG_IGN || action.mask & TRAP == 0 {
+            continue;
+        }
+        action.mask &= !TRAP;
+        let changed = &raw const action;
+        // SAFETY: the action as it was, but for one signal in its mask.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                changed,
+                ptr::null_mut::<KernelAction>(),
+                MASK_BYTES,
+            )
+        };
+    }
+}

@@ -102,6 +102,9 @@ struct Patcher {
     retired: Retired,
 }
 
+/// Room for any stub: some 600 bytes are the most that one has.
+const LONGEST_STUB_BYTES: u64 = 2048;
+
 static PATCHER: Mutex<Option<Patcher>> = Mutex::new(None);
 
 fn patcher() -> MutexGuard<'static, Option<Patcher>> {
@@ -155,8 +158,14 @@ impl Patcher {
         let tick = if consumers == Consumers::Latency { histogram::tick() } else { 0 };
         let ground = Ground { table: slots.table(), rseq, top, tick, calls: Calls::default() };
         for site in sites {
+            // A library was unloaded with its probes, and loaded again at the same place.
+            if memory.bytes(site.address, JUMP_BYTES as u64) == site.original {
+                self.attached.remove(&site.address);
+            }
             self.check(&memory, site)?;
         }
+        // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
+        os::let_traps_through();
         for site in sites {
             self.build(&memory, site, consumers, slots, &ground)?;
         }
@@ -261,6 +270,10 @@ impl Patcher {
         if self.built.get(&key).is_some_and(|built| built.original == site.original) {
             return Ok(());
         }
+        let returns = matches!(consumers, Consumers::CountReturns | Consumers::Latency);
+        if returns && !site.entry {
+            return Err(PatchError::Refused { at, why: Refusal::NotTheEntry { at } });
+        }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
         let back = match consumers {
             Consumers::Count => Back::Ignored,
@@ -278,20 +291,16 @@ impl Patcher {
         }
         let recipe = Recipe { hits: take(1)?, back, record };
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
-        // Once for its size: what is far away may be longer than what is near, so at a place that is as far as can be.
-        let far = (at & !31).wrapping_sub(1 << 30);
-        let draft_ground = Ground { calls: Calls { enter: far, leave: far, adopt: far }, ..*ground };
-        let draft = stub::generate(site, &recipe, &draft_ground, far).map_err(|_| unreachable())?;
-        let room = draft.code.len() as u64 + 32;
-        let place = self.arena.take(memory, at, room).map_err(|_| unreachable())?;
+        let place = self.arena.take(memory, at, LONGEST_STUB_BYTES).map_err(|_| unreachable())?;
         let ground = Ground { calls: self.arena.calls(place), ..*ground };
         let stub = match stub::generate(site, &recipe, &ground, place) {
-            Ok(stub) if stub.code.len() as u64 <= room => stub,
+            Ok(stub) if stub.code.len() as u64 <= LONGEST_STUB_BYTES => stub,
             _ => {
-                self.arena.give(place, room);
+                self.arena.keep(place, 0);
                 return Err(unreachable());
             }
         };
+        self.arena.keep(place, stub.code.len() as u64);
         if back != Back::Ignored {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }

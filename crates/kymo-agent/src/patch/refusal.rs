@@ -42,6 +42,21 @@ pub enum Refusal {
         /// Where.
         at: u64,
     },
+    /// No instruction begins at the address.
+    NotAnInstruction {
+        /// The address.
+        at: u64,
+    },
+    /// The function jumps to addresses that it computes, which may be inside the bytes that the jump would take.
+    ComputedJumps {
+        /// The function.
+        function: u64,
+    },
+    /// The site is not the function's entry, and its return is wanted.
+    NotTheEntry {
+        /// The site.
+        at: u64,
+    },
     /// No room for a stub within 2 GiB of the site and of the data that its instructions use.
     OutOfReach {
         /// The site.
@@ -61,6 +76,9 @@ impl Refusal {
             Refusal::CallInside { .. } => "call-inside",
             Refusal::Unmovable { .. } => "unmovable",
             Refusal::TrapInside { .. } => "trap-inside",
+            Refusal::NotAnInstruction { .. } => "not-an-instruction",
+            Refusal::ComputedJumps { .. } => "computed-jumps",
+            Refusal::NotTheEntry { .. } => "not-the-entry",
             Refusal::OutOfReach { .. } => "out-of-reach",
         }
     }
@@ -89,6 +107,16 @@ impl fmt::Display for Refusal {
                     f,
                     "there is a breakpoint at {at:#x} already; end the debugger or the kernel's probe there"
                 )
+            }
+            Refusal::NotAnInstruction { at } => write!(f, "no instruction begins at {at:#x}"),
+            Refusal::ComputedJumps { function } => {
+                write!(
+                    f,
+                    "the function at {function:#x} jumps to addresses that it computes, perhaps into the five bytes that would be replaced"
+                )
+            }
+            Refusal::NotTheEntry { at } => {
+                write!(f, "{at:#x} is not the function's entry; its return can be looked at only from there")
             }
             Refusal::OutOfReach { at } => {
                 write!(f, "there is no free memory within 2 GiB of {at:#x} for the probe's code")

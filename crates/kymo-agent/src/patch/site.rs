@@ -35,6 +35,8 @@ pub struct Site {
     pub address: u64,
     /// The function's first byte.
     pub function: u64,
+    /// Whether this is where the function begins: returns can be looked at only from there.
+    pub(super) entry: bool,
     /// The bytes that were there.
     pub(super) original: [u8; JUMP_BYTES],
     /// The instructions that move into the stub, as they were decoded.
@@ -71,18 +73,9 @@ pub fn plan(
     function: &Function,
     surroundings: &Surroundings<'_>,
 ) -> Result<Site, Refusal> {
-    if function.bytes == 0 {
-        return Err(Refusal::Empty);
-    }
-    let bytes = function.bytes.min(LONGEST_FUNCTION_BYTES);
-    let code = memory.bytes(function.start, bytes);
-    if (code.len() as u64) < bytes {
-        return Err(Refusal::NotThere { at: function.start + code.len() as u64 });
-    }
-    let gap = function.next.saturating_sub(function.start + bytes).min(16);
-    let padding = memory.bytes(function.start + bytes, gap);
-    let flow = Flow::of(&code, function.start);
-    let attempt = Attempt { memory, function, surroundings, flow: &flow, code: &code, padding: &padding };
+    let looked = Looked::at(memory, function)?;
+    let attempt = looked.attempt(memory, function, surroundings);
+    let code = &looked.code;
     let mut refusal = None;
     let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
     // A loop back to behind the mark would be counted at each turn: then the site is the mark itself.
@@ -93,6 +86,39 @@ pub fn plan(
         }
     }
     attempt.at(0).map_err(|why| refusal.unwrap_or(why))
+}
+
+/// Decides how the instruction at `address` inside `function` can be probed: a marker that the program's author left, or a line.
+///
+/// # Errors
+/// As [`plan`], and [`Refusal::NotAnInstruction`] where none begins at `address`. A function that jumps to addresses which it computes is refused unless the jump
+/// replaces one instruction only, for such a jump may lead anywhere but into an instruction.
+pub fn plan_inside(
+    memory: &dyn Memory,
+    function: &Function,
+    address: u64,
+    surroundings: &Surroundings<'_>,
+) -> Result<Site, Refusal> {
+    if address == function.start {
+        return plan(memory, function, surroundings);
+    }
+    let looked = Looked::at(memory, function)?;
+    let none = Refusal::NotAnInstruction { at: address };
+    let offset = address.checked_sub(function.start).ok_or(none)?;
+    let mut decoder = Decoder::with_ip(64, &looked.code, function.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() && decoder.ip() < address {
+        decoder.decode_out(&mut instruction);
+    }
+    if decoder.ip() != address || !decoder.can_decode() {
+        return Err(none);
+    }
+    let mut site = looked.attempt(memory, function, surroundings).at(offset as usize)?;
+    if looked.flow.computed && !site.is_single_instruction() {
+        return Err(Refusal::ComputedJumps { function: function.start });
+    }
+    site.entry = false;
+    Ok(site)
 }
 
 /// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, or asks
@@ -126,6 +152,39 @@ pub fn returns_oddly(name: &str) -> bool {
         || ["dl_runtime_", "dl_tlsdesc", "Unwind_", "morestack", "sigjmp", "libc_sigaction_restore"]
             .iter()
             .any(|begin| name.starts_with(begin))
+}
+
+/// A function's bytes, what follows them, and where its branches lead.
+struct Looked {
+    code: Vec<u8>,
+    padding: Vec<u8>,
+    flow: Flow,
+}
+
+impl Looked {
+    fn at(memory: &dyn Memory, function: &Function) -> Result<Looked, Refusal> {
+        if function.bytes == 0 {
+            return Err(Refusal::Empty);
+        }
+        let bytes = function.bytes.min(LONGEST_FUNCTION_BYTES);
+        let end = function.start.checked_add(bytes).ok_or(Refusal::NotThere { at: function.start })?;
+        let code = memory.bytes(function.start, bytes);
+        if (code.len() as u64) < bytes {
+            return Err(Refusal::NotThere { at: function.start + code.len() as u64 });
+        }
+        let padding = memory.bytes(end, function.next.saturating_sub(end).min(16));
+        let flow = Flow::of(&code, function.start);
+        Ok(Looked { code, padding, flow })
+    }
+
+    fn attempt<'a>(
+        &'a self,
+        memory: &'a dyn Memory,
+        function: &'a Function,
+        surroundings: &'a Surroundings<'a>,
+    ) -> Attempt<'a> {
+        Attempt { memory, function, surroundings, flow: &self.flow, code: &self.code, padding: &self.padding }
+    }
 }
 
 struct Attempt<'a> {
@@ -187,7 +246,7 @@ impl Attempt<'_> {
             // SANITY: rest_is_padding() saw that the padding has the bytes that the code lacks.
             *byte = if at < self.code.len() { self.code[at] } else { self.padding[at - self.code.len()] };
         }
-        Ok(Site { address, function: self.function.start, original, displaced, interiors })
+        Ok(Site { address, function: self.function.start, entry: true, original, displaced, interiors })
     }
 
     /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie there.

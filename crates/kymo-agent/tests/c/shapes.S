@@ -363,6 +363,23 @@ FN breakpoint
         ret
 END breakpoint
 
+# n + 1, with a marker in the middle, in whose place a call's operands lie below the stack pointer
+FN marker
+        mov [rsp - 8], rdi
+        nop
+        mov eax, [rsp - 8]
+        inc eax
+        ret
+END marker
+
+FN wide_marker
+        mov [rsp - 8], rdi
+        nop dword ptr [rax + rax * 1 + 0]
+        mov eax, [rsp - 8]
+        inc eax
+        ret
+END wide_marker
+
 FN helper
         lea eax, [rdi + 1]
         ret

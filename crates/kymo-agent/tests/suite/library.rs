@@ -1,18 +1,22 @@
 //! A shared library that a test compiles, loads, and probes.
 #![allow(unsafe_code)]
-use kymo_agent::patch::{Function, Memory, OwnMemory, Refusal, Site, Surroundings, plan};
+use kymo_agent::patch::{Function, Memory, OwnMemory, Refusal, Site, Surroundings, plan, plan_inside};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
 
-/// A library in this process. It stays loaded.
+/// A library in this process. It stays loaded unless it is unloaded.
 pub(crate) struct Library {
+    handle: *mut libc::c_void,
     /// Address in the file, bytes, where the next function begins.
     functions: BTreeMap<String, Function>,
     text: Vec<(u64, Vec<u8>)>,
 }
+
+// SAFETY: a handle that is only closed, by the one who owns the library.
+unsafe impl Sync for Library {}
 
 impl Library {
     /// Compiles a file of `tests/c` and loads it; `None`, loudly, without a compiler.
@@ -66,7 +70,7 @@ impl Library {
             .filter(|section| section.kind() == SectionKind::Text)
             .map(|section| (base + section.address(), section.data().expect("bytes").to_vec()))
             .collect();
-        Library { functions, text }
+        Library { handle, functions, text }
     }
 
     pub(crate) fn plan(&self, name: &str) -> Result<Site, Refusal> {
@@ -74,11 +78,25 @@ impl Library {
         plan(&own, &self.functions[name], &Surroundings::default())
     }
 
+    /// A plan for an instruction inside a function.
+    pub(crate) fn plan_inside(&self, name: &str, offset: u64) -> Result<Site, Refusal> {
+        let own = OwnMemory::open().expect("/proc");
+        let function = &self.functions[name];
+        plan_inside(&own, function, function.start.wrapping_add(offset), &Surroundings::default())
+    }
+
     /// The function as one that C could call, with one number or two.
     pub(crate) fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u32 {
         let address = self.functions[name].start as usize;
         // SAFETY: all functions of these libraries that tests call take numbers and return one.
         unsafe { std::mem::transmute(address) }
+    }
+
+    /// Takes it out of the process. Nobody may be in it.
+    pub(crate) fn unload(self) {
+        // SAFETY: loaded by load(); the test has called its functions and they have returned.
+        let closed = unsafe { libc::dlclose(self.handle) };
+        assert_eq!(closed, 0);
     }
 
     /// Asserts that the code in memory is the file's.

@@ -195,3 +195,76 @@ fn probes_come_and_go_under_running_threads() {
     detach(&steady).expect("detached");
     library.assert_untouched();
 }
+
+/// Checks sites inside functions: markers of one byte and of five, with what lies below the stack pointer, and those that are refused.
+#[test]
+fn markers_inside_functions_are_counted() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::markers_inside_functions_are_counted") else { return };
+    for (name, offset, result) in [("marker", 5, 8), ("wide_marker", 5, 8)] {
+        let site = library.plan_inside(name, offset).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let returns = attach(std::slice::from_ref(&site), Consumers::CountReturns).map(|_| ());
+        assert!(
+            matches!(returns, Err(PatchError::Refused { why: Refusal::NotTheEntry { .. }, .. })),
+            "{returns:?}"
+        );
+        let probes = put(&[site]);
+        for _ in 0..10 {
+            assert_eq!(library.function(name)(7, 0), result, "{name}");
+        }
+        assert_eq!(probes[0].hits(), 10, "{name}");
+        detach(&probes).expect("detached");
+    }
+    let inside = library.plan_inside("marker", 6).map(|_| ());
+    assert!(inside.is_ok(), "{inside:?}");
+    let within = library.plan_inside("long_first", 2).expect_err("no instruction");
+    assert!(matches!(within, Refusal::NotAnInstruction { .. }), "{within}");
+    let before = library.plan_inside("marker", u64::MAX).expect_err("before the function");
+    assert!(matches!(before, Refusal::NotAnInstruction { .. }), "{before}");
+    let computed = library.plan_inside("table_jump", 2).expect_err("an unknown jump");
+    assert!(matches!(computed, Refusal::ComputedJumps { .. }), "{computed}");
+    library.assert_untouched();
+}
+
+/// Checks that a library which is unloaded takes its probes along, and that one that comes in its place can be probed.
+#[test]
+fn libraries_come_and_go() {
+    let _alone = alone();
+    let Some(_) = shapes("probes::libraries_come_and_go") else { return };
+    for _ in 0..5 {
+        let Some(library) = shapes("probes::libraries_come_and_go") else { return };
+        let probes =
+            put(&[library.plan("long_first").expect("a plan"), library.plan("push_first").expect("a plan")]);
+        assert_eq!(library.function("long_first")(7, 0), 8);
+        assert_eq!(probes[0].hits(), 1);
+        library.unload();
+        let gone = detach(&probes);
+        assert!(matches!(gone, Err(PatchError::Changed { .. })), "{gone:?}");
+    }
+}
+
+/// Checks that threads which block every signal are named, not killed, and that probes work again when they are gone.
+#[test]
+fn a_thread_that_blocks_traps_is_named() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::a_thread_that_blocks_traps_is_named") else { return };
+    let sites = [library.plan("push_first").expect("a plan")];
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        super::process::block_all_signals();
+        tell.send(super::process::own_thread()).expect("the test waits");
+        let _ = ended.recv();
+    });
+    let tid = told.recv().expect("it tells");
+    let refused = attach(&sites, Consumers::Count).map(|_| ());
+    assert!(matches!(refused, Err(PatchError::BlocksTraps { tid: its }) if its == tid), "{refused:?}");
+    library.assert_untouched();
+    drop(end);
+    thread.join().expect("no panic");
+    let probes = put(&sites);
+    assert_eq!(library.function("push_first")(1, 0), 2);
+    assert_eq!(probes[0].hits(), 1);
+    detach(&probes).expect("detached");
+    library.assert_untouched();
+}

@@ -89,3 +89,13 @@ pub(crate) fn blocking(signal: i32, what: impl FnOnce()) {
     // SAFETY: reads the mask.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &mask, std::ptr::null_mut()) };
 }
+
+/// Blocks all signals in the calling thread that can be blocked.
+pub(crate) fn block_all_signals() {
+    // SAFETY: all zeros are a valid set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: our own set.
+    unsafe { libc::sigfillset(&mut all) };
+    // SAFETY: only this thread's mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
+}
