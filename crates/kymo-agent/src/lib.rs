@@ -6,6 +6,7 @@
 //! # Modules
 //! - [`task`]: groups, tasks, futures as tasks, switches; what is counted and how.
 //! - [`alloc`]: an allocator that counts for tasks.
+//! - [`fence`]: the barrier that makes reading for `kymo_core::probe` free.
 //! - `patch`: probes of functions, on x86-64.
 //! - [`watch`]: a handler that is called at every access to some bytes, by any thread.
 //! - `trigger`: functions to be hit, for benches.
@@ -21,6 +22,7 @@
 pub mod alloc;
 mod capi;
 mod control;
+pub mod fence;
 #[cfg(target_arch = "x86_64")]
 pub mod patch;
 mod sys;

@@ -287,3 +287,148 @@ fn preloaded() {
     let said = String::from_utf8_lossy(&shell.stdout);
     assert!(!said.contains("kymo_agent") && !said.contains("KYMO_AGENT"), "{said}");
 }
+
+/// `tests/c/waiter.c`, which waits in one way or another.
+struct Waiter {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Waiter {
+    fn start(program: &Path, how: &str) -> Waiter {
+        let mut child = Command::new(program)
+            .arg(how)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let mut waiter = Waiter { child, input, output: BufReader::new(output) };
+        assert_eq!(waiter.line(), "here\n");
+        waiter
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says something");
+        line
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn waiter(test: &str, scratch: &Path) -> Option<(PathBuf, PathBuf)> {
+    let Some(library) = library() else {
+        kymo_testing::skip(test, "the shared library was not built with this test");
+        return None;
+    };
+    let path = scratch.join("waiter");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/waiter.c");
+    let compiled = Command::new("gcc").args(["-O2", "-pthread", "-o"]).args([&path, &source]).output();
+    match compiled {
+        Ok(compiled) => assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr)),
+        Err(error) => {
+            kymo_testing::skip(test, format!("no gcc here: {error}"));
+            return None;
+        }
+    }
+    Some((path, library))
+}
+
+/// Checks that a thread which is borrowed in a system call goes on waiting in it, also in one that the kernel does not repeat after a
+/// stop (epoll_wait), and that one which computes finds all its registers as they were. Several times each.
+#[test]
+fn nobody_was_here() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let Some((program, library)) = waiter("inject::nobody_was_here", scratch.path()) else { return };
+    for how in ["read", "poll", "epoll", "sleep", "condition", "compute"] {
+        let mut waiter = Waiter::start(&program, how);
+        for _ in 0..4 {
+            let client =
+                inject::enter(waiter.pid(), &library).unwrap_or_else(|refusal| panic!("{how}: {refusal}"));
+            client.leave().expect("it leaves");
+            let tasks = || std::fs::read_dir(format!("/proc/{}/task", waiter.pid())).expect("tasks").count();
+            let own = if how == "condition" { 2 } else { 1 };
+            soon("the end of the agent's thread", || tasks() == own);
+        }
+        waiter.input.write_all(b"x").expect("it reads");
+        assert_eq!(waiter.line(), "ok \n", "{how}");
+    }
+}
+
+/// Checks that a program which restricts its own system calls is refused, and not killed.
+#[test]
+fn under_seccomp() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let Some((program, library)) = waiter("inject::under_seccomp", scratch.path()) else { return };
+    let mut waiter = Waiter::start(&program, "seccomp");
+    assert_eq!(waiter.line(), "here\n");
+    let refusal = inject::enter(waiter.pid(), &library).unwrap_err();
+    assert!(matches!(refusal, Refusal::Seccomp { mode: 2 }), "{refusal}");
+    waiter.input.write_all(b"x").expect("it reads");
+    assert_eq!(waiter.line(), "ok \n");
+}
+
+/// Checks that a program with a root, a process table and a network of its own, as in a container, is entered as any other.
+#[test]
+fn in_a_container() {
+    const NAME: &str = "inject::in_a_container";
+    let scratch = tempfile::tempdir().expect("a folder");
+    let Some((program, library)) = waiter(NAME, scratch.path()) else { return };
+    let root = scratch.path().join("root");
+    for needed in [&program, &library] {
+        let listed = Command::new("ldd").arg(needed).output();
+        let Ok(listed) = listed else { return kymo_testing::skip(NAME, "no ldd here") };
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for file in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+            let copy = root.join(&file[1..]);
+            std::fs::create_dir_all(copy.parent().expect("a folder")).expect("a folder");
+            std::fs::copy(file, copy).expect("a copy");
+        }
+    }
+    std::fs::create_dir_all(root.join("proc")).expect("a folder");
+    std::fs::copy(&program, root.join("waiter")).expect("a copy");
+    let mut container = Command::new("unshare");
+    let proc = format!("--mount-proc={}", root.join("proc").display());
+    container
+        .args(["--mount", "--pid", "--net", "--fork", &proc, "--kill-child", "chroot"])
+        .arg(&root)
+        .arg("/waiter")
+        .arg("read");
+    let Ok(child) = container.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    else {
+        return kymo_testing::skip(NAME, "no unshare here");
+    };
+    let mut child = child;
+    let (mut input, mut output) =
+        (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
+    let mut line = String::new();
+    _ = output.read_line(&mut line);
+    if line != "here\n" {
+        _ = child.kill();
+        let said =
+            child.wait_with_output().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+        return kymo_testing::skip(NAME, format!("no namespaces here: {}", said.unwrap_or_default().trim()));
+    }
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let inside = std::fs::read_to_string(children).expect("children");
+    let pid: i32 = inside.trim().parse().expect("one child");
+    let entered = inject::enter(pid, &library);
+    let left = entered.map(Client::leave);
+    input.write_all(b"x").expect("it reads");
+    line.clear();
+    output.read_line(&mut line).expect("it says something");
+    _ = child.wait();
+    left.unwrap_or_else(|refusal| panic!("{refusal}")).expect("it leaves");
+    assert_eq!(line, "ok \n");
+}

@@ -31,7 +31,7 @@
 //!
 //! # What loom shows and what not
 //! Loom runs [`Symmetric`], whose halves are fences of the processor. That a membarrier is as good as the fence that it replaces is the
-//! kernel's promise and is tested with real threads where the system call is made (`kymo-agent`).
+//! kernel's promise; `kymo-agent`, which makes the system call, runs it with real threads.
 //!
 //! # Example
 //! ```

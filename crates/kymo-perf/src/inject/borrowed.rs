@@ -61,6 +61,20 @@ fn unsafe_places(target: &Target) -> Vec<Function> {
     offers.flatten().flatten().collect()
 }
 
+/// Whether it was in a system call that ends with EINTR when the thread is stopped, although no signal came: programs seldom expect that.
+fn never_repeated(registers: &Registers) -> bool {
+    let calls = [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+    ];
+    registers.rax as i64 == -i64::from(libc::EINTR) && calls.contains(&(registers.orig_rax as libc::c_long))
+}
+
 impl<'t> Borrowed<'t> {
     /// Borrows a thread that stands in a system call, or elsewhere in no function that holds the loader's locks.
     pub(super) fn take(target: &'t Target) -> Result<Borrowed<'t>, Refusal> {
@@ -124,7 +138,10 @@ impl<'t> Borrowed<'t> {
     }
 
     fn prepare(target: &'t Target, thread: Traced, gate: u64) -> Result<Borrowed<'t>, Refusal> {
-        let saved = thread.save().map_err(Refusal::failed("saving a thread's registers"))?;
+        let mut saved = thread.save().map_err(Refusal::failed("saving a thread's registers"))?;
+        if never_repeated(saved.registers()) && !target.has_signals(thread.tid()) {
+            saved.repeat_system_call();
+        }
         // Handlers would run on our stack, and could jump away from it. All but KILL and STOP, which cannot wait.
         thread.set_signal_mask(u64::MAX).map_err(Refusal::failed("holding signals back"))?;
         let mut borrowed = Borrowed { target, thread: Some(thread), saved, gate, stack: 0 };

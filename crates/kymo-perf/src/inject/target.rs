@@ -97,6 +97,16 @@ impl Target {
         Ok(Target { pid, memory })
     }
 
+    /// Whether a signal waits for this thread that it would take; yes if that cannot be told.
+    pub(super) fn has_signals(&self, tid: i32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
+        let set = |name| field(&status, name).and_then(|set| u64::from_str_radix(set, 16).ok());
+        match (set("SigPnd"), set("ShdPnd"), set("SigBlk")) {
+            (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,
+            _ => true,
+        }
+    }
+
     /// Reads memory: all of it or an error.
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.memory.read_exact_at(bytes, address)

@@ -47,6 +47,14 @@ impl Saved {
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
+
+    /// Has the system call made again that the thread was in, with the same arguments, when the thread goes on.
+    pub fn repeat_system_call(&mut self) {
+        // The instruction has two bytes. Without a number in `orig_rax` the kernel does nothing of its own.
+        self.registers.rax = self.registers.orig_rax;
+        self.registers.rip = self.registers.rip.wrapping_sub(2);
+        self.registers.orig_rax = u64::MAX;
+    }
 }
 
 impl std::fmt::Debug for Saved {

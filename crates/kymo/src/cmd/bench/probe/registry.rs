@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
+use kymo_agent::fence::Membarrier;
 use kymo_core::epoch::{Fence, Symmetric, TaskId};
 use kymo_core::probe::model::{self, Locked};
 use kymo_core::probe::{Consumer, Frame, Key, ModuleId, NoSites, Registry, Returns, StackId, Verdict, Wants};
-use rustix::thread::{
-    CpuSet, MembarrierCommand, MembarrierQuery, membarrier, membarrier_query, sched_getaffinity,
-    sched_setaffinity,
-};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
 use crate::cmd::bench::SCHEMA_VERSION;
@@ -80,27 +78,6 @@ impl Consumer for Count {
     #[inline]
     fn leave(&self, count: &mut u64, _: Option<u64>) {
         *count += 1;
-    }
-}
-
-/// The reader's half is an order for the compiler only; the writer makes the kernel order all threads.
-struct Membarrier;
-
-impl Fence for Membarrier {
-    #[inline]
-    fn light(&self) {
-        std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    }
-
-    fn heavy(&self) {
-        membarrier(MembarrierCommand::PrivateExpedited).expect("it was registered");
-    }
-}
-
-impl Membarrier {
-    fn register() -> Option<Membarrier> {
-        let able = membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED);
-        (able && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()).then_some(Membarrier)
     }
 }
 
