@@ -1,5 +1,5 @@
 //! What a conversation is about: probes in this process, by whoever can put them there.
-use kymo_core::probe::wire::{Count, Listed, Wanted};
+use kymo_core::probe::wire::{Count, Listed, Span, Wanted};
 use std::sync::Arc;
 
 /// One probe that was asked for.
@@ -26,6 +26,9 @@ pub(super) trait Probing {
     /// What was counted for the armed ones.
     fn counts(&self) -> Vec<Count>;
 
+    /// How long the calls of timed ones took, by number; only of those that have any.
+    fn times(&self) -> Vec<(u32, Vec<Span>)>;
+
     /// All that were asked for and not removed.
     fn list(&self) -> Vec<Listed>;
 
@@ -45,6 +48,10 @@ impl Probing for Nothing {
     }
 
     fn counts(&self) -> Vec<Count> {
+        Vec::new()
+    }
+
+    fn times(&self) -> Vec<(u32, Vec<Span>)> {
         Vec::new()
     }
 

@@ -2,7 +2,7 @@
 use super::engine::{Asked, Done, Probing};
 use super::maps::Maps;
 use crate::patch::{self, Consumers, Function, OwnMemory, PatchError, Probe, Site, Surroundings};
-use kymo_core::probe::wire::{Count, Listed, State, What};
+use kymo_core::probe::wire::{Count, Listed, Span, State, What};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,6 +29,7 @@ struct Planned {
     id: u32,
     site: Site,
     semaphore: Option<u64>,
+    consumers: Consumers,
 }
 
 /// Adds to a 16-bit count in the program's data. Not in one step: two tracers of one semaphore at the same moment could lose one.
@@ -42,9 +43,11 @@ fn signal(at: u64, by: i16) -> std::io::Result<()> {
 impl Patching {
     fn plan(&mut self, asked: &Asked, maps: &Maps, memory: &OwnMemory) -> Result<Option<Planned>, String> {
         let wanted = &asked.wanted;
-        if wanted.what != What::Count {
-            return Err("the agent can only count here".to_owned());
-        }
+        let consumers = match wanted.what {
+            What::Count => Consumers::Count,
+            What::Latency => Consumers::Latency,
+            _ => return Err("the agent cannot do that".to_owned()),
+        };
         let Some(code) = maps.code(&asked.module, wanted.offset) else { return Ok(None) };
         let start = code.start + (wanted.offset - code.offset);
         let targets = self.targets.entry(code.start);
@@ -58,17 +61,25 @@ impl Patching {
         let function = Function { start, bytes: u64::from(wanted.size_bytes), next };
         let site = patch::plan(memory, &function, &Surroundings { targets })
             .map_err(|refusal| refusal.to_string())?;
-        Ok(Some(Planned { id: wanted.id, site, semaphore }))
+        Ok(Some(Planned { id: wanted.id, site, semaphore, consumers }))
+    }
+
+    /// Arms what can be, all that do the same together.
+    fn arm_all(&mut self, planned: Vec<Planned>, done: &mut Done) {
+        let (timed, counted) =
+            planned.into_iter().partition(|planned| planned.consumers == Consumers::Latency);
+        self.arm(counted, Consumers::Count, done);
+        self.arm(timed, Consumers::Latency, done);
     }
 
     /// Arms what can be. A site that stands against a batch is taken out of it, and the rest is tried again.
-    fn arm(&mut self, mut planned: Vec<Planned>, done: &mut Done) {
+    fn arm(&mut self, mut planned: Vec<Planned>, consumers: Consumers, done: &mut Done) {
         while !planned.is_empty() {
             let sites: Vec<Site> = planned.iter().map(|planned| planned.site.clone()).collect();
             let since = Instant::now();
-            match patch::attach(&sites, Consumers::Count) {
+            match patch::attach(&sites, consumers) {
                 Ok(probes) => {
-                    done.stopped_ns = since.elapsed().as_nanos() as u64;
+                    done.stopped_ns += since.elapsed().as_nanos() as u64;
                     for (planned, probe) in planned.into_iter().zip(probes) {
                         let semaphore = planned.semaphore.filter(|at| signal(*at, 1).is_ok());
                         self.kept.insert(planned.id, Kept::Armed { probe, semaphore });
@@ -140,7 +151,7 @@ impl Probing for Patching {
                     }
                 }
                 self.targets.clear();
-                self.arm(planned, &mut done);
+                self.arm_all(planned, &mut done);
             }
             (Err(error), _) | (_, Err(error)) => {
                 for asked in &add {
@@ -155,6 +166,18 @@ impl Probing for Patching {
     fn counts(&self) -> Vec<Count> {
         let of = |(id, kept): (&u32, &Kept)| match kept {
             Kept::Armed { probe, .. } => Some(Count { id: *id, hits: probe.hits() }),
+            Kept::Waiting | Kept::Refused(_) => None,
+        };
+        self.kept.iter().filter_map(of).collect()
+    }
+
+    fn times(&self) -> Vec<(u32, Vec<Span>)> {
+        let span = |&(from_ns, to_ns, calls): &(u64, u64, u64)| Span { from_ns, to_ns, calls };
+        let of = |(id, kept): (&u32, &Kept)| match kept {
+            Kept::Armed { probe, .. } => {
+                let times = probe.latency().filter(|times| !times.buckets.is_empty())?;
+                Some((*id, times.buckets.iter().map(span).collect()))
+            }
             Kept::Waiting | Kept::Refused(_) => None,
         };
         self.kept.iter().filter_map(of).collect()

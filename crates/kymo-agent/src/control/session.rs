@@ -102,6 +102,7 @@ impl<P: Probing> Session<'_, P> {
                 }
                 Command::Commit => self.commit()?,
                 Command::Counts => self.counts()?,
+                Command::Times => self.times()?,
                 Command::List => self.list()?,
                 Command::Leave => return Ok(End::Left),
             }
@@ -133,6 +134,19 @@ impl<P: Probing> Session<'_, P> {
         Ok(())
     }
 
+    fn times(&self) -> io::Result<()> {
+        let times = self.probing.times();
+        let all = times.len();
+        for (at, (id, mut of)) in times.into_iter().enumerate() {
+            of.truncate(NUMBERS);
+            self.say(&Reply::Times { id, of, last: at + 1 == all })?;
+        }
+        if all == 0 {
+            self.say(&Reply::Times { id: 0, of: Vec::new(), last: true })?;
+        }
+        Ok(())
+    }
+
     fn list(&self) -> io::Result<()> {
         let listed = self.probing.list();
         // Long answers are rare: only refusals have texts.
@@ -153,7 +167,7 @@ impl<P: Probing> Session<'_, P> {
 mod tests {
     use super::super::engine::Done;
     use super::*;
-    use kymo_core::probe::wire::{Count, Listed, Wanted, What};
+    use kymo_core::probe::wire::{Count, Listed, Span, Wanted, What};
     use std::collections::BTreeMap;
 
     /// Arms what has an even offset.
@@ -186,6 +200,11 @@ mod tests {
 
         fn counts(&self) -> Vec<Count> {
             self.probes.keys().map(|id| Count { id: *id, hits: u64::from(*id) * 10 }).collect()
+        }
+
+        fn times(&self) -> Vec<(u32, Vec<Span>)> {
+            let span = |id: &u32| Span { from_ns: u64::from(*id), to_ns: u64::from(*id) + 1, calls: 1 };
+            self.probes.keys().filter(|id| **id > 0).map(|id| (*id, vec![span(id)])).collect()
         }
 
         fn list(&self) -> Vec<Listed> {
@@ -248,6 +267,7 @@ mod tests {
                 Command::List.encode(),
                 Command::Remove { ids: vec![1] }.encode(),
                 Command::Commit.encode(),
+                Command::Times.encode(),
                 Command::Leave.encode(),
             ],
         );
@@ -260,7 +280,8 @@ mod tests {
         assert_eq!(replies[3], Reply::Counts { of: (0..3).map(hits).collect(), last: true });
         assert!(matches!(&replies[4], Reply::Listed { of, last: true } if of.len() == 3));
         assert_eq!(replies[5], Reply::Armed { armed: 2, stopped_ns: 7 });
-        assert_eq!(replies[6..], [Reply::Left]);
+        let two = Span { from_ns: 2, to_ns: 3, calls: 1 };
+        assert_eq!(replies[6..], [Reply::Times { id: 2, of: vec![two], last: true }, Reply::Left]);
         assert!(fake.probes.is_empty());
     }
 

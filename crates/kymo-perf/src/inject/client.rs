@@ -1,7 +1,7 @@
 //! The tracer's end of the conversation.
 use super::refusal::Refusal;
 use kymo_core::probe::wire::{
-    Command, Count, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, VERSION, Wanted,
+    Command, Count, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -219,6 +219,26 @@ impl Client {
             _ => Err(Talk::Unexpected),
         })?;
         Ok(counts)
+    }
+
+    /// How long calls of timed probes took until now, by number; only of those that have any.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn times(&self) -> Result<Vec<(u32, Vec<Span>)>, Talk> {
+        self.say(&Command::Times)?;
+        let mut times = Vec::new();
+        self.hear_all(|reply| match reply {
+            Reply::Times { id, of, last } => {
+                if !of.is_empty() {
+                    times.push((id, of));
+                }
+                Ok(last)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(times)
     }
 
     /// All probes of this conversation, with the reasons of those that were refused.

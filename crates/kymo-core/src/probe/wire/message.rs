@@ -70,6 +70,8 @@ pub enum Command {
     Commit,
     /// Tell what was counted.
     Counts,
+    /// Tell how long calls took.
+    Times,
     /// Tell which probes there are.
     List,
     /// Remove everything and end.
@@ -83,6 +85,17 @@ pub struct Count {
     pub id: u32,
     /// Hits until now.
     pub hits: u64,
+}
+
+/// Calls of a probe that took nearly the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// At least so many nanoseconds.
+    pub from_ns: u64,
+    /// Fewer than so many.
+    pub to_ns: u64,
+    /// How many calls.
+    pub calls: u64,
 }
 
 /// Whether a probe works.
@@ -138,6 +151,15 @@ pub enum Reply {
         /// No more comes.
         last: bool,
     },
+    /// How long the calls of one probe took.
+    Times {
+        /// Which; any, without spans, if none was timed.
+        id: u32,
+        /// Its calls that have ended, ascending.
+        of: Vec<Span>,
+        /// No other probe's come.
+        last: bool,
+    },
     /// Some of the probes.
     Listed {
         /// Per probe.
@@ -170,6 +192,7 @@ impl Command {
             Command::Counts => Packer::new(5),
             Command::List => Packer::new(6),
             Command::Leave => Packer::new(7),
+            Command::Times => Packer::new(8),
         }
         .done()
     }
@@ -200,6 +223,7 @@ impl Command {
             5 => Command::Counts,
             6 => Command::List,
             7 => Command::Leave,
+            8 => Command::Times,
             _ => return Err(Malformed { expected: "a command" }),
         };
         rest.end()?;
@@ -234,6 +258,10 @@ impl Reply {
                 .u8(u8::from(*last)),
             Reply::Left => Packer::new(6),
             Reply::Failed { reason } => Packer::new(7).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
+            Reply::Times { id, of, last } => Packer::new(8)
+                .u32(*id)
+                .list(of, |packer, span| packer.u64(span.from_ns).u64(span.to_ns).u64(span.calls))
+                .u8(u8::from(*last)),
         }
         .done()
     }
@@ -267,6 +295,12 @@ impl Reply {
             },
             6 => Reply::Left,
             7 => Reply::Failed { reason: rest.text(MOST_TEXT_BYTES)? },
+            8 => Reply::Times {
+                id: rest.u32()?,
+                of: rest
+                    .list(|span| Ok(Span { from_ns: span.u64()?, to_ns: span.u64()?, calls: span.u64()? }))?,
+                last: rest.flag()?,
+            },
             _ => return Err(Malformed { expected: "an answer" }),
         };
         rest.end()?;

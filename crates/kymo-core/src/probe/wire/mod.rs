@@ -18,6 +18,8 @@
 //!                                    <------  Armed { armed, stopped_ns }
 //!   Counts                           ------>
 //!                                    <------  Counts { of, last }  (until last)
+//!   Times                            ------>
+//!                                    <------  Times { id, of, last }  (for each that has any, until last)
 //!   Remove { ids }  (many), Commit   ------>
 //!                                    <------  Armed
 //!   List                             ------>
@@ -31,11 +33,11 @@ mod pack;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use message::{Command, Count, Listed, Reply, State, Wanted, What};
+pub use message::{Command, Count, Listed, Reply, Span, State, Wanted, What};
 pub use pack::Malformed;
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// No packet is longer.
 pub const MOST_BYTES: usize = 32 << 10;
 /// The most probes of one [`Command::Add`], and the most entries of any other list.

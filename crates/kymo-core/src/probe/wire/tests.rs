@@ -28,6 +28,7 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Commit),
         Just(Command::Counts),
         Just(Command::List),
+        Just(Command::Times),
         Just(Command::Leave),
     ]
 }
@@ -52,6 +53,12 @@ fn reply() -> impl Strategy<Value = Reply> {
             Reply::Listed { of: of.into_iter().map(|(id, state)| Listed { id, state }).collect(), last }
         }),
         Just(Reply::Left),
+        (any::<u32>(), prop::collection::vec(any::<[u64; 3]>(), 0..30), any::<bool>()).prop_map(
+            |(id, of, last)| {
+                let span = |[from_ns, to_ns, calls]: [u64; 3]| Span { from_ns, to_ns, calls };
+                Reply::Times { id, of: of.into_iter().map(span).collect(), last }
+            }
+        ),
         ".{0,60}".prop_map(|reason| Reply::Failed { reason }),
     ]
 }
@@ -101,6 +108,9 @@ fn the_longest() {
     assert_eq!(Command::decode(&add.encode()), Ok(add));
     let counts = Reply::Counts { of: vec![Count { id: 1, hits: u64::MAX }; MOST_ENTRIES], last: true };
     assert!(counts.encode().len() <= MOST_BYTES);
+    let span = Span { from_ns: 1, to_ns: 2, calls: 3 };
+    let times = Reply::Times { id: 1, of: vec![span; MOST_ENTRIES], last: true };
+    assert!(times.encode().len() <= MOST_BYTES);
 }
 
 /// Checks that a sentence that is too long is cut, and understood.

@@ -56,6 +56,19 @@ impl Latencies {
         self.buckets[bucket(ns)] += 1;
     }
 
+    /// Takes calls of which only between which times they took is known: the middle of it stands for each.
+    pub fn add_between(&mut self, first_ns: u64, last_ns: u64, calls: u64) {
+        if calls == 0 {
+            return;
+        }
+        let middle = first_ns + last_ns.saturating_sub(first_ns) / 2;
+        self.count = self.count.saturating_add(calls);
+        self.total_ns = self.total_ns.saturating_add(middle.saturating_mul(calls));
+        self.max_ns = self.max_ns.max(last_ns);
+        self.buckets.resize(BUCKETS, 0);
+        self.buckets[bucket(middle)] += calls;
+    }
+
     /// Those of two together.
     pub fn merge(&mut self, other: &Latencies) {
         self.count += other.count;

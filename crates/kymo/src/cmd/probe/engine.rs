@@ -165,7 +165,7 @@ fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entere
         return Err(objection.to_owned());
     }
     match target.pids[..] {
-        [pid] => inproc::enter(sites, pid),
+        [pid] => inproc::enter(sites, wish.timed, pid),
         _ => Err("it enters one process at a time".to_owned()),
     }
 }

@@ -8,10 +8,20 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use kymo_core::probe::wire::{Wanted, What};
+use kymo_perf::bpf::uprobe::Latencies;
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
 use super::engine::{Caller, Engine, Reading, Target, Wish};
+
+#[cfg(target_arch = "x86_64")]
+use kymo_agent::patch::returns_oddly;
+
+/// Nothing is patched here.
+#[cfg(not(target_arch = "x86_64"))]
+fn returns_oddly(_: &str) -> bool {
+    true
+}
 
 /// What the engine cannot do for all sites at once, in words; `None`: it may be tried.
 pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
@@ -21,7 +31,6 @@ pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
         () if target.children => Some("what a program starts has no agent"),
         () if wish.callers => Some("it does not tell callers apart"),
         () if wish.every > 1 => Some("it looks at every hit"),
-        () if wish.timed => Some("it counts only, so far"),
         () if wish.conditions.iter().any(|(entry, end)| !entry.is_empty() || !end.is_empty()) => {
             Some("it takes every hit")
         }
@@ -40,13 +49,17 @@ pub(super) struct Entered {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], pid: i32) -> Result<Entered, String> {
+pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut refused = Vec::new();
     let mut wanted: Vec<(usize, Wanted)> = Vec::new();
     for (number, site) in sites.iter().enumerate() {
         if site.kind != SiteKind::Function {
             refused.push((number, "it is not a function's entry".to_owned()));
+            continue;
+        }
+        if timed && site.symbol.as_deref().is_some_and(returns_oddly) {
+            refused.push((number, "its return address is used for more than one return".to_owned()));
             continue;
         }
         let functions = site.module.functions();
@@ -61,7 +74,7 @@ pub(super) fn enter(sites: &[Site], pid: i32) -> Result<Entered, String> {
                 size_bytes: bytes(site.length_bytes),
                 room_bytes: bytes(room),
                 semaphore: 0,
-                what: What::Count,
+                what: if timed { What::Latency } else { What::Count },
             },
         ));
     }
@@ -80,6 +93,7 @@ pub(super) fn enter(sites: &[Site], pid: i32) -> Result<Entered, String> {
     let engine = Inproc {
         client: Some(client),
         served: served.clone(),
+        timed,
         known: RefCell::new(known),
         ended: Cell::new(false),
     };
@@ -104,6 +118,7 @@ pub(super) struct Inproc {
     /// Until it has left.
     client: Option<Client>,
     served: Vec<usize>,
+    timed: bool,
     known: RefCell<Vec<Reading>>,
     ended: Cell<bool>,
 }
@@ -116,17 +131,27 @@ impl Engine for Inproc {
     fn read(&self) -> Vec<Reading> {
         let mut known = self.known.borrow_mut();
         let client = self.client.as_ref().filter(|_| !self.ended.get());
-        match client.map(Client::counts) {
-            Some(Ok(counts)) => {
-                for count in counts {
-                    let place = self.served.iter().position(|&number| number == count.id as usize);
-                    if let Some(place) = place {
+        let place = |id: u32| self.served.iter().position(|&number| number == id as usize);
+        // Times first: a call is counted before it is timed.
+        let times = client.filter(|_| self.timed).map(Client::times).transpose();
+        let counts = client.map(Client::counts).transpose();
+        match (times, counts) {
+            (Ok(times), Ok(counts)) => {
+                for (id, spans) in times.into_iter().flatten() {
+                    let Some(place) = place(id) else { continue };
+                    let mut latencies = Latencies::default();
+                    for span in spans {
+                        latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
+                    }
+                    known[place].latencies = latencies;
+                }
+                for count in counts.into_iter().flatten() {
+                    if let Some(place) = place(count.id) {
                         known[place].hits = count.hits;
                     }
                 }
             }
-            Some(Err(_)) => self.ended.set(true),
-            None => {}
+            _ => self.ended.set(true),
         }
         known.clone()
     }
