@@ -432,3 +432,75 @@ fn in_a_container() {
     left.unwrap_or_else(|refusal| panic!("{refusal}")).expect("it leaves");
     assert_eq!(line, "ok \n");
 }
+
+/// Checks that all functions of the C library are probed in a running program at once, that it works on with the same results, and that
+/// afterwards every byte of the library's code is the file's.
+#[test]
+fn all_of_libc() {
+    let Some(program) = Program::of("inject::all_of_libc", &[]) else { return };
+    let mut running = program.start(&["allocate"]);
+    let plain = running.call(100);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).expect("maps");
+    let line =
+        maps.lines().find(|line| line.contains("r-xp") && line.contains("libc.so")).expect("a C library");
+    let path = line[line.find('/').expect("a path")..].to_owned();
+    let bytes = std::fs::read(&path).expect("the library");
+    let elf = object::File::parse(&*bytes).expect("an ELF file");
+    let mut functions: Vec<(u64, u64)> = elf
+        .symbols()
+        .chain(elf.dynamic_symbols())
+        .filter(|symbol| {
+            symbol.kind() == object::SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
+        })
+        .map(|symbol| (symbol.address(), symbol.size()))
+        .collect();
+    functions.sort_unstable();
+    functions.dedup_by_key(|function| function.0);
+    let offset = |address: u64| {
+        let part =
+            elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&address));
+        part.map(|part| address - part.address() + part.file_range().0)
+    };
+    let wanted: Vec<Wanted> = (functions.iter().enumerate())
+        .filter_map(|(at, &(address, size))| {
+            let next = functions.get(at + 1).map_or(address + size, |next| next.0);
+            Some(Wanted {
+                id: at as u32,
+                offset: offset(address)?,
+                size_bytes: size as u32,
+                room_bytes: (next - address).min(size + 16) as u32,
+                semaphore: 0,
+                what: What::Count,
+            })
+        })
+        .collect();
+    let client = running.enter();
+    client.add(path.as_bytes(), &wanted).expect("it listens");
+    let since = Instant::now();
+    let outcome = client.commit().expect("it answers");
+    let took = since.elapsed();
+    let share = f64::from(outcome.armed) / wanted.len() as f64;
+    eprintln!(
+        "{} of {} functions of {path} armed ({:.1} %) in {took:?}, of which {} us in the patcher",
+        outcome.armed,
+        wanted.len(),
+        share * 100.0,
+        outcome.stopped_ns / 1000
+    );
+    assert!(share > 0.8, "{:?}", &outcome.refused[..outcome.refused.len().min(20)]);
+    for _ in 0..4 {
+        assert_eq!(running.call(100), plain);
+    }
+    let hits: u64 = client.counts().expect("it answers").iter().map(|count| count.hits).sum();
+    assert!(hits > 100, "{hits}");
+    client.leave().expect("it leaves");
+    assert_eq!(running.call(100), plain);
+    let address = |hex: &str| u64::from_str_radix(hex, 16).expect("hex");
+    let (start, end) = line.split(' ').next().expect("a range").split_once('-').expect("a range");
+    let from = address(line.split_whitespace().nth(2).expect("an offset")) as usize;
+    let mut text = vec![0; (address(end) - address(start)) as usize];
+    let memory = File::open(format!("/proc/{}/mem", running.pid())).expect("memory");
+    memory.read_exact_at(&mut text, address(start)).expect("text");
+    let file = &bytes[from..bytes.len().min(from + text.len())];
+    assert!(text[..file.len()] == *file, "bytes of the library are not the file's");
+}
