@@ -164,7 +164,7 @@ impl Watch<'_> {
         let mut lines = Lines::start(form, self.ledger.places().to_vec(), names);
         // Hits come from every CPU at once; whoever reads them must not wait for those who make them.
         // Where that is not permitted it works as well, and may lose more.
-        let _ = sys::run_early();
+        let _ = sys::run_first();
         target.release();
         let end = self.until_end(&mut target, signals, &mut lines);
         let (intake, schedule) = (&mut self.intake, &self.schedule);
