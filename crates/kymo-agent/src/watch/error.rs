@@ -64,7 +64,7 @@ impl fmt::Display for Error {
         match self {
             Error::NoSlot { slots: 0, .. } => write!(
                 f,
-                "no watchpoint can be set: the processor offers none, or a debugger or profiler of this process holds all; \
+                "no watchpoint can be set: the processor offers none, or a debugger or profiler (of this process, or of whole CPUs) holds all; \
                  end it, or try on another machine"
             ),
             Error::NoSlot { slots, ours } => write!(

@@ -119,7 +119,8 @@ pub(crate) fn in_handler() -> bool {
     INSIDE.has(clock::own_tid())
 }
 
-/// Closes the slots that no watch uses now, so that debuggers and profilers can have them; how many. The next watches open them again.
+/// Closes the slots that no watch uses now, so that debuggers and profilers can have them; how many. The next watches open them again. If none is in
+/// use, the next one also counts anew how many there are: what others held may be free.
 pub fn release_slots() -> usize {
     pool::release()
 }

@@ -12,7 +12,8 @@
 use super::error::Error;
 use super::nesting::INSIDE;
 use super::slot::{self, Callback, Range, SLOTS};
-use super::{threads, trap};
+use super::threads::{self, Others};
+use super::trap;
 use crate::sys::watchpoint::{Aim, Watchpoint, at_fork, free_slots};
 use crate::sys::{clock, fork};
 use kymo_core::breakpoint::{Config, CpuId, Kind, Ledger, Reservation, Slots, Target};
@@ -61,7 +62,11 @@ impl Events {
     /// later: between the two it is not reached. So each step goes through all of them more than once; what is done to events that are as they
     /// should be is cheap, and does not disarm them meanwhile. While threads come and go, those that are being made are given time to appear.
     fn arm(&self, aim: Aim) -> std::io::Result<()> {
-        let again = if threads::come_and_go() { 2 } else { 1 };
+        let again = match threads::others() {
+            Others::None => 0,
+            Others::Same => 1,
+            Others::Changed => 2,
+        };
         let each = |step: &dyn Fn(&Watchpoint) -> std::io::Result<()>| {
             self.events.iter().try_for_each(step)?;
             for _ in 0..again {

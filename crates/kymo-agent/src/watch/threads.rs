@@ -9,6 +9,7 @@ use crate::sys::clock;
 use crate::sys::watchpoint::{Watchpoint, free_slots, raise_descriptors};
 use std::collections::HashSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The threads of this process that there are now.
@@ -23,14 +24,36 @@ fn list() -> Result<Vec<i32>, Error> {
     Ok(threads)
 }
 
-/// Whether there are other threads than when this was last asked.
-pub(super) fn come_and_go() -> bool {
+/// What threads did since this was last asked, as far as that can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// There is no thread but this one.
+    None,
+    /// The same as the last time.
+    Same,
+    /// Some have come or gone.
+    Changed,
+}
+
+/// Looks at the other threads.
+pub(super) fn others() -> Others {
     static LAST: AtomicU64 = AtomicU64::new(0);
+    /// The folder itself, its parent's entry, and one for each thread.
+    const ALONE: u64 = 3;
+    if std::fs::metadata("/proc/self/task").is_ok_and(|folder| folder.nlink() == ALONE) {
+        return Others::None;
+    }
+    let threads = list().unwrap_or_default();
     let mix =
-        |sum: u64, thread: i32| sum.wrapping_add((thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let now = list().map_or(0, |threads| threads.into_iter().fold(0, mix));
+        |sum: u64, thread: &i32| sum.wrapping_add((*thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let now = threads.iter().fold(0, mix);
     // Relaxed: a guess about the next one.
-    LAST.swap(now, Ordering::Relaxed) != now
+    let last = LAST.swap(now, Ordering::Relaxed);
+    match threads.len() {
+        1 => Others::None,
+        _ if last == now => Others::Same,
+        _ => Others::Changed,
+    }
 }
 
 /// Takes one more slot of every thread. By one thread at a time, or threads that appear are misjudged.

@@ -267,3 +267,36 @@ fn threads_end_and_the_watch_goes_on() {
     place.fetch_add(1, Ordering::Relaxed);
     assert_eq!(guard.stop(), 1);
 }
+
+/// Checks that a watch that starts when more threads are there than a process may have files open by default reaches all of them.
+#[test]
+fn more_threads_than_files() {
+    const TEST: &str = "watch_misuse::more_threads_than_files";
+    const THREADS: u64 = 1_200;
+    const WRITES: u64 = 5;
+    // It takes so many descriptors, and raises the limit.
+    if !alone_in_process(TEST) {
+        return;
+    }
+    let place = Arc::new(AtomicU64::new(0));
+    let go = Arc::new(std::sync::RwLock::new(()));
+    let held = go.write().expect("nobody panics");
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (place, go) = (Arc::clone(&place), Arc::clone(&go));
+            let run = move || {
+                let _go = go.read();
+                for _ in 0..WRITES {
+                    place.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            std::thread::Builder::new().stack_size(64 << 10).spawn(run).expect("a thread")
+        })
+        .collect();
+    let guard = try_watch(TEST, &*place, Kind::WRITE, |_| ());
+    drop(held);
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    if let Some(guard) = guard {
+        assert_eq!(guard.stop(), THREADS * WRITES);
+    }
+}
