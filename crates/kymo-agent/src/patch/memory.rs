@@ -51,7 +51,9 @@ impl OwnMemory {
     /// # Errors
     /// Where /proc is missing or does not permit it.
     pub fn open() -> io::Result<OwnMemory> {
-        Ok(OwnMemory(File::options().read(true).write(true).open("/proc/self/mem")?))
+        let file = File::options().read(true).write(true).open("/proc/self/mem")?;
+        // Away from the numbers that a program closes and gives anew, as for a daemon's or a child's standard streams.
+        Ok(OwnMemory(super::os::out_of_the_way(file)?))
     }
 
     /// Writes at an address, whatever the page's protection; a page of a private mapping becomes this process's own copy.

@@ -224,3 +224,18 @@ pub(super) fn let_traps_through() {
         };
     }
 }
+
+/// The same file by a number that no program counts on.
+pub(super) fn out_of_the_way(file: std::fs::File) -> io::Result<std::fs::File> {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    // The usual limit is 1024.
+    for lowest in [900, 200, 3] {
+        // SAFETY: a descriptor of ours and a number.
+        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+        if fd >= 0 {
+            // SAFETY: a new descriptor that nobody else has.
+            return Ok(unsafe { std::fs::File::from_raw_fd(fd) });
+        }
+    }
+    Err(io::Error::last_os_error())
+}

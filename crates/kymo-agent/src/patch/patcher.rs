@@ -11,7 +11,7 @@ use super::slots::{Slots, slots};
 use super::stub::{self, Back, Calls, Ground, Recipe};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
-use super::{Consumers, os, shadow};
+use super::{Consumers, mask, os, shadow};
 use crate::sys::{fork, rseq};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -132,7 +132,7 @@ pub fn attach(sites: &[Site], consumers: Consumers) -> Result<Vec<Probe>, PatchE
 ///
 /// # Errors
 /// [`PatchError::Changed`] for sites that somebody else has changed since: these are left alone, all others are restored.
-/// [`PatchError::System`]; then sites may be left that still count.
+/// [`PatchError::BlocksTraps`]: nothing was done, and a later attempt may succeed. [`PatchError::System`]; then sites may be left that still count.
 pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
     if fork::is_child() {
         return Err(PatchError::Child);
@@ -140,6 +140,15 @@ pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
     let mut patcher = patcher();
     let patcher = patcher.get_or_insert_default();
     os::with_signals_open(&[libc::SIGTRAP], || patcher.detach(probes))
+}
+
+/// Takes back what the first [`attach`] did to the process besides its probes: calls that change signal masks go to the C library again. To be called
+/// when the last probe is gone; handlers of SIGTRAP and of one real-time signal stay, for a thread may be about to run them.
+pub fn leave() {
+    let _patcher = patcher();
+    if !fork::is_child() {
+        mask::release();
+    }
 }
 
 impl Patcher {
@@ -166,6 +175,7 @@ impl Patcher {
         }
         // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
         os::let_traps_through();
+        mask::guard();
         for site in sites {
             self.build(&memory, site, consumers, slots, &ground)?;
         }
@@ -231,6 +241,12 @@ impl Patcher {
                 self.attached.remove(&site.address);
                 changed = changed.or(Some(PatchError::Changed { at: site.address }));
             }
+        }
+        os::let_traps_through();
+        mask::guard();
+        let others = threads::others().map_err(PatchError::system("list threads"))?;
+        if let Some(tid) = threads::blocker(&others) {
+            return Err(PatchError::BlocksTraps { tid });
         }
         publish::restore(&memory, &sites).map_err(PatchError::system("restore code"))?;
         for site in sites {

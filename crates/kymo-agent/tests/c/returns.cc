@@ -248,3 +248,21 @@ C int values(int n, int)
     Big big = halves(n);
     return big.a + big.b == n && extended(n) == n;
 }
+
+// Blocks all signals in this thread, as often as asked, while it calls leaf(): 1 if each mask is put back as it was
+C int blocks_all(int n, int)
+{
+    sigset_t all, before, after;
+    sigfillset(&all);
+    for (int i = 0; i < n; i++) {
+        if (pthread_sigmask(SIG_BLOCK, &all, &before) != 0 || leaf(i, 0) != i + 1)
+            return 0;
+        if (i % 2 ? sigprocmask(SIG_SETMASK, &before, nullptr) : pthread_sigmask(SIG_SETMASK, &before, nullptr))
+            return 0;
+        if (pthread_sigmask(SIG_BLOCK, nullptr, &after) != 0)
+            return 0;
+        if (sigismember(&after, SIGUSR2) != sigismember(&before, SIGUSR2))
+            return 0;
+    }
+    return pthread_sigmask(99, &all, nullptr) != 0;
+}

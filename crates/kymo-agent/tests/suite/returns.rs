@@ -233,3 +233,31 @@ fn a_probe_may_go_while_calls_are_inside() {
         library.assert_untouched();
     }
 }
+
+/// Checks that a thread which blocks all signals again and again, and calls probed functions meanwhile, neither ends the process nor
+/// keeps probes from coming and going.
+#[test]
+fn threads_that_block_signals_live() {
+    let _alone = alone();
+    let Some(library) = library("returns::threads_that_block_signals_live") else { return };
+    // The first attach is what makes the difference.
+    let steady = put(&library, &["blocks_all"], Consumers::Count);
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let blocks = library.function("blocks_all");
+            while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(blocks(100, 0), 1);
+            }
+        });
+        for round in 0..100 {
+            let consumers = LATENCY[round % 2];
+            let probes = put(&library, &["leaf"], consumers);
+            detach(&probes).expect("detached");
+        }
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    take(&library, &steady);
+    kymo_agent::patch::leave();
+    assert_eq!(library.function("blocks_all")(10, 0), 1);
+}
