@@ -230,21 +230,25 @@ impl Writer {
             write!(text, " {}", change(place, hit)).expect("writing to a string");
         }
         writeln!(text, "  {}", shown(&site_words(&site))).expect("writing to a string");
-        for &ip in hit.chain.iter().flat_map(|chain| chain.iter().skip(1)) {
-            let caller = self.names.caller(hit.pid, ip);
+        for caller in self.callers(&hit.chain, hit.pid) {
             writeln!(text, "    from {}", shown(&site_words(&caller))).expect("writing to a string");
         }
         text
     }
 
+    /// Who called, innermost first. Where a program has no frame pointers the kernel goes on with what is no code: there the chain ends.
+    fn callers(&mut self, chain: &Option<Box<[u64]>>, pid: i32) -> Vec<Arc<Site>> {
+        let returns = chain.iter().flat_map(|chain| chain.iter().skip(1));
+        returns.map(|&ip| self.names.caller(pid, ip)).take_while(|site| site.module.is_some()).collect()
+    }
+
     fn json(&mut self, hit: &Hit) -> serde_json::Value {
+        let callers = self.callers(&hit.chain, hit.pid);
         let place = &self.places[hit.part.place];
         let site = self.names.access(hit.pid, hit.ip, place.is_code());
         let value = |value: Option<u64>| value.map(|value| place.show(&hit.part, value));
-        let chain: Option<Vec<_>> = hit.chain.as_ref().map(|chain| {
-            let callers = chain.iter().skip(1);
-            callers.map(|&ip| site_json(&self.names.caller(hit.pid, ip))).collect()
-        });
+        let chain: Option<Vec<_>> =
+            hit.chain.as_ref().map(|_| callers.iter().map(|site| site_json(site)).collect());
         let mut object = json!({
             "type": "hit",
             "time_ns": hit.time_ns,
