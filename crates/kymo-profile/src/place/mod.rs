@@ -13,7 +13,8 @@
 //! What is understood, in C, C++ and Rust:
 //! - `0x404040`, `symbol`, `symbol+0x10`, `'any symbol(int)'`, `crate::module::STATIC`, `ns::Class::member`, `file.c:name`;
 //! - `variable.field.field`, `tuple.0`, `array[3]`, `a->b`, `*pointer`, `*(pointer).field`, with and without parentheses;
-//! - a field through a pointer (`p.x`) follows it, as `->` does.
+//! - a field through a pointer (`p.x`) follows it, as `->` does; so do those of smart pointers (`Box`, `Arc`, `std::unique_ptr`);
+//! - elements of slices, `Vec`, `std::vector`, `std::array`; fields of enums by variant (`state.Busy.0`) or of the one that is there (`state.0`).
 //!
 //! Without a length the whole object is meant; without an access, `w` for data and `x` for functions. `r` becomes `rw`.
 //!
@@ -29,7 +30,8 @@
 //!   small multiple of the bytes that were really there.
 //! - **I2** A place is exact or refused: where the answer would be a guess (several variables of a name, a thread-local),
 //!   the error says so and lists what to write.
-//! - **I3** No memory is read unless the expression follows a pointer.
+//! - **I3** No memory is read unless the expression follows a pointer, asks for an element of a container or for a field of an enum.
+//! - **I4** What is read of the debug information grows with the units that have the name, not with all of it (`scan.rs`).
 
 mod access;
 mod debug;

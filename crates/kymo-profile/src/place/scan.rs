@@ -32,6 +32,8 @@ pub(super) struct Match {
     pub(super) tag: DwTag,
     /// The entries around it, the outermost first, without the unit itself.
     pub(super) around: Vec<Die>,
+    /// Whether it says itself where it is.
+    has_place: bool,
 }
 
 /// All entries with one of `tags` whose name is `name`, and the variables that complete them elsewhere.
@@ -41,7 +43,8 @@ pub(super) fn named(reader: &Reader<'_>, name: &str, tags: &[DwTag]) -> Vec<Matc
     let mut found = scan(reader, &numbers, &wanted);
     // Definitions in other units, as link-time optimization makes them, refer by offset in the section.
     let mut abroad = Wanted { targets: HashSet::new(), ..Wanted::nothing() };
-    for hit in found.iter().filter(|hit| hit.die.unit < reader.own_infos()).take(MOST_ABROAD) {
+    let elsewhere = |hit: &&Match| !hit.has_place && hit.die.unit < reader.own_infos();
+    for hit in found.iter().filter(elsewhere).take(MOST_ABROAD) {
         if let Some(extent) = reader.extent(hit.die.unit as usize) {
             abroad.targets.insert(extent.start.saturating_add(hit.die.offset));
         }
@@ -219,7 +222,7 @@ fn scan_unit(
         let is_variable = tag == gimli::DW_TAG_variable;
         if is_root || is_variable || wanted.tags.contains(&tag) {
             let (mut is_named, mut has_name, mut target) = (false, false, None);
-            let (mut is_local, mut is_external) = (false, false);
+            let (mut is_local, mut is_external, mut has_place) = (false, false, false);
             for spec in abbreviation.attributes() {
                 let attribute = entries.read_attribute(*spec)?;
                 match (attribute.name(), attribute.raw_value()) {
@@ -247,7 +250,10 @@ fn scan_unit(
                     (gimli::DW_AT_str_offsets_base, AttributeValue::SecOffset(base)) if is_root => {
                         string_base = Some(gimli::DebugStrOffsetsBase(base));
                     }
-                    (gimli::DW_AT_location, value) => is_local = !is_static(&value),
+                    (gimli::DW_AT_location, value) => {
+                        has_place = true;
+                        is_local = !is_static(&value);
+                    }
                     (gimli::DW_AT_external, AttributeValue::Flag(flag)) => is_external = flag,
                     (gimli::DW_AT_specification | gimli::DW_AT_abstract_origin, value) => {
                         target = Some(value)
@@ -275,7 +281,7 @@ fn scan_unit(
             if !is_root && ((is_named && !(is_local && locals > MOST_LOCALS)) || (completes && !is_local)) {
                 here.insert(offset);
                 let around = open.iter().skip(1).map(|&(_, offset)| Die { unit: number, offset }).collect();
-                found.push(Match { die: Die { unit: number, offset }, tag, around });
+                found.push(Match { die: Die { unit: number, offset }, tag, around, has_place });
             }
         } else {
             entries.skip_attributes(abbreviation.attributes())?;

@@ -1,6 +1,7 @@
 //! Variables by name: which one is meant, and where it is.
 
 use gimli::{AttributeValue, Operation};
+use hashbrown::HashMap;
 
 use super::debug::{Die, Entry, Reader, Slice, shown};
 use super::near;
@@ -57,9 +58,11 @@ enum Rank {
 pub(super) fn find(reader: &Reader<'_>, file: Option<&str>, path: &str) -> Vec<Variable> {
     let name = near::last_segment(path);
     let tags = [gimli::DW_TAG_variable, gimli::DW_TAG_member];
-    let mut found: Vec<Variable> = scan::named(reader, name, &tags)
+    let hits = scan::named(reader, name, &tags);
+    let around: HashMap<Die, &Vec<Die>> = hits.iter().map(|hit| (hit.die, &hit.around)).collect();
+    let mut found: Vec<Variable> = hits
         .iter()
-        .filter_map(|hit| variable(reader, hit, path))
+        .filter_map(|hit| variable(reader, hit, &around, path))
         .filter(|variable| file.is_none_or(|file| is_of_file(reader, variable.die, file)))
         .collect();
     let has_place =
@@ -96,11 +99,19 @@ pub(super) fn is_rust_thread_local(reader: &Reader<'_>, path: &str) -> bool {
     })
 }
 
-fn variable(reader: &Reader<'_>, hit: &Match, wanted: &str) -> Option<Variable> {
+fn variable(
+    reader: &Reader<'_>,
+    hit: &Match,
+    known: &HashMap<Die, &Vec<Die>>,
+    wanted: &str,
+) -> Option<Variable> {
     let entry = reader.entry(hit.die).ok()?;
     let around = match reader.completes(hit.die.unit, &entry) {
         // A definition stands outside of the class or function that it belongs to.
-        Some(declaration) => reader.around(declaration),
+        Some(declaration) => match known.get(&declaration) {
+            Some(around) => around.to_vec(),
+            None => reader.around(declaration),
+        },
         None => hit.around.clone(),
     };
     let mut segments = Vec::new();
@@ -233,8 +244,9 @@ fn location<'d>(reader: &Reader<'d>, die: Die, entry: &Entry<'d>) -> Location {
 }
 
 fn of_expression<'d>(reader: &Reader<'d>, die: Die, expression: gimli::Expression<Slice<'d>>) -> Location {
-    const PIECES: Location =
-        Location::Nowhere("the compiler split it into pieces; build with -O1 or watch an address");
+    const PIECES: Location = Location::Nowhere(
+        "the optimizer split it into pieces; build without optimization, or watch a piece by symbol and offset",
+    );
     let Ok(unit) = reader.unit(die.unit) else { return PIECES };
     let mut operations = expression.operations(unit.encoding());
     let mut at: Option<u64> = None;
