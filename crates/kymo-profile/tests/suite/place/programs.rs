@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use kymo_profile::place::{self, Mapping, ModuleFile, ResolveError, Target, Watch};
+use kymo_profile::place::{self, Mapping, Module, ModuleFile, ResolveError, Target, Watch};
 use kymo_profile::symbols::SymbolOptions;
 
 pub(super) const C: &str = r#"
@@ -227,8 +227,7 @@ pub(super) struct Running {
     child: Child,
     /// Expression, address, size.
     pub(super) places: Vec<(String, u64, u64)>,
-    mappings: Vec<Mapping>,
-    program: PathBuf,
+    modules: Vec<Module>,
 }
 
 impl Running {
@@ -254,7 +253,15 @@ impl Running {
             }
         }
         let mappings = mappings_of(&format!("/proc/{}/maps", child.id()));
-        Running { child, places, mappings, program: program.canonicalize().expect("the program") }
+        let program = program.canonicalize().expect("the program");
+        let open = |mapping: &Mapping| {
+            let path: &Path = &mapping.path;
+            // Libraries of the system only slow the search down.
+            let is_ours = path == program || path.starts_with(program.parent()?);
+            is_ours.then(|| ModuleFile::open(path, path, &SymbolOptions::default()).ok().map(Arc::new))?
+        };
+        let modules = place::modules_of(&mappings, Some(&program), open);
+        Running { child, places, modules }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -263,20 +270,13 @@ impl Running {
 
     /// Resolves in the running program.
     pub(super) fn resolve(&self, text: &str) -> Result<Watch, ResolveError> {
-        let open = |mapping: &Mapping| {
-            let path: &Path = &mapping.path;
-            // Libraries of the system only slow the search down.
-            let is_ours = path == self.program || path.starts_with(self.program.parent()?);
-            is_ours.then(|| ModuleFile::open(path, path, &SymbolOptions::default()).ok().map(Arc::new))?
-        };
-        let modules = place::modules_of(&self.mappings, Some(&self.program), open);
         let path = format!("/proc/{}/mem", self.child.id());
         let memory = |avma: u64, bytes: &mut [u8]| {
             use std::os::unix::fs::FileExt;
             std::fs::File::open(&path)?.read_exact_at(bytes, avma)
         };
         let request = place::parse(text).unwrap_or_else(|error| panic!("{error}"));
-        place::resolve(&request, &Target { modules, memory: &memory })
+        place::resolve(&request, &Target { modules: self.modules.clone(), memory: &memory })
     }
 
     /// The bytes at a watch, as it would print them.
