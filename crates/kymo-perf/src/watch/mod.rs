@@ -26,8 +26,9 @@
 //! - **W4** The kernel's own accesses are left out unless asked for: it clears `.bss` at exec, and that is nobody's write.
 //!
 //! # Modules
-//! `range`: ranges as registers; `schedule`: registers in turns; `opening`: [`Watcher`]; `entry`: a command held where its memory is laid out;
+//! `range`: ranges as registers; `schedule`: registers in turns; `opening`: [`Watcher`]; `attrs`: its events; `entry`: a command held where its memory is laid out;
 //! `memory`: another process's bytes; `holder`: who holds registers.
+mod attrs;
 mod entry;
 mod holder;
 mod memory;
@@ -35,9 +36,10 @@ mod opening;
 mod range;
 mod schedule;
 
+pub use attrs::SAMPLE_TYPE;
 pub use entry::{Held, hold_at_entry};
 pub use holder::{Holders, holders};
 pub use memory::Memory;
-pub use opening::{Armed, Options, SAMPLE_TYPE, Scope, WatchError, Watcher};
+pub use opening::{Armed, Options, Scope, WatchError, Watcher};
 pub use range::{Piece, Range, RangeError};
 pub use schedule::{Machine, Register, Schedule, ScheduleError};

@@ -1,8 +1,9 @@
 //! [`Watcher`]: the rings, and in each turn the breakpoints that fill them.
-use super::schedule::{Machine, Register, Schedule};
+use super::attrs;
+use super::schedule::{Machine, Schedule};
 use crate::bpf::{BpfError, EverFollowed, Follow, Follower, Seen, Witness};
 use crate::evlist::{self, Engine, Evlist, MappedRing, OpenError, Plan, Request, RingError, Targets};
-use crate::sys::{self, Kernel, Perf, attr_zeroed, bindings, perf_event_attr};
+use crate::sys::{self, Kernel};
 use kymo_core::breakpoint::Slots;
 use kymo_core::ring::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,23 +12,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What each hit has, in this order: id, instruction behind the access, thread, time, address, CPU, period, and the raw bytes.
-pub const SAMPLE_TYPE: u64 = Perf::SAMPLE_IDENTIFIER
-    | Perf::SAMPLE_IP
-    | Perf::SAMPLE_TID
-    | Perf::SAMPLE_TIME
-    | Perf::SAMPLE_ADDR
-    | Perf::SAMPLE_CPU
-    | Perf::SAMPLE_PERIOD
-    | Perf::SAMPLE_RAW;
-
 /// All rings together.
 const RINGS_BYTES: usize = 64 << 20;
 /// One ring, at least and at most.
 const RING_BYTES: std::ops::RangeInclusive<usize> = 512 << 10..=8 << 20;
-/// The number of an event of the software kind that BPF programs write.
-const BPF_OUTPUT: u64 = bindings::PERF_COUNT_SW_BPF_OUTPUT as u64;
-
 /// How threads are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -172,9 +160,12 @@ impl Watcher {
         let ring_bytes = options.ring_bytes.unwrap_or(wanted.clamp(*RING_BYTES.start(), *RING_BYTES.end()));
         let ring_pages = (ring_bytes / sys::page_size()).max(1).next_power_of_two();
         let mut requests =
-            vec![Request { immediate: true, ..Request::new("dummy:u", tracking(&options, scope)) }];
+            vec![Request { immediate: true, ..Request::new("dummy:u", attrs::tracking(&options, scope)) }];
         if scope == Scope::Filtered {
-            requests.push(Request { immediate: true, ..Request::new("hits", output(&options, ring_bytes)) });
+            requests.push(Request {
+                immediate: true,
+                ..Request::new("hits", attrs::output(&options, ring_bytes))
+            });
         }
         let plan = Plan { events: requests, targets: targets(scope, &options.pids, &cpus) };
         let mut frame = open_list(&kernel, plan)?;
@@ -234,8 +225,10 @@ impl Watcher {
         self.disarm(schedule, take);
         self.armed_ns.resize(schedule.registers.len(), 0);
         let turn = schedule.turns.get(number).map_or(&[][..], Vec::as_slice);
-        let requests: Vec<Request> =
-            turn.iter().map(|&register| self.request(&schedule.registers[register])).collect();
+        let requests: Vec<Request> = turn
+            .iter()
+            .map(|&register| attrs::request(&self.options, self.scope, &schedule.registers[register]))
+            .collect();
         let plan = Plan { events: requests, targets: targets(self.scope, &self.options.pids, &self.cpus) };
         let mut events = open_list(&self.kernel, plan)?;
         let rings = match &self.filter {
@@ -273,21 +266,6 @@ impl Watcher {
             drain(ring, &mut self.scratch, &mut |bytes| take(base + index, bytes));
         }
         self.lost_before += turn.events.lost().iter().map(|lost| lost.lost).sum::<u64>();
-    }
-
-    fn request(&self, register: &Register) -> Request {
-        let mut attr = common(&self.options, RING_BYTES_TO_WAKE);
-        attr.type_ = Perf::BREAKPOINT;
-        attr.bp_type = register.piece.kind.bits();
-        attr.__bindgen_anon_3.bp_addr = register.piece.address;
-        attr.__bindgen_anon_4.bp_len = register.piece.bytes;
-        attr.set_disabled(1);
-        attr.set_inherit(u64::from(self.scope == Scope::Tasks));
-        // W4; and a kernel address is touched by the kernel alone.
-        let kernel = self.options.with_kernel || register.piece.address >> 63 == 1;
-        attr.set_exclude_kernel(u64::from(!kernel));
-        attr.set_exclude_hv(1);
-        Request::new(format!("mem:{}", register.piece), attr)
     }
 
     /// How long each register of the schedule was armed, as of now.
@@ -363,9 +341,6 @@ impl Watcher {
     }
 }
 
-/// Rings wake their reader when they hold so many bytes: a millisecond's worth of hits.
-const RING_BYTES_TO_WAKE: usize = 64 << 10;
-
 fn open_list(kernel: &Arc<dyn Kernel>, plan: Plan) -> Result<Evlist, WatchError> {
     let requests = plan.events.clone();
     evlist::open(Arc::clone(kernel), plan, Engine::Auto)
@@ -380,44 +355,6 @@ fn targets(scope: Scope, pids: &[i32], cpus: &[u32]) -> Targets {
             Targets::tasks(tasks.collect(), cpus)
         }
     }
-}
-
-/// What all events have in common.
-fn common(options: &Options, wake: usize) -> perf_event_attr {
-    let mut attr = attr_zeroed();
-    attr.sample_type = SAMPLE_TYPE | if options.callchains { Perf::SAMPLE_CALLCHAIN } else { 0 };
-    attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_LOST;
-    attr.__bindgen_anon_1.sample_period = 1;
-    attr.set_sample_id_all(1);
-    attr.set_watermark(1);
-    attr.__bindgen_anon_2.wakeup_watermark = wake as u32;
-    attr.set_use_clockid(1);
-    attr.clockid = libc::CLOCK_MONOTONIC;
-    attr
-}
-
-/// Names, mappings, forks and ends.
-fn tracking(options: &Options, scope: Scope) -> perf_event_attr {
-    let mut attr = common(options, RING_BYTES_TO_WAKE);
-    (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_DUMMY);
-    attr.set_comm(1);
-    attr.set_comm_exec(1);
-    attr.set_task(1);
-    attr.set_mmap(1);
-    attr.set_mmap2(1);
-    attr.set_disabled(1);
-    attr.set_exclude_kernel(1);
-    attr.set_exclude_hv(1);
-    attr.set_inherit(u64::from(scope == Scope::Tasks));
-    attr
-}
-
-/// Where the kernel's program writes hits.
-fn output(options: &Options, ring_bytes: usize) -> perf_event_attr {
-    let mut attr = common(options, RING_BYTES_TO_WAKE.min(ring_bytes / 2));
-    (attr.type_, attr.config) = (Perf::SOFTWARE, BPF_OUTPUT);
-    attr.set_disabled(1);
-    attr
 }
 
 /// Takes all whole records out of a ring.
@@ -440,95 +377,4 @@ fn drain(ring: &MappedRing, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8])) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::Fake;
-    use crate::watch::Range;
-    use kymo_core::breakpoint::Kind;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    fn schedule(count: u64) -> Schedule {
-        let ranges: Vec<Range> =
-            (0..count).map(|at| Range { address: 0x1000 * (at + 1), bytes: 4, kind: Kind::WRITE }).collect();
-        let machine = Machine { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: false };
-        Schedule::plan(&ranges, &machine, true).unwrap()
-    }
-
-    /// Checks that by tasks each register is opened on each CPU, inherited and without the kernel's accesses, and that turns are
-    /// exchanged without leaving anything open.
-    #[test]
-    fn turns_by_tasks() {
-        let fake = Arc::new(Fake::new());
-        let options = Options { pids: vec![i32::MAX], scope: Some(Scope::Tasks), ..Options::default() };
-        let mut watcher = Watcher::open(Arc::<Fake>::clone(&fake), options).unwrap();
-        let schedule = schedule(6);
-        let cpus = watcher.cpus.len();
-        let mut nothing = |_: usize, _: &[u8]| {};
-        watcher.arm(&schedule, 0, &mut nothing).unwrap();
-        assert_eq!(watcher.descriptors(), cpus + 4 * cpus);
-        watcher.arm(&schedule, 1, &mut nothing).unwrap();
-        assert_eq!(watcher.descriptors(), cpus + 2 * cpus);
-        let opened = fake.opened();
-        let points: Vec<_> = opened.iter().filter(|one| one.attr.type_ == Perf::BREAKPOINT).collect();
-        assert_eq!(points.len(), 6 * cpus);
-        assert!(points.iter().all(|one| one.attr.inherit() == 1 && one.attr.exclude_kernel() == 1));
-        watcher.disarm(&schedule, &mut nothing);
-        let coverage = watcher.coverage(&schedule);
-        assert!(coverage.iter().all(|armed| armed.armed_ns > 0 && armed.armed_ns <= armed.all_ns));
-        drop(watcher);
-        assert_eq!(fake.live(), Vec::<i32>::new());
-    }
-
-    static WATCHED: AtomicU64 = AtomicU64::new(0);
-
-    /// Checks on this kernel that each write by each thread is one sample with the value that it wrote, and that nothing is lost or left.
-    #[test]
-    fn writes_of_this_process() {
-        let options = Options {
-            pids: vec![std::process::id() as i32],
-            scope: Some(Scope::Filtered),
-            ..Options::default()
-        };
-        let mut watcher = match Watcher::open(Arc::new(sys::Real), options) {
-            Ok(watcher) => watcher,
-            Err(error) => return kymo_testing::skip("writes_of_this_process", error),
-        };
-        let address = std::ptr::from_ref(&WATCHED).addr() as u64;
-        let ranges = [Range { address, bytes: 8, kind: Kind::WRITE }];
-        let schedule = Schedule::plan(&ranges, &watcher.machine(Machine::slots_here(), 0), false).unwrap();
-        if let Err(error) = watcher.arm(&schedule, 0, &mut |_, _| {}) {
-            assert!(error.no_slot(), "{error}");
-            return kymo_testing::skip("writes_of_this_process", error);
-        }
-        const WRITES: u64 = 100;
-        std::thread::scope(|scope| {
-            for thread in 1..=2 {
-                scope.spawn(move || {
-                    // Relaxed: only that it is written counts.
-                    (0..WRITES).for_each(|at| WATCHED.store(thread << 32 | at, Ordering::Relaxed));
-                });
-            }
-        });
-        let mut found = Vec::new();
-        let mut take = |_: usize, mut records: &[u8]| {
-            while records.len() >= 8 {
-                let size = usize::from(u16::from_le_bytes([records[6], records[7]]));
-                if records[0] == 9 {
-                    // Eight words, the last of which has the length of the raw bytes in its lower half.
-                    let told = crate::bpf::Testimony::parse(&records[8 + 7 * 8 + 4..size]).unwrap();
-                    assert_eq!(told.address, address);
-                    found.push(u64::from_le_bytes(told.word.unwrap()));
-                }
-                records = &records[size..];
-            }
-        };
-        watcher.drain(&mut take);
-        watcher.disarm(&schedule, &mut take);
-        let counts = watcher.counts().unwrap();
-        assert_eq!((counts.seen, counts.lost), (2 * WRITES, 0));
-        assert_eq!(found.len() as u64, 2 * WRITES);
-        // Both threads may write before either of them is told what is there.
-        assert!(found.iter().all(|word| (1..=2).contains(&(word >> 32)) && word & 0xffff_ffff < WRITES));
-        assert!(watcher.coverage(&schedule)[0].armed_ns > 0);
-    }
-}
+mod tests;
