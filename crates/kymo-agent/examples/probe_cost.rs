@@ -92,7 +92,48 @@ mod cost {
         values[values.len() / 2]
     }
 
+    /// How long an attach takes beside 2,000 threads that wait; none of them is stopped.
+    fn crowd() {
+        const THREADS: usize = 2000;
+        let memory = OwnMemory::open().expect("/proc");
+        let start = kymo_bench_push as *const () as u64;
+        let site = plan(&memory, &Function { start, bytes: 6, next: start + 64 }, &Surroundings::default());
+        let sites = [site.expect("a plan")];
+        let (tell, told) = std::sync::mpsc::channel();
+        let (mut ends, mut threads) = (Vec::new(), Vec::new());
+        for _ in 0..THREADS {
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let tell = tell.clone();
+            ends.push(end);
+            let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+                let _ = tell.send(());
+                let _ = ended.recv();
+            });
+            threads.push(thread.expect("a thread"));
+        }
+        for _ in 0..THREADS {
+            told.recv().expect("it tells");
+        }
+        let (mut on, mut off) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let begin = Instant::now();
+            let probes = attach(&sites, Consumers::Count).expect("attached");
+            on.push(begin.elapsed().as_secs_f64() * 1000.0);
+            let begin = Instant::now();
+            detach(&probes).expect("detached");
+            off.push(begin.elapsed().as_secs_f64() * 1000.0);
+        }
+        println!(
+            "beside {THREADS} threads that wait: attached in {:.1} ms, detached in {:.1} ms, nobody stopped",
+            median(on),
+            median(off)
+        );
+        drop(ends);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    }
+
     pub(crate) fn measure(threads: usize) {
+        crowd();
         let memory = OwnMemory::open().expect("/proc");
         let functions: [(&str, unsafe extern "C" fn(), u64); 3] =
             [("nop", kymo_bench_nop, 2), ("push", kymo_bench_push, 6), ("ret", kymo_bench_ret, 1)];

@@ -129,6 +129,9 @@ impl Patching {
             // Of sites that others changed since, nothing better is to be done than leave them.
             _ = patch::detach(&probes);
         }
+        if self.armed() == 0 {
+            patch::leave();
+        }
     }
 
     fn armed(&self) -> u32 {
