@@ -4,10 +4,12 @@
 //! ends: the command asks now and then ([`Inproc::read`] keeps the last answer), and says so at the end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use kymo_core::probe::wire::{Wanted, What};
+use kymo_core::probe::wire::{Listed, State, Wanted, What};
 use kymo_perf::bpf::uprobe::Latencies;
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
@@ -48,18 +50,41 @@ pub(super) struct Entered {
     pub(super) stopped_ns: u64,
 }
 
+/// What a patch at a function's begin may move: a mark, four bytes, and the longest instruction.
+const MOVED_BYTES: u64 = 24;
+
+/// Whether one of the offsets (ascending) is among the bytes that a patch of the function may move. The kernel's trap there would be a byte of
+/// the patch, and what it executes instead an instruction that is not there any more: the program would crash.
+fn is_crowded(function: u64, others: &[u64]) -> bool {
+    let next = others.partition_point(|&other| other < function);
+    others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
+}
+
+/// Why a site is not for this engine, seen from outside.
+fn objection_to(site: &Site, timed: bool) -> Option<&'static str> {
+    if site.kind != SiteKind::Function {
+        return Some("it is not a function's entry");
+    }
+    let odd = timed && site.symbol.as_deref().is_some_and(returns_oddly);
+    odd.then_some("its return address is used for more than one return")
+}
+
 /// Enters a process and arms all sites that can be.
 pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut refused = Vec::new();
     let mut wanted: Vec<(usize, Wanted)> = Vec::new();
+    let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
+    for site in sites.iter().filter(|site| objection_to(site, timed).is_some()) {
+        others.entry(site.module.file()).or_default().push(site.offset);
+    }
+    others.values_mut().for_each(|offsets| offsets.sort_unstable());
     for (number, site) in sites.iter().enumerate() {
-        if site.kind != SiteKind::Function {
-            refused.push((number, "it is not a function's entry".to_owned()));
-            continue;
-        }
-        if timed && site.symbol.as_deref().is_some_and(returns_oddly) {
-            refused.push((number, "its return address is used for more than one return".to_owned()));
+        let beside = others.get(site.module.file()).map_or(&[][..], Vec::as_slice);
+        let crowded =
+            || is_crowded(site.offset, beside).then_some("another probe is among the bytes of a patch");
+        if let Some(objection) = objection_to(site, timed).or_else(crowded) {
+            refused.push((number, objection.to_owned()));
             continue;
         }
         let functions = site.module.functions();
@@ -86,9 +111,22 @@ pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, St
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
     // Told by the agent: only numbers that were given to it are believed.
     refused.retain(|(number, _)| *number < sites.len());
-    let out = |number: usize| refused.iter().any(|(refused, _)| *refused == number);
-    let served: Vec<usize> =
-        wanted.iter().map(|(number, _)| *number).filter(|&number| !out(number)).collect();
+    let out: HashSet<usize> = refused.iter().map(|(number, _)| *number).collect();
+    let mut served: Vec<usize> =
+        wanted.iter().map(|(number, _)| *number).filter(|number| !out.contains(number)).collect();
+    if (outcome.armed as usize) < served.len() {
+        // Its list of mappings names the module otherwise, or it is not loaded: the kernel knows files.
+        let listed = client.list().map_err(|broken| broken.to_string())?;
+        let waits = |listed: &Listed| listed.state == State::Waiting;
+        let waiting: HashSet<usize> =
+            listed.iter().filter(|listed| waits(listed)).map(|listed| listed.id as usize).collect();
+        served.retain(|number| !waiting.contains(number));
+        let why = "its module is not mapped, or by another name";
+        refused.extend(
+            waiting.into_iter().filter(|&number| number < sites.len()).map(|number| (number, why.to_owned())),
+        );
+        refused.sort_unstable();
+    }
     let known = vec![Reading::default(); served.len()];
     let engine = Inproc {
         client: Some(client),
@@ -172,5 +210,21 @@ impl Drop for Inproc {
             // A program that is gone has no probes either.
             _ = client.leave();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_crowded;
+
+    /// Checks that a probe within what a patch moves is seen, from the function's first byte to the last that can move, and none before or
+    /// behind.
+    #[test]
+    fn crowded() {
+        let others = [0x100, 0x140, 0x200];
+        assert!(is_crowded(0x100, &others) && is_crowded(0xf0, &others));
+        assert!(is_crowded(0x140 - 23, &others) && !is_crowded(0x140 - 24, &others));
+        assert!(!is_crowded(0x101, &others) && !is_crowded(0x201, &others));
+        assert!(!is_crowded(0, &[]));
     }
 }
