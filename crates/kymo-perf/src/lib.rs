@@ -27,6 +27,7 @@
 //! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`].
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
+//! - [`user_probes`]: tracepoints in programs.
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
 //! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
 //! - `inject`: the agent's library into a running process, and the conversation with it (x86-64).
@@ -72,5 +73,6 @@ pub mod selector;
 pub mod sys;
 pub mod tracefs;
 pub mod uring;
+pub mod user_probes;
 pub mod watch;
 pub mod workload;

@@ -197,7 +197,7 @@ fn names(text: &str) -> Vec<Written<'_>> {
 }
 
 /// How long the first event is: up to a comma or the end of a group, but not inside brackets or quotes.
-fn event_len(text: &str) -> usize {
+pub(super) fn event_len(text: &str) -> usize {
     let (mut depth, mut quoted) = (0i32, false);
     for (at, c) in text.char_indices() {
         match c {

@@ -9,6 +9,7 @@ pub(crate) mod list;
 pub(crate) mod loss;
 pub(crate) mod mem_events;
 pub(crate) mod probe;
+pub(crate) mod probe_events;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod script;

@@ -24,6 +24,7 @@ use kymo_record::{
 };
 
 use super::mem_events::{self, Whom};
+use super::probe_events;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
 
@@ -39,7 +40,7 @@ const DEFAULT_FREQUENCY: u64 = 999;
     after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a -- sleep 10         the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
 )]
 pub(crate) struct RecordArgs {
-    /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, mem:VARIABLE:w (any place of kymo watch), {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
+    /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, mem:VARIABLE:w (any place of kymo watch), probe:FUNCTION (any probe of kymo probe), {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
     #[arg(short, long = "event", value_name = "EVENT")]
     events: Vec<String>,
     /// Sample so many times per second, or `max` [default: 999]
@@ -310,10 +311,13 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
     let named = mem_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
-    let selected = select(named.as_ref().map_or(&args.events, |named| &named.texts), &words);
+    let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
+    let probes = probe_events::find(texts, &whom, &|words_of_it| words.say(words_of_it))?;
+    let selected = select(probes.as_ref().map_or(texts, |probes| &probes.texts), &words);
     let events = match selected {
         Ok(mut events) => {
             named.iter().for_each(|named| named.rename(events.iter_mut()));
+            probes.iter().for_each(|probes| probes.rename(events.iter_mut()));
             events
         }
         Err(error) => {
@@ -409,6 +413,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(error) => bail!("{error}"),
     };
     let signalled = signalled.load(Ordering::Relaxed) as i32;
+    // Nothing has them open any more, and what follows may end this process by a signal.
+    drop(probes);
     finish(summary, &output, &words, fail_on_loss, signalled)
 }
 

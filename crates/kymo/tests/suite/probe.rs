@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::programs::build;
-use crate::tools::{Need, Said, kymo, ready, run, skip};
+use crate::tools::{Need, Said, Tool, kymo, perf, ready, run, skip};
 
 /// The program whose functions are called a known number of times; none where nothing can be compiled.
 fn probed(test: &str) -> Option<PathBuf> {
@@ -322,6 +322,86 @@ fn inside_the_program() {
     assert!(target.wait().expect("its end").success());
     let refused = kymo().run(["probe", "--engine", "inproc", "main", "--", text(&program)]);
     assert!(refused.stderr.contains("leave --engine out"), "{}", refused.stderr);
+}
+
+/// Checks that `kymo stat -e probe:` counts what the program counts, in threads and children, and what perf counts of perf's own probe at the same place; and
+/// that no tracepoint is left.
+#[test]
+fn events_to_count() {
+    const TEST: &str = "probe::events_to_count";
+    let Some(program) = probed(TEST) else { return };
+    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
+        return;
+    }
+    let events = "probe:probed_outer,probe:usdt:shop:sold,{probe:probed_inner,probe:probed_d*}";
+    let said = kymo().succeed(["stat", "-j", "-e", events, "--", text(&program), "200", "2", "1"]);
+    let counts: Vec<Value> = said
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let count = |name: &str| {
+        let event = counts
+            .iter()
+            .find(|event| event["event"] == name)
+            .unwrap_or_else(|| panic!("{name}: {}", said.stderr));
+        event["counter-value"].as_str().and_then(|value| value.parse::<f64>().ok())
+    };
+    assert_eq!(count("probe:probed:probed_outer"), Some(counted(&said.stdout, "outer") as f64));
+    assert_eq!(count("probe:usdt:probed:shop:sold"), Some(counted(&said.stdout, "marked") as f64));
+    assert_eq!(count("probe:probed:probed_inner"), Some(800.0));
+    assert_eq!(count("probe:probed:probed_deep"), Some(11.0));
+    let list = || std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
+    let wrong = kymo().run(["stat", "-e", "probe:probed_iner", "--", text(&program)]);
+    assert!(wrong.stderr.contains("did you mean `probed_inner`?"), "{}", wrong.stderr);
+    // Those of tests beside this one come and go; of ended ones there are none.
+    let owners = list()
+        .lines()
+        .filter_map(|line| line.split("kymo_").nth(1)?.split('/').next()?.parse::<u32>().ok())
+        .collect::<Vec<_>>();
+    let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    assert!(owners.iter().all(alive), "{}", list());
+}
+
+/// Checks that a recording of probes has each hit, with what functions returned, for kymo and for perf, by `record -e probe:` and by `probe -o`.
+#[test]
+fn recordings() {
+    const TEST: &str = "probe::recordings";
+    let Some(program) = probed(TEST) else { return };
+    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = (folder.path().join("first.data"), folder.path().join("second.data"));
+    let command = [text(&program), "30", "2"];
+    let recorded =
+        ["record", "-q", "-o", text(&first), "-e", "probe:probed_outer,probe:probed_deep%return", "--"];
+    kymo().succeed(recorded.iter().chain(&command));
+    let probing = ["probe", "-q", "--ret", "-g", "-o", text(&second), "probed_deep", "usdt:shop:sold", "--"];
+    kymo().succeed(probing.iter().chain(&command));
+    let lines = |tool: &Tool, file: &std::path::Path, name: &str| {
+        let said = tool.succeed(["script", "-i", text(file)]).stdout;
+        said.lines().filter(|line| line.contains(name)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut tools = vec![kymo()];
+    if ready(TEST, &[Need::Perf]) {
+        tools.push(perf());
+    }
+    for tool in &tools {
+        assert_eq!(lines(tool, &first, "probe:probed:probed_outer:").len(), 60, "{}", tool.name);
+        let returns = lines(tool, &first, "probe:probed:probed_deep%return:");
+        assert_eq!(returns.len(), 11, "{}", tool.name);
+        assert!(
+            returns[10].ends_with("ret=11") || returns[10].ends_with("ret=0xb"),
+            "{}: {}",
+            tool.name,
+            returns[10]
+        );
+        assert_eq!(lines(tool, &second, "probe:probed:probed_deep:").len(), 11, "{}", tool.name);
+        assert_eq!(lines(tool, &second, "probe:probed:probed_deep%return:").len(), 11, "{}", tool.name);
+        assert_eq!(lines(tool, &second, "probe:usdt:probed:shop:sold:").len(), 60, "{}", tool.name);
+    }
 }
 
 /// Checks that hundreds of functions at once are counted, each by itself.

@@ -43,7 +43,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// Calls that can be under way at the same time and still be timed.
@@ -224,15 +224,16 @@ impl Refused {
     }
 }
 
-/// Whether the kernel would take the instruction for another one. On x86-64 it looks at the opcode alone, also behind the prefixes of vector instructions (VEX,
+/// Whether the kernel would take the instruction at a place of a file for another one. On x86-64 it looks at the opcode alone, also behind the prefixes of vector instructions (VEX,
 /// EVEX, XOP), where the same numbers mean other things: seen on Linux 6.18, a probe on `vpbroadcastb` (EVEX 7a), with which variants of `strchr` begin, is emulated as
 /// the jump 7a, and the program goes astray.
-fn is_mistaken(place: &Place) -> bool {
+#[must_use]
+pub fn is_mistaken(path: &Path, offset: u64) -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;
     }
     let mut code = [0u8; 15];
-    let read = std::fs::File::open(&place.path).and_then(|file| file.read_at(&mut code, place.offset));
+    let read = std::fs::File::open(path).and_then(|file| file.read_at(&mut code, offset));
     let code = &code[..read.unwrap_or(0)];
     // Prefixes of length, address and segment, and of repetition.
     let prefix = |byte: &&u8| {
@@ -408,7 +409,7 @@ fn attach(
     let mut groups: Groups<'_> = BTreeMap::new();
     let mut refused = Vec::<Refused>::new();
     for (number, place) in places.iter().enumerate() {
-        if is_mistaken(place) {
+        if is_mistaken(&place.path, place.offset) {
             refused.push(Refused { place: number, cause: None });
             continue;
         }

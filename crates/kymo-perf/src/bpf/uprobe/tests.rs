@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "the address of a function in this program's file")]
 use super::*;
 use std::hint::black_box;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[inline(never)]
 extern "C" fn leaf(x: u64) -> u64 {
@@ -16,6 +17,13 @@ extern "C" fn around(x: u64) -> u64 {
 #[inline(never)]
 extern "C" fn deep(x: u64) -> u64 {
     if black_box(x) == 0 { 0 } else { deep(x - 1) + black_box(1) }
+}
+
+/// The functions are all tests' own: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where the function is in this program's file.
@@ -54,6 +62,7 @@ fn attached(test: &str, places: &[Place], options: &Options) -> Option<Uprobes> 
 /// Checks hits, returns, their order in time, recursion and callers against what was called, with both ways of attaching.
 #[test]
 fn hits_and_returns() {
+    let _turn = turn();
     for attachment in [Attachment::Multi, Attachment::Events] {
         let places = [place(leaf), place(around), place(deep)];
         let options = Options { attachment: Some(attachment), ..Options::default() };
@@ -86,6 +95,7 @@ fn hits_and_returns() {
 /// Checks that returns are counted without being timed.
 #[test]
 fn counted_returns() {
+    let _turn = turn();
     let counted = Place { returns: Returns::Count, callers: false, ..place(leaf) };
     let Some(probes) = attached("bpf::uprobe::counted_returns", &[counted], &Options::default()) else {
         return;
@@ -98,6 +108,7 @@ fn counted_returns() {
 /// Checks conditions on arguments and results, and that each third hit is timed while all are counted.
 #[test]
 fn conditions() {
+    let _turn = turn();
     let test = |operand: Register, compare, value| {
         vec![vec![Test {
             operand: Operand { register: operand, steps: Vec::new(), bytes: 8, signed: false },
@@ -135,6 +146,7 @@ fn conditions() {
 /// Checks that a place that is no instruction of a file, and a process that is gone, are refused with a reason.
 #[test]
 fn refusals() {
+    let _turn = turn();
     let none = Place { path: "/no/such/file".into(), ..place(leaf) };
     let own = [std::process::id() as i32];
     let Err(error) = Uprobes::attach(&[none], &Whom::Processes(&own), &Options::default()) else {
@@ -162,7 +174,6 @@ fn vector_instructions() {
     ];
     for (code, mistaken) in cases {
         std::fs::write(&path, code).unwrap();
-        let there = Place { path: path.clone(), offset: 0, ..place(leaf) };
-        assert_eq!(is_mistaken(&there), mistaken && cfg!(target_arch = "x86_64"), "{code:x?}");
+        assert_eq!(is_mistaken(&path, 0), mistaken && cfg!(target_arch = "x86_64"), "{code:x?}");
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod engine;
 mod inproc;
 pub(crate) mod modules;
 mod places;
+mod recording;
 mod run;
 mod show;
 
@@ -78,8 +79,8 @@ pub(crate) struct ProbeArgs {
     /// The command to probe, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Write each hit into a recording, too
-    #[arg(short, long, value_name = "FILE", hide = true)]
+    /// Write a recording of each hit instead (as `kymo record -e probe:...`), for `kymo script` and perf; with -g call chains, with --ret what functions returned
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["json", "hist", "count", "condition", "hits_only", "dry_run"])]
     output: Option<PathBuf>,
 }
 

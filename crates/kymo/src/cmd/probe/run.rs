@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::engine::{Reading, Service, Target, Wish, serve};
 use super::places::Places;
 use super::show::{self, Row, View, full_name};
-use super::{ProbeArgs, condition, modules};
+use super::{ProbeArgs, condition, modules, recording};
 use crate::{exit, terminal};
 
 /// The command could not be started, as perf tells it.
@@ -36,8 +36,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     if args.pids.is_empty() == args.command.is_empty() {
         return Err(exit::usage_of("name a command behind --, or processes with -p"));
     }
-    if args.output.is_some() {
-        return Err(exit::usage_of("-o is not here yet: `kymo record -e probe:...` makes recordings"));
+    if let Some(output) = &args.output {
+        return recording::run(args, output);
     }
     let selectors: Vec<ProbeSelector> = args
         .selectors

@@ -34,6 +34,7 @@ use kymo_perf::workload::{Exit, die_by};
 use kymo_record::ControlSpec;
 
 use crate::cmd::mem_events::{self, Whom};
+use crate::cmd::probe_events;
 use crate::exit;
 
 /// The command to count could not be started, as perf tells it.
@@ -255,13 +256,16 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
     };
     let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
     let named = mem_events::find(&args.events, &whom, &say)?;
-    let args = match &named {
-        Some(named) => StatArgs { events: named.texts.clone(), ..args },
-        None => args,
-    };
+    let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
+    let probes = probe_events::find(texts, &whom, &say)?;
+    let texts = probes.as_ref().map_or(texts, |probes| &probes.texts).clone();
+    let args = StatArgs { events: texts, ..args };
     let events = match events::select(&args) {
         Ok(mut events) => {
             named.iter().for_each(|named| named.rename(events.iter_mut().map(|event| &mut event.selected)));
+            probes
+                .iter()
+                .for_each(|probes| probes.rename(events.iter_mut().map(|event| &mut event.selected)));
             events
         }
         Err(error) => {
@@ -270,7 +274,10 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let mut output = output::Output::open(&args)?;
-    match run::all(&args, &events, &mut output, channel)? {
+    let end = run::all(&args, &events, &mut output, channel);
+    // Nothing has them open any more, and what follows may end this process by a signal.
+    drop(probes);
+    match end? {
         run::End::Command(Exit::Code(code)) => Ok(ExitCode::from(code as u8)),
         run::End::Command(Exit::Signal(signal)) | run::End::Signal(signal) => {
             die_by(signal);

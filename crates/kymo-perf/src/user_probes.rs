@@ -1,0 +1,240 @@
+//! Tracepoints in user programs: places that the kernel is asked to make events of, for as long as they are needed.
+//!
+//! They are global: every process that executes such a place makes a hit if an event is open for it. So they are named after the process that made them
+//! (`kymo_PID:NAME`), and what a process that is gone has left is removed by the next one.
+
+use crate::tracefs::{Tracefs, TracefsError};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What the names of groups begin with.
+const PREFIX: &str = "kymo_";
+/// The longest name, in bytes; the kernel permits 63.
+const NAME_BYTES: usize = 50;
+
+/// A place to be made an event.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// For people: the event's name is made of it.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// Where in it a marker's counter of listeners lies.
+    pub semaphore: Option<u64>,
+    /// The return of the function there, not its entry.
+    pub returns: bool,
+}
+
+/// Why places could not be made events.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UserProbesError {
+    /// tracefs cannot be used.
+    #[error("{cause}{}", cause.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Tracefs {
+        /// Why.
+        #[from]
+        cause: TracefsError,
+    },
+    /// The list could not be opened or changed.
+    #[error("failed to write {}: {cause}{}", path.display(), permit(cause))]
+    List {
+        /// The kernel's list.
+        path: PathBuf,
+        /// The system's words.
+        cause: io::Error,
+    },
+    /// One place was refused.
+    #[error("the kernel makes no event of {name}: {cause}")]
+    Refused {
+        /// As it was asked for.
+        name: String,
+        /// The system's words.
+        cause: io::Error,
+    },
+    /// The list divides by spaces.
+    #[error("the kernel's list of probes takes no spaces in paths, and there are some in {path}", path = .0.display())]
+    Path(PathBuf),
+}
+
+fn permit(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; only root may make events of programs' functions: run kymo as root"
+        }
+        io::ErrorKind::NotFound => "; this kernel was built without CONFIG_UPROBE_EVENTS",
+        _ => "",
+    }
+}
+
+/// Events of places in programs. Dropping it removes them, which works once nothing has them open.
+#[derive(Debug)]
+pub struct UserProbes {
+    list: PathBuf,
+    group: String,
+    /// In the order of what was wanted.
+    names: Vec<String>,
+}
+
+impl UserProbes {
+    /// Makes events of all places.
+    ///
+    /// # Errors
+    /// [`UserProbesError`]; then none is left.
+    pub fn make(tracefs: &Tracefs, wanted: &[Wanted]) -> Result<UserProbes, UserProbesError> {
+        let events = tracefs.events()?;
+        let list = events.parent().unwrap_or(&events).join("uprobe_events");
+        remove_left(&list);
+        let group = format!("{PREFIX}{}", std::process::id());
+        let mut probes = UserProbes { list, group, names: Vec::new() };
+        for place in wanted {
+            let path = place.path.as_os_str().as_bytes();
+            if path.iter().any(u8::is_ascii_whitespace) {
+                return Err(UserProbesError::Path(place.path.clone()));
+            }
+            let name = probes.free_name(&place.name);
+            let kind = if place.returns { 'r' } else { 'p' };
+            let mut line = format!("{kind}:{}/{name} ", probes.group).into_bytes();
+            line.extend(path);
+            line.extend(format!(":{:#x}", place.offset).bytes());
+            if let Some(semaphore) = place.semaphore.filter(|_| !place.returns) {
+                line.extend(format!("({semaphore:#x})").bytes());
+            }
+            line.extend(fields(place.returns).bytes());
+            match write_line(&probes.list, &line) {
+                Ok(()) => probes.names.push(name),
+                Err(cause)
+                    if matches!(cause.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOENT)) =>
+                {
+                    return Err(UserProbesError::List { path: probes.list.clone(), cause });
+                }
+                Err(cause) => return Err(UserProbesError::Refused { name: place.name.clone(), cause }),
+            }
+        }
+        Ok(probes)
+    }
+
+    /// The events as a selector knows them, `(system, name)`, in the order of what was wanted.
+    pub fn events(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names.iter().map(|name| (self.group.as_str(), name.as_str()))
+    }
+
+    fn free_name(&self, wanted: &str) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' };
+        let mut name: String = wanted.chars().map(plain).take(NAME_BYTES).collect();
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            name.insert(0, '_');
+        }
+        let taken = |name: &String| self.names.contains(name);
+        if !taken(&name) {
+            return name;
+        }
+        (1..).map(|number| format!("{name}_{number}")).find(|name| !taken(name)).unwrap_or(name)
+    }
+}
+
+impl Drop for UserProbes {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if let Err(error) = write_line(&self.list, format!("-:{}/{name}", self.group).as_bytes()) {
+                tracing::debug!(%error, "{}:{name} is left", self.group);
+            }
+        }
+    }
+}
+
+/// What a hit carries, by the convention for calls; other readers show it.
+fn fields(returns: bool) -> &'static str {
+    match (returns, std::env::consts::ARCH) {
+        (true, _) => " ret=$retval",
+        (false, "x86_64") => " arg1=%di arg2=%si arg3=%dx",
+        (false, _) => "",
+    }
+}
+
+fn write_line(list: &Path, line: &[u8]) -> io::Result<()> {
+    // Behind what is there: the list is emptied by whoever opens it to write it anew.
+    OpenOptions::new().append(true).open(list)?.write_all(line)
+}
+
+/// Removes what processes have left that are gone.
+fn remove_left(list: &Path) {
+    let text = std::fs::read_to_string(list).unwrap_or_default();
+    for line in text.lines().take(1 << 20) {
+        // `p:kymo_123/name /path:0x...`
+        let Some(event) = line.get(2..).and_then(|rest| rest.split(' ').next()) else { continue };
+        let Some((owner, _)) = event.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/')) else {
+            continue;
+        };
+        let gone =
+            owner.parse::<i32>().is_ok_and(|pid| pid > 0 && !Path::new(&format!("/proc/{pid}")).exists());
+        if gone {
+            let _ = write_line(list, format!("-:{event}").as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up tracefs whose list is an ordinary file.
+    fn made_up() -> (tempfile::TempDir, Tracefs) {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("events")).unwrap();
+        std::fs::write(root.path().join("uprobe_events"), "").unwrap();
+        let tracefs = Tracefs::at(root.path().to_owned());
+        (root, tracefs)
+    }
+
+    fn wanted(name: &str) -> Wanted {
+        Wanted { name: name.into(), path: "/bin/x".into(), offset: 0x10, semaphore: None, returns: false }
+    }
+
+    /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and that dropping takes all back.
+    #[test]
+    fn lines() {
+        let (root, tracefs) = made_up();
+        let list = root.path().join("uprobe_events");
+        let places = [
+            wanted("a::b<int>"),
+            wanted("a::b<int>"),
+            Wanted { semaphore: Some(0x20), ..wanted("9") },
+            Wanted { returns: true, ..wanted("f") },
+        ];
+        let probes = UserProbes::make(&tracefs, &places).unwrap();
+        let group = format!("kymo_{}", std::process::id());
+        let names: Vec<&str> =
+            probes.events().map(|(system, name)| (system == group).then_some(name).unwrap()).collect();
+        assert_eq!(names, ["a__b_int_", "a__b_int__1", "_9", "f"]);
+        let text = std::fs::read_to_string(&list).unwrap();
+        assert!(text.starts_with(&format!("p:{group}/a__b_int_ /bin/x:0x10")), "{text}");
+        assert!(
+            text.contains("_9 /bin/x:0x10(0x20)") && text.contains(&format!("r:{group}/f /bin/x:0x10 ret=")),
+            "{text}"
+        );
+        drop(probes);
+        let text = std::fs::read_to_string(&list).unwrap();
+        assert_eq!(text.matches("-:").count(), 4, "{text}");
+        let spaced = Wanted { path: "/a b".into(), ..wanted("f") };
+        assert!(matches!(UserProbes::make(&tracefs, &[spaced]), Err(UserProbesError::Path(_))));
+    }
+
+    /// Checks that only what is left by processes that are gone is removed.
+    #[test]
+    fn left_behind() {
+        let (root, _) = made_up();
+        let list = root.path().join("uprobe_events");
+        let own = std::process::id();
+        let text = format!(
+            "p:kymo_2147483646/f /x:0x1\np:kymo_{own}/g /x:0x1\np:probe_x/f /x:0x1\np:kymo_x/f /x:0x1\n"
+        );
+        std::fs::write(&list, &text).unwrap();
+        remove_left(&list);
+        assert_eq!(std::fs::read_to_string(&list).unwrap(), format!("{text}-:kymo_2147483646/f"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Events by the names of functions, lines and markers: `-e probe:SELECTOR`, with the selectors of `kymo probe`.
+//!
+//! Each site becomes a tracepoint of the kernel for as long as the command runs, so that everything that counts and records tracepoints does: scopes, groups,
+//! call chains, and readers of the recording, which show the first three arguments' registers, or what a function returned.
+
+use kymo_perf::bpf::uprobe::is_mistaken;
+use kymo_perf::machine::Machine;
+use kymo_perf::selector::Selected;
+use kymo_perf::user_probes::{UserProbes, Wanted};
+use kymo_profile::symbols::sites::{ProbeSelector, SiteKind};
+
+use super::mem_events::{Whom, event_len};
+use super::probe::modules;
+use crate::exit;
+
+/// More tracepoints at once are for `kymo probe`.
+const MOST: usize = 256;
+
+/// Events with tracepoints in the place of selectors, and their names. The tracepoints are removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What the selector of events understands.
+    pub(crate) texts: Vec<String>,
+    names: Vec<String>,
+    probes: UserProbes,
+}
+
+impl Found {
+    /// Gives events their names back.
+    pub(crate) fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
+        for event in events {
+            let Some(tracepoint) = &event.tracepoint else { continue };
+            let own = self
+                .probes
+                .events()
+                .position(|(system, name)| system == tracepoint.system && name == tracepoint.name);
+            if let Some(at) = own {
+                event.name.clone_from(&self.names[at]);
+            }
+        }
+    }
+}
+
+/// Makes tracepoints of the sites that these events name; `None` if they name none. What the user should know goes to `say`.
+///
+/// # Errors
+/// A sentence about the selector, or about why no tracepoint can be made. No tracepoint is left then.
+pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Option<Found>> {
+    let machine = Machine::here();
+    let written: Vec<Vec<Written<'_>>> = texts.iter().map(|text| selectors(text)).collect();
+    // perf's own probes are in a group of that name, too.
+    let is_known = |written: &Written<'_>| {
+        let plain = written.selector.chars().all(|c| c.is_ascii_alphanumeric() || "_*?".contains(c));
+        plain && machine.tracefs().matching("probe", written.selector).is_ok()
+    };
+    let written: Vec<Vec<Written<'_>>> =
+        written.into_iter().map(|list| list.into_iter().filter(|w| !is_known(w)).collect()).collect();
+    if written.iter().all(Vec::is_empty) {
+        return Ok(None);
+    }
+    let modules = if whom.command.is_empty() {
+        let mut all = Vec::new();
+        for &pid in whom.pids.iter().chain(whom.tids) {
+            all.extend(modules::of_process(pid)?);
+        }
+        all
+    } else {
+        modules::of_command(whom.command)?
+    };
+    let (mut wanted, mut names, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+    for written in written.iter().flatten() {
+        let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
+        let before = wanted.len();
+        for site in modules::sites(&selector, &modules)? {
+            if is_mistaken(site.module.file(), site.offset) {
+                say(&format!(
+                    "not probed: {}: it begins with a vector instruction, which the kernel would take for another one",
+                    site.name
+                ));
+                continue;
+            }
+            let returns = selector.returns && site.kind == SiteKind::Function;
+            let end = if returns { "%return" } else { "" };
+            let kind = if matches!(site.kind, SiteKind::Marker { .. }) { "usdt:" } else { "" };
+            let name = format!("probe:{kind}{}:{}{end}", site.module.name(), site.name);
+            // Of several processes the same file is one.
+            if !names.contains(&name) {
+                let path = site.module.file().to_owned();
+                let (offset, semaphore) = (site.offset, site.semaphore);
+                wanted.push(Wanted { name: site.name, path, offset, semaphore, returns });
+                names.push(name);
+            }
+        }
+        counts.push(wanted.len() - before);
+    }
+    anyhow::ensure!(
+        wanted.len() <= MOST,
+        "these are {} places, and each would be an event of its own: name fewer, or use `kymo probe`, which counts thousands",
+        wanted.len()
+    );
+    anyhow::ensure!(!wanted.is_empty(), "there is nothing left to probe");
+    let probes = UserProbes::make(machine.tracefs(), &wanted)?;
+    let (mut events, mut counts) = (probes.events(), counts.into_iter());
+    let mut replaced = Vec::new();
+    for (text, written) in texts.iter().zip(&written) {
+        let (mut out, mut done) = (String::new(), 0);
+        for one in written {
+            out.push_str(&text[done..one.begin]);
+            let own = events.by_ref().take(counts.next().unwrap_or(0));
+            let own: Vec<String> =
+                own.map(|(system, name)| format!("{system}:{name}{}", one.modifiers)).collect();
+            out.push_str(&own.join(","));
+            done = one.end;
+        }
+        out.push_str(&text[done..]);
+        replaced.push(out);
+    }
+    drop(events);
+    Ok(Some(Found { texts: replaced, names, probes }))
+}
+
+/// An event that names sites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Written<'a> {
+    /// Where in the text of events it begins and ends.
+    begin: usize,
+    end: usize,
+    /// Without `probe:` and modifiers.
+    selector: &'a str,
+    /// With their colon, or empty.
+    modifiers: &'a str,
+}
+
+/// The events of a list that name sites.
+fn selectors(text: &str) -> Vec<Written<'_>> {
+    let (mut found, mut begin) = (Vec::new(), 0);
+    while begin < text.len() {
+        let end = begin + event_len(&text[begin..]);
+        let event = text[begin..end].trim_end();
+        let start = begin + event.find(|c: char| c != '{' && c != ' ').unwrap_or(0);
+        let event = &text[start..begin + event.len()];
+        if let Some(rest) = event.strip_prefix("probe:")
+            && !rest.is_empty()
+        {
+            let (selector, modifiers) = split_modifiers(rest);
+            let selector = selector.trim_matches('\'');
+            found.push(Written { begin: start, end: start + event.len(), selector, modifiers });
+        }
+        // Behind a group's end its modifiers follow, up to the next comma.
+        begin = match text[end..].find(',') {
+            Some(comma) => end + comma + 1,
+            None => text.len(),
+        };
+    }
+    found
+}
+
+/// Takes `:u` and the like off. A single part is a function: `probe:u`.
+fn split_modifiers(rest: &str) -> (&str, &str) {
+    let is_modifiers = |word: &str| !word.is_empty() && word.chars().all(|c| "ukDSWe".contains(c));
+    match rest.rfind(':') {
+        Some(at) if is_modifiers(&rest[at + 1..]) && !rest[..at].ends_with(':') => rest.split_at(at),
+        _ => (rest, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::selectors;
+
+    /// Checks selectors in lists and groups, with colons of their own, quotes and modifiers, beside other events.
+    #[test]
+    fn in_lists() {
+        let found = |text: &str| -> Vec<(String, String)> {
+            selectors(text).iter().map(|w| (w.selector.to_owned(), w.modifiers.to_owned())).collect()
+        };
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(found("probe:main"), [pair("main", "")]);
+        assert_eq!(found("cs,probe:libc.so.6:mal*:u"), [pair("libc.so.6:mal*", ":u")]);
+        assert_eq!(found("{probe:a::b,probe:usdt:p:n}:S,mem:0x10"), [pair("a::b", ""), pair("usdt:p:n", "")]);
+        assert_eq!(found("probe:'x:f<int, char>'"), [pair("x:f<int, char>", "")]);
+        assert_eq!(found("probe:file.c:12,probe:f%return"), [pair("file.c:12", ""), pair("f%return", "")]);
+        assert_eq!(found("sched:sched_switch,probe:,probex:y"), []);
+        let text = "cs, {probe:one,cycles}";
+        let one = selectors(text)[0];
+        assert_eq!(&text[one.begin..one.end], "probe:one");
+    }
+}
