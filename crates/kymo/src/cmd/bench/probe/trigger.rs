@@ -163,10 +163,13 @@ fn round(trigger: Trigger, threads: u32, cpus: &[usize], time: Duration) -> Vec<
         _ = sched_setaffinity(None, &set);
         start.wait();
         let (since, mut batches) = (Instant::now(), 0);
-        // Relaxed: late by a batch is no harm.
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             trigger.call(BATCH);
             batches += 1;
+            // Relaxed: late by a batch is no harm.
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
         }
         (batches * BATCH, since.elapsed())
     };
