@@ -25,12 +25,13 @@
 //!
 //! | consumer | registers | memory that it writes | over the bare call |
 //! |---|---|---|---|
-//! | [`Consumers::Count`] | rax, rcx | this CPU's word of the counter | 1-5 ns |
-//! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 10-17 ns |
-//! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 40-80 ns, most of it two `rdtsc` |
-//! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 30-40 ns |
+//! | [`Consumers::Count`] | rax, rcx | this CPU's word of the counter | 0.6-0.8 ns |
+//! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
+//! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
+//! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
 //!
-//! No lock, no locked instruction, no line that another CPU writes. The figures are of `examples/probe_cost.rs` on a busy 2-CPU machine.
+//! No lock, no locked instruction, no line that another CPU writes. The figures are of `examples/probe_cost.rs`, of the
+//! threads' own time, on a virtual machine with two CPUs (AMD EPYC, Zen 4) that did other things as well, and the same with one thread and with two.
 //!
 //! # Invariants
 //! - **I1** A byte is written where a thread may execute it only if it is the first byte of an instruction, before and after.
