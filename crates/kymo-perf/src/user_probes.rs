@@ -37,7 +37,6 @@ pub enum UserProbesError {
     #[error("{cause}{}", cause.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
     Tracefs {
         /// Why.
-        #[from]
         cause: TracefsError,
     },
     /// The list could not be opened or changed.
@@ -86,7 +85,7 @@ impl UserProbes {
     /// # Errors
     /// [`UserProbesError`]; then none is left.
     pub fn make(tracefs: &Tracefs, wanted: &[Wanted]) -> Result<UserProbes, UserProbesError> {
-        let events = tracefs.events()?;
+        let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs { cause })?;
         let list = events.parent().unwrap_or(&events).join("uprobe_events");
         remove_left(&list);
         let group = format!("{PREFIX}{}", std::process::id());

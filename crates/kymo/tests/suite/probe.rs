@@ -184,7 +184,8 @@ fn only_some_hits() {
     };
     assert_eq!(hits(&["--if", "arg1 >= 90", "probed_outer"], "probed_outer")["hits"], 10);
     assert_eq!(hits(&["--if", "arg1 < 10 || $rdi == 50", "probed_outer"], "probed_outer")["hits"], 11);
-    let returned = hits(&["--if", "ret > 5", "probed_deep"], "probed_deep");
+    assert_eq!(hits(&["--if", "arg1:s32 < 10 && arg1:u8 != 3", "probed_outer"], "probed_outer")["hits"], 9);
+    let returned = hits(&["--if", "ret:s32 > 5", "probed_deep"], "probed_deep");
     assert_eq!((&returned["hits"], &returned["latencies"]["count"]), (&11.into(), &6.into()));
     let line = std::fs::read_to_string(crate::programs::sources().join("probed.c")).unwrap();
     let line = line.lines().position(|line| line.contains("return x + sink;")).unwrap() + 1;

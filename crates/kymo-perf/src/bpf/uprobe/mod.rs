@@ -31,6 +31,7 @@ pub use condition::{Compare, Condition, Operand, Register, Test};
 pub use latency::Latencies;
 
 use super::attach::load;
+use super::available::Unavailable;
 use super::error::BpfError;
 use super::follow::Follower;
 use super::sys::uprobe::{EventPlace, Places, WideMap, link_event, link_uprobes};
@@ -143,6 +144,12 @@ pub struct Caller {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UprobeError {
+    /// This process may not load programs.
+    #[error("the kernel's probes cannot be used: {reason}{}", reason.hint().map(|hint| format!("; {hint}")).unwrap_or_default())]
+    Unavailable {
+        /// Why.
+        reason: Unavailable,
+    },
     /// Programs or maps were refused.
     #[error(transparent)]
     Bpf(#[from] BpfError),
@@ -257,7 +264,7 @@ impl Uprobes {
     /// # Errors
     /// [`UprobeError`]; then nothing is attached.
     pub fn attach(places: &[Place], whom: &Whom<'_>, options: &Options) -> Result<Uprobes, UprobeError> {
-        super::available::may_load().map_err(BpfError::Unavailable)?;
+        super::available::may_load().map_err(|reason| UprobeError::Unavailable { reason })?;
         let timed = places.iter().any(|place| place.returns == Returns::Time);
         let line = if timed { LONG_LINE } else { SHORT_LINE };
         let bank_bits = bank_bits(places.len(), line);

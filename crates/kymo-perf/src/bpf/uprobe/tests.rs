@@ -51,7 +51,7 @@ fn attached(test: &str, places: &[Place], options: &Options) -> Option<Uprobes> 
             kymo_testing::skip(test, error);
             None
         }
-        Err(UprobeError::Bpf(BpfError::Unavailable(reason))) => {
+        Err(UprobeError::Unavailable { reason }) => {
             kymo_testing::skip(test, reason);
             None
         }

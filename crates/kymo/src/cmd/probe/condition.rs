@@ -3,6 +3,7 @@
 //! ```text
 //!  arg1 > 4096 && arg2 != 0 || ret < 0      arg1..arg6: integer arguments    $rdi: a register    ret: what the function returns
 //! ```
+//! Registers are 64 bits wide; `ret:s32` is the lower half with a sign, which is an `int`.
 //! `&&` binds before `||`. Tests of what is known at the entry and of what is known at the return stand in different parts of an `&&`.
 
 use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Register, Test};
@@ -12,6 +13,8 @@ use kymo_profile::symbols::sites::{Site, SiteKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     name: String,
+    /// Length in bytes, and whether it has a sign; as told, or by what it is compared with.
+    width: Option<(u8, bool)>,
     compare: Compare,
     /// As the bits of a signed number where it is below 0.
     value: u64,
@@ -45,6 +48,10 @@ fn part(text: &str) -> Result<Part, String> {
         .min_by_key(|&(at, sign, _)| (at, std::cmp::Reverse(sign.len())))
         .ok_or_else(wrong)?;
     let (name, value) = (text[..at].trim(), text[at + sign.len()..].trim());
+    let (name, width) = match name.split_once(':') {
+        None => (name, None),
+        Some((name, width)) => (name, Some(self::width(width.trim()).ok_or_else(wrong)?)),
+    };
     let plain = name.trim_start_matches('$');
     if plain.is_empty() || !plain.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return Err(wrong());
@@ -59,7 +66,18 @@ fn part(text: &str) -> Result<Part, String> {
     };
     let number: u64 = number.ok_or_else(|| format!("`{value}` in `{text}` is no number"))?;
     let value = if negative { number.wrapping_neg() } else { number };
-    Ok(Part { name: name.to_owned(), compare, value, negative })
+    Ok(Part { name: name.to_owned(), width, compare, value, negative })
+}
+
+/// `s32`: a sign and a number of bits.
+fn width(text: &str) -> Option<(u8, bool)> {
+    let signed = match text.get(..1)? {
+        "s" => true,
+        "u" => false,
+        _ => return None,
+    };
+    let bits: u8 = text.get(1..)?.parse().ok()?;
+    matches!(bits, 8 | 16 | 32 | 64).then_some((bits / 8, signed))
 }
 
 impl Typed {
@@ -110,9 +128,9 @@ impl Part {
                 self.name, site.name
             )
         })?;
-        // Compared with a number below 0, or as what a function returns, registers have signs. An int is the lower half.
-        let signed = self.negative || self.name == "ret";
-        let operand = Operand { register, steps: Vec::new(), bytes: 8, signed };
+        // Compared with a number below 0, or as what a function returns, registers have signs.
+        let (bytes, signed) = self.width.unwrap_or((8, self.negative || self.name == "ret"));
+        let operand = Operand { register, steps: Vec::new(), bytes, signed };
         Ok(Test { operand, compare: self.compare, value: self.value })
     }
 }
@@ -135,7 +153,20 @@ mod tests {
             vec![("arg2", Compare::Equal, 3)],
         ];
         assert_eq!(shape, expected);
-        for wrong in ["", "arg1", "arg1 > ", "> 4", "arg1 > four", "a b > 1", "arg1 > 1 &&"] {
+        let widths: Vec<_> =
+            parse("ret:s32 < 0 && arg1:u8 == 3").unwrap().0[0].iter().map(|part| part.width).collect();
+        assert_eq!(widths, [Some((4, true)), Some((1, false))]);
+        for wrong in [
+            "",
+            "arg1:s7 > 1",
+            "arg1:x32 > 1",
+            "arg1",
+            "arg1 > ",
+            "> 4",
+            "arg1 > four",
+            "a b > 1",
+            "arg1 > 1 &&",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct ProbeArgs {
     /// Count only
     #[arg(long, conflicts_with_all = ["ret", "hist", "callers"])]
     count: bool,
-    /// Only hits of which this holds: comparisons of arg1 to arg6, registers ($rdi) or ret with numbers, joined by && and ||
+    /// Only hits of which this holds: comparisons of arg1 to arg6, registers ($rdi) or ret with numbers, joined by && and ||; ret:s32 is an int, u8 to u64 and s8 to s64 are others
     #[arg(long = "if", value_name = "EXPR")]
     condition: Option<String>,
     /// Look at each Nth hit only (all are counted), so that timing and callers cost less

@@ -343,7 +343,9 @@ impl<'a> Session<'a> {
         let part: Vec<Reading> = each.map(|(at, now)| now.since(before.get(at).unwrap_or(&none))).collect();
         let (view, drawn) = (self.view(true), self.drawn);
         let mut rows = self.rows(part);
-        let height = rustix::termios::tcgetwinsize(io::stdout()).map_or(24, |size| usize::from(size.ws_row));
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+        // A terminal that does not know its size says 0.
+        let height = size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24);
         let mut left = height.saturating_sub(3);
         rows.retain(|row| {
             let lines = 1 + row.callers.len();
