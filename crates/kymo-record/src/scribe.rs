@@ -100,6 +100,52 @@ impl Scribe {
         self.write()?;
         self.features.build_ids = build_ids::of_recording(&[], &self.walk.files);
         self.features.sample_time = self.walk.times;
-        self.writer.finish(&self.features)
+        match self.writer.finish(&self.features)? {
+            0 => {}
+            lost => return Err(io::Error::other(format!("{lost} bytes of records could not be written"))),
+        }
+        self.writer.get_ref().metadata().map(|meta| meta.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_data::{Recording, abi};
+    use std::sync::Arc;
+
+    fn names(path: &Path) -> (usize, usize) {
+        let file = File::open(path).unwrap();
+        let recording = Recording::open(Arc::new(file), Vec::new()).unwrap();
+        let count =
+            |records: &mut usize, chunk: &kymo_data::Chunk| *records += chunk.records().flatten().count();
+        let (counts, summary) = recording.read_parallel(0, || 0, count, &|_, _| {}).unwrap();
+        let records = counts.into_iter().sum();
+        assert!(summary.problems.is_empty());
+        (records, recording.events.list.len())
+    }
+
+    /// Checks that the file opens once something was published, that it has what was there and what was appended, and both events.
+    #[test]
+    fn opens_at_every_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("watch.data");
+        let attr = Attr {
+            sample_type: abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME,
+            flags: abi::ATTR_FLAG_SAMPLE_ID_ALL,
+            ..Attr::default()
+        };
+        let spec = |id, name: &str| EventSpec { attr: attr.clone(), ids: vec![id], name: name.into() };
+        let pid = std::process::id() as i32;
+        let mut scribe = Scribe::create(&path, &[spec(1, "a"), spec(2, "b")], &[pid], &[], "kymo").unwrap();
+        scribe.publish().unwrap();
+        let (before, events) = names(&path);
+        assert!(before > 3 && events == 2);
+        let comm = build::comm(&attr, &kymo_data::SampleId::default(), 7, 7, b"seven", false);
+        scribe.append(&comm).unwrap();
+        scribe.round().unwrap();
+        let bytes = scribe.finish().unwrap();
+        assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
+        assert!(names(&path).0 > before);
     }
 }
