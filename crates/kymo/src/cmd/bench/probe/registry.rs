@@ -107,10 +107,14 @@ fn round<W: FnMut()>(threads: u32, cpus: &[usize], time: Duration, work: impl Fn
                     start.wait();
                     let since = Instant::now();
                     let mut batches = 0;
-                    // Relaxed: late by a batch is no harm.
-                    while !stop.load(Ordering::Relaxed) {
+                    // At least once: a thread that got no CPU in time has hit something all the same.
+                    loop {
                         batch();
                         batches += 1;
+                        // Relaxed: late by a batch is no harm.
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
                     }
                     (batches * BATCH, since.elapsed())
                 })
