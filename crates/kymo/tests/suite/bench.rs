@@ -449,7 +449,8 @@ fn probe_trigger() {
     assert_eq!(results.len(), 8);
     for result in results {
         assert!(result["bare"]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0), "{result}");
-        for engine in ["inproc-count", "inproc-ret", "inproc-latency"] {
+        for engine in ["inproc-count", "inproc-ret", "inproc-latency", "inproc-record", "inproc-record-args"]
+        {
             assert!(
                 result["engines"][engine]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0),
                 "{engine}: {result}"

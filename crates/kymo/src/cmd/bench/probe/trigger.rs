@@ -2,14 +2,15 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use kymo_agent::patch::{self, Consumers, Function, OwnMemory, Surroundings};
+use kymo_agent::patch::{self, Clock, Consumers, Function, OwnMemory, Rings, Surroundings};
 use kymo_agent::trigger::Trigger;
+use kymo_core::ring::Reader;
 use kymo_perf::bpf::uprobe::{Options, Place, Returns, Uprobes, Whom};
 use kymo_perf::proc::{self, Mappings};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -22,6 +23,10 @@ use crate::terminal;
 const NAME: &str = "probe/trigger";
 /// Calls between two looks at the flag that ends a round.
 const BATCH: u64 = 1000;
+/// Of each CPU's ring: some tens of milliseconds of events.
+const RING_BYTES: u32 = 64 << 20;
+/// How often rings are emptied.
+const DRAIN: Duration = Duration::from_millis(1);
 
 /// Hit probes of functions that begin with a nop, a push or a ret, by every engine
 #[derive(Debug, Args)]
@@ -69,16 +74,22 @@ enum Engine {
     InprocRet,
     /// The patched program times calls
     InprocLatency,
+    /// The patched program writes an event with a time into the ring of its CPU
+    InprocRecord,
+    /// The same with the registers of arguments
+    InprocRecordArgs,
 }
 
 impl Engine {
-    const ALL: [Engine; 6] = [
+    const ALL: [Engine; 8] = [
         Engine::Uprobe,
         Engine::Uretprobe,
         Engine::UprobeLatency,
         Engine::InprocCount,
         Engine::InprocRet,
         Engine::InprocLatency,
+        Engine::InprocRecord,
+        Engine::InprocRecordArgs,
     ];
 
     fn name(self) -> &'static str {
@@ -89,6 +100,8 @@ impl Engine {
             Engine::InprocCount => "inproc-count",
             Engine::InprocRet => "inproc-ret",
             Engine::InprocLatency => "inproc-latency",
+            Engine::InprocRecord => "inproc-record",
+            Engine::InprocRecordArgs => "inproc-record-args",
         }
     }
 
@@ -100,6 +113,8 @@ impl Engine {
             Engine::InprocCount => Consumers::Count,
             Engine::InprocRet => Consumers::CountReturns,
             Engine::InprocLatency => Consumers::Latency,
+            Engine::InprocRecord => Consumers::Record(rings()?.record(1)),
+            Engine::InprocRecordArgs => Consumers::Record(rings()?.record(1).with_arguments()),
         };
         let memory = OwnMemory::open().context("failed to open /proc/self/mem")?;
         let start = trigger.address();
@@ -108,6 +123,16 @@ impl Engine {
         let site = site.map_err(|refusal| anyhow::anyhow!("the site is refused: {refusal}"))?;
         Ok(Attached::Inproc(patch::attach(&[site], consumers)?))
     }
+}
+
+/// Where events go. Made once, because threads may write into them for good.
+fn rings() -> anyhow::Result<&'static Rings> {
+    static RINGS: OnceLock<&'static Rings> = OnceLock::new();
+    if let Some(rings) = RINGS.get() {
+        return Ok(rings);
+    }
+    let rings = Rings::create(RING_BYTES, Clock::measured()).context("failed to make rings")?;
+    Ok(RINGS.get_or_init(|| rings))
 }
 
 /// A probe that is attached.
@@ -141,6 +166,27 @@ impl Attached {
         }
     }
 
+    /// Whether it writes events.
+    fn records(&self) -> bool {
+        matches!(self, Attached::Inproc(probes) if probes[0].lost().is_some())
+    }
+
+    /// Events that found no room in their ring.
+    fn lost(&self) -> u64 {
+        match self {
+            Attached::Kernel(_) => 0,
+            Attached::Inproc(probes) => probes[0].lost().unwrap_or(0),
+        }
+    }
+
+    /// Makes room in the rings, if there are any to this probe.
+    fn drain(&self) {
+        let Attached::Inproc(probes) = self else { return };
+        if let (Some(_), Ok(rings)) = (probes[0].lost(), rings()) {
+            (0..rings.cpus()).for_each(|cpu| Reader::new(rings.area(cpu)).skip());
+        }
+    }
+
     fn detach(self) -> anyhow::Result<()> {
         match self {
             Attached::Kernel(probes) => drop(probes),
@@ -151,7 +197,13 @@ impl Attached {
 }
 
 /// Lets threads hit until the time is over: of each, its hits and how long it hit.
-fn round(trigger: Trigger, threads: u32, cpus: &[usize], time: Duration) -> Vec<(u64, Duration)> {
+fn round(
+    trigger: Trigger,
+    threads: u32,
+    cpus: &[usize],
+    time: Duration,
+    attached: Option<&Attached>,
+) -> Vec<(u64, Duration)> {
     let (stop, next, start) =
         (AtomicBool::new(false), AtomicUsize::new(0), Barrier::new(threads as usize + 1));
     let hit = || {
@@ -176,7 +228,12 @@ fn round(trigger: Trigger, threads: u32, cpus: &[usize], time: Duration) -> Vec<
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(hit)).collect();
         start.wait();
-        std::thread::sleep(time);
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            std::thread::sleep(if attached.is_some() { left.min(DRAIN) } else { left });
+            attached.iter().for_each(|attached| attached.drain());
+        }
         stop.store(true, Ordering::Relaxed);
         all.into_iter().map(|thread| thread.join().expect("threads only call")).collect()
     })
@@ -187,6 +244,8 @@ fn round(trigger: Trigger, threads: u32, cpus: &[usize], time: Duration) -> Vec<
 struct Line {
     millions: Stats,
     ns: Vec<f64>,
+    /// Events that found no room in their ring.
+    lost: u64,
     /// Why it is not measured.
     refused: Option<String>,
 }
@@ -205,6 +264,7 @@ impl Line {
             "error": self.millions.error(),
             "ns_per_hit": ns,
             "over_bare_ns": ns - bare_ns,
+            "lost": self.lost,
         })
     }
 }
@@ -287,7 +347,7 @@ fn measure(
     let mut bare = Line::default();
     let mut lines: Vec<Line> = engines.iter().map(|_| Line::default()).collect();
     for _ in 0..args.rounds {
-        bare.add(&round(trigger, threads, cpus, time));
+        bare.add(&round(trigger, threads, cpus, time, None));
         for (engine, line) in engines.iter().zip(&mut lines).filter(|(_, line)| line.refused.is_none()) {
             let attached = match engine.attach(trigger) {
                 Ok(attached) => attached,
@@ -297,8 +357,11 @@ fn measure(
                 }
             };
             let before = attached.hits();
-            let hits = round(trigger, threads, cpus, time);
+            let hits =
+                round(trigger, threads, cpus, time, Some(&attached).filter(|attached| attached.records()));
             let (made, counted) = (hits.iter().map(|(hits, _)| hits).sum::<u64>(), attached.hits() - before);
+            line.lost += attached.lost();
+            attached.drain();
             attached.detach()?;
             ensure!(made == counted, "{} counted {counted} of {made} hits", engine.name());
             line.add(&hits);
@@ -311,8 +374,9 @@ fn write(out: &mut dyn Write, name: &str, threads: u32, line: &Line, bare_ns: Op
     let (mean, error, ns) = (line.millions.mean(), line.millions.error(), median(&line.ns));
     let each = mean / f64::from(threads);
     let over = bare_ns.map_or_else(String::new, |bare| format!(" {:>+9.2} over bare", ns - bare));
+    let lost = if line.lost > 0 { format!(", {} events lost", line.lost) } else { String::new() };
     writeln!(
         out,
-        "{name:<20} ({threads:>2} cpus): {mean:>8.3} ± {error:.3}M/s ({each:>8.3}M/s/cpu) {ns:>9.2} ns/hit{over}"
+        "{name:<23} ({threads:>2} cpus): {mean:>8.3} ± {error:.3}M/s ({each:>8.3}M/s/cpu) {ns:>9.2} ns/hit{over}{lost}"
     )
 }
