@@ -125,7 +125,7 @@ pub(crate) fn serve(
                     "not probed"
                 };
                 words.extend(reasons_of(verb, reasons));
-                left.retain(|number| !entered.served.contains(number));
+                left.retain(|number| entered.served.binary_search(number).is_err());
                 if !entered.served.is_empty() {
                     words.push(format!(
                         "the program stood still for {:.2} ms",
@@ -170,7 +170,7 @@ fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entere
     }
 }
 
-/// A line for each reason, with the names that it is about.
+/// A line for each reason, with the names that it is about; a few of both.
 fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) -> Vec<String> {
     const NAMED: usize = 5;
     let mut known: Vec<(String, Vec<&str>)> = Vec::new();
@@ -185,7 +185,12 @@ fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) 
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!("{verb}: {}{more}: {reason}", names[..names.len().min(NAMED)].join(", "))
     };
-    known.iter().map(line).collect()
+    let mut lines: Vec<String> = known.iter().take(NAMED).map(line).collect();
+    let rest: usize = known.iter().skip(NAMED).map(|(_, names)| names.len()).sum();
+    if rest > 0 {
+        lines.push(format!("{verb}: {rest} more, for other reasons"));
+    }
+    lines
 }
 
 /// The kernel's uprobes.
