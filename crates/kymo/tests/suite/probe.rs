@@ -286,7 +286,7 @@ fn inside_the_program() {
     let said: Vec<String> = words
         .by_ref()
         .map(|line| line.expect("text"))
-        .take_while(|line| !line.contains("stood still"))
+        .take_while(|line| !line.contains("patched in"))
         .collect();
     assert!(
         said.iter().any(|line| line.contains("5 probes in process") && line.contains("by the inproc engine")),

@@ -128,7 +128,7 @@ pub(crate) fn serve(
                 left.retain(|number| entered.served.binary_search(number).is_err());
                 if !entered.served.is_empty() {
                     words.push(format!(
-                        "the program stood still for {:.2} ms",
+                        "patched in {:.2} ms, while the program ran",
                         entered.stopped_ns as f64 / 1e6
                     ));
                     services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });

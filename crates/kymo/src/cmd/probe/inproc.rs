@@ -46,7 +46,7 @@ pub(super) struct Entered {
     /// Numbers of the sites that are armed.
     pub(super) served: Vec<usize>,
     pub(super) refused: Vec<(usize, String)>,
-    /// How long the program's threads stood still.
+    /// How long the patching took; threads run meanwhile.
     pub(super) stopped_ns: u64,
 }
 
