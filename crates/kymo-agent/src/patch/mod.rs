@@ -55,6 +55,9 @@
 //!   happens while the handler runs. Sites of one instruction have no such place.
 //! - A program that installs its own handler of SIGTRAP while a site is being written (microseconds, or until the last interrupted thread has run) gets
 //!   our traps.
+//! - The C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library at
+//!   such a moment, while that site is being written, ends the process by SIGTRAP: seen once in some runs of CPython's `test_exceptions`
+//!   with all functions of libc coming and going without pause, never with other libraries' functions. For libc, prefer the kernel's probes.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there.
 //! - Unwinders that are not the process's own (a static copy of libgcc, profilers outside) see the stub as the caller of a function whose return is
 //!   looked at.
