@@ -125,9 +125,13 @@ impl Patching {
                 probes.push(probe);
             }
         }
-        if !probes.is_empty() {
-            // Of sites that others changed since, nothing better is to be done than leave them.
-            _ = patch::detach(&probes);
+        // Each attempt waits for threads that block traps; one that does so for half a minute keeps patches that count for nobody, which
+        // harms nothing. Of sites that others changed since, nothing better is to be done than leave them.
+        const ATTEMPTS: usize = 15;
+        for _ in 0..ATTEMPTS {
+            if probes.is_empty() || !matches!(patch::detach(&probes), Err(PatchError::BlocksTraps { .. })) {
+                break;
+            }
         }
         if self.armed() == 0 {
             patch::leave();

@@ -230,10 +230,14 @@ mod tests {
                 _ = tracer.shutdown(std::net::Shutdown::Write);
                 let mut replies = Vec::new();
                 let mut packet = [0; MOST_BYTES];
-                while let Ok(bytes @ 1..) = tracer.recv(&mut packet) {
-                    replies.push(Reply::decode(&packet[..bytes]).unwrap());
+                loop {
+                    match tracer.recv(&mut packet) {
+                        Ok(bytes @ 1..) => replies.push(Reply::decode(&packet[..bytes]).unwrap()),
+                        // It hung up with something unread, which is told before what it had said.
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+                        Ok(_) | Err(_) => return replies,
+                    }
                 }
-                replies
             });
             let end = run(&agent, fake);
             drop(agent);

@@ -137,7 +137,13 @@ impl Client {
         }
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
-        let (bytes, _) = recv(&self.socket, &mut packet[..], RecvFlags::empty()).map_err(broken)?;
+        let mut hear = || recv(&self.socket, &mut packet[..], RecvFlags::empty());
+        // An agent that hung up with something unread: that is told once, before what it had said.
+        let heard = match hear() {
+            Err(rustix::io::Errno::CONNRESET) => hear(),
+            heard => heard,
+        };
+        let (bytes, _) = heard.map_err(broken)?;
         if bytes == 0 {
             return Err(Talk::Gone);
         }

@@ -113,7 +113,7 @@ pub(crate) fn serve(
     let mut services: Vec<Service> = Vec::new();
     let mut left: Vec<usize> = (0..sites.len()).collect();
     if choice != Choice::Kernel {
-        match inside(sites, wish, target) {
+        match inside(choice, sites, wish, target) {
             Ok(entered) => {
                 let reasons = entered
                     .refused
@@ -160,12 +160,12 @@ pub(crate) fn serve(
 }
 
 /// As much as possible inside of the one program.
-fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
+fn inside(choice: Choice, sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
     if let Some(objection) = inproc::objection(wish, target) {
         return Err(objection.to_owned());
     }
     match target.pids[..] {
-        [pid] => inproc::enter(sites, wish.timed, pid),
+        [pid] => inproc::enter(sites, wish.timed, choice == Choice::Inproc, pid),
         _ => Err("it enters one process at a time".to_owned()),
     }
 }

@@ -60,8 +60,22 @@ fn is_crowded(function: u64, others: &[u64]) -> bool {
     others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
 }
 
-/// Why a site is not for this engine, seen from outside.
-fn objection_to(site: &Site, timed: bool) -> Option<&'static str> {
+/// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at times: a thread that comes there in the moment
+/// when a site is written meets a trap that it cannot take, and the process ends.
+fn blocks_signals(library: &Path) -> bool {
+    let name = library.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+    [&b"libc.so"[..], b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"ld-musl", b"libc.musl"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// Why a site is not for this engine, seen from outside. `asked`: the engine was asked for by name.
+fn objection_to(site: &Site, timed: bool, asked: bool) -> Option<&'static str> {
+    if !asked && blocks_signals(site.module.file()) {
+        return Some(
+            "the C library blocks all signals at times, and a site cannot be written then (--engine inproc does it all the same)",
+        );
+    }
     if site.kind != SiteKind::Function {
         return Some("it is not a function's entry");
     }
@@ -70,12 +84,12 @@ fn objection_to(site: &Site, timed: bool) -> Option<&'static str> {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, String> {
+pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut refused = Vec::new();
     let mut wanted: Vec<(usize, Wanted)> = Vec::new();
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-    for site in sites.iter().filter(|site| objection_to(site, timed).is_some()) {
+    for site in sites.iter().filter(|site| objection_to(site, timed, asked).is_some()) {
         others.entry(site.module.file()).or_default().push(site.offset);
     }
     others.values_mut().for_each(|offsets| offsets.sort_unstable());
@@ -83,7 +97,7 @@ pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, St
         let beside = others.get(site.module.file()).map_or(&[][..], Vec::as_slice);
         let crowded =
             || is_crowded(site.offset, beside).then_some("another probe is among the bytes of a patch");
-        if let Some(objection) = objection_to(site, timed).or_else(crowded) {
+        if let Some(objection) = objection_to(site, timed, asked).or_else(crowded) {
             refused.push((number, objection.to_owned()));
             continue;
         }
@@ -104,7 +118,8 @@ pub(super) fn enter(sites: &[Site], timed: bool, pid: i32) -> Result<Entered, St
         ));
     }
     if wanted.is_empty() {
-        return Err("none of the probes is at a function's entry".to_owned());
+        let reason = refused.into_iter().next().map(|(_, reason)| reason);
+        return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
     }
     let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
     let outcome = arm(&client, sites, &wanted).map_err(|broken| broken.to_string())?;
@@ -216,7 +231,8 @@ impl Drop for Inproc {
 
 #[cfg(test)]
 mod tests {
-    use super::is_crowded;
+    use super::{blocks_signals, is_crowded};
+    use std::path::Path;
 
     /// Checks that a probe within what a patch moves is seen, from the function's first byte to the last that can move, and none before or
     /// behind.
@@ -227,5 +243,18 @@ mod tests {
         assert!(is_crowded(0x140 - 23, &others) && !is_crowded(0x140 - 24, &others));
         assert!(!is_crowded(0x101, &others) && !is_crowded(0x201, &others));
         assert!(!is_crowded(0, &[]));
+    }
+
+    /// Checks that the C library and its dynamic linker are known by their files, old and new, and that others are not taken for them.
+    #[test]
+    fn c_libraries() {
+        for name in
+            ["libc.so.6", "libc-2.31.so", "ld-linux-x86-64.so.2", "libpthread-2.31.so", "ld-musl-x86_64.so.1"]
+        {
+            assert!(blocks_signals(&Path::new("/usr/lib").join(name)), "{name}");
+        }
+        for name in ["libcrypto.so.3", "libc++.so.1", "libcurl.so.4", "libc", "server"] {
+            assert!(!blocks_signals(&Path::new("/usr/lib").join(name)), "{name}");
+        }
     }
 }
