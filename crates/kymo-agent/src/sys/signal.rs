@@ -26,6 +26,8 @@ struct Raw {
 pub(crate) struct Trap {
     /// The event's `sig_data`.
     pub(crate) data: u64,
+    /// Where the event was aimed when the access happened.
+    pub(crate) address: u64,
     /// Whether it was delivered at the access. Otherwise the signal was blocked then.
     pub(crate) synchronous: bool,
 }
@@ -40,8 +42,11 @@ pub(crate) unsafe fn trap(info: *const libc::siginfo_t) -> Option<Trap> {
     const ASYNCHRONOUS: u32 = 1;
     // SAFETY: the kernel's structure is larger than this, and aligned.
     let raw = unsafe { &*info.cast::<Raw>() };
-    (raw.code == TRAP_PERF && raw.kind == BREAKPOINT)
-        .then_some(Trap { data: raw.data, synchronous: raw.flags & ASYNCHRONOUS == 0 })
+    (raw.code == TRAP_PERF && raw.kind == BREAKPOINT).then_some(Trap {
+        data: raw.data,
+        address: raw.address,
+        synchronous: raw.flags & ASYNCHRONOUS == 0,
+    })
 }
 
 /// Where the thread goes on.

@@ -135,19 +135,22 @@ pub struct Guard(u64);
 impl Guard {
     /// How often it was hit so far.
     pub fn hits(&self) -> u64 {
-        slot::slot_of(self.0).and_then(|number| slot::slot(number).hits(self.0)).unwrap_or(0)
+        Guard::hits_of(self.0)
+    }
+
+    fn hits_of(number: u64) -> u64 {
+        slot::slot_of(number).and_then(|slot| slot::slot(slot).hits(number)).unwrap_or(0)
     }
 
     /// Ends the watch, waits for its handlers, and says how often it was hit. As dropping it.
     pub fn stop(self) -> u64 {
-        if let Some(number) = slot::slot_of(self.0) {
-            let slot = slot::slot(number);
-            slot.stop(self.0);
-            while !in_handler() && !slot.is_quiet() {
-                clock::nap();
-            }
+        let number = self.into_number();
+        if in_handler() {
+            pool::stop_in_handler(number);
+            return Guard::hits_of(number);
         }
-        self.hits()
+        // A watch that a handler stopped may have been cleared by somebody else.
+        pool::finish(number).unwrap_or_else(|| Guard::hits_of(number))
     }
 
     /// The number of the watch, for those who cannot keep a guard ([`stop`]). The watch goes on.
@@ -171,7 +174,10 @@ pub fn stop(number: u64) -> Result<(), Error> {
     if fork::is_child() {
         return Err(Error::Forked);
     }
-    let stopped =
-        if INSIDE.has(clock::own_tid()) { pool::stop_in_handler(number) } else { pool::finish(number) };
+    let stopped = if INSIDE.has(clock::own_tid()) {
+        pool::stop_in_handler(number)
+    } else {
+        pool::finish(number).is_some()
+    };
     if stopped { Ok(()) } else { Err(Error::Unknown { number }) }
 }

@@ -177,9 +177,9 @@ fn arm(number: usize, token: u64, range: Range, callback: Box<Callback>) -> Resu
         })
 }
 
-/// Stops the watch of this number, if there still is one, waits for its handlers and frees the slot. Not in a handler. Whether there was one.
-pub(super) fn finish(token: u64) -> bool {
-    let Some(number) = slot::slot_of(token) else { return false };
+/// Stops the watch of this number, if there still is one, waits for its handlers and frees the slot. Not in a handler. Its hits, if there was one.
+pub(super) fn finish(token: u64) -> Option<u64> {
+    let number = slot::slot_of(token)?;
     {
         let mut pool = lock(&POOL);
         match std::mem::replace(&mut pool.states[number], State::Free) {
@@ -188,13 +188,13 @@ pub(super) fn finish(token: u64) -> bool {
             }
             other => {
                 pool.states[number] = other;
-                return false;
+                return None;
             }
         }
     }
+    // Only now that nobody else takes the slot, or its hits would be those of the next watch.
     slot::slot(number).stop(token);
-    clear(number);
-    true
+    Some(clear(number))
 }
 
 /// A watch that a handler stopped, for the caller to clear.
@@ -212,16 +212,18 @@ fn take_stopped() -> Option<usize> {
     Some(number)
 }
 
-/// Ends what is left of a watch that was stopped, by who has taken its slot.
-fn clear(number: usize) {
+/// Ends what is left of a watch that was stopped, by who has taken its slot; how often it was hit.
+fn clear(number: usize) -> u64 {
     lock(&EVENTS[number]).disarm(number);
     while !slot::slot(number).is_quiet() {
         clock::nap();
     }
+    let hits = slot::slot(number).last_hits();
     // With no lock held: it is the caller's, and may do anything.
     drop(slot::slot(number).clear());
     let mut pool = lock(&POOL);
     pool.states[number] = State::Free;
+    hits
 }
 
 /// Stops a watch in a handler, without a lock or memory: what is left is cleared by whoever starts or ends a watch next.

@@ -131,6 +131,12 @@ impl Slot {
         (self.counted.load(Ordering::Relaxed) == token).then(|| self.hits.load(Ordering::Relaxed))
     }
 
+    /// Hits of the last watch that had it. By who has the slot for himself.
+    pub(super) fn last_hits(&self) -> u64 {
+        // Relaxed: is_quiet() acquired what handlers did.
+        self.hits.load(Ordering::Relaxed)
+    }
+
     /// Keeps the watch of this number from being cleared; `None` if it was stopped.
     pub(super) fn enter(&self, token: u64) -> Option<Running<'_>> {
         // Not even a look at it for those that nobody has.

@@ -56,17 +56,31 @@ pub(super) fn others() -> Others {
     }
 }
 
+/// Looks at an unchanged list of threads, a nap apart, before it is believed.
+const QUIET_LOOKS: usize = 8;
+/// The same where threads came meanwhile.
+const QUIET_LOOKS_AFTER_NEW: usize = 40;
+
 /// Takes one more slot of every thread. By one thread at a time, or threads that appear are misjudged.
 pub(super) fn cover() -> Result<Vec<Watchpoint>, Error> {
     let own = clock::own_tid();
     let mut events = vec![open(own)?.ok_or(Error::Held { thread: own })?];
     let mut known = HashSet::from([own]);
     let mut first = true;
+    // A thread that is being made has copied its maker's events, perhaps before there was this one, and appears in the list a moment later: while
+    // there are others, the end of the list is believed only when it has stood for a while, and longer where threads come.
+    let (mut quiet, mut wanted) = (0, QUIET_LOOKS);
     loop {
         let unknown: Vec<i32> = list()?.into_iter().filter(|thread| !known.contains(thread)).collect();
         if unknown.is_empty() {
-            return Ok(events);
+            quiet += 1;
+            if quiet > wanted || known.len() == 1 {
+                return Ok(events);
+            }
+            clock::nap();
+            continue;
         }
+        (quiet, wanted) = (0, if first { QUIET_LOOKS } else { QUIET_LOOKS_AFTER_NEW });
         for thread in unknown {
             known.insert(thread);
             if first || !has_it(thread, own)? {

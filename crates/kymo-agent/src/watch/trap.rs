@@ -59,6 +59,11 @@ fn on_trap(trap: signal::Trap, number: usize, ip: u64) {
         });
     };
     let range = running.range();
+    if trap.address != range.address {
+        // Of the watch that had the slot before: a signal that was under way brings the data of the event as it is aimed now, but the address of
+        // the access.
+        return;
+    }
     tell(&running, trap.data);
     drop(running);
     // The kernel sends one signal for an instruction that hits several watches. Those of the same bytes were hit as well.
