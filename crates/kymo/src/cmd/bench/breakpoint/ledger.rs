@@ -208,6 +208,7 @@ fn shape(args: &LedgerArgs, repeat: Option<u32>) -> anyhow::Result<Shape> {
         threads: args.threads as usize,
         batches: batches as usize,
         for_cpus_percent: 0,
+        pinned: false,
     })
 }
 

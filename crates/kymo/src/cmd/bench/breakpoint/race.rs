@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kymo_core::breakpoint::{Accounts, Config, CpuId, Kind, Slots, Target, TaskId};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How much of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub(super) struct Shape {
     pub(super) batches: usize,
     /// Of a hundred requests, so many are for a CPU.
     pub(super) for_cpus_percent: usize,
+    /// Each worker has a CPU of its own, as far as there are enough. Left alone, the scheduler begins with several on one and needs some
+    /// milliseconds to spread them.
+    pub(super) pinned: bool,
 }
 
 impl Shape {
@@ -68,12 +72,25 @@ pub(super) fn standing<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result
     Ok(held)
 }
 
+/// The CPUs where this thread may run.
+fn cpus() -> anyhow::Result<Vec<usize>> {
+    let set = sched_getaffinity(None).context("failed to ask for the CPUs of this thread")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
 /// How long the batches take, from when the first worker begins to when the last one ends. The account is as before afterwards.
 pub(super) fn run<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<Duration> {
     let (left, start) = (AtomicUsize::new(shape.batches), Barrier::new(shape.workers));
     // Relaxed: nothing but the count is shared.
     let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
-    let worker = || {
+    let cpus = if shape.pinned { cpus()? } else { Vec::new() };
+    let worker = |number: usize| {
+        if let Some(&cpu) = cpus.get(number) {
+            let mut one = CpuSet::new();
+            one.set(cpu);
+            // Else wherever it runs.
+            _ = sched_setaffinity(None, &one);
+        }
         start.wait();
         let begin = Instant::now();
         let mut paced = 0;
@@ -84,9 +101,10 @@ pub(super) fn run<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<Dura
         (begin, Instant::now(), done)
     };
     let ends = std::thread::scope(|scope| {
-        let workers = (0..shape.workers).map(|_| {
+        let worker = &worker;
+        let workers = (0..shape.workers).map(|number| {
             let builder = std::thread::Builder::new().stack_size(256 << 10);
-            builder.spawn_scoped(scope, worker)
+            builder.spawn_scoped(scope, move || worker(number))
         });
         let workers = workers.collect::<Result<Vec<_>, _>>();
         // Without all of them the others would wait for ever.

@@ -187,7 +187,7 @@ pub(super) fn threads(shape: Shape) -> anyhow::Result<Scaling> {
     if cores > 1 {
         counts.push(cores);
     }
-    let of = |&workers: &usize| sized(Shape { workers, for_cpus_percent: 0, ..shape });
+    let of = |&workers: &usize| sized(Shape { workers, for_cpus_percent: 0, pinned: true, ..shape });
     let shapes: Vec<_> = counts.iter().map(of).collect();
     let ledgers = shapes.iter().map(|shape| Ledger::new(shape.config())).collect::<Result<Vec<_>, _>>()?;
     let mut costs = vec![(Vec::new(), Vec::new()); shapes.len()];
