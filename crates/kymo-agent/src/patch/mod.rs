@@ -30,8 +30,8 @@
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
 //!
-//! No lock, no locked instruction, no line that another CPU writes. The figures are of `examples/probe_cost.rs`, of the
-//! threads' own time, on a virtual machine with two CPUs (AMD EPYC, Zen 4) that did other things as well, and the same with one thread and with two.
+//! No lock, no locked instruction, no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
+//! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
 //!
 //! # Invariants
 //! - **I1** A byte is written where a thread may execute it only if it is the first byte of an instruction, before and after.

@@ -112,6 +112,13 @@ impl ModuleFile {
         self.debug_file().is_some()
     }
 
+    /// Whether its own names are gone: neither symbols but those for linking nor debug information, here or in a file beside.
+    pub(super) fn is_stripped(&self) -> bool {
+        elf_symbols::symtab(&self.own).is_none()
+            && self.companions().symbols.is_none()
+            && !self.has_debug_info()
+    }
+
     /// The file's name without folders, for messages.
     pub(super) fn short_name(&self) -> String {
         let name = self.name.file_name().unwrap_or(self.name.as_os_str());

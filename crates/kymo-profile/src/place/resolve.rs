@@ -151,8 +151,12 @@ impl<'t> Resolver<'t, '_> {
                 if !symbols.is_empty() {
                     return self.of_symbols(module, path, symbols, told);
                 }
+                // That a library's own variable of this name has no place says nothing of one in a program whose names are gone.
+                let of_a_library = number > 0
+                    && self.target.modules.first().is_some_and(|program| program.file.is_stripped());
                 if let Some((_, variable)) = told
                     && why_not.is_none()
+                    && !of_a_library
                 {
                     why_not = nowhere(path, variable);
                 }
@@ -295,10 +299,13 @@ impl<'t> Resolver<'t, '_> {
         if near.is_empty() {
             near = like(libraries);
         }
-        let stripped = program.first().filter(|module| module.file.symbols().is_empty());
+        let stripped = program.first().filter(|module| module.file.is_stripped());
         let mut hint = match stripped {
             Some(module) => {
-                format!("; {} has no symbols (stripped?): give an address", module.file.short_name())
+                let name = module.file.short_name();
+                format!(
+                    "; {name} is stripped: install its debug symbols, or watch an address (0xADDRESS:LENGTH)"
+                )
             }
             None => String::new(),
         };

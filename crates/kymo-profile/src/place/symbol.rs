@@ -111,11 +111,6 @@ impl Symbols {
         self.strings[usize::from(table)] = strings;
     }
 
-    /// Whether there is none at all.
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     fn string(&self, table: u8, at: u32) -> &[u8] {
         let rest = self.strings[usize::from(table)].get(at as usize..).unwrap_or(&[]);
         let rest = &rest[..rest.len().min(LONGEST_NAME)];

@@ -1,8 +1,8 @@
 //! What can be probed, and that hits are counted as the program counts them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -14,7 +14,21 @@ fn probed(test: &str) -> Option<PathBuf> {
     ready(test, &[Need::Program("cc")]).then(|| build("probed.c", &[]))
 }
 
-fn text(path: &std::path::Path) -> &str {
+/// The program, executed, that waits for a byte before it makes so many calls in each of two threads; and its number.
+fn waiting(program: &Path, calls: &str) -> (Child, String) {
+    let mut command = Command::new(program);
+    let target = command.args(["-w", calls, "2"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let target = target.expect("the program");
+    let pid = target.id().to_string();
+    // Its functions are known when its program has been executed.
+    let exe = format!("/proc/{pid}/exe");
+    while std::fs::read_link(&exe).ok().as_deref() != Some(program) {
+        std::thread::yield_now();
+    }
+    (target, pid)
+}
+
+fn text(path: &Path) -> &str {
     path.to_str().expect("a path of text")
 }
 
@@ -208,18 +222,7 @@ fn running_process() {
     if !can_probe(TEST) {
         return;
     }
-    let mut target = Command::new(&program)
-        .args(["-w", "200", "2"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program");
-    let pid = target.id().to_string();
-    // Its functions are known when its program has been executed.
-    let exe = format!("/proc/{pid}/exe");
-    while std::fs::read_link(&exe).ok().as_deref() != Some(&program) {
-        std::thread::yield_now();
-    }
+    let (mut target, pid) = waiting(&program, "200");
     let mut probing = kymo()
         .command([
             "probe",
@@ -265,17 +268,7 @@ fn inside_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().canonicalize().expect("a path").join("probed");
     std::fs::copy(&built, &program).expect("a copy");
-    let mut target = Command::new(&program)
-        .args(["-w", "20000", "2"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program");
-    let pid = target.id().to_string();
-    let exe = format!("/proc/{pid}/exe");
-    while std::fs::read_link(&exe).ok().as_deref() != Some(&program) {
-        std::thread::yield_now();
-    }
+    let (mut target, pid) = waiting(&program, "20000");
     let mut probing = kymo()
         .command(["probe", "--ret", "--json", "-p", &pid, "probed_*", "usdt:shop:sold"])
         .stdout(Stdio::piped())
@@ -381,7 +374,7 @@ fn recordings() {
     kymo().succeed(recorded.iter().chain(&command));
     let probing = ["probe", "-q", "--ret", "-g", "-o", text(&second), "probed_deep", "usdt:shop:sold", "--"];
     kymo().succeed(probing.iter().chain(&command));
-    let lines = |tool: &Tool, file: &std::path::Path, name: &str| {
+    let lines = |tool: &Tool, file: &Path, name: &str| {
         let said = tool.succeed(["script", "-i", text(file)]).stdout;
         said.lines().filter(|line| line.contains(name)).map(str::to_owned).collect::<Vec<_>>()
     };

@@ -326,6 +326,23 @@ fn refusals() {
     assert!(said.stderr.contains("failed to execute /no/such/program"), "{}", said.stderr);
 }
 
+/// Regression: a variable of a stripped program was taken for a local one of the C library where that has its debug information, and compilers were
+/// blamed. The sentence says that the program is stripped, and what to do.
+#[test]
+fn a_stripped_program() {
+    let Some(_alone) = alone("a_stripped_program") else { return };
+    let program = programs::build("watched.c", &["-pthread", "-s"]);
+    for name in ["spread", "a", "no_such_symbol_here"] {
+        let said = kymo().run(["watch", name, "--", program.to_str().expect("a plain name"), "1", "1"]);
+        assert_eq!(said.code, Some(1), "{name}: {}", said.stderr);
+        assert!(
+            said.stderr.contains("is stripped: install its debug symbols, or watch an address"),
+            "{name}: {}",
+            said.stderr
+        );
+    }
+}
+
 /// Checks that `-o` makes a file that kymo and perf read, with an event for each watchpoint, each access once, and who made it.
 #[test]
 fn recordings() {

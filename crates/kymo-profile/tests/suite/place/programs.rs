@@ -185,6 +185,7 @@ thread_local! { static PER_THREAD: Cell<u32> = const { Cell::new(1) }; }
     at("CALLS", &CALLS); at("work::CALLS", &CALLS); at("places::work::CALLS", &CALLS);
     CALLS.fetch_add(n, Ordering::Relaxed) + inner::COUNT.fetch_add(1, Ordering::Relaxed)
 }
+// SAFETY: of at(): a place that is there; of main(): one thread.
 fn at<T: ?Sized>(name: &str, place: *const T) where *const T: std::fmt::Pointer { unsafe { println!("{name} {:#x} {}", place as *const () as usize, size_of_val(&*place)) } }
 fn main() { unsafe {
     let leaf = inner::Node { next: None, value: 2, pair: (1, 2) };
