@@ -1,5 +1,6 @@
 //! What a conversation is about: probes in this process, by whoever can put them there.
-use kymo_core::probe::wire::{Count, Listed, Span, Wanted};
+use kymo_core::probe::wire::{Count, How, Listed, Span, Wanted};
+use std::fs::File;
 use std::sync::Arc;
 
 /// One probe that was asked for.
@@ -8,6 +9,26 @@ pub(super) struct Asked {
     /// The file, as /proc/self/maps names it.
     pub(super) module: Arc<[u8]>,
     pub(super) wanted: Wanted,
+    /// What its number of a `How` stands for.
+    pub(super) how: Option<Arc<How>>,
+}
+
+/// The rings that events are written to.
+#[derive(Debug)]
+pub(super) struct RingsFile<'a> {
+    pub(super) file: &'a File,
+    pub(super) cpus: u32,
+    pub(super) data_bytes: u32,
+}
+
+/// Callers of one probe.
+#[derive(Debug, Default)]
+pub(super) struct CallersOf {
+    pub(super) id: u32,
+    /// Return addresses, and how many calls.
+    pub(super) of: Vec<(u64, u64)>,
+    /// Calls of callers that there was no place for.
+    pub(super) others: u64,
 }
 
 /// What became of a batch.
@@ -28,6 +49,22 @@ pub(super) trait Probing {
 
     /// How long the calls of timed ones took, by number; only of those that have any.
     fn times(&self) -> Vec<(u32, Vec<Span>)>;
+
+    /// How many events of some probes were lost; only of those that have any.
+    fn losses(&self) -> Vec<Count> {
+        Vec::new()
+    }
+
+    /// Who called, for each probe that tells callers apart.
+    fn callers(&self) -> Vec<CallersOf> {
+        Vec::new()
+    }
+
+    /// Has rings in place that events can be written to, with this clock if they are new.
+    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {
+        let _ = (data_bytes, tick, zero_ns);
+        Err("the agent writes no events".to_owned())
+    }
 
     /// All that were asked for and not removed.
     fn list(&self) -> Vec<Listed>;

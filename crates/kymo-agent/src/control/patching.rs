@@ -48,6 +48,9 @@ impl Patching {
             What::Latency => Consumers::Latency,
             _ => return Err("the agent cannot do that".to_owned()),
         };
+        if asked.how.is_some() {
+            return Err("the agent takes every hit".to_owned());
+        }
         let Some(code) = maps.code(&asked.module, wanted.offset) else { return Ok(None) };
         let start = code.start + (wanted.offset - code.offset);
         let targets = self.targets.entry(code.start);

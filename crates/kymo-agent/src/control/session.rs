@@ -1,6 +1,8 @@
 //! One conversation, from hello to the socket's end.
-use super::engine::{Asked, Probing};
-use kymo_core::probe::wire::{Command, MOST_BYTES, Reply, State, VERSION};
+use super::engine::{Asked, Probing, RingsFile};
+use crate::sys::pass;
+use kymo_core::probe::wire::{Command, How, MOST_BYTES, Reply, State, VERSION, Wanted};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -29,11 +31,12 @@ struct Session<'a, P: Probing> {
     probing: &'a mut P,
     remove: Vec<u32>,
     add: Vec<Asked>,
+    hows: HashMap<u16, Arc<How>>,
 }
 
 /// Talks until the end. Whatever the end, nothing is armed then.
 pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing) -> End {
-    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new() };
+    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), hows: HashMap::new() };
     let end = session.talk().unwrap_or(End::Closed);
     session.probing.clear();
     if end == End::Left {
@@ -89,9 +92,12 @@ impl<P: Probing> Session<'_, P> {
                         self.fail("too many probes at once")?;
                         return Ok(End::Malformed);
                     }
-                    self.add.extend(
-                        probes.into_iter().map(|wanted| Asked { module: Arc::clone(&module), wanted }),
-                    );
+                    let hows = &self.hows;
+                    let asked = |wanted: Wanted| {
+                        let how = hows.get(&wanted.how).cloned();
+                        Asked { module: Arc::clone(&module), wanted, how }
+                    };
+                    self.add.extend(probes.into_iter().map(asked));
                 }
                 Command::Remove { ids } => {
                     if self.remove.len() + ids.len() > MOST_PENDING {
@@ -105,6 +111,12 @@ impl<P: Probing> Session<'_, P> {
                 Command::Times => self.times()?,
                 Command::List => self.list()?,
                 Command::Leave => return Ok(End::Left),
+                Command::How { number, how } => {
+                    self.hows.insert(number, Arc::new(how));
+                }
+                Command::Rings { data_bytes, tick, zero_ns } => self.rings(data_bytes, tick, zero_ns)?,
+                Command::Losses => self.losses()?,
+                Command::Callers => self.callers()?,
             }
         }
     }
@@ -132,6 +144,37 @@ impl<P: Probing> Session<'_, P> {
             self.say(&Reply::Counts { of: Vec::new(), last: true })?;
         }
         Ok(())
+    }
+
+    fn losses(&self) -> io::Result<()> {
+        let losses = self.probing.losses();
+        let parts = losses.len().div_ceil(NUMBERS).max(1);
+        for at in 0..parts {
+            let of = losses.iter().skip(at * NUMBERS).take(NUMBERS).copied().collect();
+            self.say(&Reply::Losses { of, last: at + 1 == parts })?;
+        }
+        Ok(())
+    }
+
+    fn callers(&self) -> io::Result<()> {
+        for callers in self.probing.callers() {
+            let parts = callers.of.len().div_ceil(NUMBERS).max(1);
+            for at in 0..parts {
+                let of = callers.of.iter().skip(at * NUMBERS).take(NUMBERS).copied().collect();
+                let others = if at == 0 { callers.others } else { 0 };
+                self.say(&Reply::Callers { id: callers.id, others, of, last: false })?;
+            }
+        }
+        self.say(&Reply::Callers { id: 0, others: 0, of: Vec::new(), last: true })
+    }
+
+    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> io::Result<()> {
+        match self.probing.rings(data_bytes, tick, zero_ns) {
+            Ok(RingsFile { file, cpus, data_bytes }) => {
+                pass::send_with(self.socket, &Reply::Rings { cpus, data_bytes }.encode(), file)
+            }
+            Err(reason) => self.fail(&reason),
+        }
     }
 
     fn times(&self) -> io::Result<()> {
@@ -167,7 +210,7 @@ impl<P: Probing> Session<'_, P> {
 mod tests {
     use super::super::engine::Done;
     use super::*;
-    use kymo_core::probe::wire::{Count, Listed, Span, Wanted, What};
+    use kymo_core::probe::wire::{Count, Listed, Span, What};
     use std::collections::BTreeMap;
 
     /// Arms what has an even offset.
@@ -246,7 +289,7 @@ mod tests {
     }
 
     fn wanted(id: u32, offset: u64) -> Wanted {
-        Wanted { id, offset, size_bytes: 10, room_bytes: 16, semaphore: 0, what: What::Count }
+        Wanted { id, offset, size_bytes: 10, room_bytes: 16, semaphore: 0, what: What::Count, how: 0 }
     }
 
     fn hello() -> Vec<u8> {

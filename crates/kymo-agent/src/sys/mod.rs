@@ -6,6 +6,7 @@
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod memory_file;
+pub(crate) mod pass;
 pub(crate) mod perf_event;
 pub(crate) mod rseq;
 pub(crate) mod signal;

@@ -83,7 +83,7 @@ impl Program {
 
     fn wanted(&self, id: u32) -> Wanted {
         let (offset, size_bytes) = self.work;
-        Wanted { id, offset, size_bytes, room_bytes: size_bytes, semaphore: 0, what: What::Count }
+        Wanted { id, offset, size_bytes, room_bytes: size_bytes, semaphore: 0, what: What::Count, how: 0 }
     }
 }
 
@@ -471,6 +471,7 @@ fn all_of_libc() {
                 room_bytes: (next - address).min(size + 16) as u32,
                 semaphore: 0,
                 what: What::Count,
+                how: 0,
             })
         })
         .collect();

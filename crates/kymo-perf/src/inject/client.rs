@@ -1,12 +1,13 @@
 //! The tracer's end of the conversation.
 use super::refusal::Refusal;
 use kymo_core::probe::wire::{
-    Command, Count, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
+    Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,8 @@ impl Client {
         Ok(())
     }
 
-    fn hear(&self) -> Result<Reply, Talk> {
+    /// Waits until there is something to hear.
+    fn listen(&self) -> Result<(), Talk> {
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -132,9 +134,13 @@ impl Client {
                 Ok(0) => return Err(Talk::Silent),
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(broken(error)),
-                Ok(_) => break,
+                Ok(_) => return Ok(()),
             }
         }
+    }
+
+    fn hear(&self) -> Result<Reply, Talk> {
+        self.listen()?;
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
         let mut hear = || recv(&self.socket, &mut packet[..], RecvFlags::empty());
@@ -148,6 +154,25 @@ impl Client {
             return Err(Talk::Gone);
         }
         Ok(Reply::decode(&packet[..bytes])?)
+    }
+
+    /// Hears an answer that a descriptor may come with.
+    fn hear_with(&self) -> Result<(Reply, Option<OwnedFd>), Talk> {
+        self.listen()?;
+        let mut packet = vec![0; MOST_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags);
+        let bytes = heard.map_err(broken)?.bytes;
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        if bytes == 0 {
+            return Err(Talk::Gone);
+        }
+        Ok((Reply::decode(&packet[..bytes])?, descriptor))
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, Talk> {
@@ -245,6 +270,67 @@ impl Client {
             _ => Err(Talk::Unexpected),
         })?;
         Ok(times)
+    }
+
+    /// Says what probes do that name this number ([`Wanted::how`]), from now on.
+    ///
+    /// # Errors
+    /// See [`Talk`]: the conversation is over.
+    pub fn how(&self, number: u16, how: How) -> Result<(), Talk> {
+        self.say(&Command::How { number, how })
+    }
+
+    /// The rings that events are written to: their file, how many there are, and the data bytes of each. None of it is to be believed: the file is the
+    /// target's. Times in it are `zero_ns + (ticks * tick >> 32)`, if this is the first time that the process is asked.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<(OwnedFd, u32, u32), Talk> {
+        self.say(&Command::Rings { data_bytes, tick, zero_ns })?;
+        match self.hear_with()? {
+            (Reply::Rings { cpus, data_bytes }, Some(file)) => Ok((file, cpus, data_bytes)),
+            (Reply::Failed { reason }, _) => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        }
+    }
+
+    /// How many events did not fit into their rings until now, by probe; only of those that have any.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn losses(&self) -> Result<Vec<Count>, Talk> {
+        self.say(&Command::Losses)?;
+        let mut losses = Vec::new();
+        self.hear_all(|reply| match reply {
+            Reply::Losses { of, last } => {
+                losses.extend(of);
+                Ok(last)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(losses)
+    }
+
+    /// Who called until now: the probe, the return address, how many calls. An address of 0 stands for all callers that there was no place for.
+    ///
+    /// # Errors
+    /// See [`Talk`].
+    pub fn callers(&self) -> Result<Vec<(u32, u64, u64)>, Talk> {
+        self.say(&Command::Callers)?;
+        let mut callers = Vec::new();
+        self.hear_all(|reply| match reply {
+            Reply::Callers { id, others, of, last } => {
+                callers.extend(of.into_iter().map(|(address, hits)| (id, address, hits)));
+                if others > 0 {
+                    callers.push((id, 0, others));
+                }
+                Ok(last)
+            }
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
+            _ => Err(Talk::Unexpected),
+        })?;
+        Ok(callers)
     }
 
     /// All probes of this conversation, with the reasons of those that were refused.

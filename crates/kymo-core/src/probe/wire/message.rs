@@ -1,4 +1,5 @@
 //! The messages.
+use super::how::How;
 use super::pack::{Malformed, Packer, Unpacker};
 use super::{MOST_PATH_BYTES, MOST_TEXT_BYTES};
 
@@ -10,6 +11,10 @@ pub enum What {
     Count,
     /// Count it, and count the time until the return by powers of two.
     Latency,
+    /// Count it, and write it as the event that its [`How`] names.
+    Record,
+    /// Count it, and write its return as the event that its [`How`] names.
+    RecordReturn,
 }
 
 impl What {
@@ -17,6 +22,8 @@ impl What {
         match self {
             What::Count => 1,
             What::Latency => 2,
+            What::Record => 3,
+            What::RecordReturn => 4,
         }
     }
 
@@ -24,6 +31,8 @@ impl What {
         match number {
             1 => Ok(What::Count),
             2 => Ok(What::Latency),
+            3 => Ok(What::Record),
+            4 => Ok(What::RecordReturn),
             _ => Err(Malformed { expected: "something that can be done at a hit" }),
         }
     }
@@ -44,6 +53,8 @@ pub struct Wanted {
     pub semaphore: u64,
     /// What for.
     pub what: What,
+    /// Which hits, and what of them: the number of a [`Command::How`], from 1 on; 0: all hits, nothing else.
+    pub how: u16,
 }
 
 /// What the tracer says.
@@ -76,6 +87,26 @@ pub enum Command {
     List,
     /// Remove everything and end.
     Leave,
+    /// What probes do that name this number. A later one of the same number is for probes that come later.
+    How {
+        /// From 1 on.
+        number: u16,
+        /// What.
+        how: How,
+    },
+    /// Make rings for events, if there are none yet, and send their file.
+    Rings {
+        /// The data of each CPU's ring; the agent may make it larger or smaller.
+        data_bytes: u32,
+        /// Times are `zero_ns + (ticks * tick >> 32)`, of the processor's time stamp counter.
+        tick: u64,
+        /// As above; it wraps.
+        zero_ns: u64,
+    },
+    /// Tell how many events did not fit into their rings.
+    Losses,
+    /// Tell who called.
+    Callers,
 }
 
 /// What was counted for a probe.
@@ -167,6 +198,31 @@ pub enum Reply {
         /// No more comes.
         last: bool,
     },
+    /// The rings' file comes with this packet: for each CPU a page, of the shape of a perf event's, and the data behind it.
+    Rings {
+        /// Rings in the file.
+        cpus: u32,
+        /// The data of each.
+        data_bytes: u32,
+    },
+    /// How many events of some probes did not fit into their rings.
+    Losses {
+        /// Per probe that has any.
+        of: Vec<Count>,
+        /// No more comes.
+        last: bool,
+    },
+    /// Some of one probe's callers.
+    Callers {
+        /// Which; any, without callers, if there is none.
+        id: u32,
+        /// Calls of callers that there was no place for.
+        others: u64,
+        /// Return addresses, and how many calls.
+        of: Vec<(u64, u64)>,
+        /// No more comes.
+        last: bool,
+    },
     /// The last word: everything is removed.
     Left,
     /// A command could not be done at all.
@@ -184,7 +240,8 @@ impl Command {
             Command::Add { module, probes } => {
                 Packer::new(2).bytes(module, MOST_PATH_BYTES).list(probes, |packer, probe| {
                     let packer = packer.u32(probe.id).u64(probe.offset).u32(probe.size_bytes);
-                    packer.u32(probe.room_bytes).u64(probe.semaphore).u8(probe.what.number())
+                    let packer = packer.u32(probe.room_bytes).u64(probe.semaphore);
+                    packer.u8(probe.what.number()).u16(probe.how)
                 })
             }
             Command::Remove { ids } => Packer::new(3).list(ids, |packer, id| packer.u32(*id)),
@@ -193,6 +250,12 @@ impl Command {
             Command::List => Packer::new(6),
             Command::Leave => Packer::new(7),
             Command::Times => Packer::new(8),
+            Command::How { number, how } => how.pack(Packer::new(20).u16(*number)),
+            Command::Rings { data_bytes, tick, zero_ns } => {
+                Packer::new(21).u32(*data_bytes).u64(*tick).u64(*zero_ns)
+            }
+            Command::Losses => Packer::new(22),
+            Command::Callers => Packer::new(23),
         }
         .done()
     }
@@ -215,6 +278,7 @@ impl Command {
                         room_bytes: probe.u32()?,
                         semaphore: probe.u64()?,
                         what: What::of(probe.u8()?)?,
+                        how: probe.u16()?,
                     })
                 })?,
             },
@@ -224,6 +288,10 @@ impl Command {
             6 => Command::List,
             7 => Command::Leave,
             8 => Command::Times,
+            20 => Command::How { number: rest.u16()?, how: How::of(&mut rest)? },
+            21 => Command::Rings { data_bytes: rest.u32()?, tick: rest.u64()?, zero_ns: rest.u64()? },
+            22 => Command::Losses,
+            23 => Command::Callers,
             _ => return Err(Malformed { expected: "a command" }),
         };
         rest.end()?;
@@ -262,6 +330,15 @@ impl Reply {
                 .u32(*id)
                 .list(of, |packer, span| packer.u64(span.from_ns).u64(span.to_ns).u64(span.calls))
                 .u8(u8::from(*last)),
+            Reply::Rings { cpus, data_bytes } => Packer::new(21).u32(*cpus).u32(*data_bytes),
+            Reply::Losses { of, last } => Packer::new(22)
+                .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
+                .u8(u8::from(*last)),
+            Reply::Callers { id, others, of, last } => Packer::new(23)
+                .u32(*id)
+                .u64(*others)
+                .list(of, |packer, (address, hits)| packer.u64(*address).u64(*hits))
+                .u8(u8::from(*last)),
         }
         .done()
     }
@@ -299,6 +376,17 @@ impl Reply {
                 id: rest.u32()?,
                 of: rest
                     .list(|span| Ok(Span { from_ns: span.u64()?, to_ns: span.u64()?, calls: span.u64()? }))?,
+                last: rest.flag()?,
+            },
+            21 => Reply::Rings { cpus: rest.u32()?, data_bytes: rest.u32()? },
+            22 => Reply::Losses {
+                of: rest.list(|count| Ok(Count { id: count.u32()?, hits: count.u64()? }))?,
+                last: rest.flag()?,
+            },
+            23 => Reply::Callers {
+                id: rest.u32()?,
+                others: rest.u64()?,
+                of: rest.list(|caller| Ok((caller.u64()?, caller.u64()?)))?,
                 last: rest.flag()?,
             },
             _ => return Err(Malformed { expected: "an answer" }),

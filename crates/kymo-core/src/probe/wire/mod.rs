@@ -12,6 +12,7 @@
 //!   tracer                                    agent
 //!   Hello { version }                ------>
 //!                                    <------  Hello { version, pid, probes }   (or Failed, and the end)
+//!   How { number, how }     (many)   ------>
 //!   Add { module, probes }  (many)   ------>
 //!   Commit                           ------>
 //!                                    <------  Refused { id, reason }  (many)
@@ -20,6 +21,10 @@
 //!                                    <------  Counts { of, last }  (until last)
 //!   Times                            ------>
 //!                                    <------  Times { id, of, last }  (for each that has any, until last)
+//!   Rings { .. }                     ------>
+//!                                    <------  Rings { .. }, with the rings' file   (or Failed)
+//!   Losses, Callers                  ------>
+//!                                    <------  Losses, Callers  (until last)
 //!   Remove { ids }  (many), Commit   ------>
 //!                                    <------  Armed
 //!   List                             ------>
@@ -28,16 +33,21 @@
 //!                                    <------  Left
 //! ```
 //! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
+mod how;
 mod message;
 mod pack;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use how::{
+    Compare, Condition, EventId, Fetch, How, Kind, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES, MOST_TESTS,
+    Operand, Test,
+};
 pub use message::{Command, Count, Listed, Reply, Span, State, Wanted, What};
 pub use pack::Malformed;
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// No packet is longer.
 pub const MOST_BYTES: usize = 32 << 10;
 /// The most probes of one [`Command::Add`], and the most entries of any other list.

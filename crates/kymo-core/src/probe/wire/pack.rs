@@ -35,6 +35,11 @@ impl Packer {
         self
     }
 
+    pub(super) fn u16(mut self, value: u16) -> Packer {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
     pub(super) fn u32(mut self, value: u32) -> Packer {
         self.0.extend(value.to_le_bytes());
         self
@@ -91,6 +96,10 @@ impl<'a> Unpacker<'a> {
 
     pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.array()?))
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, Malformed> {

@@ -3,19 +3,46 @@ use super::*;
 use proptest::prelude::*;
 
 fn what() -> impl Strategy<Value = What> {
-    prop_oneof![Just(What::Count), Just(What::Latency)]
+    prop_oneof![Just(What::Count), Just(What::Latency), Just(What::Record), Just(What::RecordReturn)]
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
-    (any::<u32>(), any::<u64>(), any::<[u32; 2]>(), any::<u64>(), what()).prop_map(
-        |(id, offset, [size_bytes, room_bytes], semaphore, what)| Wanted {
+    (any::<u32>(), any::<u64>(), any::<[u32; 2]>(), any::<u64>(), what(), any::<u16>()).prop_map(
+        |(id, offset, [size_bytes, room_bytes], semaphore, what, how)| Wanted {
             id,
             offset,
             size_bytes,
             room_bytes,
             semaphore,
             what,
+            how,
         },
+    )
+}
+
+fn operand() -> impl Strategy<Value = Operand> {
+    let steps = prop::collection::vec(any::<i32>(), 0..=MOST_STEPS);
+    (0u8..16, steps, prop::sample::select(vec![1u8, 2, 4, 8]), any::<bool>())
+        .prop_map(|(register, steps, bytes, signed)| Operand { register, steps, bytes, signed })
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    let compare = prop::sample::select(vec![Compare::Equal, Compare::LessEqual, Compare::GreaterEqual]);
+    let test = (operand(), compare, any::<u64>()).prop_map(|(operand, compare, value)| Test {
+        operand,
+        compare,
+        value,
+    });
+    prop::collection::vec(prop::collection::vec(test, 0..=MOST_TESTS), 0..=3)
+}
+
+fn how() -> impl Strategy<Value = How> {
+    let kind = prop_oneof![Just(Kind::Number), (0..=MOST_STRING_BYTES).prop_map(Kind::String)];
+    let fetch = (operand(), kind).prop_map(|(operand, kind)| Fetch { operand, kind });
+    let fetches = prop::collection::vec(fetch, 0..=MOST_FETCHES);
+    let event = prop::option::of((any::<u64>(), any::<u16>()).prop_map(|(id, kind)| EventId { id, kind }));
+    (condition(), condition(), any::<u32>(), any::<bool>(), event, fetches).prop_map(
+        |(entry, back, every, callers, event, fetches)| How { entry, back, every, callers, event, fetches },
     )
 }
 
@@ -30,6 +57,14 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::List),
         Just(Command::Times),
         Just(Command::Leave),
+        (any::<u16>(), how()).prop_map(|(number, how)| Command::How { number, how }),
+        (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(data_bytes, tick, zero_ns)| Command::Rings {
+            data_bytes,
+            tick,
+            zero_ns
+        }),
+        Just(Command::Losses),
+        Just(Command::Callers),
     ]
 }
 
@@ -53,6 +88,12 @@ fn reply() -> impl Strategy<Value = Reply> {
             Reply::Listed { of: of.into_iter().map(|(id, state)| Listed { id, state }).collect(), last }
         }),
         Just(Reply::Left),
+        any::<[u32; 2]>().prop_map(|[cpus, data_bytes]| Reply::Rings { cpus, data_bytes }),
+        (prop::collection::vec((any::<u32>(), any::<u64>()), 0..30), any::<bool>()).prop_map(|(of, last)| {
+            Reply::Losses { of: of.into_iter().map(|(id, hits)| Count { id, hits }).collect(), last }
+        }),
+        (any::<u32>(), any::<u64>(), prop::collection::vec(any::<(u64, u64)>(), 0..30), any::<bool>())
+            .prop_map(|(id, others, of, last)| Reply::Callers { id, others, of, last }),
         (any::<u32>(), prop::collection::vec(any::<[u64; 3]>(), 0..30), any::<bool>()).prop_map(
             |(id, of, last)| {
                 let span = |[from_ns, to_ns, calls]: [u64; 3]| Span { from_ns, to_ns, calls };
@@ -81,7 +122,7 @@ proptest! {
 
     /// Checks that any bytes are a message or an error.
     #[test]
-    fn any_bytes(kind in 0u8..10, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes(kind in 0u8..26, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let bytes = [&[kind, 0, 0, 0][..], &bytes].concat();
         _ = Command::decode(&bytes);
         _ = Reply::decode(&bytes);
@@ -102,7 +143,8 @@ fn claims_too_much() {
 /// Checks that the longest lists fit into a packet.
 #[test]
 fn the_longest() {
-    let wanted = Wanted { id: 1, offset: 2, size_bytes: 3, room_bytes: 4, semaphore: 5, what: What::Latency };
+    let wanted =
+        Wanted { id: 1, offset: 2, size_bytes: 3, room_bytes: 4, semaphore: 5, what: What::Latency, how: 6 };
     let add = Command::Add { module: vec![b'x'; MOST_PATH_BYTES], probes: vec![wanted; MOST_ENTRIES] };
     assert!(add.encode().len() <= MOST_BYTES);
     assert_eq!(Command::decode(&add.encode()), Ok(add));
@@ -111,6 +153,21 @@ fn the_longest() {
     let span = Span { from_ns: 1, to_ns: 2, calls: 3 };
     let times = Reply::Times { id: 1, of: vec![span; MOST_ENTRIES], last: true };
     assert!(times.encode().len() <= MOST_BYTES);
+    let callers = Reply::Callers { id: 1, others: 2, of: vec![(1, 2); MOST_ENTRIES], last: true };
+    assert!(callers.encode().len() <= MOST_BYTES);
+    let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };
+    let test = Test { operand: operand.clone(), compare: Compare::Less, value: 7 };
+    let condition = vec![vec![test; MOST_TESTS]; MOST_TESTS];
+    let how = How {
+        entry: condition.clone(),
+        back: condition,
+        fetches: vec![Fetch { operand, kind: Kind::String(MOST_STRING_BYTES) }; MOST_FETCHES],
+        event: Some(EventId { id: u64::MAX, kind: 9 }),
+        ..How::default()
+    };
+    let how = Command::How { number: 1, how };
+    assert!(how.encode().len() <= MOST_BYTES);
+    assert_eq!(Command::decode(&how.encode()), Ok(how));
 }
 
 /// Checks that a sentence that is too long is cut, and understood.

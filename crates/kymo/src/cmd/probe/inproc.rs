@@ -114,6 +114,7 @@ pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Resul
                 room_bytes: bytes(room),
                 semaphore: 0,
                 what: if timed { What::Latency } else { What::Count },
+                how: 0,
             },
         ));
     }

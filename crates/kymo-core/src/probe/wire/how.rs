@@ -1,0 +1,181 @@
+//! What a probe does besides counting: which hits it takes, and what it notes of them.
+use super::pack::{Malformed, Packer, Unpacker};
+
+/// The most lists of a condition, and the most tests of each list.
+pub const MOST_TESTS: usize = 8;
+/// The most steps from a register to a number in memory.
+pub const MOST_STEPS: usize = 8;
+/// The most values of an event.
+pub const MOST_FETCHES: usize = 12;
+/// The longest text of an event, in bytes, without the zero behind it.
+pub const MOST_STRING_BYTES: u8 = 200;
+
+/// A number at a hit: a register, or memory that it points to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// The register where to begin, as the processor numbers it (0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi, 7 rdi, 8 to 15 r8 to r15).
+    pub register: u8,
+    /// Each step adds this many bytes and takes what is at that address instead.
+    pub steps: Vec<i32>,
+    /// Length of the number: 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// Whether it has a sign.
+    pub signed: bool,
+}
+
+impl Operand {
+    /// A whole register.
+    pub fn register(register: u8) -> Operand {
+        Operand { register, steps: Vec::new(), bytes: 8, signed: false }
+    }
+}
+
+/// How two numbers compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the operators' own names")]
+pub enum Compare {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+impl Compare {
+    const ALL: [Compare; 6] = [
+        Compare::Equal,
+        Compare::NotEqual,
+        Compare::Less,
+        Compare::LessEqual,
+        Compare::Greater,
+        Compare::GreaterEqual,
+    ];
+}
+
+/// A comparison with a number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Test {
+    /// What.
+    pub operand: Operand,
+    /// How.
+    pub compare: Compare,
+    /// With what, as the bits of a number of 64 bits with or without sign.
+    pub value: u64,
+}
+
+/// Holds if in any of the lists all tests hold; without lists always. A test of memory that cannot be read does not hold.
+pub type Condition = Vec<Vec<Test>>;
+
+/// What of an operand an event holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The number, extended to 64 bits. 0 where memory cannot be read.
+    Number,
+    /// The text that it points to, up to a zero byte or this many bytes. Empty where memory cannot be read.
+    String(u8),
+}
+
+/// One value of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fetch {
+    /// Where it is found.
+    pub operand: Operand,
+    /// What of it.
+    pub kind: Kind,
+}
+
+/// An event's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventId {
+    /// The number of each record's event.
+    pub id: u64,
+    /// The number that raw data begins with.
+    pub kind: u16,
+}
+
+/// What a probe does besides counting.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct How {
+    /// Which hits count.
+    pub entry: Condition,
+    /// Which returns count.
+    pub back: Condition,
+    /// Only each so-many-th hit of a CPU is looked at further than to count it; 0 and 1: all.
+    pub every: u32,
+    /// Callers are told apart.
+    pub callers: bool,
+    /// The event that is written, for probes that record.
+    pub event: Option<EventId>,
+    /// The event's values.
+    pub fetches: Vec<Fetch>,
+}
+
+fn operand(packer: Packer, operand: &Operand) -> Packer {
+    let packer = packer.u8(operand.register).u8(operand.bytes).u8(u8::from(operand.signed));
+    packer.list(&operand.steps, |packer, step| packer.u32(*step as u32))
+}
+
+fn condition(packer: Packer, lists: &Condition) -> Packer {
+    packer.list(lists, |packer, tests| {
+        packer.list(tests, |packer, test| {
+            let number = Compare::ALL.iter().position(|compare| *compare == test.compare);
+            operand(packer, &test.operand).u8(number.unwrap_or(0) as u8).u64(test.value)
+        })
+    })
+}
+
+fn bounded<T>(list: Vec<T>, most: usize) -> Result<Vec<T>, Malformed> {
+    if list.len() <= most { Ok(list) } else { Err(Malformed { expected: "a list of bounded length" }) }
+}
+
+fn operand_of(rest: &mut Unpacker<'_>) -> Result<Operand, Malformed> {
+    let (register, bytes, signed) = (rest.u8()?, rest.u8()?, rest.flag()?);
+    let steps = bounded(rest.list(|step| Ok(step.u32()? as i32))?, MOST_STEPS)?;
+    if register > 15 || !matches!(bytes, 1 | 2 | 4 | 8) {
+        return Err(Malformed { expected: "a register and a length" });
+    }
+    Ok(Operand { register, steps, bytes, signed })
+}
+
+fn condition_of(rest: &mut Unpacker<'_>) -> Result<Condition, Malformed> {
+    let test = |rest: &mut Unpacker<'_>| {
+        let operand = operand_of(rest)?;
+        let compare = Compare::ALL.get(usize::from(rest.u8()?)).copied();
+        let compare = compare.ok_or(Malformed { expected: "a comparison" })?;
+        Ok(Test { operand, compare, value: rest.u64()? })
+    };
+    bounded(rest.list(|tests| bounded(tests.list(test)?, MOST_TESTS))?, MOST_TESTS)
+}
+
+impl How {
+    pub(super) fn pack(&self, packer: Packer) -> Packer {
+        let packer = condition(condition(packer, &self.entry), &self.back);
+        let packer = packer.u32(self.every).u8(u8::from(self.callers));
+        let packer = match self.event {
+            None => packer.u8(0),
+            Some(EventId { id, kind }) => packer.u8(1).u64(id).u16(kind),
+        };
+        packer.list(&self.fetches, |packer, fetch| {
+            let packer = operand(packer, &fetch.operand);
+            match fetch.kind {
+                Kind::Number => packer.u8(0),
+                Kind::String(most) => packer.u8(1).u8(most),
+            }
+        })
+    }
+
+    pub(super) fn of(rest: &mut Unpacker<'_>) -> Result<How, Malformed> {
+        let (entry, back) = (condition_of(rest)?, condition_of(rest)?);
+        let (every, callers) = (rest.u32()?, rest.flag()?);
+        let event = if rest.flag()? { Some(EventId { id: rest.u64()?, kind: rest.u16()? }) } else { None };
+        let fetch = |rest: &mut Unpacker<'_>| {
+            let operand = operand_of(rest)?;
+            let kind =
+                if rest.flag()? { Kind::String(rest.u8()?.min(MOST_STRING_BYTES)) } else { Kind::Number };
+            Ok(Fetch { operand, kind })
+        };
+        let fetches = bounded(rest.list(fetch)?, MOST_FETCHES)?;
+        Ok(How { entry, back, every, callers, event, fetches })
+    }
+}
