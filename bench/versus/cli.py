@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, overhead, report, spawn, start, stat, storm, watch
+from versus import attach, breakpoint, evlist, overhead, probe, report, spawn, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -26,6 +26,7 @@ SUBJECTS = {
     "stat": stat,
     "breakpoint": breakpoint,
     "watch": watch,
+    "probe": probe,
 }
 
 
