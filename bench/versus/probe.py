@@ -68,9 +68,8 @@ class Race:
 
     def built(self, name, *flags):
         program = self.bench.scratch / name
-        # In the same place for all, so that the loop is as fast in each of them; and beginning with a push, as most functions do, which the
-        # kernel's uprobes emulate: what they have to single-step takes far longer.
-        output(["cc", "-O2", "-g", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-falign-functions=64", "-falign-loops=64", "-rdynamic", "-pthread", "-o", program,
+        # In the same place for all, so that the loop is as fast in each of them.
+        output(["cc", "-O2", "-g", "-falign-functions=64", "-falign-loops=64", "-rdynamic", "-pthread", "-o", program,
                 ROOT / "bench/workloads/hot.c", *flags])
         return program
 
