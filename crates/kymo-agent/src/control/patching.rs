@@ -1,9 +1,12 @@
 //! Probes by patches (`crate::patch`).
+use super::engine::RingsFile;
 use super::engine::{Asked, Done, Probing};
 use super::maps::Maps;
-use crate::patch::{self, Consumers, Function, OwnMemory, PatchError, Probe, Site, Surroundings};
-use kymo_core::probe::wire::{Count, Listed, Span, State, What};
-use std::collections::BTreeMap;
+use crate::patch::{
+    self, Clock, Consumers, Function, Look, Only, OwnMemory, PatchError, Probe, Rings, Site, Surroundings,
+};
+use kymo_core::probe::wire::{Count, How, Listed, Span, State, What};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -22,6 +25,8 @@ pub(super) struct Patching {
     kept: BTreeMap<u32, Kept>,
     /// Where the jumps of a module's code lead, by its first address. Good for one batch: modules come and go.
     targets: BTreeMap<u64, Vec<u64>>,
+    /// Where events go, once somebody has asked for it.
+    rings: Option<&'static Rings>,
 }
 
 /// A site that is to be armed.
@@ -44,12 +49,19 @@ impl Patching {
     fn plan(&mut self, asked: &Asked, maps: &Maps, memory: &OwnMemory) -> Result<Option<Planned>, String> {
         let wanted = &asked.wanted;
         let consumers = match wanted.what {
-            What::Count => Consumers::Count,
-            What::Latency => Consumers::Latency,
+            What::Count => self.some(Look::Count, Consumers::Count, asked),
+            What::Latency => self.some(Look::Latency, Consumers::Latency, asked),
+            What::Record | What::RecordReturn => {
+                let (Some(rings), Some(how)) = (self.rings, &asked.how) else {
+                    return Err("nobody has asked for rings, or said which event".to_owned());
+                };
+                let record = rings.record(0).how(How::clone(how));
+                Consumers::Record(if wanted.what == What::RecordReturn { record.returning() } else { record })
+            }
             _ => return Err("the agent cannot do that".to_owned()),
         };
-        if asked.how.is_some() {
-            return Err("the agent takes every hit".to_owned());
+        if consumers.is_beyond() {
+            return Err("the agent does not look at memory for that".to_owned());
         }
         let Some(code) = maps.code(&asked.module, wanted.offset) else { return Ok(None) };
         let start = code.start + (wanted.offset - code.offset);
@@ -67,12 +79,27 @@ impl Patching {
         Ok(Some(Planned { id: wanted.id, site, semaphore, consumers }))
     }
 
+    fn some(&self, look: Look, all: Consumers, asked: &Asked) -> Consumers {
+        match &asked.how {
+            Some(how) if **how != How::default() => Consumers::Only(Only::new(look, How::clone(how))),
+            _ => all,
+        }
+    }
+
     /// Arms what can be, all that do the same together.
     fn arm_all(&mut self, planned: Vec<Planned>, done: &mut Done) {
-        let (timed, counted) =
-            planned.into_iter().partition(|planned| planned.consumers == Consumers::Latency);
-        self.arm(counted, Consumers::Count, done);
-        self.arm(timed, Consumers::Latency, done);
+        let mut groups: Vec<(Consumers, Vec<Planned>)> = Vec::new();
+        let mut places: HashMap<Consumers, usize> = HashMap::new();
+        for planned in planned {
+            let place = *places.entry(planned.consumers).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push((planned.consumers, Vec::new()));
+            }
+            groups[place].1.push(planned);
+        }
+        for (consumers, planned) in groups {
+            self.arm(planned, consumers, done);
+        }
     }
 
     /// Arms what can be. A site that stands against a batch is taken out of it, and the rest is tried again.
@@ -191,6 +218,25 @@ impl Probing for Patching {
             Kept::Waiting | Kept::Refused(_) => None,
         };
         self.kept.iter().filter_map(of).collect()
+    }
+
+    fn losses(&self) -> Vec<Count> {
+        let of = |(id, kept): (&u32, &Kept)| match kept {
+            Kept::Armed { probe, .. } => {
+                let hits = probe.lost().filter(|lost| *lost > 0)?;
+                Some(Count { id: *id, hits })
+            }
+            Kept::Waiting | Kept::Refused(_) => None,
+        };
+        self.kept.iter().filter_map(of).collect()
+    }
+
+    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {
+        let rings = patch::Rings::shared(data_bytes, Clock { tick, zero_ns });
+        let rings = rings.map_err(|error| format!("there is no memory for events: {error}"))?;
+        self.rings = Some(rings);
+        let cpus = rings.cpus() as u32;
+        Ok(RingsFile { file: rings.file(), cpus, data_bytes: rings.data_bytes() })
     }
 
     fn list(&self) -> Vec<Listed> {

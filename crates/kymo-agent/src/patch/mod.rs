@@ -29,6 +29,7 @@
 //! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
+//! | [`Consumers::Only`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
 //!
 //! No lock, no locked instruction, no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
@@ -67,10 +68,12 @@ mod callout;
 mod count;
 mod error;
 mod flow;
+mod gate;
 mod histogram;
 mod mask;
 mod memory;
 mod moved;
+mod only;
 mod os;
 mod patcher;
 mod publish;
@@ -89,10 +92,11 @@ pub use error::PatchError;
 pub use flow::jump_targets;
 pub use histogram::Histogram;
 pub use memory::{Memory, OwnMemory};
+pub use only::{Look, Only};
 pub use patcher::{Probe, attach, detach, leave, returns_missed};
-pub use record::{Condition, Record, Relation};
+pub use record::Record;
 pub use refusal::Refusal;
-pub use rings::{ARGUMENT_REGISTERS, Clock, Rings, SAMPLE_TYPE, SAMPLE_TYPE_ARGUMENTS};
+pub use rings::{Clock, Rings, SAMPLE_TYPE};
 pub use shadow::DEPTH;
 pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
 
@@ -109,4 +113,28 @@ pub enum Consumers {
     Latency,
     /// It is counted, and written as an event into [`Rings`].
     Record(Record),
+    /// One of the first three, for some hits only, or with more than that.
+    Only(Only),
+}
+
+impl Consumers {
+    /// Whether a stub's own instructions do not do for it.
+    pub(crate) fn is_beyond(self) -> bool {
+        match self {
+            Consumers::Record(record) if record.returns => record.how.needs_handler_back(true),
+            Consumers::Record(record) => record.how.needs_handler(true),
+            Consumers::Only(only) => only.how.needs_handler(false) || only.how.needs_handler_back(false),
+            _ => false,
+        }
+    }
+
+    /// Whether it looks at returns.
+    pub(crate) fn returns(self) -> bool {
+        match self {
+            Consumers::Count => false,
+            Consumers::CountReturns | Consumers::Latency => true,
+            Consumers::Record(record) => record.returns,
+            Consumers::Only(only) => only.look != Look::Count,
+        }
+    }
 }

@@ -3,6 +3,7 @@ use super::arena::Arena;
 use super::error::PatchError;
 use super::histogram::{self, BUCKETS, Histogram};
 use super::memory::{Memory, OwnMemory};
+use super::only::Look;
 use super::publish::{self, Change};
 use super::record::RecordSlots;
 use super::refusal::Refusal;
@@ -55,7 +56,9 @@ impl Probe {
     pub fn returns(&self) -> Option<u64> {
         match self.recipe.back {
             Back::Ignored => None,
-            Back::Counted(slot) => Some(self.slots.read(slot).wrapping_sub(self.before[1])),
+            Back::Counted(slot) | Back::Recorded(slot) => {
+                Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
+            }
             Back::Timed(_) => self.latency().map(|latency| latency.calls()),
         }
     }
@@ -63,7 +66,12 @@ impl Probe {
     /// How long the calls took that have returned, if the probe looks at that.
     pub fn latency(&self) -> Option<Histogram> {
         let Back::Timed(slot) = self.recipe.back else { return None };
-        Some(Histogram::read(self.slots, slot, &self.before[1..]))
+        Some(Histogram::read(self.slots, slot, self.back_before()))
+    }
+
+    /// What the counters of the return held.
+    fn back_before(&self) -> &[u64] {
+        &self.before[1 + usize::from(self.recipe.record.is_some())..]
     }
 }
 
@@ -164,7 +172,11 @@ impl Patcher {
         let rseq =
             rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
         let top = i32::try_from(shadow::top_offset()).map_err(|_| PatchError::NoSequences)?;
-        let tick = if consumers == Consumers::Latency { histogram::tick() } else { 0 };
+        let timed = match consumers {
+            Consumers::Only(only) => only.look == Look::Latency,
+            consumers => consumers == Consumers::Latency,
+        };
+        let tick = if timed { histogram::tick() } else { 0 };
         let ground = Ground { table: slots.table(), rseq, top, tick, calls: Calls::default() };
         for site in sites {
             // A library was unloaded with its probes, and loaded again at the same place.
@@ -189,9 +201,7 @@ impl Patcher {
             }
             changes.push(Change { site, enter: built.enter });
             let recipe = built.recipe;
-            let lost = recipe.record.map(|(_, record)| record.lost);
-            let slots_of = std::iter::once(recipe.hits).chain(recipe.back.slots()).chain(lost);
-            let before = slots_of.map(|slot| slots.read(slot)).collect();
+            let before = recipe.slots().map(|slot| slots.read(slot)).collect();
             probes.push(Probe { site: site.clone(), enter: built.enter, slots, recipe, before });
         }
         let others = threads::others().map_err(PatchError::system("list threads"));
@@ -286,26 +296,32 @@ impl Patcher {
         if self.built.get(&key).is_some_and(|built| built.original == site.original) {
             return Ok(());
         }
-        let returns = matches!(consumers, Consumers::CountReturns | Consumers::Latency);
-        if returns && !site.entry {
+        if consumers.returns() && !site.entry {
             return Err(PatchError::Refused { at, why: Refusal::NotTheEntry { at } });
         }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
-        let back = match consumers {
-            Consumers::Count => Back::Ignored,
-            Consumers::CountReturns => Back::Counted(take(1)?),
-            Consumers::Latency => Back::Timed(take(BUCKETS)?),
-            Consumers::Record(_) => Back::Ignored,
+        let look = match consumers {
+            Consumers::Count | Consumers::Record(_) => Look::Count,
+            Consumers::CountReturns => Look::CountReturns,
+            Consumers::Latency => Look::Latency,
+            Consumers::Only(only) => only.look,
         };
-        let record = match consumers {
-            Consumers::Record(record) => Some((record, RecordSlots { lost: take(1)?, met: take(1)? })),
-            _ => None,
+        let back = match (consumers, look) {
+            (Consumers::Record(record), _) if record.returns => Back::Recorded(take(1)?),
+            (_, Look::Count) => Back::Ignored,
+            (_, Look::CountReturns) => Back::Counted(take(1)?),
+            (_, Look::Latency) => Back::Timed(take(BUCKETS)?),
+        };
+        let (record, how) = match consumers {
+            Consumers::Record(record) => (Some((record, RecordSlots { lost: take(1)? })), Some(record.how)),
+            Consumers::Only(only) => (None, Some(only.how)),
+            _ => (None, None),
         };
         if record.is_some() {
             // Stubs find their thread's number there.
             shadow::region().map_err(PatchError::system("map shadow stacks"))?;
         }
-        let recipe = Recipe { hits: take(1)?, back, record };
+        let recipe = Recipe { hits: take(1)?, back, record, how };
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         let place = self.arena.take(memory, at, LONGEST_STUB_BYTES).map_err(|_| unreachable())?;
         let ground = Ground { calls: self.arena.calls(place), ..*ground };

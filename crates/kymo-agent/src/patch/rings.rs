@@ -10,8 +10,8 @@
 //! the head, so a thread that loses its CPU begins again, and nothing is half-written. A forked child writes nothing.
 //!
 //! # Records
-//! `PERF_RECORD_SAMPLE` with the fields IDENTIFIER, IP (the site), TID, TIME, CPU, and with arguments REGS_USER (`rdi`, `rsi`, `rdx`, `rcx`, `r8`, `r9`:
-//! [`ARGUMENT_REGISTERS`]). What does not fit is counted by the probe ([`Probe::lost`](super::Probe::lost)).
+//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a tracepoint, raw data included ([`How`](kymo_core::probe::wire::How)
+//! says what is in it). What does not fit is counted by the probe ([`Probe::lost`](super::Probe::lost)).
 use super::histogram;
 use super::os;
 use super::record::Record;
@@ -19,6 +19,7 @@ use crate::sys::memory_file;
 use kymo_core::ring::Area;
 use std::fs::File;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 /// Where a ring's page has its counters, as `struct perf_event_mmap_page` has them.
 pub(super) const HEAD_AT: i32 = 1024;
@@ -27,12 +28,8 @@ const OFFSET_AT: u64 = 1040;
 const SIZE_AT: u64 = 1048;
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// The sample type of records without arguments: IDENTIFIER, IP, TID, TIME, CPU.
-pub const SAMPLE_TYPE: u64 = 1 << 16 | 1 | 1 << 1 | 1 << 2 | 1 << 7;
-/// What records with arguments have besides: REGS_USER.
-pub const SAMPLE_TYPE_ARGUMENTS: u64 = SAMPLE_TYPE | 1 << 12;
-/// The `sample_regs_user` of records with arguments: in the order of a record cx, dx, si, di, r8, r9.
-pub const ARGUMENT_REGISTERS: u64 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 16 | 1 << 17;
+/// The sample type of records: IDENTIFIER, IP, TID, TIME, CPU, PERIOD, RAW.
+pub const SAMPLE_TYPE: u64 = 1 << 16 | 1 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 8 | 1 << 10;
 
 /// How the time stamp counter becomes a record's time: `zero_ns + (ticks * tick >> 32)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +73,8 @@ impl Rings {
         let cpus = os::possible_cpus();
         let stride = PAGE_BYTES + u64::from(data_bytes);
         file.set_len(stride * cpus as u64)?;
+        // Who maps it need not fear that it is cut off.
+        memory_file::seal(&file)?;
         let table = os::wide_zeros((cpus * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
         let mut bases = Vec::new();
         for cpu in 0..cpus {
@@ -86,6 +85,19 @@ impl Rings {
             bases.push(base);
         }
         Ok(Box::leak(Box::new(Rings { file, table, bases, data_bytes, clock })))
+    }
+
+    /// As [`Rings::create`], or those that were made before for the same.
+    pub(crate) fn shared(data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
+        static ALL: Mutex<Vec<&'static Rings>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = data_bytes.clamp(PAGE_BYTES as u32, 1 << 30).next_power_of_two();
+        if let Some(rings) = all.iter().find(|rings| rings.clock == clock && rings.data_bytes == bytes) {
+            return Ok(rings);
+        }
+        let rings = Rings::create(data_bytes, clock)?;
+        all.push(rings);
+        Ok(rings)
     }
 
     /// The file, for another process to map.
@@ -113,6 +125,11 @@ impl Rings {
         let data = os::words(base + PAGE_BYTES, self.data_bytes as usize / 8);
         // SANITY: create() made it a power of two.
         Area::new(head, tail, data).expect("a power of two")
+    }
+
+    /// The data of one CPU's ring.
+    pub fn data_bytes(&self) -> u32 {
+        self.data_bytes
     }
 
     /// A consumer that writes each hit into these rings, as an event with this id.

@@ -24,14 +24,17 @@
 //!
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
 use super::count::{Counter, DESCRIPTOR_BYTES};
+use super::gate;
 use super::moved;
-use super::record::{Record, RecordSlots, Recorder};
+use super::only::Kept;
+use super::record::{Record, RecordSlots, Recorder, Task};
 use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, ROOM_AT, TIME_AT};
 use super::site::Site;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, qword_ptr, rax, rcx, rdx, rsp,
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
+use kymo_core::probe::wire::Operand;
 
 /// The red zone, and room for the kept registers; a multiple of 16.
 const FRAME: i32 = 144;
@@ -70,8 +73,22 @@ pub(super) struct Recipe {
     /// The counter that a hit raises.
     pub(super) hits: u32,
     pub(super) back: Back,
-    /// What is written at a hit; then nothing happens at the return.
+    /// What is written at a hit, or at the return.
     pub(super) record: Option<(Record, RecordSlots)>,
+    /// Which hits it is for, if not for all.
+    pub(super) how: Option<Kept>,
+}
+
+impl Recipe {
+    /// The counters that it raises, in the order of [`Probe`](super::Probe)'s.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        let lost = self.record.map(|(_, slots)| slots.lost);
+        std::iter::once(self.hits).chain(lost).chain(self.back.slots())
+    }
+
+    fn at_entry(&self) -> Option<(Record, RecordSlots)> {
+        self.record.filter(|(record, _)| !record.returns)
+    }
 }
 
 /// What happens when the function returns.
@@ -83,6 +100,8 @@ pub(super) enum Back {
     Counted(u32),
     /// One of the counters from this one on is raised, by the time since the entry (`histogram.rs`).
     Timed(u32),
+    /// This counter is raised, and an event written.
+    Recorded(u32),
 }
 
 impl Back {
@@ -90,7 +109,7 @@ impl Back {
     pub(super) fn slots(self) -> std::ops::Range<u32> {
         match self {
             Back::Ignored => 0..0,
-            Back::Counted(slot) => slot..slot + 1,
+            Back::Counted(slot) | Back::Recorded(slot) => slot..slot + 1,
             Back::Timed(slot) => slot..slot + super::histogram::BUCKETS,
         }
     }
@@ -112,40 +131,52 @@ pub(super) struct Stub {
 /// Where the displaced instructions do not reach their data from there.
 pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -> Result<Stub, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    if let Some((record, slots)) = recipe.record {
+    if let Some((record, slots)) = recipe.at_entry() {
         let mut recorder = Recorder::declare(&mut a)?;
-        recorder.write(&mut a, &record, (recipe.hits, slots), site.address, ground)?;
+        recorder.at_entry(
+            &mut a,
+            recipe.hits,
+            Task { record: &record, slots, site: site.address, ground },
+        )?;
         let counters = recorder.counters();
         let enter = at + (counters.len() * DESCRIPTOR_BYTES) as u64;
         let moved = moved::displaced(&mut a, site, enter)?;
         return finish(a, counters, &moved, at);
     }
     let returns = recipe.back != Back::Ignored;
-    let mut counters = vec![Counter::declare(&mut a)?];
-    if returns {
-        counters.push(Counter::declare(&mut a)?);
+    let mut hits = Counter::declare(&mut a)?;
+    let mut back = returns.then(|| Counter::declare(&mut a)).transpose()?;
+    let mut recorder = recipe.record.map(|_| Recorder::declare(&mut a)).transpose()?;
+    let count = 1 + usize::from(returns) + if recorder.is_some() { 3 } else { 0 };
+    let enter = at + (count * DESCRIPTOR_BYTES) as u64;
+    let mut body = a.create_label();
+    let gated = recipe.how.filter(|how| how.chooses());
+    if let Some(how) = gated {
+        gate::before(&mut a, (&how.entry, how.every), (&mut hits, recipe.hits), ground, body)?;
     }
-    let enter = at + (counters.len() * DESCRIPTOR_BYTES) as u64;
-    a.lea(rsp, rsp - FRAME)?;
-    a.mov(qword_ptr(rsp), rax)?;
-    a.mov(qword_ptr(rsp + 8), rcx)?;
-    if returns {
-        a.mov(qword_ptr(rsp + 16), rdx)?;
+    if returns || gated.is_none() {
+        a.lea(rsp, rsp - FRAME)?;
+        a.mov(qword_ptr(rsp), rax)?;
+        a.mov(qword_ptr(rsp + 8), rcx)?;
+        if returns {
+            a.mov(qword_ptr(rsp + 16), rdx)?;
+        }
+        if gated.is_none() {
+            hits.raise(&mut a, ground, recipe.hits)?;
+        }
     }
-    counters[0].raise(&mut a, ground, recipe.hits)?;
-    let moved = if returns {
-        let mut body = a.create_label();
+    if let Some(back) = &mut back {
         entry(&mut a, recipe, ground, body)?;
-        landing(&mut a, recipe, ground, &mut counters[1])?;
-        a.set_label(&mut body)?;
-        a.zero_bytes()?;
-        moved::displaced(&mut a, site, enter)?
-    } else {
+        landing(&mut a, recipe, ground, back, recorder.as_mut().map(|recorder| (recorder, site.address)))?;
+    } else if gated.is_none() {
         restore(&mut a, false)?;
         a.lea(rsp, rsp + FRAME)?;
-        moved::displaced(&mut a, site, enter)?
-    };
-    finish(a, counters, &moved, at)
+    }
+    a.set_label(&mut body)?;
+    a.zero_bytes()?;
+    let moved = moved::displaced(&mut a, site, enter)?;
+    let recorder = recorder.map_or_else(Vec::new, Recorder::counters);
+    finish(a, [hits].into_iter().chain(back).chain(recorder).collect(), &moved, at)
 }
 
 /// Adds what all stubs end with, and makes bytes of it.
@@ -237,6 +268,7 @@ fn landing(
     recipe: &Recipe,
     ground: &Ground,
     counter: &mut Counter,
+    recorder: Option<(&mut Recorder, u64)>,
 ) -> Result<(), IcedError> {
     let (mut fast, mut left) = (a.create_label(), a.create_label());
     a.lea(rsp, rsp - (LANDING + 8))?;
@@ -272,16 +304,34 @@ fn landing(
 
     a.set_label(&mut left)?;
     a.zero_bytes()?;
+    let none = Vec::new();
+    let only = recipe.how.as_ref().map_or(&none, |how| &how.back);
+    let mut passed = a.create_label();
+    let keep = !only.is_empty() || matches!(recipe.back, Back::Timed(_));
     match recipe.back {
         Back::Ignored => {}
-        Back::Counted(slot) => counter.raise(a, ground, slot)?,
-        Back::Timed(slot) => {
+        Back::Recorded(slot) => {
+            restore(a, false)?;
+            a.lea(rsp, rsp + LANDING)?;
+            if let (Some((recorder, site)), Some((record, slots))) = (recorder, recipe.record) {
+                recorder.at_return(a, (counter, slot), Task { record: &record, slots, site, ground })?;
+            }
+            return a.ret();
+        }
+        Back::Counted(slot) if !keep => counter.raise(a, ground, slot)?,
+        Back::Counted(slot) | Back::Timed(slot) => {
             a.mov(qword_ptr(rsp + 16), rdx)?;
             a.lahf()?;
             a.seto(al)?;
             a.mov(qword_ptr(rsp + FLAGS_KEPT), rax)?;
-            bucket(a, ground)?;
-            counter.raise_one_of(a, ground, slot)?;
+            gate::only_if_of(a, only, passed, returned)?;
+            if matches!(recipe.back, Back::Timed(_)) {
+                bucket(a, ground)?;
+                counter.raise_one_of(a, ground, slot)?;
+            } else {
+                counter.raise(a, ground, slot)?;
+            }
+            a.set_label(&mut passed)?;
             a.mov(rax, qword_ptr(rsp + FLAGS_KEPT))?;
             a.add(al, 127)?;
             a.sahf()?;
@@ -291,6 +341,18 @@ fn landing(
     restore(a, false)?;
     a.lea(rsp, rsp + LANDING)?;
     a.ret()
+}
+
+/// Leaves in rax an operand at the return, in the landing's frame.
+fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
+    let register = gate::REGISTERS[usize::from(operand.register) % gate::REGISTERS.len()];
+    match register {
+        _ if register == rax => a.mov(rax, qword_ptr(rsp))?,
+        _ if register == rcx => a.mov(rax, qword_ptr(rsp + 8))?,
+        _ if register == rsp => a.lea(rax, rsp + (LANDING + 8))?,
+        _ => a.mov(rax, register)?,
+    }
+    gate::extend(a, operand)
 }
 
 /// Leaves in rdx the bucket of the time since the entry (`histogram.rs` says which is which). Uses rax and rcx.

@@ -8,7 +8,7 @@ use std::os::fd::FromRawFd;
 /// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its owner may open it.
 pub(crate) fn create(name: &CStr) -> io::Result<File> {
     // SAFETY: a C string and flags.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -16,6 +16,17 @@ pub(crate) fn create(name: &CStr) -> io::Result<File> {
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     Ok(file)
+}
+
+/// Makes the file keep its length for good.
+pub(crate) fn seal(file: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a descriptor of ours and a number.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Both ends of a pipe, the reading one first.

@@ -1,7 +1,8 @@
 //! Probes that write events into rings.
 use super::library::Library;
 use super::probes::{alone, shapes};
-use kymo_agent::patch::{Clock, Condition, Consumers, Probe, Record, Relation, Rings, attach, detach};
+use kymo_agent::patch::{Clock, Consumers, Look, Only, Probe, Record, Rings, attach, detach};
+use kymo_core::probe::wire::{Compare, Condition, Fetch, How, Kind, Operand, Test};
 use kymo_core::ring::Reader;
 use std::time::Duration;
 
@@ -14,7 +15,20 @@ struct Event {
     tid: u32,
     time_ns: u64,
     cpu: u64,
+    /// The raw data behind the number that it begins with, as its words; texts are not among them.
     rest: Vec<u64>,
+}
+
+/// Checks what raw data begins with; gives its words from byte 8 on.
+fn raw(words: &[u64]) -> Vec<u64> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+    assert_eq!(
+        (words[0], number(8) as usize, number(12)),
+        (1, bytes.len() - 12, 0),
+        "a period, a length, no kind"
+    );
+    bytes[20..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect()
 }
 
 /// Takes all whole events out of all rings; the events of each are in order.
@@ -42,7 +56,7 @@ fn drain(rings: &Rings) -> Vec<Vec<Event>> {
                 tid: (event[3] >> 32) as u32,
                 time_ns: event[4],
                 cpu: event[5],
-                rest: event[6..].to_vec(),
+                rest: raw(&event[6..]),
             });
             at += length;
         }
@@ -80,13 +94,14 @@ fn hits_are_events() {
     }
     let end = monotonic();
     let mut events: Vec<Event> = drain(rings).into_iter().flatten().collect();
-    events.sort_by_key(|event| event.rest[4]);
+    events.sort_by_key(|event| event.rest[1]);
     assert_eq!((events.len(), probes[0].hits(), probes[0].lost()), (100, 100, Some(0)));
     for (n, event) in events.iter().enumerate() {
         let ids = (event.id, event.ip, event.pid, event.tid as i32);
         assert_eq!(ids, (77, probes[0].address(), std::process::id(), super::process::own_thread()));
-        // The ABI's word, then cx, dx, si, di, r8, r9.
-        assert_eq!((event.rest[0], event.rest[3], event.rest[4]), (2, 1000 + n as u64, n as u64));
+        // The place, then di, si, dx, cx, r8, r9.
+        assert_eq!(event.rest[..3], [probes[0].address(), n as u64, 1000 + n as u64]);
+        assert_eq!(event.rest.len(), 7);
         // The clock was measured, in a machine that may be stopped at any moment.
         let slack = 10_000_000;
         assert!((begin - slack..end + slack).contains(&event.time_ns), "{begin} {event:?} {end}");
@@ -131,57 +146,149 @@ fn what_does_not_fit_is_counted() {
     detach(&probes).expect("detached");
 }
 
-/// Checks each relation against the arguments that meet it, and one in N.
+/// A test of a register that arguments are passed in, from 0 on, or of what is returned.
+fn test(argument: usize, bytes: u8, signed: bool, compare: Compare, value: i64) -> Test {
+    let register = [7, 6, 2, 1, 8, 9, 0][argument];
+    let operand = Operand { bytes, signed, ..Operand::register(register) };
+    Test { operand, compare, value: value as u64 }
+}
+
+/// Checks each comparison, width and sign against the arguments that meet it, lists that are joined, and one in N; of records and of counts.
 #[test]
 fn conditions_choose() {
+    use Compare::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual};
     let _alone = alone();
     let Some(library) = shapes("records::conditions_choose") else { return };
     let rings = rings(1 << 18);
     let minus = u64::MAX;
     let arguments = [0, 1, 5, 6, 7, 1 << 40, minus];
-    let cases = [
-        (Relation::Equal, 6, vec![6]),
-        (Relation::NotEqual, 6, vec![0, 1, 5, 7, 1 << 40, minus]),
-        (Relation::Less, 6, vec![0, 1, 5]),
-        (Relation::Greater, 6, vec![7, 1 << 40, minus]),
-        (Relation::LessSigned, 6, vec![0, 1, 5, minus]),
-        (Relation::GreaterSigned, 6, vec![7, 1 << 40]),
+    let one = |test: Test| vec![vec![test]];
+    let first = |compare, value| one(test(0, 8, false, compare, value));
+    let signed = |compare, value| one(test(0, 8, true, compare, value));
+    let cases: Vec<(Condition, Vec<u64>)> = vec![
+        (first(Equal, 6), vec![6]),
+        (first(NotEqual, 6), vec![0, 1, 5, 7, 1 << 40, minus]),
+        (first(Less, 6), vec![0, 1, 5]),
+        (first(LessEqual, 6), vec![0, 1, 5, 6]),
+        (first(Greater, 6), vec![7, 1 << 40, minus]),
+        (first(GreaterEqual, 6), vec![6, 7, 1 << 40, minus]),
+        (signed(Less, 6), vec![0, 1, 5, minus]),
+        (signed(LessEqual, -1), vec![minus]),
+        (signed(Greater, 6), vec![7, 1 << 40]),
+        (signed(GreaterEqual, 0), vec![0, 1, 5, 6, 7, 1 << 40]),
+        // Of the lower bytes alone.
+        (one(test(0, 4, false, Equal, 0)), vec![0, 1 << 40]),
+        (one(test(0, 4, true, Equal, -1)), vec![minus]),
+        (one(test(0, 2, false, Equal, 0xffff)), vec![minus]),
+        (one(test(0, 2, true, Less, 0)), vec![minus]),
+        (one(test(0, 1, false, Equal, 255)), vec![minus]),
+        (one(test(0, 1, true, Equal, -1)), vec![minus]),
+        (
+            vec![
+                vec![test(0, 8, false, Greater, 0), test(0, 8, false, Less, 6)],
+                vec![test(0, 8, true, Equal, -1)],
+            ],
+            vec![1, 5, minus],
+        ),
+        (vec![vec![test(0, 8, false, Greater, 0), test(1, 8, false, Equal, 7)]], vec![]),
+        (vec![vec![test(0, 8, false, Less, 5), test(1, 8, false, Equal, 6)]], vec![0, 1]),
     ];
     let function = library.function("push_first");
-    let seen = |argument: usize| -> Vec<u64> {
-        let events = drain(rings).into_iter().flatten();
-        events.map(|event| event.rest[[4, 3][argument]]).collect()
-    };
-    for (relation, value, expected) in cases {
-        for argument in [0_u8, 1] {
-            let condition = Condition { argument, relation, value };
-            let probes = put(&library, "push_first", rings.record(5).with_arguments().only_if(condition));
+    let seen = || -> Vec<u64> { drain(rings).into_iter().flatten().map(|event| event.rest[1]).collect() };
+    for (condition, expected) in cases {
+        let how = How { entry: condition.clone(), ..How::default() };
+        let probes = put(&library, "push_first", rings.record(5).with_arguments().only_if(condition.clone()));
+        arguments.iter().for_each(|given| _ = function(*given, 6));
+        let mut found = seen();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{condition:?}");
+        assert_eq!(probes[0].hits(), expected.len() as u64, "{condition:?}");
+        detach(&probes).expect("detached");
+        for look in [Look::Count, Look::CountReturns, Look::Latency] {
+            let site = library.plan("push_first").expect("a site");
+            let only = Consumers::Only(Only::new(look, how.clone()));
+            let probes = attach(&[site], only).unwrap_or_else(|why| panic!("{why}"));
             for given in arguments {
-                let other = 6;
-                if argument == 0 {
-                    function(given, other)
-                } else {
-                    function(other, given)
-                };
+                assert_eq!(function(given, 6), (given as u32).wrapping_add(1));
             }
-            let mut found = seen(usize::from(argument));
-            found.sort_unstable();
-            assert_eq!(found, expected, "{relation:?} {argument}");
-            assert_eq!(probes[0].hits(), arguments.len() as u64);
+            let counted = (probes[0].hits(), probes[0].returns().unwrap_or(expected.len() as u64));
+            assert_eq!(counted, (expected.len() as u64, expected.len() as u64), "{look:?} {condition:?}");
             detach(&probes).expect("detached");
         }
     }
     for every in [1_u64, 2, 7, 16, 100] {
         let probes = put(&library, "push_first", rings.record(6).with_arguments().every(every as u32));
+        let times = How { every: every as u32, ..How::default() };
+        let site = library.plan("long_first").expect("a site");
+        let timed = attach(&[site], Consumers::Only(Only::new(Look::Latency, times))).expect("attached");
+        let other = library.function("long_first");
         for n in 0..1000 {
             function(n, 0);
+            other(n, 0);
         }
         // On each CPU by itself, and all of them began at 0.
-        let found = seen(0).len() as u64;
+        let (found, timed_calls) = (seen().len() as u64, timed[0].returns().expect("it looks"));
         let cpus = rings.cpus() as u64;
-        assert!(found <= 1000 / every && found + cpus > 1000 / every, "one of {every}: {found}");
+        for found in [found, timed_calls] {
+            assert!(found <= 1000 / every && found + cpus > 1000 / every, "one of {every}: {found}");
+        }
+        assert_eq!((probes[0].hits(), timed[0].hits()), (1000, 1000));
+        detach(&probes).expect("detached");
+        detach(&timed).expect("detached");
+    }
+    library.assert_untouched();
+}
+
+/// Checks that returns are events with what was returned, whereto and the rest of the registers as they are, and that conditions on what is returned
+/// choose returns: of events, counts and latencies.
+#[test]
+fn returns_are_events() {
+    let _alone = alone();
+    let Some(library) = shapes("records::returns_are_events") else { return };
+    let rings = rings(1 << 18);
+    let returned = |bytes, signed| Fetch {
+        operand: Operand { bytes, signed, ..Operand::register(0) },
+        kind: Kind::Number,
+    };
+    let back = vec![vec![test(6, 4, true, Compare::Less, 0), test(6, 4, true, Compare::Greater, -50)]];
+    let fetches = vec![returned(4, true), returned(1, false)];
+    let event = rings.record(31).how(How {
+        event: Some(kymo_core::probe::wire::EventId { id: 31, kind: 0 }),
+        fetches,
+        back: back.clone(),
+        ..How::default()
+    });
+    let function = library.function("push_first");
+    let probes = put(&library, "push_first", event.returning());
+    for n in 0..100_u64 {
+        let given = n.wrapping_sub(100);
+        assert_eq!(function(given, 0), (given as u32).wrapping_add(1));
+    }
+    let events: Vec<Event> = drain(rings).into_iter().flatten().collect();
+    // -99 to 0 come back.
+    let expected: Vec<i64> = (-49..0).collect();
+    let mut found: Vec<i64> = events.iter().map(|event| event.rest[2] as i64).collect();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    for event in &events {
+        assert_eq!(event.rest[0], probes[0].address());
+        assert_eq!((event.ip, event.rest[3]), (event.rest[1], event.rest[2] & 0xff));
+        assert_ne!(event.ip, event.rest[0]);
+    }
+    assert_eq!((probes[0].hits(), probes[0].returns(), probes[0].lost()), (100, Some(49), Some(0)));
+    detach(&probes).expect("detached");
+    for look in [Look::CountReturns, Look::Latency] {
+        let only = Consumers::Only(Only::new(look, How { back: back.clone(), ..How::default() }));
+        let site = library.plan("push_first").expect("a site");
+        let probes = attach(&[site], only).expect("attached");
+        (0..100_u64).for_each(|n| _ = function(n.wrapping_sub(100), 0));
+        assert_eq!((probes[0].hits(), probes[0].returns()), (100, Some(49)), "{look:?}");
         detach(&probes).expect("detached");
     }
+    let probes = put(&library, "keeps_registers", rings.record(32).returning());
+    assert_eq!(library.function("keeps_registers")(0, 0), 0);
+    assert_eq!(drain(rings).into_iter().flatten().count(), 1);
+    detach(&probes).expect("detached");
     library.assert_untouched();
 }
 

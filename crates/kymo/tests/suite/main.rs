@@ -36,6 +36,7 @@ mod machine;
 mod mem_events;
 mod overload;
 mod probe;
+mod probe_inside;
 mod programs;
 mod real;
 mod record;

@@ -179,3 +179,38 @@ impl How {
         Ok(How { entry, back, every, callers, event, fetches })
     }
 }
+
+/// Where an event's values are in its raw data, which is as the kernel's own events of programs have it.
+///
+/// ```text
+///   0 kind u16 | 2 zeros u16 | 4 thread u32 | 8 the place u64 | for returns: 16 whereto u64 | the values, one behind the other | texts
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Where each value begins: a number of 8 bytes, or a word of 4 that says where the text is.
+    pub at: Vec<u32>,
+    /// Where the texts begin.
+    pub fixed_bytes: u32,
+    /// The most that the raw data has, with the longest texts.
+    pub most_bytes: u32,
+}
+
+impl How {
+    /// The layout of its event. `returns`: of a function's return.
+    pub fn layout(&self, returns: bool) -> Layout {
+        let mut at = Vec::new();
+        let mut next: u32 = if returns { 24 } else { 16 };
+        let mut texts = 0;
+        for fetch in &self.fetches {
+            at.push(next);
+            match fetch.kind {
+                Kind::Number => next += 8,
+                Kind::String(most) => {
+                    next += 4;
+                    texts += u32::from(most) + 1;
+                }
+            }
+        }
+        Layout { at, fixed_bytes: next, most_bytes: next + texts }
+    }
+}

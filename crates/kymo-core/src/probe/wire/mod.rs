@@ -40,8 +40,8 @@ mod pack;
 mod tests;
 
 pub use how::{
-    Compare, Condition, EventId, Fetch, How, Kind, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES, MOST_TESTS,
-    Operand, Test,
+    Compare, Condition, EventId, Fetch, How, Kind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
+    MOST_TESTS, Operand, Test,
 };
 pub use message::{Command, Count, Listed, Reply, Span, State, Wanted, What};
 pub use pack::Malformed;

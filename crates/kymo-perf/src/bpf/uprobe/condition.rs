@@ -58,6 +58,17 @@ impl Register {
         Register(saved::RESULT)
     }
 
+    /// Its number as the processor has it; `None` on machines other than x86-64.
+    #[must_use]
+    pub fn number(self) -> Option<u8> {
+        const ORDER: [&str; 16] = [
+            "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+            "r14", "r15",
+        ];
+        let (name, _) = saved::NAMES.iter().find(|(_, at)| *at == self.0)?;
+        ORDER.iter().position(|known| known == name).map(|number| number as u8)
+    }
+
     /// A register by its name in machine code (`rdi`).
     #[must_use]
     pub fn named(name: &str) -> Option<Register> {

@@ -165,7 +165,7 @@ fn inside(choice: Choice, sites: &[Site], wish: &Wish, target: &Target) -> Resul
         return Err(objection.to_owned());
     }
     match target.pids[..] {
-        [pid] => inproc::enter(sites, wish.timed, choice == Choice::Inproc, pid),
+        [pid] => inproc::enter(sites, wish, choice == Choice::Inproc, pid),
         _ => Err("it enters one process at a time".to_owned()),
     }
 }

@@ -9,12 +9,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use kymo_core::probe::wire::{Listed, State, Wanted, What};
+use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
 use kymo_perf::bpf::uprobe::Latencies;
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
 use super::engine::{Caller, Engine, Reading, Target, Wish};
+use super::hows::{self, Hows};
 
 #[cfg(target_arch = "x86_64")]
 use kymo_agent::patch::returns_oddly;
@@ -32,10 +33,6 @@ pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
         () if target.command => Some("it enters programs that run already (-p)"),
         () if target.children => Some("what a program starts has no agent"),
         () if wish.callers => Some("it does not tell callers apart"),
-        () if wish.every > 1 => Some("it looks at every hit"),
-        () if wish.conditions.iter().any(|(entry, end)| !entry.is_empty() || !end.is_empty()) => {
-            Some("it takes every hit")
-        }
         () => None,
     }
 }
@@ -84,7 +81,9 @@ fn objection_to(site: &Site, timed: bool, asked: bool) -> Option<&'static str> {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Result<Entered, String> {
+pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Result<Entered, String> {
+    let timed = wish.timed;
+    let mut hows = Hows::default();
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut refused = Vec::new();
     let mut wanted: Vec<(usize, Wanted)> = Vec::new();
@@ -101,6 +100,10 @@ pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Resul
             refused.push((number, objection.to_owned()));
             continue;
         }
+        let Some(how) = how(wish, number).and_then(|how| hows.number(how)) else {
+            refused.push((number, "its condition is too long".to_owned()));
+            continue;
+        };
         let functions = site.module.functions();
         let next = functions.partition_point(|function| function.offset <= site.offset);
         let room = functions.get(next).map_or(0, |next| next.offset - site.offset);
@@ -114,7 +117,7 @@ pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Resul
                 room_bytes: bytes(room),
                 semaphore: 0,
                 what: if timed { What::Latency } else { What::Count },
-                how: 0,
+                how,
             },
         ));
     }
@@ -123,6 +126,7 @@ pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Resul
         return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
     }
     let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
+    hows.tell(&client).map_err(|broken| broken.to_string())?;
     let outcome = arm(&client, sites, &wanted).map_err(|broken| broken.to_string())?;
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
     // Told by the agent: only numbers that were given to it are believed.
@@ -152,6 +156,21 @@ pub(super) fn enter(sites: &[Site], timed: bool, asked: bool, pid: i32) -> Resul
         ended: Cell::new(false),
     };
     Ok(Entered { engine, served, refused, stopped_ns: outcome.stopped_ns })
+}
+
+/// What a site is to do besides counting; `None` if the agent does not take as much.
+fn how(wish: &Wish, number: usize) -> Option<How> {
+    let none = Default::default();
+    let (entry, back) = wish.conditions.get(number).unwrap_or(&none);
+    // Counting looks at every hit.
+    let every = if wish.every > 1 && (wish.timed || wish.callers) { wish.every } else { 0 };
+    Some(How {
+        entry: hows::condition(entry)?,
+        back: hows::condition(back)?,
+        every,
+        callers: wish.callers,
+        ..How::default()
+    })
 }
 
 fn arm(client: &Client, sites: &[Site], wanted: &[(usize, Wanted)]) -> Result<inject::Outcome, Talk> {

@@ -6,6 +6,7 @@
 
 mod condition;
 pub(crate) mod engine;
+mod hows;
 mod inproc;
 pub(crate) mod modules;
 mod places;

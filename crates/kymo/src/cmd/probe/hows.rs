@@ -1,0 +1,85 @@
+//! What the agent in a program is to do at hits, in its own words, each thing said once.
+
+use std::collections::HashMap;
+
+use kymo_core::probe::wire::{self, How};
+use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Test};
+use kymo_perf::inject::{Client, Talk};
+
+/// An operand as the agent knows it; `None` if it is of another machine, or too long.
+pub(super) fn operand(of: &Operand) -> Option<wire::Operand> {
+    let register = of.register.number()?;
+    let steps = of.steps.clone();
+    (steps.len() <= wire::MOST_STEPS).then_some(wire::Operand {
+        register,
+        steps,
+        bytes: of.bytes,
+        signed: of.signed,
+    })
+}
+
+fn test(of: &Test) -> Option<wire::Test> {
+    let compare = match of.compare {
+        Compare::Equal => wire::Compare::Equal,
+        Compare::NotEqual => wire::Compare::NotEqual,
+        Compare::Less => wire::Compare::Less,
+        Compare::LessEqual => wire::Compare::LessEqual,
+        Compare::Greater => wire::Compare::Greater,
+        Compare::GreaterEqual => wire::Compare::GreaterEqual,
+    };
+    Some(wire::Test { operand: operand(&of.operand)?, compare, value: of.value })
+}
+
+/// A condition as the agent knows it; `None` if it is longer than it takes.
+pub(super) fn condition(of: &Condition) -> Option<wire::Condition> {
+    if of.len() > wire::MOST_TESTS || of.iter().any(|tests| tests.len() > wire::MOST_TESTS) {
+        return None;
+    }
+    of.iter().map(|tests| tests.iter().map(test).collect()).collect()
+}
+
+/// All things to do of one conversation, with their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Hows(HashMap<How, u16>);
+
+impl Hows {
+    /// The number of a thing to do; `None` when there are too many.
+    pub(super) fn number(&mut self, how: How) -> Option<u16> {
+        if how == How::default() {
+            return Some(0);
+        }
+        let next = u16::try_from(self.0.len() + 1).ok()?;
+        Some(*self.0.entry(how).or_insert(next))
+    }
+
+    /// Tells the agent what the numbers mean.
+    pub(super) fn tell(self, client: &Client) -> Result<(), Talk> {
+        self.0.into_iter().try_for_each(|(how, number)| client.how(number, how))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_perf::bpf::uprobe::Register;
+
+    /// Checks that what is the same has one number, that nothing has none, and that operands keep their registers, widths and steps.
+    #[test]
+    fn said_once() {
+        let mut hows = Hows::default();
+        assert_eq!(hows.number(How::default()), Some(0));
+        let Some(register) = Register::argument(1).filter(|register| register.number().is_some()) else {
+            // Of a machine that the agent does not patch.
+            return;
+        };
+        let operand = Operand { register, steps: vec![8], bytes: 4, signed: true };
+        let tests = vec![vec![Test { operand, compare: Compare::GreaterEqual, value: 7 }]];
+        let entry = condition(&tests).expect("short enough");
+        assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
+        let how = How { entry, every: 2, ..How::default() };
+        assert_eq!(hows.number(how.clone()), Some(1));
+        assert_eq!(hows.number(How { every: 3, ..how.clone() }), Some(2));
+        assert_eq!(hows.number(how), Some(1));
+        assert_eq!(condition(&vec![tests[0].clone(); 9]), None, "more than the agent takes");
+    }
+}
