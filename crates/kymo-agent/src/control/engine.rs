@@ -1,4 +1,5 @@
 //! What a conversation is about: probes in this process, by whoever can put them there.
+use super::hold::Threads;
 use kymo_core::probe::wire::{Count, How, Listed, Span, Wanted};
 use std::fs::File;
 use std::sync::Arc;
@@ -36,13 +37,12 @@ pub(super) struct CallersOf {
 pub(super) struct Done {
     pub(super) refused: Vec<(u32, String)>,
     pub(super) armed: u32,
-    pub(super) stopped_ns: u64,
 }
 
 /// Puts probes in place and takes them away.
 pub(super) trait Probing {
     /// Removes, then adds. Refusals are of single probes.
-    fn change(&mut self, remove: &[u32], add: Vec<Asked>) -> Done;
+    fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done;
 
     /// What was counted for the armed ones.
     fn counts(&self) -> Vec<Count>;
@@ -70,7 +70,10 @@ pub(super) trait Probing {
     fn list(&self) -> Vec<Listed>;
 
     /// Removes everything. How many were armed.
-    fn clear(&mut self) -> u32;
+    fn clear(&mut self, threads: &mut Threads<'_>) -> u32;
+
+    /// Removes what earlier conversations had to leave. How many probes that were.
+    fn clean(&mut self, threads: &mut Threads<'_>) -> u32;
 }
 
 /// Where nothing can be put in place.
@@ -79,7 +82,7 @@ pub(super) struct Nothing;
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Probing for Nothing {
-    fn change(&mut self, _: &[u32], add: Vec<Asked>) -> Done {
+    fn change(&mut self, _: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
         let no = |asked: Asked| (asked.wanted.id, "the agent patches x86-64 programs only".to_owned());
         Done { refused: add.into_iter().map(no).collect(), ..Done::default() }
     }
@@ -96,7 +99,11 @@ impl Probing for Nothing {
         Vec::new()
     }
 
-    fn clear(&mut self) -> u32 {
+    fn clear(&mut self, _: &mut Threads<'_>) -> u32 {
+        0
+    }
+
+    fn clean(&mut self, _: &mut Threads<'_>) -> u32 {
         0
     }
 }

@@ -14,6 +14,7 @@
 //! - **C3** A forked child has no such thread, and takes no orders meant for its parent.
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
+mod hold;
 #[cfg(target_arch = "x86_64")]
 mod maps;
 #[cfg(target_arch = "x86_64")]

@@ -1,20 +1,22 @@
 //! Probes by patches (`crate::patch`).
 use super::engine::RingsFile;
 use super::engine::{Asked, Done, Probing};
+use super::hold::{By, Threads};
 use super::maps::Maps;
 use crate::patch::{
-    self, Clock, Consumers, Function, Look, Only, OwnMemory, PatchError, Probe, Rings, Site, Surroundings,
+    self, Clock, Consumers, Function, Holder, Look, Only, OwnMemory, PatchError, Probe, Rings, Site,
+    Surroundings,
 };
 use kymo_core::probe::wire::{Count, How, Listed, Span, State, What};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::os::unix::net::UnixDatagram;
 
 /// One probe of the conversation.
 #[derive(Debug)]
 enum Kept {
-    Armed { probe: Probe, semaphore: Option<u64> },
+    Armed { probe: Probe, semaphore: Option<u64>, still: bool },
     Waiting,
     Refused(String),
 }
@@ -35,6 +37,17 @@ struct Planned {
     site: Site,
     semaphore: Option<u64>,
     consumers: Consumers,
+    /// It is written only while all threads stand still.
+    still: bool,
+}
+
+/// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at times: a thread that comes there while a
+/// site is being written meets a trap that it cannot take, and the process ends. Where threads are held there are no traps.
+fn blocks_signals(module: &[u8]) -> bool {
+    let name = module.rsplit(|byte| *byte == b'/').next().unwrap_or(module);
+    [&b"libc.so"[..], b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"ld-musl", b"libc.musl"]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 /// Adds to a 16-bit count in the program's data. Not in one step: two tracers of one semaphore at the same moment could lose one.
@@ -76,7 +89,8 @@ impl Patching {
         let function = Function { start, bytes: u64::from(wanted.size_bytes), next };
         let site = patch::plan(memory, &function, &Surroundings { targets })
             .map_err(|refusal| refusal.to_string())?;
-        Ok(Some(Planned { id: wanted.id, site, semaphore, consumers }))
+        let still = blocks_signals(&asked.module);
+        Ok(Some(Planned { id: wanted.id, site, semaphore, consumers, still }))
     }
 
     fn some(&self, look: Look, all: Consumers, asked: &Asked) -> Consumers {
@@ -87,7 +101,7 @@ impl Patching {
     }
 
     /// Arms what can be, all that do the same together.
-    fn arm_all(&mut self, planned: Vec<Planned>, done: &mut Done) {
+    fn arm_all(&mut self, planned: Vec<Planned>, threads: &mut Threads<'_>, done: &mut Done) {
         let mut groups: Vec<(Consumers, Vec<Planned>)> = Vec::new();
         let mut places: HashMap<Consumers, usize> = HashMap::new();
         for planned in planned {
@@ -98,44 +112,71 @@ impl Patching {
             groups[place].1.push(planned);
         }
         for (consumers, planned) in groups {
-            self.arm(planned, consumers, done);
+            self.arm(planned, consumers, threads, done);
         }
     }
 
-    /// Arms what can be. A site that stands against a batch is taken out of it, and the rest is tried again.
-    fn arm(&mut self, mut planned: Vec<Planned>, consumers: Consumers, done: &mut Done) {
-        while !planned.is_empty() {
-            let sites: Vec<Site> = planned.iter().map(|planned| planned.site.clone()).collect();
-            let since = Instant::now();
-            match patch::attach(&sites, consumers) {
-                Ok(probes) => {
-                    done.stopped_ns += since.elapsed().as_nanos() as u64;
-                    for (planned, probe) in planned.into_iter().zip(probes) {
-                        let semaphore = planned.semaphore.filter(|at| signal(*at, 1).is_ok());
-                        self.kept.insert(planned.id, Kept::Armed { probe, semaphore });
-                    }
-                    return;
+    /// Arms what can be.
+    fn arm(
+        &mut self,
+        planned: Vec<Planned>,
+        consumers: Consumers,
+        threads: &mut Threads<'_>,
+        done: &mut Done,
+    ) {
+        let planned = match self.arm_with(planned, consumers, &mut threads.holder(), done) {
+            None => return,
+            Some((planned, PatchError::NotHeld { why })) => {
+                let (still, planned): (Vec<_>, Vec<_>) =
+                    planned.into_iter().partition(|planned| planned.still);
+                for planned in still {
+                    let why = format!(
+                        "the C library blocks all signals at times, so its code is written only while all threads are held, and these could not be: {why}"
+                    );
+                    self.refuse(planned.id, why, done);
                 }
-                Err(error) => {
-                    let reason = error.to_string();
-                    let at = match error {
-                        PatchError::Refused { at, .. }
-                        | PatchError::Changed { at }
-                        | PatchError::Taken { at } => Some(at),
-                        _ => None,
-                    };
-                    // Of two at one place the later one goes; of what stands against all, all go.
-                    let out =
-                        at.and_then(|at| planned.iter().rposition(|planned| planned.site.address == at));
-                    let refused = match out {
-                        Some(out) => vec![planned.remove(out)],
-                        None => std::mem::take(&mut planned),
-                    };
-                    for planned in refused {
-                        self.refuse(planned.id, reason.clone(), done);
-                    }
-                }
+                planned
             }
+            Some((planned, error)) => return self.refuse_all(planned, &error, done),
+        };
+        if let Some((planned, error)) = self.arm_with(planned, consumers, &mut Holder::Nobody, done) {
+            self.refuse_all(planned, &error, done);
+        }
+    }
+
+    /// Arms what can be with the threads held so; all of it and the reason if nothing can.
+    fn arm_with(
+        &mut self,
+        planned: Vec<Planned>,
+        consumers: Consumers,
+        holder: &mut Holder<'_>,
+        done: &mut Done,
+    ) -> Option<(Vec<Planned>, PatchError)> {
+        if planned.is_empty() {
+            return None;
+        }
+        let sites: Vec<Site> = planned.iter().map(|planned| planned.site.clone()).collect();
+        match patch::attach_each(&sites, consumers, holder) {
+            Ok(probes) => {
+                for (planned, probe) in planned.into_iter().zip(probes) {
+                    match probe {
+                        Ok(probe) => {
+                            let semaphore = planned.semaphore.filter(|at| signal(*at, 1).is_ok());
+                            let kept = Kept::Armed { probe, semaphore, still: planned.still };
+                            self.kept.insert(planned.id, kept);
+                        }
+                        Err(error) => self.refuse(planned.id, error.to_string(), done),
+                    }
+                }
+                None
+            }
+            Err(error) => Some((planned, error)),
+        }
+    }
+
+    fn refuse_all(&mut self, planned: Vec<Planned>, error: &PatchError, done: &mut Done) {
+        for planned in planned {
+            self.refuse(planned.id, error.to_string(), done);
         }
     }
 
@@ -144,25 +185,39 @@ impl Patching {
         self.kept.insert(id, Kept::Refused(reason));
     }
 
-    fn disarm(&mut self, ids: &[u32]) {
+    fn disarm(&mut self, ids: &[u32], threads: &mut Threads<'_>) {
         let mut probes = Vec::new();
         for id in ids {
-            if let Some(Kept::Armed { probe, semaphore }) = self.kept.remove(id) {
+            if let Some(Kept::Armed { probe, semaphore, still }) = self.kept.remove(id) {
                 if let Some(at) = semaphore {
                     // Where it cannot be lowered its module is gone.
                     _ = signal(at, -1);
                 }
-                probes.push(probe);
+                probes.push((still, probe));
             }
         }
+        // Those of the C library last.
+        probes.sort_by_key(|(still, _)| *still);
+        let first_still = probes.partition_point(|(still, _)| !still);
+        let mut probes: Vec<Probe> = probes.into_iter().map(|(_, probe)| probe).collect();
+        let held = threads.by == By::Tracer
+            && !matches!(patch::detach_with(&probes, &mut threads.holder()), Err(PatchError::NotHeld { .. }));
+        // Who never held them has put all of them in place while the threads ran, and takes all away so.
+        let still = if threads.by == By::Nobody { Vec::new() } else { probes.split_off(first_still) };
         // Each attempt waits for threads that block traps; one that does so for half a minute keeps patches that count for nobody, which
         // harms nothing. Of sites that others changed since, nothing better is to be done than leave them.
         const ATTEMPTS: usize = 15;
         for _ in 0..ATTEMPTS {
-            if probes.is_empty() || !matches!(patch::detach(&probes), Err(PatchError::BlocksTraps { .. })) {
+            if held || probes.is_empty() {
+                break;
+            }
+            if !matches!(patch::detach(&probes), Err(PatchError::BlocksTraps { .. })) {
                 break;
             }
         }
+        // Those that are there all the same wait for a tracer that holds the threads.
+        probes.extend(still);
+        patch::abandon(probes);
         if self.armed() == 0 {
             patch::leave();
         }
@@ -174,8 +229,10 @@ impl Patching {
 }
 
 impl Probing for Patching {
-    fn change(&mut self, remove: &[u32], add: Vec<Asked>) -> Done {
-        self.disarm(remove);
+    fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done {
+        if !remove.is_empty() {
+            self.disarm(remove, threads);
+        }
         let mut done = Done::default();
         match (Maps::read(), OwnMemory::open()) {
             (Ok(maps), Ok(memory)) => {
@@ -188,7 +245,7 @@ impl Probing for Patching {
                     }
                 }
                 self.targets.clear();
-                self.arm_all(planned, &mut done);
+                self.arm_all(planned, threads, &mut done);
             }
             (Err(error), _) | (_, Err(error)) => {
                 for asked in &add {
@@ -251,17 +308,25 @@ impl Probing for Patching {
         self.kept.iter().map(of).collect()
     }
 
-    fn clear(&mut self) -> u32 {
+    fn clear(&mut self, threads: &mut Threads<'_>) -> u32 {
         let armed = self.armed();
         let ids: Vec<u32> = self.kept.keys().copied().collect();
-        self.disarm(&ids);
+        self.disarm(&ids, threads);
         self.kept.clear();
         armed
+    }
+
+    fn clean(&mut self, threads: &mut Threads<'_>) -> u32 {
+        patch::clean(&mut threads.holder()) as u32
     }
 }
 
 impl Drop for Patching {
     fn drop(&mut self) {
-        self.clear();
+        if self.armed() > 0 {
+            // After a fault of ours: nobody is asked.
+            let (socket, _other) = UnixDatagram::pair().unwrap_or_else(|_| std::process::abort());
+            self.clear(&mut Threads { by: By::NobodyAnyMore, ..Threads::new(&socket) });
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! One conversation, from hello to the socket's end.
 use super::engine::{Asked, Probing, RingsFile};
+use super::hold::{By, Threads};
 use crate::sys::pass;
 use kymo_core::probe::wire::{Command, How, MOST_BYTES, Reply, State, VERSION, Wanted};
 use std::collections::HashMap;
@@ -32,13 +33,19 @@ struct Session<'a, P: Probing> {
     remove: Vec<u32>,
     add: Vec<Asked>,
     hows: HashMap<u16, Arc<How>>,
+    threads: Threads<'a>,
 }
 
 /// Talks until the end. Whatever the end, nothing is armed then.
 pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing) -> End {
-    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), hows: HashMap::new() };
+    let (threads, hows) = (Threads::new(socket), HashMap::new());
+    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), hows, threads };
     let end = session.talk().unwrap_or(End::Closed);
-    session.probing.clear();
+    // Who is gone, or talks nonsense, holds nobody.
+    if end != End::Left && session.threads.by == By::Tracer {
+        session.threads.by = By::NobodyAnyMore;
+    }
+    session.probing.clear(&mut session.threads);
     if end == End::Left {
         // Nobody may be there to hear it.
         _ = session.say(&Reply::Left);
@@ -75,7 +82,7 @@ impl<P: Probing> Session<'_, P> {
             match command {
                 Command::Hello { version } => {
                     // Left by an earlier tracer whose end could not be told: nothing of it stays.
-                    let cleaned_up = self.probing.clear();
+                    let cleaned_up = self.probing.clear(&mut self.threads);
                     self.say(&Reply::Hello { version: VERSION, pid: std::process::id(), cleaned_up })?;
                     if version != VERSION {
                         return Ok(End::Malformed);
@@ -117,6 +124,15 @@ impl<P: Probing> Session<'_, P> {
                 Command::Rings { data_bytes, tick, zero_ns } => self.rings(data_bytes, tick, zero_ns)?,
                 Command::Losses => self.losses()?,
                 Command::Callers => self.callers()?,
+                Command::Holds => {
+                    self.threads.by = By::Tracer;
+                    let probes = self.probing.clean(&mut self.threads);
+                    self.say(&Reply::Cleaned { probes })?;
+                }
+                Command::Held | Command::NotHeld { .. } => {
+                    self.fail("nothing waits for threads to be held")?;
+                    return Ok(End::Malformed);
+                }
             }
         }
     }
@@ -127,11 +143,11 @@ impl<P: Probing> Session<'_, P> {
 
     fn commit(&mut self) -> io::Result<()> {
         let (remove, add) = (std::mem::take(&mut self.remove), std::mem::take(&mut self.add));
-        let done = self.probing.change(&remove, add);
+        let done = self.probing.change(&remove, add, &mut self.threads);
         for (id, reason) in done.refused {
             self.say(&Reply::Refused { id, reason })?;
         }
-        self.say(&Reply::Armed { armed: done.armed, stopped_ns: done.stopped_ns })
+        self.say(&Reply::Armed { armed: done.armed, stopped_ns: 0 })
     }
 
     fn counts(&self) -> io::Result<()> {
@@ -217,6 +233,7 @@ mod tests {
     #[derive(Default)]
     struct Fake {
         probes: BTreeMap<u32, State>,
+        left: u32,
     }
 
     impl Fake {
@@ -226,7 +243,7 @@ mod tests {
     }
 
     impl Probing for Fake {
-        fn change(&mut self, remove: &[u32], add: Vec<Asked>) -> Done {
+        fn change(&mut self, remove: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
             remove.iter().for_each(|id| _ = self.probes.remove(id));
             let mut refused = Vec::new();
             for asked in add {
@@ -238,7 +255,7 @@ mod tests {
                 }
                 self.probes.insert(asked.wanted.id, state);
             }
-            Done { refused, armed: self.armed(), stopped_ns: 7 }
+            Done { refused, armed: self.armed() }
         }
 
         fn counts(&self) -> Vec<Count> {
@@ -254,10 +271,15 @@ mod tests {
             self.probes.iter().map(|(id, state)| Listed { id: *id, state: state.clone() }).collect()
         }
 
-        fn clear(&mut self) -> u32 {
+        fn clear(&mut self, _: &mut Threads<'_>) -> u32 {
             let armed = self.armed();
             self.probes.clear();
             armed
+        }
+
+        fn clean(&mut self, threads: &mut Threads<'_>) -> u32 {
+            assert_eq!(threads.by, By::Tracer);
+            std::mem::take(&mut self.left)
         }
     }
 
@@ -322,11 +344,11 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(replies[0], Reply::Hello { version: VERSION, pid, cleaned_up: 0 });
         assert_eq!(replies[1], Reply::Refused { id: 1, reason: "odd".to_owned() });
-        assert_eq!(replies[2], Reply::Armed { armed: 2, stopped_ns: 7 });
+        assert_eq!(replies[2], Reply::Armed { armed: 2, stopped_ns: 0 });
         let hits = |id: u32| Count { id, hits: u64::from(id) * 10 };
         assert_eq!(replies[3], Reply::Counts { of: (0..3).map(hits).collect(), last: true });
         assert!(matches!(&replies[4], Reply::Listed { of, last: true } if of.len() == 3));
-        assert_eq!(replies[5], Reply::Armed { armed: 2, stopped_ns: 7 });
+        assert_eq!(replies[5], Reply::Armed { armed: 2, stopped_ns: 0 });
         let two = Span { from_ns: 2, to_ns: 3, calls: 1 };
         assert_eq!(replies[6..], [Reply::Times { id: 2, of: vec![two], last: true }, Reply::Left]);
         assert!(fake.probes.is_empty());
@@ -377,5 +399,15 @@ mod tests {
         fake.probes.insert(5, State::Armed);
         let (_, replies) = converse(&mut fake, &[hello()]);
         assert!(matches!(replies[0], Reply::Hello { cleaned_up: 1, .. }));
+    }
+
+    /// Checks that what earlier tracers had to leave goes when one comes that holds threads, and that nobody says so unasked.
+    #[test]
+    fn cleans_what_was_left() {
+        let mut fake = Fake { left: 3, ..Fake::default() };
+        let holds = Command::Holds.encode();
+        let (_, replies) = converse(&mut fake, &[hello(), holds.clone(), holds, Command::Held.encode()]);
+        assert_eq!(replies[1..3], [Reply::Cleaned { probes: 3 }, Reply::Cleaned { probes: 0 }]);
+        assert!(matches!(replies[3..], [Reply::Failed { .. }]));
     }
 }

@@ -33,6 +33,11 @@ pub enum PatchError {
         /// The thread.
         tid: i32,
     },
+    /// The process's threads were to be held, and could not be.
+    NotHeld {
+        /// In words.
+        why: String,
+    },
     /// All counters are taken.
     Full,
     /// The C library does not register restartable sequences.
@@ -73,6 +78,7 @@ impl fmt::Display for PatchError {
                 f,
                 "thread {tid} did not tell within two seconds where it stands, it may block all signals; use the kernel's probes (--engine kernel)"
             ),
+            PatchError::NotHeld { why } => write!(f, "the program's threads could not be held: {why}"),
             PatchError::Full => write!(f, "all counters for probes are taken; attach fewer"),
             PatchError::NoSequences => write!(
                 f,

@@ -56,6 +56,11 @@ impl OwnMemory {
         Ok(OwnMemory(super::os::out_of_the_way(file)?))
     }
 
+    /// The file's number, for who may use nothing of a library.
+    pub(super) fn number(&self) -> i32 {
+        std::os::fd::AsRawFd::as_raw_fd(&self.0)
+    }
+
     /// Writes at an address, whatever the page's protection; a page of a private mapping becomes this process's own copy.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)

@@ -2,8 +2,10 @@
 use super::arena::Arena;
 use super::error::PatchError;
 use super::histogram::{self, BUCKETS, Histogram};
+use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
 use super::only::Look;
+use super::pass::{Edit, Fate, Pass};
 use super::publish::{self, Change};
 use super::record::RecordSlots;
 use super::refusal::Refusal;
@@ -15,7 +17,6 @@ use super::trap::{self, Detour, Retired};
 use super::{Consumers, mask, os, shadow};
 use crate::sys::{fork, rseq};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
 /// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
@@ -107,6 +108,8 @@ struct Patcher {
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
     gone: BTreeMap<u64, ()>,
+    /// Probes that nobody could take away: they are attached.
+    left: Vec<Probe>,
     retired: Retired,
 }
 
@@ -127,27 +130,80 @@ fn patcher() -> MutexGuard<'static, Option<Patcher>> {
 /// # Errors
 /// [`PatchError`]; then every byte is as it was.
 pub fn attach(sites: &[Site], consumers: Consumers) -> Result<Vec<Probe>, PatchError> {
+    attaching(sites, consumers, &mut Holder::Nobody, true)?.into_iter().collect()
+}
+
+/// Puts probes at those of `sites` where that can be, and tells why not at the others, in the same order.
+///
+/// The calling thread waits as for [`attach`] if nobody holds the others; otherwise it writes all in one pass while they are held.
+///
+/// # Errors
+/// What stands against all of them: then every byte is as it was. [`PatchError::NotHeld`] if `holder` cannot hold the threads.
+pub fn attach_each(
+    sites: &[Site],
+    consumers: Consumers,
+    holder: &mut Holder<'_>,
+) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
+    attaching(sites, consumers, holder, false)
+}
+
+fn attaching(
+    sites: &[Site],
+    consumers: Consumers,
+    holder: &mut Holder<'_>,
+    all: bool,
+) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
     if fork::is_child() {
         return Err(PatchError::Child);
     }
-    let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
     let mut patcher = patcher();
     let patcher = patcher.get_or_insert_default();
-    os::with_signals_open(&[libc::SIGTRAP, question], || patcher.attach(sites, consumers, question))
+    patcher.attach(sites, consumers, holder, all)
 }
 
-/// Takes probes away. When it returns, the program's bytes are its own again; hits that had begun may still be counted.
+/// Takes probes away, while all threads run. When it returns, the program's bytes are its own again; hits that had begun may still be counted.
 ///
 /// # Errors
 /// [`PatchError::Changed`] for sites that somebody else has changed since: these are left alone, all others are restored.
 /// [`PatchError::BlocksTraps`]: nothing was done, and a later attempt may succeed. [`PatchError::System`]; then sites may be left that still count.
 pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
+    detach_with(probes, &mut Holder::Nobody)
+}
+
+/// As [`detach`], while `holder` holds the threads.
+///
+/// # Errors
+/// As [`detach`]; [`PatchError::NotHeld`] if the threads cannot be held: nothing was done.
+pub fn detach_with(probes: &[Probe], holder: &mut Holder<'_>) -> Result<(), PatchError> {
     if fork::is_child() {
         return Err(PatchError::Child);
     }
     let mut patcher = patcher();
     let patcher = patcher.get_or_insert_default();
-    os::with_signals_open(&[libc::SIGTRAP], || patcher.detach(probes))
+    patcher.detach(probes, holder)
+}
+
+/// Leaves probes that cannot be taken away now to [`clean`]: their sites count on, for nobody.
+pub fn abandon(probes: Vec<Probe>) {
+    let mut patcher = patcher();
+    let patcher = patcher.get_or_insert_default();
+    let there = probes.into_iter().filter(|probe| patcher.attached.contains_key(&probe.site.address));
+    patcher.left.extend(there);
+}
+
+/// Takes away what was left by [`abandon`]. How many probes that were; 0 as long as the threads cannot be held.
+pub fn clean(holder: &mut Holder<'_>) -> usize {
+    let mut patcher = patcher();
+    let patcher = patcher.get_or_insert_default();
+    if patcher.left.is_empty() || fork::is_child() {
+        return 0;
+    }
+    let left = std::mem::take(&mut patcher.left);
+    // What is not restored is still attached, whatever the reason.
+    _ = patcher.detach(&left, holder);
+    let all = left.len();
+    patcher.left.extend(left.into_iter().filter(|probe| patcher.attached.contains_key(&probe.site.address)));
+    all - patcher.left.len()
 }
 
 /// Takes back what the first [`attach`] did to the process besides its probes: calls that change signal masks go to the C library again. To be called
@@ -164,10 +220,10 @@ impl Patcher {
         &mut self,
         sites: &[Site],
         consumers: Consumers,
-        question: c_int,
-    ) -> Result<Vec<Probe>, PatchError> {
+        holder: &mut Holder<'_>,
+        all: bool,
+    ) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
         let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
-        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
         let slots = slots().map_err(PatchError::system("map counters"))?;
         let rseq =
             rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
@@ -180,91 +236,204 @@ impl Patcher {
         let ground = Ground { table: slots.table(), rseq, top, tick, calls: Calls::default() };
         for site in sites {
             // A library was unloaded with its probes, and loaded again at the same place.
-            if memory.bytes(site.address, JUMP_BYTES as u64) == site.original {
+            if self.attached.contains_key(&site.address)
+                && memory.bytes(site.address, JUMP_BYTES as u64) == site.original
+            {
                 self.attached.remove(&site.address);
             }
-            self.check(&memory, site)?;
         }
-        // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
-        os::let_traps_through();
-        mask::guard();
-        for site in sites {
-            self.build(&memory, site, consumers, slots, &ground)?;
-        }
-        let mut changes = Vec::with_capacity(sites.len());
         let mut probes = Vec::with_capacity(sites.len());
         for site in sites {
-            // SANITY: built above.
-            let built = &self.built[&(site.address, consumers)];
-            if self.attached.insert(site.address, detours(site, built)).is_some() {
-                return Err(self.forget(sites, PatchError::Taken { at: site.address }));
-            }
-            changes.push(Change { site, enter: built.enter });
-            let recipe = built.recipe;
-            let before = recipe.slots().map(|slot| slots.read(slot)).collect();
-            probes.push(Probe { site: site.clone(), enter: built.enter, slots, recipe, before });
-        }
-        let others = threads::others().map_err(PatchError::system("list threads"));
-        let blocked = others.map(|others| threads::blocker(&others));
-        match blocked {
-            Err(error) => return Err(self.forget(sites, error)),
-            Ok(Some(tid)) => return Err(self.forget(sites, PatchError::BlocksTraps { tid })),
-            Ok(None) => {}
-        }
-        self.publish_detours();
-        let done =
-            publish::set_traps(&memory, &changes).map_err(PatchError::system("write traps")).and_then(|()| {
-                let interior = |address: u64| self.is_interior(address);
-                if sites.iter().any(|site| !site.is_single_instruction()) {
-                    threads::leave(question, interior).map_err(|unclear| match unclear {
-                        Unclear::Silent(tid) => PatchError::Silent { tid },
-                        Unclear::System(error) => {
-                            PatchError::System { what: "ask threads where they stand", error }
-                        }
-                    })?;
+            let probe = self.prepare(&memory, site, consumers, slots, &ground);
+            let stands_against_all = match &probe {
+                Err(PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. }) => {
+                    all
                 }
-                publish::set_jumps(&memory, &changes).map_err(PatchError::system("write jumps"))
-            });
-        if let Err(error) = done {
-            let all: Vec<&Site> = sites.iter().collect();
-            // What the first failure said is the reason; if this fails, too, traps stay, and lead into stubs.
-            if publish::restore(&memory, &all).is_ok() {
-                return Err(self.forget(sites, error));
+                Err(_) => true,
+                Ok(_) => false,
+            };
+            match probe {
+                Err(error) if stands_against_all => return Err(self.forget(&memory, probes, error)),
+                probe => probes.push(probe),
             }
-            return Err(error);
         }
-        Ok(probes)
+        if !probes.iter().any(Result::is_ok) {
+            return Ok(probes);
+        }
+        match self.arm(&memory, &mut probes, holder) {
+            Ok(()) => Ok(probes),
+            Err(error) => Err(self.forget(&memory, probes, error)),
+        }
     }
 
-    fn detach(&mut self, probes: &[Probe]) -> Result<(), PatchError> {
-        let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+    /// A probe whose stub is in place, and whose site is taken though not written.
+    fn prepare(
+        &mut self,
+        memory: &OwnMemory,
+        site: &Site,
+        consumers: Consumers,
+        slots: &'static Slots,
+        ground: &Ground,
+    ) -> Result<Probe, PatchError> {
+        self.check(memory, site)?;
+        self.build(memory, site, consumers, slots, ground)?;
+        // SANITY: built above.
+        let built = &self.built[&(site.address, consumers)];
+        self.attached.insert(site.address, detours(site, built));
+        let (recipe, enter) = (built.recipe, built.enter);
+        let before = recipe.slots().map(|slot| slots.read(slot)).collect();
+        Ok(Probe { site: site.clone(), enter, slots, recipe, before })
+    }
+
+    /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the threads ends meanwhile, some.
+    fn arm(
+        &mut self,
+        memory: &OwnMemory,
+        probes: &mut [Result<Probe, PatchError>],
+        holder: &mut Holder<'_>,
+    ) -> Result<(), PatchError> {
+        if let Holder::Nobody = holder {
+            let changes: Vec<Change<'_>> = probes
+                .iter()
+                .flatten()
+                .map(|probe| Change { site: &probe.site, enter: probe.enter })
+                .collect();
+            return self.write_with_traps(memory, &changes);
+        }
+        let edit = |probe: &Probe| Edit {
+            at: probe.site.address,
+            from: probe.site.original,
+            to: publish::jump(probe.site.address, probe.enter),
+        };
+        let edits: Vec<Edit> = probes.iter().flatten().map(edit).collect();
+        let mut sites: Vec<u64> = edits.iter().map(|edit| edit.at).collect();
+        sites.sort_unstable();
+        let detours = sites.iter().filter_map(|site| self.attached.get(site)).flatten();
+        let moves: Vec<[u64; 2]> =
+            detours.filter(|detour| detour.interior).map(|detour| [detour.from, detour.to]).collect();
+        let mut pass = Pass::prepare(memory, edits)
+            .map_err(PatchError::system("make cores look at changed code (membarrier)"))?;
+        pass.warm();
+        holder
+            .during(&sites, &moves, |goes_on| pass.write(goes_on))
+            .map_err(|why| PatchError::NotHeld { why })?;
+        let fates: HashMap<u64, Fate> = pass.fates().filter(|(_, fate)| *fate != Fate::Written).collect();
+        if fates.is_empty() {
+            return Ok(());
+        }
+        for place in probes.iter_mut() {
+            let Ok(probe) = place else { continue };
+            let at = probe.site.address;
+            let Some(fate) = fates.get(&at) else { continue };
+            self.attached.remove(&at);
+            *place = Err(not_written(at, *fate));
+        }
+        Ok(())
+    }
+
+    /// Writes sites while all threads run.
+    fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[Change<'_>]) -> Result<(), PatchError> {
+        let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
         trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
-        let (mut sites, mut changed) = (Vec::new(), None);
+        os::with_signals_open(&[libc::SIGTRAP, question], || {
+            // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
+            os::let_traps_through();
+            mask::guard();
+            let others = threads::others().map_err(PatchError::system("list threads"))?;
+            if let Some(tid) = threads::blocker(&others) {
+                return Err(PatchError::BlocksTraps { tid });
+            }
+            self.publish_detours();
+            let done = publish::set_traps(memory, changes)
+                .map_err(PatchError::system("write traps"))
+                .and_then(|()| {
+                    let interior = |address: u64| self.is_interior(address);
+                    if changes.iter().any(|change| !change.site.is_single_instruction()) {
+                        threads::leave(question, interior).map_err(|unclear| match unclear {
+                            Unclear::Silent(tid) => PatchError::Silent { tid },
+                            Unclear::System(error) => {
+                                PatchError::System { what: "ask threads where they stand", error }
+                            }
+                        })?;
+                    }
+                    publish::set_jumps(memory, changes).map_err(PatchError::system("write jumps"))
+                });
+            if let Err(error) = done {
+                let all: Vec<&Site> = changes.iter().map(|change| change.site).collect();
+                // What the first failure said is the reason; if this fails, too, traps stay, and lead into stubs.
+                _ = publish::restore(memory, &all);
+                return Err(error);
+            }
+            Ok(())
+        })
+    }
+
+    fn detach(&mut self, probes: &[Probe], holder: &mut Holder<'_>) -> Result<(), PatchError> {
+        let memory = OwnMemory::open().map_err(PatchError::system("open /proc/self/mem"))?;
+        let (mut ours, mut changed) = (Vec::new(), None);
         for probe in probes {
             let site = &probe.site;
             // A library that was unloaded took its probes along; what lies there now is not ours.
-            let ours =
+            let there =
                 memory.bytes(site.address, JUMP_BYTES as u64) == publish::jump(site.address, probe.enter);
-            if self.attached.contains_key(&site.address) && ours {
-                sites.push(site);
+            if self.attached.contains_key(&site.address) && there {
+                ours.push(probe);
             } else {
                 self.attached.remove(&site.address);
                 changed = changed.or(Some(PatchError::Changed { at: site.address }));
             }
         }
-        os::let_traps_through();
-        mask::guard();
-        let others = threads::others().map_err(PatchError::system("list threads"))?;
-        if let Some(tid) = threads::blocker(&others) {
-            return Err(PatchError::BlocksTraps { tid });
+        if ours.is_empty() {
+            return changed.map_or(Ok(()), Err);
         }
-        publish::restore(&memory, &sites).map_err(PatchError::system("restore code"))?;
-        for site in sites {
-            self.attached.remove(&site.address);
-            self.gone.insert(site.address, ());
+        match holder {
+            Holder::Nobody => {
+                let sites: Vec<&Site> = ours.iter().map(|probe| &probe.site).collect();
+                self.restore_with_traps(&memory, &sites)?;
+                sites.iter().for_each(|site| self.is_gone(site.address));
+                self.publish_detours();
+            }
+            _ => {
+                let edit = |probe: &&Probe| Edit {
+                    at: probe.site.address,
+                    from: publish::jump(probe.site.address, probe.enter),
+                    to: probe.site.original,
+                };
+                let mut pass = Pass::prepare(&memory, ours.iter().map(edit).collect())
+                    .map_err(PatchError::system("make cores look at changed code (membarrier)"))?;
+                // Nobody stands inside of a jump.
+                holder
+                    .during(&[], &[], |goes_on| pass.write(goes_on))
+                    .map_err(|why| PatchError::NotHeld { why })?;
+                for (at, fate) in pass.fates() {
+                    match fate {
+                        Fate::Written => self.is_gone(at),
+                        fate => changed = changed.or(Some(not_written(at, fate))),
+                    }
+                }
+            }
         }
-        self.publish_detours();
         changed.map_or(Ok(()), Err)
+    }
+
+    fn restore_with_traps(&mut self, memory: &OwnMemory, sites: &[&Site]) -> Result<(), PatchError> {
+        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
+        os::with_signals_open(&[libc::SIGTRAP], || {
+            os::let_traps_through();
+            mask::guard();
+            let others = threads::others().map_err(PatchError::system("list threads"))?;
+            if let Some(tid) = threads::blocker(&others) {
+                return Err(PatchError::BlocksTraps { tid });
+            }
+            // Sites that were written while all threads were held are not among them yet.
+            self.publish_detours();
+            publish::restore(memory, sites).map_err(PatchError::system("restore code"))
+        })
+    }
+
+    fn is_gone(&mut self, site: u64) {
+        self.attached.remove(&site);
+        self.gone.insert(site, ());
     }
 
     /// Whether the site is free and its bytes are what they were.
@@ -342,10 +511,20 @@ impl Patcher {
         Ok(())
     }
 
-    fn forget(&mut self, sites: &[Site], error: PatchError) -> PatchError {
-        for site in sites {
-            self.attached.remove(&site.address);
-            self.gone.insert(site.address, ());
+    /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours, for there may be a trap.
+    fn forget(
+        &mut self,
+        memory: &OwnMemory,
+        probes: Vec<Result<Probe, PatchError>>,
+        error: PatchError,
+    ) -> PatchError {
+        for probe in probes.into_iter().flatten() {
+            let site = &probe.site;
+            if memory.bytes(site.address, JUMP_BYTES as u64) == site.original {
+                self.is_gone(site.address);
+            } else {
+                self.left.push(probe);
+            }
         }
         self.publish_detours();
         error
@@ -364,6 +543,17 @@ impl Patcher {
         let mut all: Vec<Detour> = self.attached.values().flatten().copied().chain(gone).collect();
         all.sort_unstable();
         trap::publish(all, &mut self.retired);
+    }
+}
+
+/// Why a site was not written although the threads were held.
+fn not_written(at: u64, fate: Fate) -> PatchError {
+    match fate {
+        Fate::Changed | Fate::Written => PatchError::Changed { at },
+        Fate::Untouched => PatchError::NotHeld { why: "who held them has ended".to_owned() },
+        Fate::Failed(errno) => {
+            PatchError::System { what: "write a site", error: std::io::Error::from_raw_os_error(errno) }
+        }
     }
 }
 

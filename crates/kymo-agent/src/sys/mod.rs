@@ -8,6 +8,8 @@ pub(crate) mod fork;
 pub(crate) mod memory_file;
 pub(crate) mod pass;
 pub(crate) mod perf_event;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod raw;
 pub(crate) mod rseq;
 pub(crate) mod signal;
 pub(crate) mod watchpoint;

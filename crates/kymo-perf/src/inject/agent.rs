@@ -70,7 +70,7 @@ pub fn enter(pid: i32, library: &Path) -> Result<Client, Refusal> {
     };
     let client = converse(&target, &mut thread, start)?;
     thread.give_back()?;
-    client.hello()
+    client.hello()?.holds(pid)
 }
 
 /// The agent's way in, if it is loaded.

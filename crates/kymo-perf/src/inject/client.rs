@@ -1,18 +1,25 @@
 //! The tracer's end of the conversation.
+use super::hold::{Held, Places, thread_named};
 use super::refusal::Refusal;
+use super::target::Target;
 use kymo_core::probe::wire::{
-    Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
+    self, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
 };
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recv, recvmsg, send, shutdown,
+};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Patching a hundred thousand functions takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// While threads stand still. Writing takes milliseconds.
+const WRITING: Duration = Duration::from_secs(5);
 /// An agent that says more about one question (a refusal is a packet) is not one.
 const MOST_PACKETS: usize = 10_000_000;
 
@@ -73,8 +80,10 @@ pub struct Outcome {
     pub refused: Vec<(u32, String)>,
     /// Probes that are armed now, those of earlier batches with them.
     pub armed: u32,
-    /// How long the process's threads stood still for it.
+    /// How long the process's threads stood still for it, from the first one's stop until all were let go; 0 if they ran all the while.
     pub stopped_ns: u64,
+    /// Why they ran all the while, if they were to be held.
+    pub not_held: Option<String>,
 }
 
 /// A conversation with the agent in one process. When it is dropped, or this process ends however it ends, the agent removes its probes.
@@ -84,11 +93,22 @@ pub struct Client {
     process: Option<OwnedFd>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
+    /// Whose threads are held when the agent writes.
+    pid: Option<i32>,
+    /// What became of that since it was asked last.
+    holding: Mutex<Holding>,
+}
+
+/// How threads were held.
+#[derive(Debug, Default)]
+struct Holding {
+    stopped: Duration,
+    failed: Option<String>,
 }
 
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
-        Client { socket, process, cleaned_up: 0 }
+        Client { socket, process, cleaned_up: 0, pid: None, holding: Mutex::default() }
     }
 
     /// The first exchange.
@@ -108,6 +128,20 @@ impl Client {
         }
     }
 
+    /// From now on holds the process's threads whenever the agent writes code, for which it must be possible to trace them. Probes that an
+    /// earlier tracer had to leave are removed at once.
+    pub(super) fn holds(mut self, pid: i32) -> Result<Client, Refusal> {
+        self.pid = Some(pid);
+        let not_loaded = |why: String| Refusal::NotLoaded { why };
+        match self.ask(&Command::Holds).map_err(|error| not_loaded(error.to_string()))? {
+            Reply::Cleaned { probes } => {
+                self.cleaned_up += probes;
+                Ok(self)
+            }
+            _ => Err(not_loaded(Talk::Unexpected.to_string())),
+        }
+    }
+
     /// How many probes of an earlier tracer, which had ended without removing them, the agent removed.
     pub fn cleaned_up(&self) -> u32 {
         self.cleaned_up
@@ -123,9 +157,66 @@ impl Client {
         Ok(())
     }
 
+    /// The next answer; threads are held for the agent meanwhile if it asks for that.
+    fn hear(&self) -> Result<Reply, Talk> {
+        loop {
+            match self.packet(PATIENCE)? {
+                // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
+                Reply::Ready(places) => std::thread::scope(|scope| {
+                    let holds = scope.spawn(|| self.hold(&places));
+                    holds.join().unwrap_or(Err(Talk::Unexpected))
+                })?,
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Holds the threads while the agent writes.
+    fn hold(&self, said: &wire::Places) -> Result<(), Talk> {
+        let failed = |error: io::Error| format!("its memory cannot be read: {error}");
+        let prepared = || -> Result<(Target, i32, Places), String> {
+            let pid = self.pid.ok_or("nobody said that its threads would be held")?;
+            let target = Target::again(pid).map_err(failed)?;
+            let one = thread_named(pid, said.thread).ok_or("its writing thread is not found")?;
+            let places = Places::read(&target, said).map_err(failed)?;
+            Ok((target, one, places))
+        };
+        let mut stopped = Duration::ZERO;
+        let held = prepared().and_then(|(target, one, places)| {
+            let tried = Held::all_but(&target, one, &places);
+            stopped = tried.stopped;
+            tried.held
+        });
+        let mut held = match held {
+            Ok(held) => held,
+            Err(reason) => {
+                self.note(stopped, Some(reason.clone()));
+                return self.say(&Command::NotHeld { reason });
+            }
+        };
+        let written = self.say(&Command::Held).and_then(|()| match self.packet(WRITING)? {
+            Reply::Written => Ok(()),
+            _ => Err(Talk::Unexpected),
+        });
+        if written.is_err() {
+            // It must not write any more.
+            _ = shutdown(&self.socket, Shutdown::Both);
+        }
+        self.note(stopped + held.release(), None);
+        written
+    }
+
+    fn note(&self, stopped: Duration, failed: Option<String>) {
+        let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        holding.stopped += stopped;
+        if failed.is_some() {
+            holding.failed = failed;
+        }
+    }
+
     /// Waits until there is something to hear.
-    fn listen(&self) -> Result<(), Talk> {
-        let until = Instant::now() + PATIENCE;
+    fn listen(&self, patience: Duration) -> Result<(), Talk> {
+        let until = Instant::now() + patience;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
@@ -139,8 +230,8 @@ impl Client {
         }
     }
 
-    fn hear(&self) -> Result<Reply, Talk> {
-        self.listen()?;
+    fn packet(&self, patience: Duration) -> Result<Reply, Talk> {
+        self.listen(patience)?;
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
         let mut hear = || recv(&self.socket, &mut packet[..], RecvFlags::empty());
@@ -158,7 +249,7 @@ impl Client {
 
     /// Hears an answer that a descriptor may come with.
     fn hear_with(&self) -> Result<(Reply, Option<OwnedFd>), Talk> {
-        self.listen()?;
+        self.listen(PATIENCE)?;
         let mut packet = vec![0; MOST_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -217,6 +308,7 @@ impl Client {
     /// # Errors
     /// See [`Talk`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
     pub fn commit(&self) -> Result<Outcome, Talk> {
+        std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
         self.say(&Command::Commit)?;
         let mut outcome = Outcome::default();
         self.hear_all(|reply| match reply {
@@ -224,13 +316,16 @@ impl Client {
                 outcome.refused.push((id, reason));
                 Ok(false)
             }
-            Reply::Armed { armed, stopped_ns } => {
-                (outcome.armed, outcome.stopped_ns) = (armed, stopped_ns);
+            Reply::Armed { armed, .. } => {
+                outcome.armed = armed;
                 Ok(true)
             }
             Reply::Failed { reason } => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
         })?;
+        let holding = std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
+        outcome.stopped_ns = holding.stopped.as_nanos() as u64;
+        outcome.not_held = holding.failed;
         Ok(outcome)
     }
 

@@ -28,6 +28,7 @@
 mod agent;
 mod borrowed;
 mod client;
+mod hold;
 mod preload;
 mod refusal;
 mod symbols;

@@ -97,6 +97,17 @@ impl Target {
         Ok(Target { pid, memory })
     }
 
+    /// A process that was looked at before.
+    pub(super) fn again(pid: i32) -> io::Result<Target> {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Target { pid, memory })
+    }
+
+    /// Reads memory as far as there is some: how many bytes.
+    pub(super) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
+        self.memory.read_at(bytes, address).unwrap_or(0)
+    }
+
     /// Whether a signal waits for this thread that it would take; yes if that cannot be told.
     pub(super) fn has_signals(&self, tid: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();

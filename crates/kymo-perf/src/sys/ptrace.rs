@@ -63,6 +63,12 @@ impl std::fmt::Debug for Saved {
     }
 }
 
+/// All zero.
+pub fn no_registers() -> Registers {
+    // SAFETY: plain numbers, for which 0 is a value.
+    unsafe { std::mem::zeroed() }
+}
+
 /// A thread that this thread traces. All calls must come from the thread that seized it, which is why it cannot be sent. Dropping it lets
 /// it run again.
 #[derive(Debug)]
@@ -170,8 +176,7 @@ impl Traced {
     /// # Errors
     /// As [`Traced::go`].
     pub fn registers(&self) -> io::Result<Registers> {
-        // SAFETY: plain numbers, for which 0 is a value.
-        let mut registers: Registers = unsafe { std::mem::zeroed() };
+        let mut registers = no_registers();
         self.ask(libc::PTRACE_GETREGS, 0, ptr::from_mut(&mut registers).addr())?;
         Ok(registers)
     }

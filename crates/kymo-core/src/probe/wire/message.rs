@@ -107,6 +107,32 @@ pub enum Command {
     Losses,
     /// Tell who called.
     Callers,
+    /// From now on the tracer holds the process's threads whenever the agent is [`Reply::Ready`] to write.
+    Holds,
+    /// All other threads stand still, none of them inside the bytes that are to be written.
+    Held,
+    /// They could not be held, and none is.
+    NotHeld {
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+/// What a tracer that holds a process's threads must know of what is about to be written. Lists are in the process's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// The thread that writes, by the number that it has in its own namespace: the one that must go on.
+    pub thread: u32,
+    /// The first bytes of the sites, of 8 bytes each, ascending: no thread may stand in one's bytes behind the first.
+    pub sites_at: u64,
+    /// How many.
+    pub sites: u32,
+    /// Pairs of addresses, ascending: a thread that stands at the first one of a pair goes on at the second.
+    pub moves_at: u64,
+    /// How many pairs.
+    pub moves: u32,
+    /// Where handlers of signals return to: who finds one of these on a stack has found what a thread was interrupted in.
+    pub restorers: Vec<u64>,
 }
 
 /// What was counted for a probe.
@@ -225,6 +251,15 @@ pub enum Reply {
     },
     /// The last word: everything is removed.
     Left,
+    /// The answer to `Holds`: probes that an earlier tracer had left are gone now.
+    Cleaned {
+        /// How many there were.
+        probes: u32,
+    },
+    /// All is prepared for writing sites: hold the other threads, and say so.
+    Ready(Places),
+    /// The sites are written, and every core executes them so: let the threads go.
+    Written,
     /// A command could not be done at all.
     Failed {
         /// Why, in words.
@@ -256,6 +291,9 @@ impl Command {
             }
             Command::Losses => Packer::new(22),
             Command::Callers => Packer::new(23),
+            Command::Holds => Packer::new(30),
+            Command::Held => Packer::new(31),
+            Command::NotHeld { reason } => Packer::new(32).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
         }
         .done()
     }
@@ -292,6 +330,9 @@ impl Command {
             21 => Command::Rings { data_bytes: rest.u32()?, tick: rest.u64()?, zero_ns: rest.u64()? },
             22 => Command::Losses,
             23 => Command::Callers,
+            30 => Command::Holds,
+            31 => Command::Held,
+            32 => Command::NotHeld { reason: rest.text(MOST_TEXT_BYTES)? },
             _ => return Err(Malformed { expected: "a command" }),
         };
         rest.end()?;
@@ -339,6 +380,15 @@ impl Reply {
                 .u64(*others)
                 .list(of, |packer, (address, hits)| packer.u64(*address).u64(*hits))
                 .u8(u8::from(*last)),
+            Reply::Cleaned { probes } => Packer::new(30).u32(*probes),
+            Reply::Ready(places) => Packer::new(31)
+                .u32(places.thread)
+                .u64(places.sites_at)
+                .u32(places.sites)
+                .u64(places.moves_at)
+                .u32(places.moves)
+                .list(&places.restorers, |packer, at| packer.u64(*at)),
+            Reply::Written => Packer::new(32),
         }
         .done()
     }
@@ -389,6 +439,16 @@ impl Reply {
                 of: rest.list(|caller| Ok((caller.u64()?, caller.u64()?)))?,
                 last: rest.flag()?,
             },
+            30 => Reply::Cleaned { probes: rest.u32()? },
+            31 => Reply::Ready(Places {
+                thread: rest.u32()?,
+                sites_at: rest.u64()?,
+                sites: rest.u32()?,
+                moves_at: rest.u64()?,
+                moves: rest.u32()?,
+                restorers: rest.list(Unpacker::u64)?,
+            }),
+            32 => Reply::Written,
             _ => return Err(Malformed { expected: "an answer" }),
         };
         rest.end()?;

@@ -32,6 +32,16 @@
 //!   Leave                            ------>
 //!                                    <------  Left
 //! ```
+//! A tracer that can hold the process's threads says so once; then sites are written while they stand still, at `Commit`, `Holds` and `Leave`:
+//! ```text
+//!   Holds                            ------>
+//!                                    <------  Cleaned { probes }
+//!   Commit                           ------>
+//!                                    <------  Ready { places }
+//!   Held  (or NotHeld { reason })    ------>
+//!                                    <------  Written
+//!                                    <------  Armed
+//! ```
 //! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
 mod how;
 mod message;
@@ -43,7 +53,7 @@ pub use how::{
     Compare, Condition, EventId, Fetch, How, Kind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
     MOST_TESTS, Operand, Test,
 };
-pub use message::{Command, Count, Listed, Reply, Span, State, Wanted, What};
+pub use message::{Command, Count, Listed, Places, Reply, Span, State, Wanted, What};
 pub use pack::Malformed;
 
 /// The version of this language. Both sides must have the same.

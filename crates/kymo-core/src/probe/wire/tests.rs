@@ -65,11 +65,27 @@ fn command() -> impl Strategy<Value = Command> {
         }),
         Just(Command::Losses),
         Just(Command::Callers),
+        Just(Command::Holds),
+        Just(Command::Held),
+        ".{0,60}".prop_map(|reason| Command::NotHeld { reason }),
     ]
 }
 
 fn state() -> impl Strategy<Value = State> {
     prop_oneof![Just(State::Armed), Just(State::Waiting), "[a-z ü]{0,40}".prop_map(State::Refused)]
+}
+
+fn places() -> impl Strategy<Value = Places> {
+    (any::<[u64; 2]>(), any::<[u32; 3]>(), prop::collection::vec(any::<u64>(), 0..10)).prop_map(
+        |([sites_at, moves_at], [thread, sites, moves], restorers)| Places {
+            thread,
+            sites_at,
+            sites,
+            moves_at,
+            moves,
+            restorers,
+        },
+    )
 }
 
 fn reply() -> impl Strategy<Value = Reply> {
@@ -94,6 +110,9 @@ fn reply() -> impl Strategy<Value = Reply> {
         }),
         (any::<u32>(), any::<u64>(), prop::collection::vec(any::<(u64, u64)>(), 0..30), any::<bool>())
             .prop_map(|(id, others, of, last)| Reply::Callers { id, others, of, last }),
+        any::<u32>().prop_map(|probes| Reply::Cleaned { probes }),
+        places().prop_map(Reply::Ready),
+        Just(Reply::Written),
         (any::<u32>(), prop::collection::vec(any::<[u64; 3]>(), 0..30), any::<bool>()).prop_map(
             |(id, of, last)| {
                 let span = |[from_ns, to_ns, calls]: [u64; 3]| Span { from_ns, to_ns, calls };
@@ -122,7 +141,7 @@ proptest! {
 
     /// Checks that any bytes are a message or an error.
     #[test]
-    fn any_bytes(kind in 0u8..26, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes(kind in 0u8..40, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let bytes = [&[kind, 0, 0, 0][..], &bytes].concat();
         _ = Command::decode(&bytes);
         _ = Reply::decode(&bytes);

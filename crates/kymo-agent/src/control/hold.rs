@@ -1,0 +1,111 @@
+//! Who holds the process's threads, as this conversation has it: the tracer, if it said that it would.
+//!
+//! ```text
+//!   agent                                tracer
+//!   Ready { places }          ------>    interrupts all threads but this one, waits, moves who stands inside a site
+//!                             <------    Held                      (or NotHeld: then all run)
+//!   writes                               (its end is looked at before each few sites: the kernel lets the threads go if it dies)
+//!   Written                   ------>    lets them go
+//! ```
+//! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one may stand still.
+use std::os::unix::net::UnixDatagram;
+
+/// By whom threads are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The tracer never said that it would.
+    Nobody,
+    /// The tracer, when asked.
+    Tracer,
+    /// The tracer has held them, and is gone.
+    NobodyAnyMore,
+}
+
+/// What is known of the threads.
+#[derive(Debug)]
+pub(super) struct Threads<'a> {
+    pub(super) socket: &'a UnixDatagram,
+    pub(super) by: By,
+}
+
+impl<'a> Threads<'a> {
+    /// Nobody holds them yet.
+    pub(super) fn new(socket: &'a UnixDatagram) -> Threads<'a> {
+        Threads { socket, by: By::Nobody }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod tracer {
+    use super::{By, Threads};
+    use crate::patch::{Hold, Holder, Request};
+    use crate::sys::raw;
+    use kymo_core::probe::wire::{Command, Places, Reply};
+    use std::os::fd::AsRawFd;
+
+    /// `Held` and `Written` as packets: nothing is made of them while threads stand still.
+    const HELD: [u8; 4] = [31, 0, 0, 0];
+    const WRITTEN: [u8; 4] = [32, 0, 0, 0];
+    const MOST_WORDS_BYTES: usize = 1024;
+
+    impl Threads<'_> {
+        /// Who holds them.
+        pub(in super::super) fn holder(&mut self) -> Holder<'_> {
+            match self.by {
+                By::Tracer => Holder::Tracer(self),
+                By::Nobody | By::NobodyAnyMore => Holder::Nobody,
+            }
+        }
+
+        fn number(&self) -> i32 {
+            self.socket.as_raw_fd()
+        }
+    }
+
+    impl Hold for Threads<'_> {
+        fn hold(&mut self, request: &Request<'_>) -> Result<(), String> {
+            let places = Places {
+                thread: raw::thread(),
+                sites_at: request.sites.as_ptr() as u64,
+                sites: request.sites.len() as u32,
+                moves_at: request.moves.as_ptr() as u64,
+                moves: request.moves.len() as u32,
+                restorers: request.restorers.clone(),
+            };
+            let gone = |error: std::io::Error| format!("the tracer is gone: {error}");
+            self.socket.send(&Reply::Ready(places).encode()).map_err(gone)?;
+            let mut packet = [0; MOST_WORDS_BYTES];
+            // From here on they may stand still.
+            match raw::receive(self.number(), &mut packet) {
+                Ok(count) if packet[..count] == HELD => Ok(()),
+                Ok(0) => Err("the tracer is gone".to_owned()),
+                Ok(count) => Err(match Command::decode(&packet[..count]) {
+                    Ok(Command::NotHeld { reason }) => reason,
+                    _ => "the tracer said something else".to_owned(),
+                }),
+                Err(error) => Err(gone(error)),
+            }
+        }
+
+        fn holds(&self) -> bool {
+            raw::is_connected(self.number())
+        }
+
+        fn release(&mut self) {
+            // Who does not hear it has let them go already.
+            _ = raw::send(self.number(), &WRITTEN);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// Checks that the two packets which are written down here are what the language says.
+        #[test]
+        fn packets() {
+            assert_eq!(Command::Held.encode(), HELD);
+            assert_eq!(Reply::Written.encode(), WRITTEN);
+        }
+    }
+}

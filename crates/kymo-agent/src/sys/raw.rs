@@ -1,0 +1,78 @@
+//! System calls without the C library: where its functions may be half-written, or their locks held by a thread that stands still.
+//!
+//! # Safety
+//! The instruction itself; what the callers pass is theirs.
+#![allow(unsafe_code)]
+use std::arch::asm;
+use std::io;
+
+/// Makes a system call: what the kernel answers, a negative error number among that.
+///
+/// # Safety
+/// As of the system call.
+unsafe fn call(number: libc::c_long, args: [u64; 6]) -> i64 {
+    let [a, b, c, d, e, f] = args;
+    let result;
+    // SAFETY: the caller's; the kernel changes no other register.
+    unsafe {
+        asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            in("r9") f, out("rcx") _, out("r11") _, options(nostack));
+    };
+    result
+}
+
+fn result(answer: i64) -> io::Result<usize> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer as usize) }
+}
+
+/// `pread`.
+pub(crate) fn read_at(file: i32, into: &mut [u8], at: u64) -> io::Result<usize> {
+    // SAFETY: the bytes are ours to write.
+    result(unsafe {
+        call(libc::SYS_pread64, [file as u64, into.as_mut_ptr() as u64, into.len() as u64, at, 0, 0])
+    })
+}
+
+/// `pwrite`.
+pub(crate) fn write_at(file: i32, bytes: &[u8], at: u64) -> io::Result<usize> {
+    // SAFETY: the bytes are read.
+    result(unsafe {
+        call(libc::SYS_pwrite64, [file as u64, bytes.as_ptr() as u64, bytes.len() as u64, at, 0, 0])
+    })
+}
+
+/// `recv`, again if a signal ends it.
+pub(crate) fn receive(socket: i32, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // SAFETY: the bytes are ours to write.
+        let answer = unsafe {
+            call(libc::SYS_recvfrom, [socket as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0])
+        };
+        if answer != -i64::from(libc::EINTR) {
+            return result(answer);
+        }
+    }
+}
+
+/// `send`, without a signal if nobody is there.
+pub(crate) fn send(socket: i32, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL as u64;
+    // SAFETY: the bytes are read.
+    result(unsafe {
+        call(libc::SYS_sendto, [socket as u64, bytes.as_ptr() as u64, bytes.len() as u64, flags, 0, 0])
+    })
+}
+
+/// The calling thread's number.
+pub(crate) fn thread() -> u32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// Whether the other end of a socket is there.
+pub(crate) fn is_connected(socket: i32) -> bool {
+    let mut end = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry that is ours; it does not wait.
+    let found = unsafe { call(libc::SYS_poll, [(&raw mut end) as u64, 1, 0, 0, 0, 0]) };
+    found == 0
+}

@@ -1,0 +1,458 @@
+//! All threads of a process but one, held while that one writes code: none stands inside of what is written, and none notices.
+//!
+//! ```text
+//!   list, seize            nobody stops yet
+//!   interrupt all          from here on they stand still                       --.
+//!   wait for each          until a list names nobody new                         |
+//!   look at each           registers; what signals have interrupted, on stacks   |  stopped
+//!   "held" ... "written"   the agent's thread writes                             |
+//!   let all go                                                                 --'
+//! ```
+//! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left.
+//!
+//! # What a thread finds when it goes on
+//! - It was computing: its registers, but for a place inside of a site, for which it goes on at the moved copy of the same instruction.
+//! - It was in a system call that the kernel repeats after a stop: it is repeated.
+//! - It was in one that the kernel ends with EINTR after a stop ([`ended_for_nothing`]): the number that means "repeat, unless a signal's handler
+//!   runs" is put in the place of that result, so the kernel decides when the thread goes on, as it does for other calls.
+//! - It was stopped by SIGSTOP: it is, until SIGCONT.
+//!
+//! # Who cannot be held
+//! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all are let go, and it is tried again. A
+//! process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+use super::target::Target;
+use crate::proc::{self, Mappings};
+use crate::sys::ptrace::{Registers, Stop, Traced};
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long nobody may stop until it is looked whether somebody cannot.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long it may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often threads that cannot stop now are waited for, and how long in between at most.
+const TRIES: u32 = 12;
+const MOST_PAUSE: Duration = Duration::from_millis(200);
+/// Lists until nobody new is found: each finds who was made while the one before was read.
+const LISTS: usize = 1000;
+/// Of all stacks together, and of one, looked at for what signals have interrupted.
+const ALL_STACKS_BYTES: usize = 64 << 20;
+const LEAST_STACK_BYTES: usize = 16 << 10;
+const MOST_STACK_BYTES: usize = 1 << 20;
+/// Stacks of one thread: handlers may run on another one than what they have interrupted.
+const STACKS: usize = 8;
+/// More sites than any program has functions.
+const MOST_SITES: u32 = 8 << 20;
+const JUMP_BYTES: u64 = 5;
+
+/// Means to the kernel: make the call again when the thread goes on, unless a handler runs then; in that case it has failed with EINTR.
+const REPEAT_UNLESS_HANDLED: i64 = -514;
+
+/// What is about to be written, as the agent says it.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    sites: Vec<u64>,
+    moves: Vec<[u64; 2]>,
+    restorers: Vec<u64>,
+}
+
+/// Where a thread may or may not stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Outside,
+    Moves(u64),
+    Inside,
+}
+
+impl Places {
+    /// Reads the lists in the process's memory.
+    pub(super) fn read(target: &Target, said: &kymo_core::probe::wire::Places) -> io::Result<Places> {
+        let read = |at: u64, count: u32| -> io::Result<Vec<u64>> {
+            const PIECE: usize = 64 << 10;
+            let mut bytes = Vec::new();
+            let all = count as usize * 8;
+            // As it comes, not as it is claimed.
+            while bytes.len() < all {
+                let begin = bytes.len();
+                bytes.resize((begin + PIECE).min(all), 0);
+                target.read(at.wrapping_add(begin as u64), &mut bytes[begin..])?;
+            }
+            Ok(bytes
+                .chunks_exact(8)
+                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+                .collect())
+        };
+        if said.sites > MOST_SITES || said.moves > MOST_SITES {
+            return Err(io::Error::other("it names more sites than there can be"));
+        }
+        let sites = read(said.sites_at, said.sites)?;
+        let moves = read(said.moves_at, said.moves * 2)?;
+        let moves = moves.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+        Ok(Places::of(sites, moves, said.restorers.clone()))
+    }
+
+    fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> Places {
+        sites.sort_unstable();
+        moves.sort_unstable();
+        Places { sites, moves, restorers }
+    }
+
+    fn stand(&self, at: u64) -> Stand {
+        let before = self.sites.partition_point(|site| *site < at);
+        let inside = before.checked_sub(1).is_some_and(|before| at - self.sites[before] < JUMP_BYTES);
+        match self.moves.binary_search_by_key(&at, |pair| pair[0]) {
+            _ if !inside => Stand::Outside,
+            Ok(found) => Stand::Moves(self.moves[found][1]),
+            Err(_) => Stand::Inside,
+        }
+    }
+}
+
+/// Whether it was in a system call that ends with EINTR when the thread is stopped, although no signal's handler has run. Most calls are repeated by the
+/// kernel; of the others these two must not be: what they were to do goes on, or is done.
+fn ended_for_nothing(registers: &Registers) -> bool {
+    let in_call = registers.orig_rax as i64 >= 0 && registers.cs == 0x33;
+    let never = [libc::SYS_close, libc::SYS_connect];
+    in_call
+        && registers.rax as i64 == -i64::from(libc::EINTR)
+        && !never.contains(&(registers.orig_rax as libc::c_long))
+}
+
+/// One held thread.
+#[derive(Debug)]
+struct Thread {
+    traced: Traced,
+    /// What it is given when it goes on: the signal that it has stopped before, or 0.
+    signal: i32,
+}
+
+/// Held threads. Dropping it lets them go.
+#[derive(Debug)]
+pub(super) struct Held {
+    threads: Vec<Thread>,
+    since: Instant,
+}
+
+/// Why an attempt failed.
+enum Failed {
+    /// Another one may succeed: this thread does not stop now.
+    NotNow(i32),
+    /// In words.
+    Never(String),
+}
+
+impl Failed {
+    fn thread(tid: i32, error: &io::Error) -> Failed {
+        Failed::Never(format!("thread {tid}: {error}"))
+    }
+}
+
+/// What became of a try, and how long threads stood still for it.
+pub(super) struct Tried {
+    pub(super) held: Result<Held, String>,
+    /// In failed attempts.
+    pub(super) stopped: Duration,
+}
+
+impl Held {
+    /// Holds all threads of a process but one.
+    pub(super) fn all_but(target: &Target, one: i32, places: &Places) -> Tried {
+        let stacks = Stacks::of(target);
+        let mut pause = Duration::from_millis(1);
+        let mut stopped = Duration::ZERO;
+        let mut last = 0;
+        for _ in 0..TRIES {
+            let mut held = Held { threads: Vec::new(), since: Instant::now() };
+            let attempt = held.stop_all(target, one).and_then(|()| held.look(target, places, &stacks));
+            match attempt {
+                Ok(()) => return Tried { held: Ok(held), stopped },
+                Err(failed) => {
+                    stopped += held.release();
+                    match failed {
+                        Failed::NotNow(tid) => last = tid,
+                        Failed::Never(why) => return Tried { held: Err(why), stopped },
+                    }
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(MOST_PAUSE);
+        }
+        let why = format!("thread {last} does not stop: it waits for a child of vfork, or for a disk");
+        Tried { held: Err(why), stopped }
+    }
+
+    fn stop_all(&mut self, target: &Target, one: i32) -> Result<(), Failed> {
+        let mut known: HashSet<i32> = HashSet::from([one]);
+        let mut started = false;
+        for _ in 0..LISTS {
+            let tasks =
+                proc::tasks(target.pid).map_err(|_| Failed::Never("the process is gone".to_owned()))?;
+            if !started && !tasks.contains(&one) {
+                return Err(Failed::Never("its writing thread is not among its threads".to_owned()));
+            }
+            let first = self.threads.len();
+            let mut new = false;
+            for tid in tasks {
+                if !known.insert(tid) {
+                    continue;
+                }
+                new = true;
+                match Traced::seize(tid) {
+                    Ok(traced) => self.threads.push(Thread { traced, signal: 0 }),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => match state(target.pid, tid) {
+                        // It runs no code any more.
+                        None | Some('Z' | 'X') => {}
+                        Some(_) => return Err(Failed::Never(refused(target.pid, tid, &error))),
+                    },
+                }
+            }
+            if !new {
+                return Ok(());
+            }
+            if !started {
+                (started, self.since) = (true, Instant::now());
+            }
+            let mut ended = Vec::new();
+            for (number, thread) in self.threads.iter().enumerate().skip(first) {
+                if thread.traced.interrupt().is_err() {
+                    ended.push(number);
+                }
+            }
+            let until = Instant::now() + PATIENCE;
+            for number in first..self.threads.len() {
+                self.wait(target.pid, number, until)?;
+            }
+        }
+        Err(Failed::Never("it makes new threads without end".to_owned()))
+    }
+
+    /// Waits for one that was interrupted.
+    fn wait(&mut self, pid: i32, number: usize, until: Instant) -> Result<(), Failed> {
+        let thread = &mut self.threads[number];
+        let tid = thread.traced.tid();
+        loop {
+            match thread.traced.wait(LOOK) {
+                Ok(Stop::Signal(signal)) => thread.signal = signal,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => match state(pid, tid) {
+                    // A first thread that has ended tells it when the last one has.
+                    None | Some('Z' | 'X') => {}
+                    Some('D') => return Err(Failed::NotNow(tid)),
+                    Some(_) if Instant::now() >= until => return Err(Failed::NotNow(tid)),
+                    Some(_) => continue,
+                },
+                Err(error) => return Err(Failed::thread(tid, &error)),
+            }
+            return Ok(());
+        }
+    }
+
+    /// Puts each thread where it can go on after the writing.
+    fn look(&self, target: &Target, places: &Places, stacks: &Stacks) -> Result<(), Failed> {
+        let most = (ALL_STACKS_BYTES / self.threads.len().max(1)).clamp(LEAST_STACK_BYTES, MOST_STACK_BYTES);
+        let mut buffer = Vec::new();
+        for Thread { traced, .. } in &self.threads {
+            let mut registers = match traced.registers() {
+                Ok(registers) => registers,
+                // Gone, or a first thread that has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(error) => return Err(Failed::thread(traced.tid(), &error)),
+            };
+            let mut changed = false;
+            match places.stand(registers.rip) {
+                Stand::Outside => {}
+                Stand::Moves(to) => (registers.rip, changed) = (to, true),
+                Stand::Inside => return Err(Failed::NotNow(traced.tid())),
+            }
+            if ended_for_nothing(&registers) {
+                (registers.rax, changed) = (REPEAT_UNLESS_HANDLED as u64, true);
+            }
+            if changed {
+                traced.set_registers(&registers).map_err(|error| Failed::thread(traced.tid(), &error))?;
+            }
+            if !places.moves.is_empty() && !places.restorers.is_empty() {
+                stacks.look(target, registers.rsp, places, most, &mut buffer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all go. How long they stood still.
+    pub(super) fn release(&mut self) -> Duration {
+        let any = !self.threads.is_empty();
+        for Thread { traced, signal } in self.threads.drain(..) {
+            // One that is gone need not go on; one that runs has its interruption taken back by the drop.
+            _ = traced.release(signal);
+        }
+        if any { self.since.elapsed() } else { Duration::ZERO }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The letter that /proc has for a thread.
+fn state(pid: i32, tid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Why a thread cannot be seized, in words.
+fn refused(pid: i32, tid: i32, error: &io::Error) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let by = super::target::field(&status, "TracerPid").filter(|by| *by != "0");
+    match by {
+        Some(by) => format!("process {by} traces its thread {tid} (a debugger?)"),
+        None => format!("thread {tid} cannot be traced: {error}"),
+    }
+}
+
+/// Where stacks end: the process's mappings, before anybody was stopped.
+#[derive(Debug)]
+struct Stacks(Vec<(u64, u64)>);
+
+impl Stacks {
+    fn of(target: &Target) -> Stacks {
+        let maps = target.maps().unwrap_or_default();
+        let writable = Mappings::new(&maps).filter(|mapping| mapping.prot & 2 != 0);
+        Stacks(writable.map(|mapping| (mapping.start, mapping.end)).collect())
+    }
+
+    /// From a stack pointer on, as far as it is one mapping, `most` at most. A mapping that is newer is read as far as it reaches.
+    fn bytes(&self, pointer: u64, most: usize) -> usize {
+        let at = self.0.partition_point(|(start, _)| *start <= pointer);
+        let end = at.checked_sub(1).map(|at| self.0[at].1).filter(|end| *end > pointer);
+        end.map_or(LEAST_STACK_BYTES, |end| usize::try_from(end - pointer).unwrap_or(most)).min(most)
+    }
+
+    /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What only looks like that is memory that nobody
+    /// reads, or holds what the program itself has copied from there.
+    fn look(&self, target: &Target, pointer: u64, places: &Places, most: usize, buffer: &mut Vec<u8>) {
+        let mut pointers = vec![pointer];
+        let mut next = 0;
+        while let Some(&pointer) = pointers.get(next) {
+            next += 1;
+            buffer.resize(self.bytes(pointer, most), 0);
+            let read = target.read_some(pointer, buffer);
+            let scanned = pointer..pointer.saturating_add(read as u64);
+            for frame in frames(&buffer[..read], &places.restorers) {
+                if let Stand::Moves(to) = places.stand(frame.rip) {
+                    _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
+                }
+                if !scanned.contains(&frame.rsp) && pointers.len() < STACKS && !pointers.contains(&frame.rsp)
+                {
+                    pointers.push(frame.rsp);
+                }
+            }
+        }
+    }
+}
+
+/// What the kernel leaves on a stack when it runs a handler: the address where that returns to, and the interrupted registers behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    /// From the beginning of what was looked at.
+    at: usize,
+    rip: u64,
+    rsp: u64,
+}
+
+const FRAME_RSP: u64 = 8 + 160;
+const FRAME_RIP: u64 = 8 + 168;
+const FRAME_SEGMENTS: usize = 8 + 184;
+
+fn frames<'a>(stack: &'a [u8], restorers: &'a [u64]) -> impl Iterator<Item = Frame> + 'a {
+    let word = |at: usize| {
+        let bytes = stack.get(at..at + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    (0..stack.len().saturating_sub(FRAME_SEGMENTS)).step_by(8).filter_map(move |at| {
+        if !restorers.contains(&word(at)?) {
+            return None;
+        }
+        // User code of 64 bits.
+        let plausible = word(at + FRAME_SEGMENTS)? & 0xffff == 0x33;
+        let (rip, rsp) = (word(at + FRAME_RIP as usize)?, word(at + FRAME_RSP as usize)?);
+        plausible.then_some(Frame { at, rip, rsp })
+    })
+}
+
+/// The number in our namespace of a thread that has this one in its own.
+pub(super) fn thread_named(pid: i32, own: u32) -> Option<i32> {
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    if namespace("self").is_some_and(|ours| Some(ours) == namespace(&pid.to_string())) {
+        return i32::try_from(own).ok();
+    }
+    let tasks = proc::tasks(pid).ok()?;
+    // It is new: probably the last one.
+    tasks.into_iter().rev().find(|tid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let names = super::target::field(&status, "NSpid").unwrap_or_default();
+        names.split_ascii_whitespace().last().and_then(|name| name.parse().ok()) == Some(own)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks where a thread may stand: at a site's first byte, behind its five, and inside only where there is a way out.
+    #[test]
+    fn stands() {
+        let places = Places::of(vec![0x200, 0x100, 0x107], vec![[0x101, 0x9001], [0x204, 0x9004]], vec![]);
+        let expected = [
+            (0x0, Stand::Outside),
+            (0x100, Stand::Outside),
+            (0x101, Stand::Moves(0x9001)),
+            (0x102, Stand::Inside),
+            (0x105, Stand::Outside),
+            (0x107, Stand::Outside),
+            (0x10b, Stand::Inside),
+            (0x10c, Stand::Outside),
+            (0x204, Stand::Moves(0x9004)),
+            (u64::MAX, Stand::Outside),
+        ];
+        for (at, stand) in expected {
+            assert_eq!(places.stand(at), stand, "{at:#x}");
+        }
+    }
+
+    /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out, and that other words are not taken for it.
+    #[test]
+    fn interrupted() {
+        let mut stack = vec![0u8; 4096];
+        let mut put = |at: usize, word: u64| stack[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        put(64, 0x7000);
+        put(64 + FRAME_RSP as usize, 0x1234);
+        put(64 + FRAME_RIP as usize, 0x5678);
+        put(64 + FRAME_SEGMENTS, 0x2b_0000_0000_0033);
+        put(1024, 0x7000);
+        put(4088, 0x7000);
+        let found: Vec<Frame> = frames(&stack, &[0x6000, 0x7000]).collect();
+        assert_eq!(found, [Frame { at: 64, rip: 0x5678, rsp: 0x1234 }]);
+        assert_eq!(frames(&stack[..100], &[0x7000]).count(), 0);
+        assert_eq!(frames(&[], &[0x7000]).count(), 0);
+    }
+
+    /// Checks which results of system calls are not the program's to see.
+    #[test]
+    fn ended_calls() {
+        // SANITY: numbers only.
+        let registers = |call: libc::c_long, result: i64| {
+            let mut registers = crate::sys::ptrace::no_registers();
+            (registers.orig_rax, registers.rax, registers.cs) = (call as u64, result as u64, 0x33);
+            registers
+        };
+        assert!(ended_for_nothing(&registers(libc::SYS_epoll_wait, -4)));
+        assert!(ended_for_nothing(&registers(libc::SYS_semop, -4)));
+        assert!(!ended_for_nothing(&registers(libc::SYS_epoll_wait, 1)));
+        assert!(!ended_for_nothing(&registers(libc::SYS_close, -4)));
+        assert!(!ended_for_nothing(&registers(-1, -4)));
+    }
+}
