@@ -1,7 +1,8 @@
 //! What a conversation is about: probes in this process, by whoever can put them there.
 use super::hold::Threads;
-use kymo_core::probe::wire::{Count, How, Listed, Span, Wanted};
+use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, Wanted};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 /// One probe that was asked for.
@@ -36,19 +37,28 @@ pub(super) struct CallersOf {
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) refused: Vec<(u32, String)>,
+    /// Where those count that were armed now.
+    pub(super) placed: Vec<Placed>,
+    /// What the buckets of timed ones held before, by number; only of those where that is something.
+    pub(super) before: Vec<(u32, Vec<Bucket>)>,
     pub(super) armed: u32,
+}
+
+/// The memory that probes count in, which the tracer reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counters<'a> {
+    pub(super) file: &'a File,
+    pub(super) cpus: u32,
+    pub(super) slots: u32,
 }
 
 /// Puts probes in place and takes them away.
 pub(super) trait Probing {
+    /// Where probes of this conversation count, and whether forked children do. Before the first change.
+    fn open(&mut self, children: bool) -> io::Result<Counters<'_>>;
+
     /// Removes, then adds. Refusals are of single probes.
     fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done;
-
-    /// What was counted for the armed ones.
-    fn counts(&self) -> Vec<Count>;
-
-    /// How long the calls of timed ones took, by number; only of those that have any.
-    fn times(&self) -> Vec<(u32, Vec<Span>)>;
 
     /// How many events of some probes were lost; only of those that have any.
     fn losses(&self) -> Vec<Count> {
@@ -87,12 +97,8 @@ impl Probing for Nothing {
         Done { refused: add.into_iter().map(no).collect(), ..Done::default() }
     }
 
-    fn counts(&self) -> Vec<Count> {
-        Vec::new()
-    }
-
-    fn times(&self) -> Vec<(u32, Vec<Span>)> {
-        Vec::new()
+    fn open(&mut self, _: bool) -> io::Result<Counters<'_>> {
+        Err(io::Error::other("the agent patches x86-64 programs only"))
     }
 
     fn list(&self) -> Vec<Listed> {

@@ -1,15 +1,15 @@
 //! Probes by patches (`crate::patch`).
-use super::engine::RingsFile;
-use super::engine::{Asked, Done, Probing};
+use super::engine::{Asked, Counters, Done, Probing, RingsFile};
 use super::hold::{By, Threads};
 use super::maps::Maps;
 use crate::patch::{
     self, Clock, Consumers, Function, Holder, Look, Only, OwnMemory, PatchError, Probe, Rings, Site,
     Surroundings,
 };
-use kymo_core::probe::wire::{Count, How, Listed, Span, State, What};
+use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, State, What};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 
@@ -51,11 +51,24 @@ fn blocks_signals(module: &[u8]) -> bool {
 }
 
 /// Adds to a 16-bit count in the program's data. Not in one step: two tracers of one semaphore at the same moment could lose one.
-fn signal(at: u64, by: i16) -> std::io::Result<()> {
+fn signal(at: u64, by: i16) -> io::Result<()> {
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
     let mut count = [0; 2];
     memory.read_exact_at(&mut count, at)?;
     memory.write_all_at(&u16::from_le_bytes(count).wrapping_add_signed(by).to_le_bytes(), at)
+}
+
+/// Tells where an armed probe counts.
+fn place(id: u32, probe: &Probe, done: &mut Done) {
+    let (hits, before) = probe.hits_slot();
+    let times = probe.times_slots();
+    done.placed.push(Placed { id, hits, before, times: times.map(|(first, _)| first) });
+    let held = times.map_or(&[][..], |(_, held)| held);
+    let held = (0..).zip(held).filter(|(_, calls)| **calls > 0);
+    let held: Vec<Bucket> = held.map(|(number, &calls)| Bucket { number, calls }).collect();
+    if !held.is_empty() {
+        done.before.push((id, held));
+    }
 }
 
 impl Patching {
@@ -162,6 +175,7 @@ impl Patching {
                     match probe {
                         Ok(probe) => {
                             let semaphore = planned.semaphore.filter(|at| signal(*at, 1).is_ok());
+                            place(planned.id, &probe, done);
                             let kept = Kept::Armed { probe, semaphore, still: planned.still };
                             self.kept.insert(planned.id, kept);
                         }
@@ -229,6 +243,11 @@ impl Patching {
 }
 
 impl Probing for Patching {
+    fn open(&mut self, children: bool) -> io::Result<Counters<'_>> {
+        let slots = patch::open_slots(children)?;
+        Ok(Counters { file: slots.file(), cpus: slots.cpus(), slots: slots.capacity() })
+    }
+
     fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done {
         if !remove.is_empty() {
             self.disarm(remove, threads);
@@ -255,26 +274,6 @@ impl Probing for Patching {
         }
         done.armed = self.armed();
         done
-    }
-
-    fn counts(&self) -> Vec<Count> {
-        let of = |(id, kept): (&u32, &Kept)| match kept {
-            Kept::Armed { probe, .. } => Some(Count { id: *id, hits: probe.hits() }),
-            Kept::Waiting | Kept::Refused(_) => None,
-        };
-        self.kept.iter().filter_map(of).collect()
-    }
-
-    fn times(&self) -> Vec<(u32, Vec<Span>)> {
-        let span = |&(from_ns, to_ns, calls): &(u64, u64, u64)| Span { from_ns, to_ns, calls };
-        let of = |(id, kept): (&u32, &Kept)| match kept {
-            Kept::Armed { probe, .. } => {
-                let times = probe.latency().filter(|times| !times.buckets.is_empty())?;
-                Some((*id, times.buckets.iter().map(span).collect()))
-            }
-            Kept::Waiting | Kept::Refused(_) => None,
-        };
-        self.kept.iter().filter_map(of).collect()
     }
 
     fn losses(&self) -> Vec<Count> {

@@ -1,8 +1,8 @@
 //! One conversation, from hello to the socket's end.
-use super::engine::{Asked, Probing, RingsFile};
+use super::engine::{Asked, Done, Probing, RingsFile};
 use super::hold::{By, Threads};
 use crate::sys::pass;
-use kymo_core::probe::wire::{Command, How, MOST_BYTES, Reply, State, VERSION, Wanted};
+use kymo_core::probe::wire::{Command, How, MOST_BYTES, MOST_ENTRIES, Reply, State, VERSION, Wanted};
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -12,8 +12,6 @@ use std::sync::Arc;
 const MOST_PENDING: usize = 4 << 20;
 /// Entries of one answer: with the longest reasons it still fits into a packet.
 const ENTRIES: usize = 50;
-/// Entries of one answer without texts.
-const NUMBERS: usize = 900;
 
 /// Why it ended. For tests: nobody else is there to be told.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,11 +78,8 @@ impl<P: Probing> Session<'_, P> {
                 return Ok(End::Malformed);
             };
             match command {
-                Command::Hello { version } => {
-                    // Left by an earlier tracer whose end could not be told: nothing of it stays.
-                    let cleaned_up = self.probing.clear(&mut self.threads);
-                    self.say(&Reply::Hello { version: VERSION, pid: std::process::id(), cleaned_up })?;
-                    if version != VERSION {
+                Command::Hello { version, children } => {
+                    if !self.greet(children)? || version != VERSION {
                         return Ok(End::Malformed);
                     }
                     greeted = true;
@@ -114,8 +109,8 @@ impl<P: Probing> Session<'_, P> {
                     self.remove.extend(ids);
                 }
                 Command::Commit => self.commit()?,
-                Command::Counts => self.counts()?,
-                Command::Times => self.times()?,
+                // Nothing is held once it runs.
+                Command::Go => {}
                 Command::List => self.list()?,
                 Command::Leave => return Ok(End::Left),
                 Command::How { number, how } => {
@@ -141,32 +136,42 @@ impl<P: Probing> Session<'_, P> {
         self.say(&Reply::Failed { reason: reason.to_owned() })
     }
 
+    fn greet(&mut self, children: bool) -> io::Result<bool> {
+        // Left by an earlier tracer whose end could not be told: nothing of it stays.
+        let cleaned_up = self.probing.clear(&mut self.threads);
+        match self.probing.open(children) {
+            Ok(counters) => {
+                let (cpus, slots) = (counters.cpus, counters.slots);
+                let pid = std::process::id();
+                let hello = Reply::Hello { version: VERSION, pid, cleaned_up, cpus, slots };
+                pass::send_with(self.socket, &hello.encode(), counters.file).map(|()| true)
+            }
+            Err(error) => self.fail(&format!("there is no memory for counters: {error}")).map(|()| false),
+        }
+    }
+
     fn commit(&mut self) -> io::Result<()> {
         let (remove, add) = (std::mem::take(&mut self.remove), std::mem::take(&mut self.add));
         let done = self.probing.change(&remove, add, &mut self.threads);
-        for (id, reason) in done.refused {
+        let Done { refused, placed, before, armed } = done;
+        for (id, reason) in refused {
             self.say(&Reply::Refused { id, reason })?;
         }
-        self.say(&Reply::Armed { armed: done.armed, stopped_ns: 0 })
-    }
-
-    fn counts(&self) -> io::Result<()> {
-        let counts = self.probing.counts();
-        let parts = counts.len().div_ceil(NUMBERS);
-        for (at, part) in counts.chunks(NUMBERS).enumerate() {
-            self.say(&Reply::Counts { of: part.to_vec(), last: at + 1 == parts })?;
+        for of in placed.chunks(MOST_ENTRIES) {
+            self.say(&Reply::Placed { of: of.to_vec() })?;
         }
-        if parts == 0 {
-            self.say(&Reply::Counts { of: Vec::new(), last: true })?;
+        for (id, mut of) in before {
+            of.truncate(MOST_ENTRIES);
+            self.say(&Reply::Before { id, of })?;
         }
-        Ok(())
+        self.say(&Reply::Armed { armed, stopped_ns: 0 })
     }
 
     fn losses(&self) -> io::Result<()> {
         let losses = self.probing.losses();
-        let parts = losses.len().div_ceil(NUMBERS).max(1);
+        let parts = losses.len().div_ceil(MOST_ENTRIES).max(1);
         for at in 0..parts {
-            let of = losses.iter().skip(at * NUMBERS).take(NUMBERS).copied().collect();
+            let of = losses.iter().skip(at * MOST_ENTRIES).take(MOST_ENTRIES).copied().collect();
             self.say(&Reply::Losses { of, last: at + 1 == parts })?;
         }
         Ok(())
@@ -174,9 +179,9 @@ impl<P: Probing> Session<'_, P> {
 
     fn callers(&self) -> io::Result<()> {
         for callers in self.probing.callers() {
-            let parts = callers.of.len().div_ceil(NUMBERS).max(1);
+            let parts = callers.of.len().div_ceil(MOST_ENTRIES).max(1);
             for at in 0..parts {
-                let of = callers.of.iter().skip(at * NUMBERS).take(NUMBERS).copied().collect();
+                let of = callers.of.iter().skip(at * MOST_ENTRIES).take(MOST_ENTRIES).copied().collect();
                 let others = if at == 0 { callers.others } else { 0 };
                 self.say(&Reply::Callers { id: callers.id, others, of, last: false })?;
             }
@@ -193,24 +198,11 @@ impl<P: Probing> Session<'_, P> {
         }
     }
 
-    fn times(&self) -> io::Result<()> {
-        let times = self.probing.times();
-        let all = times.len();
-        for (at, (id, mut of)) in times.into_iter().enumerate() {
-            of.truncate(NUMBERS);
-            self.say(&Reply::Times { id, of, last: at + 1 == all })?;
-        }
-        if all == 0 {
-            self.say(&Reply::Times { id: 0, of: Vec::new(), last: true })?;
-        }
-        Ok(())
-    }
-
     fn list(&self) -> io::Result<()> {
         let listed = self.probing.list();
         // Long answers are rare: only refusals have texts.
         let texts = listed.iter().any(|listed| matches!(listed.state, State::Refused(_)));
-        let entries = if texts { ENTRIES } else { NUMBERS };
+        let entries = if texts { ENTRIES } else { MOST_ENTRIES };
         let parts = listed.len().div_ceil(entries);
         for (at, part) in listed.chunks(entries).enumerate() {
             self.say(&Reply::Listed { of: part.to_vec(), last: at + 1 == parts })?;
@@ -224,16 +216,23 @@ impl<P: Probing> Session<'_, P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::Done;
+    use super::super::engine::Counters;
     use super::*;
-    use kymo_core::probe::wire::{Count, Listed, Span, What};
+    use kymo_core::probe::wire::{Bucket, Listed, Placed, What};
     use std::collections::BTreeMap;
+    use std::fs::File;
 
     /// Arms what has an even offset.
-    #[derive(Default)]
     struct Fake {
         probes: BTreeMap<u32, State>,
         left: u32,
+        memory: Option<File>,
+    }
+
+    impl Default for Fake {
+        fn default() -> Fake {
+            Fake { probes: BTreeMap::new(), left: 0, memory: Some(tempfile::tempfile().expect("a file")) }
+        }
     }
 
     impl Fake {
@@ -243,28 +242,29 @@ mod tests {
     }
 
     impl Probing for Fake {
+        fn open(&mut self, children: bool) -> io::Result<Counters<'_>> {
+            let file = self.memory.as_ref().ok_or(io::ErrorKind::OutOfMemory)?;
+            Ok(Counters { file, cpus: 2, slots: if children { 20 } else { 10 } })
+        }
+
         fn change(&mut self, remove: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
             remove.iter().for_each(|id| _ = self.probes.remove(id));
-            let mut refused = Vec::new();
+            let mut done = Done::default();
             for asked in add {
                 assert_eq!(&*asked.module, b"/lib/x");
                 let mut state = State::Armed;
                 if asked.wanted.offset % 2 == 1 {
                     state = State::Refused("odd".repeat(1000));
-                    refused.push((asked.wanted.id, "odd".to_owned()));
+                    done.refused.push((asked.wanted.id, "odd".to_owned()));
+                } else {
+                    let id = asked.wanted.id;
+                    done.placed.push(Placed { id, hits: id + 1, before: 9, times: Some(100) });
+                    done.before.push((id, vec![Bucket { number: 8, calls: 1 }]));
                 }
                 self.probes.insert(asked.wanted.id, state);
             }
-            Done { refused, armed: self.armed() }
-        }
-
-        fn counts(&self) -> Vec<Count> {
-            self.probes.keys().map(|id| Count { id: *id, hits: u64::from(*id) * 10 }).collect()
-        }
-
-        fn times(&self) -> Vec<(u32, Vec<Span>)> {
-            let span = |id: &u32| Span { from_ns: u64::from(*id), to_ns: u64::from(*id) + 1, calls: 1 };
-            self.probes.keys().filter(|id| **id > 0).map(|id| (*id, vec![span(id)])).collect()
+            done.armed = self.armed();
+            done
         }
 
         fn list(&self) -> Vec<Listed> {
@@ -311,14 +311,23 @@ mod tests {
     }
 
     fn wanted(id: u32, offset: u64) -> Wanted {
-        Wanted { id, offset, size_bytes: 10, room_bytes: 16, semaphore: 0, what: What::Count, how: 0 }
+        Wanted {
+            id,
+            offset,
+            size_bytes: 10,
+            room_bytes: 16,
+            inside_bytes: 0,
+            semaphore: 0,
+            what: What::Count,
+            how: 0,
+        }
     }
 
     fn hello() -> Vec<u8> {
-        Command::Hello { version: VERSION }.encode()
+        Command::Hello { version: VERSION, children: false }.encode()
     }
 
-    /// Checks a conversation: greeting, a batch with a refusal, counts, the list in parts, removal, the end; and that nothing is left.
+    /// Checks a conversation: greeting, a batch with a refusal, where the others count, the list in parts, removal, the end; and that nothing is left.
     #[test]
     fn a_conversation() {
         let mut fake = Fake::default();
@@ -332,25 +341,31 @@ mod tests {
                 hello(),
                 add(0, 3),
                 Command::Commit.encode(),
-                Command::Counts.encode(),
+                Command::Go.encode(),
                 Command::List.encode(),
                 Command::Remove { ids: vec![1] }.encode(),
                 Command::Commit.encode(),
-                Command::Times.encode(),
                 Command::Leave.encode(),
             ],
         );
         assert_eq!(end, End::Left);
         let pid = std::process::id();
-        assert_eq!(replies[0], Reply::Hello { version: VERSION, pid, cleaned_up: 0 });
-        assert_eq!(replies[1], Reply::Refused { id: 1, reason: "odd".to_owned() });
-        assert_eq!(replies[2], Reply::Armed { armed: 2, stopped_ns: 0 });
-        let hits = |id: u32| Count { id, hits: u64::from(id) * 10 };
-        assert_eq!(replies[3], Reply::Counts { of: (0..3).map(hits).collect(), last: true });
-        assert!(matches!(&replies[4], Reply::Listed { of, last: true } if of.len() == 3));
-        assert_eq!(replies[5], Reply::Armed { armed: 2, stopped_ns: 0 });
-        let two = Span { from_ns: 2, to_ns: 3, calls: 1 };
-        assert_eq!(replies[6..], [Reply::Times { id: 2, of: vec![two], last: true }, Reply::Left]);
+        let hello = Reply::Hello { version: VERSION, pid, cleaned_up: 0, cpus: 2, slots: 10 };
+        let placed = |id| Placed { id, hits: id + 1, before: 9, times: Some(100) };
+        let before = |id| Reply::Before { id, of: vec![Bucket { number: 8, calls: 1 }] };
+        assert_eq!(
+            replies[..6],
+            [
+                hello,
+                Reply::Refused { id: 1, reason: "odd".to_owned() },
+                Reply::Placed { of: vec![placed(0), placed(2)] },
+                before(0),
+                before(2),
+                Reply::Armed { armed: 2, stopped_ns: 0 },
+            ]
+        );
+        assert!(matches!(&replies[6], Reply::Listed { of, last: true } if of.len() == 3));
+        assert_eq!(replies[7..], [Reply::Armed { armed: 2, stopped_ns: 0 }, Reply::Left]);
         assert!(fake.probes.is_empty());
     }
 
@@ -362,7 +377,7 @@ mod tests {
             let probes = (from..from + 500).map(|id| wanted(id, 1)).collect();
             Command::Add { module: b"/lib/x".to_vec(), probes }.encode()
         };
-        let list = [Command::Commit, Command::List, Command::Counts].map(|command| command.encode());
+        let list = [Command::Commit, Command::List].map(|command| command.encode());
         let (end, replies) = converse(&mut fake, &[&[hello(), add(0), add(500)][..], &list].concat());
         assert_eq!(end, End::Closed);
         let parts = |reply: &Reply| match reply {
@@ -382,7 +397,7 @@ mod tests {
         let (end, replies) = converse(&mut Fake::default(), std::slice::from_ref(&commit));
         assert_eq!(end, End::Malformed);
         assert!(matches!(&replies[..], [Reply::Failed { .. }]));
-        let other = Command::Hello { version: VERSION + 1 }.encode();
+        let other = Command::Hello { version: VERSION + 1, children: false }.encode();
         let (end, replies) = converse(&mut Fake::default(), &[other, commit.clone()]);
         assert_eq!((end, replies.len()), (End::Malformed, 1));
         let mut fake = Fake::default();
@@ -390,6 +405,17 @@ mod tests {
         let (end, _) = converse(&mut fake, &[hello(), add, commit, vec![200; 9]]);
         assert_eq!(end, End::Malformed);
         assert!(fake.probes.is_empty(), "something stayed armed");
+    }
+
+    /// Checks that a process without memory for counters says so.
+    #[test]
+    fn no_memory() {
+        let mut fake = Fake { memory: None, ..Fake::default() };
+        let (_, replies) = converse(&mut fake, &[hello()]);
+        assert!(
+            matches!(&replies[..], [Reply::Failed { reason }] if reason.contains("memory")),
+            "{replies:?}"
+        );
     }
 
     /// Checks that probes which an earlier tracer had left are removed at the greeting, and counted.

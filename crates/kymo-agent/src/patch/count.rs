@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   again:    this thread's sequence = descriptor (start, length, abort)
-//!   start:    word = table[CPU] + 8 * slot;  value = *word + 1
+//!   start:    word = table[CPU] + 8 * slot;  value = *word + 1          no table[CPU]: done (slots.rs)
 //!             *word = value                    the last instruction: done, or not
 //!   abort:    jmp again                        where the kernel sends a thread that lost its CPU in between
 //! ```
@@ -70,9 +70,10 @@ impl Counter {
         self.end(a, qword_ptr(rcx + rdx * 8 + i64::from(slot) * 8))
     }
 
-    /// Leaves the begin of this CPU's counters in rcx, the CPU in rax.
+    /// Leaves the begin of this CPU's counters in rcx, the CPU in rax; where nothing is to be counted, goes to the end.
     fn begin(&mut self, a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
-        self.begin_at(a, ground, ground.table)
+        self.begin_at(a, ground, ground.table)?;
+        a.jrcxz(self.after)
     }
 
     /// Begins a sequence; leaves this CPU's word of `table` in rcx, the CPU in rax.

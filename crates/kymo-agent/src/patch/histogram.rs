@@ -1,10 +1,9 @@
 //! Times by their size: eight buckets for each doubling, so a value is known to an eighth.
 use super::slots::Slots;
+use kymo_core::probe::wire::times::{USED, first_ns};
 use std::sync::OnceLock;
 
-/// Slots that one histogram takes.
-pub(super) const BUCKETS: u32 = 512;
-const PER_DOUBLING: u64 = 8;
+pub(super) use kymo_core::probe::wire::times::BUCKETS;
 
 /// How long calls took, of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,26 +12,14 @@ pub struct Histogram {
     pub buckets: Vec<(u64, u64, u64)>,
 }
 
-/// The first value of a bucket, in nanoseconds.
-///
-/// A value plus 8 is written as `top * 2^shift`, where `top` has four bits; its bucket is `8 * shift + top`.
-fn first_of(bucket: u32) -> u64 {
-    let (shift, top) =
-        (u64::from(bucket) / PER_DOUBLING - 1, u64::from(bucket) % PER_DOUBLING + PER_DOUBLING);
-    // The last bucket's end is the first value that does not fit.
-    u64::try_from(u128::from(top) << shift).unwrap_or(u64::MAX) - PER_DOUBLING
-}
-
 impl Histogram {
     /// Reads the counters from `slot` on.
     pub(super) fn read(slots: &Slots, slot: u32, before: &[u64]) -> Histogram {
         let count = |bucket: u32| {
             let before = before.get(bucket as usize).copied().unwrap_or(0);
-            (first_of(bucket), first_of(bucket + 1), slots.read(slot + bucket).wrapping_sub(before))
+            (first_ns(bucket), first_ns(bucket + 1), slots.read(slot + bucket).wrapping_sub(before))
         };
-        // Lower ones are of no value.
-        let all = (PER_DOUBLING as u32..BUCKETS - 16).map(count);
-        Histogram { buckets: all.filter(|bucket| bucket.2 > 0).collect() }
+        Histogram { buckets: USED.map(count).filter(|bucket| bucket.2 > 0).collect() }
     }
 
     /// How many calls.
@@ -79,22 +66,6 @@ pub(super) fn tick() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Checks that buckets follow each other without a gap, and that each is an eighth of its value at most.
-    #[test]
-    fn buckets_are_an_eighth() {
-        assert_eq!(first_of(8), 0);
-        let bucket_of = |value: u64| {
-            let sum = u128::from(value) + 8;
-            let shift = sum.ilog2() - 3;
-            8 * shift + (sum >> shift) as u32
-        };
-        for value in (0..5000).chain((4..64).map(|bit| (1 << bit) - 9)).chain((3..60).map(|bit| 1 << bit)) {
-            let bucket = bucket_of(value);
-            assert!(first_of(bucket) <= value && value < first_of(bucket + 1), "{value}");
-            assert!(first_of(bucket + 1) - first_of(bucket) <= (value + 8).div_ceil(8), "{value}");
-        }
-    }
 
     /// Checks quantiles and the mean of a known row.
     #[test]

@@ -96,12 +96,15 @@ pub use histogram::Histogram;
 pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
 pub use only::{Look, Only};
-pub use patcher::{Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
+pub use patcher::{
+    Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, open_slots, returns_missed,
+};
 pub use record::Record;
 pub use refusal::Refusal;
 pub use rings::{Clock, Rings, SAMPLE_TYPE};
 pub use shadow::DEPTH;
 pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
+pub use slots::Slots;
 
 /// What happens at a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

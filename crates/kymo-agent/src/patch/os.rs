@@ -53,6 +53,29 @@ pub(super) fn wide_zeros(bytes: usize, wiped_on_fork: bool) -> io::Result<u64> {
     Ok(at as u64)
 }
 
+/// Has a forked child find memory of [`wide_zeros`] as it is at the fork.
+pub(super) fn keep_on_fork(at: u64, bytes: usize) -> io::Result<()> {
+    let at = ptr::without_provenance_mut(at as usize);
+    // SAFETY: changes what a fork does with a mapping of ours; its content stays.
+    let done = unsafe { libc::madvise(at, bytes, libc::MADV_KEEPONFORK) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Maps a file, shared with whoever else maps it. Of it only what is used takes room. It stays for good.
+pub(super) fn shared(file: &std::fs::File, bytes: u64) -> io::Result<u64> {
+    use std::os::fd::AsRawFd;
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, access, flags, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // A dump of a crash need not have it; where this fails it has.
+    // SAFETY: the mapping above.
+    unsafe { libc::madvise(at, bytes as usize, libc::MADV_DONTDUMP) };
+    Ok(at as u64)
+}
+
 /// Makes every core that runs this process see instructions as they are now in memory, before this returns.
 pub(super) fn sync_cores() -> io::Result<()> {
     /// Of linux/membarrier.h.

@@ -10,13 +10,14 @@ use super::publish::{self, Change};
 use super::record::RecordSlots;
 use super::refusal::Refusal;
 use super::site::{JUMP_BYTES, Site};
-use super::slots::{Slots, slots};
+use super::slots::{self, Slots, slots};
 use super::stub::{self, Back, Calls, Ground, Recipe};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
 use super::{Consumers, mask, os, shadow};
 use crate::sys::{fork, rseq};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::{Mutex, MutexGuard};
 
 /// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
@@ -77,6 +78,17 @@ impl Probe {
 }
 
 impl Probe {
+    /// The slot of its hits in the [`Slots`] of this process, and what that held when the probe was attached.
+    pub fn hits_slot(&self) -> (u32, u64) {
+        (self.recipe.hits, self.before[0])
+    }
+
+    /// The first slot of its times, and what those held, if the probe looks at them.
+    pub fn times_slots(&self) -> Option<(u32, &[u64])> {
+        let Back::Timed(slot) = self.recipe.back else { return None };
+        Some((slot, self.back_before()))
+    }
+
     /// How many events did not fit into their CPU's ring, if the probe records.
     pub fn lost(&self) -> Option<u64> {
         let (_, slots) = self.recipe.record?;
@@ -90,10 +102,20 @@ pub fn returns_missed() -> u64 {
     shadow::missed()
 }
 
+/// The counters for a tracer that comes now; `children`: what this process forks from now on counts in them, too. To be called while no probe is
+/// attached: probes that were count in others.
+///
+/// # Errors
+/// Where memory, descriptors or address space are short.
+pub fn open_slots(children: bool) -> io::Result<&'static Slots> {
+    slots::slots_for(children)
+}
+
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
 #[derive(Debug)]
 struct Built {
     recipe: Recipe,
+    slots: &'static Slots,
     enter: u64,
     moved: Vec<u64>,
     original: [u8; JUMP_BYTES],
@@ -456,13 +478,14 @@ impl Patcher {
         memory: &OwnMemory,
         site: &Site,
         consumers: Consumers,
-        slots: &Slots,
+        slots: &'static Slots,
         ground: &Ground,
     ) -> Result<(), PatchError> {
         let at = site.address;
         let key = (at, consumers);
         // Another library may lie there by now: its stub is another one. The old one stays, for a thread may still be in it.
-        if self.built.get(&key).is_some_and(|built| built.original == site.original) {
+        let same = |built: &Built| built.original == site.original && std::ptr::eq(built.slots, slots);
+        if self.built.get(&key).is_some_and(same) {
             return Ok(());
         }
         if consumers.returns() && !site.entry {
@@ -506,7 +529,7 @@ impl Patcher {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
-        let built = Built { recipe, enter: stub.enter, moved: stub.moved, original: site.original };
+        let built = Built { recipe, slots, enter: stub.enter, moved: stub.moved, original: site.original };
         self.built.insert(key, built);
         Ok(())
     }

@@ -29,6 +29,16 @@ pub(crate) fn seal(file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// The length that a file of this process may have, in bytes.
+pub(crate) fn longest() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes our own structure.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
+        return u64::MAX;
+    }
+    limit.rlim_cur
+}
+
 /// Both ends of a pipe, the reading one first.
 pub(crate) fn pipe() -> io::Result<(File, File)> {
     let mut ends = [-1; 2];

@@ -1,9 +1,10 @@
-/* Does as it is told: a number N on a line of stdin calls work() N times, on another thread every second time. Allocates all the while
+/* Does as it is told: a number N on a line of stdin calls work() N times, on another thread every second time; -N in a forked child. Allocates all the while
  * on a further thread, so that who borrows a thread meets the allocator's locks. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 __attribute__((noinline)) unsigned work(unsigned seed)
@@ -46,7 +47,15 @@ int main(int argc, char **argv)
 	for (int turn = 0; fgets(line, sizeof line, stdin); turn++) {
 		times = atol(line);
 		total = 0;
-		if (turn % 2) {
+		if (times < 0) {
+			pid_t child = fork();
+			times = -times;
+			if (!child) {
+				call(NULL);
+				_exit(0);
+			}
+			waitpid(child, NULL, 0);
+		} else if (turn % 2) {
 			pthread_create(&thread, NULL, call, NULL);
 			pthread_join(thread, NULL);
 		} else {

@@ -49,6 +49,18 @@ pub fn library() -> Result<PathBuf, Refusal> {
 /// # Errors
 /// Why not. The process runs on as before.
 pub fn enter(pid: i32, library: &Path) -> Result<Client, Refusal> {
+    enter_for(pid, library, false)
+}
+
+/// The same; processes that it forks from then on count, too, into the same numbers. What they execute does not.
+///
+/// # Errors
+/// As [`enter`].
+pub fn enter_with_children(pid: i32, library: &Path) -> Result<Client, Refusal> {
+    enter_for(pid, library, true)
+}
+
+fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal> {
     let content =
         fs::read(library).map_err(|_| Refusal::NoAgent { tried: vec![library.display().to_string()] })?;
     let target = Target::look(pid)?;
@@ -70,7 +82,7 @@ pub fn enter(pid: i32, library: &Path) -> Result<Client, Refusal> {
     };
     let client = converse(&target, &mut thread, start)?;
     thread.give_back()?;
-    client.hello()?.holds(pid)
+    client.hello(children)?.holds(pid)
 }
 
 /// The agent's way in, if it is loaded.

@@ -1,19 +1,22 @@
 //! The tracer's end of the conversation.
+use super::counters::Counters;
 use super::hold::{Held, Places, thread_named};
 use super::refusal::Refusal;
 use super::target::Target;
 use kymo_core::probe::wire::{
-    self, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Reply, Span, VERSION, Wanted,
+    self, Bucket, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Placed, Reply, VERSION,
+    Wanted, times,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recv, recvmsg, send, shutdown,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recvmsg, send, shutdown,
 };
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Patching a hundred thousand functions takes seconds.
@@ -86,11 +89,51 @@ pub struct Outcome {
     pub not_held: Option<String>,
 }
 
+/// Calls of a probe that took nearly the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// At least so many nanoseconds.
+    pub from_ns: u64,
+    /// Fewer than so many.
+    pub to_ns: u64,
+    /// How many calls.
+    pub calls: u64,
+}
+
+/// What was counted for a probe.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Which.
+    pub id: u32,
+    /// Hits until now.
+    pub hits: u64,
+    /// How long its calls took that have returned, ascending, if they are timed.
+    pub times: Vec<Span>,
+}
+
+/// Where a probe counts, and what there was before.
+#[derive(Debug)]
+struct Place {
+    placed: Placed,
+    times_before: Vec<Bucket>,
+}
+
+/// What the agent said besides its answers.
+#[derive(Debug, Default)]
+struct Known {
+    places: BTreeMap<u32, Place>,
+    /// Not told to anybody yet.
+    refused: Vec<(u32, String)>,
+}
+
 /// A conversation with the agent in one process. When it is dropped, or this process ends however it ends, the agent removes its probes.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
     process: Option<OwnedFd>,
+    /// Known since the greeting.
+    counters: Option<Counters>,
+    known: Mutex<Known>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
     /// Whose threads are held when the agent writes.
@@ -108,16 +151,21 @@ struct Holding {
 
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
-        Client { socket, process, cleaned_up: 0, pid: None, holding: Mutex::default() }
+        let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
+        Client { socket, process, counters, known, cleaned_up: 0, pid: None, holding }
     }
 
-    /// The first exchange.
-    pub(super) fn hello(mut self) -> Result<Client, Refusal> {
+    /// The first exchange. `children`: forked children of the process count, too.
+    pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
-        let hello = Command::Hello { version: VERSION };
-        match self.ask(&hello).map_err(|error| not_loaded(error.to_string()))? {
-            Reply::Hello { version: VERSION, cleaned_up, .. } => {
+        let talk = |talk: Talk| not_loaded(talk.to_string());
+        self.say(&Command::Hello { version: VERSION, children }).map_err(talk)?;
+        let (reply, descriptor) = self.hear_with().map_err(talk)?;
+        match reply {
+            Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
+                let file = descriptor.ok_or_else(|| not_loaded("the agent sent no counters".to_owned()))?;
+                self.counters = Some(Counters::map(file, cpus, slots)?);
                 Ok(self)
             }
             Reply::Hello { version, .. } => Err(not_loaded(format!(
@@ -157,20 +205,6 @@ impl Client {
         Ok(())
     }
 
-    /// The next answer; threads are held for the agent meanwhile if it asks for that.
-    fn hear(&self) -> Result<Reply, Talk> {
-        loop {
-            match self.packet(PATIENCE)? {
-                // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
-                Reply::Ready(places) => std::thread::scope(|scope| {
-                    let holds = scope.spawn(|| self.hold(&places));
-                    holds.join().unwrap_or(Err(Talk::Unexpected))
-                })?,
-                reply => return Ok(reply),
-            }
-        }
-    }
-
     /// Holds the threads while the agent writes.
     fn hold(&self, said: &wire::Places) -> Result<(), Talk> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
@@ -194,7 +228,7 @@ impl Client {
                 return self.say(&Command::NotHeld { reason });
             }
         };
-        let written = self.say(&Command::Held).and_then(|()| match self.packet(WRITING)? {
+        let written = self.say(&Command::Held).and_then(|()| match self.hear_within(WRITING)?.0 {
             Reply::Written => Ok(()),
             _ => Err(Talk::Unexpected),
         });
@@ -214,47 +248,72 @@ impl Client {
         }
     }
 
-    /// Waits until there is something to hear.
-    fn listen(&self, patience: Duration) -> Result<(), Talk> {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until the agent has said something, or can say nothing any more.
+    fn wait(&self, patience: Duration) -> Result<(), Talk> {
         let until = Instant::now() + patience;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
-            let mut ends = [PollFd::new(&self.socket, PollFlags::IN)];
+            // A forked child may hold the socket of a process that has ended.
+            let process = self.process.iter().map(|process| PollFd::new(process, PollFlags::IN));
+            let mut ends: Vec<PollFd<'_>> =
+                std::iter::once(PollFd::new(&self.socket, PollFlags::IN)).chain(process).collect();
             match poll(&mut ends, Some(&limit)) {
                 Ok(0) => return Err(Talk::Silent),
-                Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) if ends[0].revents().is_empty() => return Err(Talk::Gone),
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
                 Ok(_) => return Ok(()),
             }
         }
     }
 
-    fn packet(&self, patience: Duration) -> Result<Reply, Talk> {
-        self.listen(patience)?;
+    fn hear(&self) -> Result<Reply, Talk> {
+        self.hear_with().map(|(reply, _)| reply)
+    }
+
+    /// Hears an answer that a descriptor may come with; threads are held for the agent meanwhile if it asks for that.
+    fn hear_with(&self) -> Result<(Reply, Option<OwnedFd>), Talk> {
+        loop {
+            match self.hear_within(PATIENCE)? {
+                // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
+                (Reply::Ready(places), _) => std::thread::scope(|scope| {
+                    let holds = scope.spawn(|| self.hold(&places));
+                    holds.join().unwrap_or(Err(Talk::Unexpected))
+                })?,
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    fn hear_within(&self, patience: Duration) -> Result<(Reply, Option<OwnedFd>), Talk> {
+        loop {
+            self.wait(patience)?;
+            if let Some(answer) = self.receive(RecvFlags::empty())? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// The next packet, if it is an answer; what may come unasked is kept.
+    fn receive(&self, flags: RecvFlags) -> Result<Option<(Reply, Option<OwnedFd>)>, Talk> {
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
-        let mut hear = || recv(&self.socket, &mut packet[..], RecvFlags::empty());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut hear = || {
+            let mut parts = [IoSliceMut::new(&mut packet)];
+            recvmsg(&self.socket, &mut parts, &mut control, flags | RecvFlags::CMSG_CLOEXEC)
+        };
         // An agent that hung up with something unread: that is told once, before what it had said.
         let heard = match hear() {
             Err(rustix::io::Errno::CONNRESET) => hear(),
             heard => heard,
         };
-        let (bytes, _) = heard.map_err(broken)?;
-        if bytes == 0 {
-            return Err(Talk::Gone);
-        }
-        Ok(Reply::decode(&packet[..bytes])?)
-    }
-
-    /// Hears an answer that a descriptor may come with.
-    fn hear_with(&self) -> Result<(Reply, Option<OwnedFd>), Talk> {
-        self.listen(PATIENCE)?;
-        let mut packet = vec![0; MOST_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags);
         let bytes = heard.map_err(broken)?.bytes;
         let descriptor = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
@@ -263,7 +322,26 @@ impl Client {
         if bytes == 0 {
             return Err(Talk::Gone);
         }
-        Ok((Reply::decode(&packet[..bytes])?, descriptor))
+        let mut known = self.known();
+        match Reply::decode(&packet[..bytes])? {
+            Reply::Refused { id, reason } => known.refused.push((id, reason)),
+            Reply::Placed { of } => {
+                let place = |placed: Placed| (placed.id, Place { placed, times_before: Vec::new() });
+                known.places.extend(of.into_iter().map(place));
+            }
+            Reply::Before { id, of } => match known.places.get_mut(&id) {
+                Some(place) => place.times_before = of,
+                None => return Err(Talk::Unexpected),
+            },
+            answer => return Ok(Some((answer, descriptor))),
+        }
+        Ok(None)
+    }
+
+    /// Takes what the agent has said unasked until now.
+    fn listen(&self) {
+        // A broken conversation is told by the next question; an answer that nobody asked for breaks it.
+        while let Ok(None) = self.receive(RecvFlags::DONTWAIT) {}
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, Talk> {
@@ -312,10 +390,6 @@ impl Client {
         self.say(&Command::Commit)?;
         let mut outcome = Outcome::default();
         self.hear_all(|reply| match reply {
-            Reply::Refused { id, reason } => {
-                outcome.refused.push((id, reason));
-                Ok(false)
-            }
             Reply::Armed { armed, .. } => {
                 outcome.armed = armed;
                 Ok(true)
@@ -326,45 +400,43 @@ impl Client {
         let holding = std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
         outcome.stopped_ns = holding.stopped.as_nanos() as u64;
         outcome.not_held = holding.failed;
+        outcome.refused = std::mem::take(&mut self.known().refused);
         Ok(outcome)
     }
 
-    /// What was counted until now, for all probes.
-    ///
-    /// # Errors
-    /// See [`Talk`].
-    pub fn counts(&self) -> Result<Vec<Count>, Talk> {
-        self.say(&Command::Counts)?;
-        let mut counts = Vec::new();
-        self.hear_all(|reply| match reply {
-            Reply::Counts { of, last } => {
-                counts.extend(of);
-                Ok(last)
-            }
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
-        })?;
-        Ok(counts)
+    /// What was counted until now, for all probes that are or were armed; also when the process has ended. Asks nobody.
+    pub fn counts(&self) -> Vec<Counted> {
+        self.listen();
+        let Some(counters) = &self.counters else { return Vec::new() };
+        let known = self.known();
+        let ends = known.places.values().map(|place| {
+            let times = place.placed.times.map_or(0, |first| first.saturating_add(times::BUCKETS));
+            times.max(place.placed.hits.saturating_add(1))
+        });
+        let written = counters.written(ends.max().unwrap_or(0));
+        let count = |(&id, place): (&u32, &Place)| {
+            let placed = &place.placed;
+            // Times first: a call is counted before it is timed.
+            let first = placed.times.filter(|&first| counters.has(first, times::BUCKETS));
+            let times = first.map(|first| place.times(|bucket| counters.sum(first + bucket, &written)));
+            let hits = counters.sum(placed.hits, &written).wrapping_sub(placed.before);
+            Counted { id, hits, times: times.unwrap_or_default() }
+        };
+        known.places.iter().map(count).collect()
     }
 
-    /// How long calls of timed probes took until now, by number; only of those that have any.
+    /// Probes that were refused later than at their [`Client::commit`], because their module was loaded later, with the reasons. Each is told once.
+    pub fn refused_later(&self) -> Vec<(u32, String)> {
+        self.listen();
+        std::mem::take(&mut self.known().refused)
+    }
+
+    /// Lets a program run that was held before its first instruction ([`Preload`](super::Preload)).
     ///
     /// # Errors
-    /// See [`Talk`].
-    pub fn times(&self) -> Result<Vec<(u32, Vec<Span>)>, Talk> {
-        self.say(&Command::Times)?;
-        let mut times = Vec::new();
-        self.hear_all(|reply| match reply {
-            Reply::Times { id, of, last } => {
-                if !of.is_empty() {
-                    times.push((id, of));
-                }
-                Ok(last)
-            }
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
-        })?;
-        Ok(times)
+    /// See [`Talk`]: the conversation is over.
+    pub fn go(&self) -> Result<(), Talk> {
+        self.say(&Command::Go)
     }
 
     /// Says what probes do that name this number ([`Wanted::how`]), from now on.
@@ -457,5 +529,17 @@ impl Client {
             Ok(_) => Err(Talk::Unexpected),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Place {
+    /// The buckets that have calls, by what their slots hold now.
+    fn times(&self, now: impl Fn(u32) -> u64) -> Vec<Span> {
+        let span = |bucket: u32| {
+            let before = self.times_before.iter().find(|before| before.number == bucket);
+            let calls = now(bucket).wrapping_sub(before.map_or(0, |before| before.calls));
+            Span { from_ns: times::first_ns(bucket), to_ns: times::first_ns(bucket + 1), calls }
+        };
+        times::USED.map(span).filter(|span| span.calls > 0).collect()
     }
 }

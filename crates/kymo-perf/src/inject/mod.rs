@@ -28,13 +28,14 @@
 mod agent;
 mod borrowed;
 mod client;
+mod counters;
 mod hold;
 mod preload;
 mod refusal;
 mod symbols;
 mod target;
 
-pub use agent::{enter, library};
-pub use client::{Client, Outcome, Talk};
+pub use agent::{enter, enter_with_children, library};
+pub use client::{Client, Counted, Outcome, Span, Talk};
 pub use preload::Preload;
 pub use refusal::Refusal;

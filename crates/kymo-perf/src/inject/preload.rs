@@ -50,6 +50,6 @@ impl Preload {
     /// [`Refusal::NotLoaded`] if the agent does not answer: the command is linked statically, or setuid, or has ended.
     pub fn connect(self) -> Result<Client, Refusal> {
         drop(self.its);
-        Client::new(self.ours, None).hello()
+        Client::new(self.ours, None).hello(false)
     }
 }

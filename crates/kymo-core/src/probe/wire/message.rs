@@ -49,6 +49,8 @@ pub struct Wanted {
     pub size_bytes: u32,
     /// From its first byte to that of the next function, in bytes; 0 if unknown. What lies between may be used if it is padding.
     pub room_bytes: u32,
+    /// The site is so many bytes behind the function's first one; 0: it is the entry.
+    pub inside_bytes: u32,
     /// The offset in the file of the semaphore to be raised; 0: none.
     pub semaphore: u64,
     /// What for.
@@ -64,6 +66,8 @@ pub enum Command {
     Hello {
         /// The language that the tracer speaks.
         version: u32,
+        /// Processes that this one forks count in the same counters; otherwise they do not count.
+        children: bool,
     },
     /// Probes to be armed at the next `Commit`.
     Add {
@@ -79,10 +83,8 @@ pub enum Command {
     },
     /// Do what was asked since the last one, with as few stops as possible.
     Commit,
-    /// Tell what was counted.
-    Counts,
-    /// Tell how long calls took.
-    Times,
+    /// The program is held before its first instruction: let it run.
+    Go,
     /// Tell which probes there are.
     List,
     /// Remove everything and end.
@@ -135,22 +137,33 @@ pub struct Places {
     pub restorers: Vec<u64>,
 }
 
-/// What was counted for a probe.
+/// A number for a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     /// Which.
     pub id: u32,
-    /// Hits until now.
+    /// How often until now.
     pub hits: u64,
 }
 
-/// Calls of a probe that took nearly the same time.
+/// Where in the shared memory an armed probe counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// At least so many nanoseconds.
-    pub from_ns: u64,
-    /// Fewer than so many.
-    pub to_ns: u64,
+pub struct Placed {
+    /// Which.
+    pub id: u32,
+    /// The slot of its hits.
+    pub hits: u32,
+    /// What that slot held before: a site that is armed again counts on in the same slots.
+    pub before: u64,
+    /// The first slot of its times ([`times`](super::times)), if it has any.
+    pub times: Option<u32>,
+}
+
+/// What a bucket of a probe's times held before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// Which, from the first slot of the probe's times.
+    pub number: u32,
     /// How many calls.
     pub calls: u64,
 }
@@ -178,7 +191,8 @@ pub struct Listed {
 /// What the agent says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The answer to `Hello`.
+    /// The answer to `Hello`. With it comes a descriptor: the memory in which probes count, words of 64 bits, first all slots of CPU 0, then those
+    /// of CPU 1 and so on.
     Hello {
         /// The language that the agent speaks.
         version: u32,
@@ -186,6 +200,10 @@ pub enum Reply {
         pid: u32,
         /// Probes that were left by somebody else; they are gone now.
         cleaned_up: u32,
+        /// How many CPUs have slots.
+        cpus: u32,
+        /// How many slots each CPU has.
+        slots: u32,
     },
     /// A probe that cannot be here.
     Refused {
@@ -201,21 +219,17 @@ pub enum Reply {
         /// How long the process's threads stood still for it.
         stopped_ns: u64,
     },
-    /// Some of what was counted.
-    Counts {
+    /// Some of the probes that the last `Commit` armed, before `Armed`.
+    Placed {
         /// Per probe.
-        of: Vec<Count>,
-        /// No more comes.
-        last: bool,
+        of: Vec<Placed>,
     },
-    /// How long the calls of one probe took.
-    Times {
-        /// Which; any, without spans, if none was timed.
+    /// What the slots of a probe's times held before, where that is not 0; before `Armed`.
+    Before {
+        /// Which probe.
         id: u32,
-        /// Its calls that have ended, ascending.
-        of: Vec<Span>,
-        /// No other probe's come.
-        last: bool,
+        /// Some of the buckets.
+        of: Vec<Bucket>,
     },
     /// Some of the probes.
     Listed {
@@ -271,20 +285,19 @@ impl Command {
     /// The packet. Lists must not be longer than [`MOST_ENTRIES`](super::MOST_ENTRIES).
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Command::Hello { version } => Packer::new(1).u32(*version),
+            Command::Hello { version, children } => Packer::new(1).u32(*version).u8(u8::from(*children)),
             Command::Add { module, probes } => {
                 Packer::new(2).bytes(module, MOST_PATH_BYTES).list(probes, |packer, probe| {
                     let packer = packer.u32(probe.id).u64(probe.offset).u32(probe.size_bytes);
-                    let packer = packer.u32(probe.room_bytes).u64(probe.semaphore);
-                    packer.u8(probe.what.number()).u16(probe.how)
+                    let packer = packer.u32(probe.room_bytes).u32(probe.inside_bytes);
+                    packer.u64(probe.semaphore).u8(probe.what.number()).u16(probe.how)
                 })
             }
             Command::Remove { ids } => Packer::new(3).list(ids, |packer, id| packer.u32(*id)),
             Command::Commit => Packer::new(4),
-            Command::Counts => Packer::new(5),
+            Command::Go => Packer::new(5),
             Command::List => Packer::new(6),
             Command::Leave => Packer::new(7),
-            Command::Times => Packer::new(8),
             Command::How { number, how } => how.pack(Packer::new(20).u16(*number)),
             Command::Rings { data_bytes, tick, zero_ns } => {
                 Packer::new(21).u32(*data_bytes).u64(*tick).u64(*zero_ns)
@@ -305,7 +318,7 @@ impl Command {
     pub fn decode(bytes: &[u8]) -> Result<Command, Malformed> {
         let (kind, mut rest) = Unpacker::new(bytes)?;
         let command = match kind {
-            1 => Command::Hello { version: rest.u32()? },
+            1 => Command::Hello { version: rest.u32()?, children: rest.flag()? },
             2 => Command::Add {
                 module: rest.bytes(MOST_PATH_BYTES)?,
                 probes: rest.list(|probe| {
@@ -314,6 +327,7 @@ impl Command {
                         offset: probe.u64()?,
                         size_bytes: probe.u32()?,
                         room_bytes: probe.u32()?,
+                        inside_bytes: probe.u32()?,
                         semaphore: probe.u64()?,
                         what: What::of(probe.u8()?)?,
                         how: probe.u16()?,
@@ -322,10 +336,9 @@ impl Command {
             },
             3 => Command::Remove { ids: rest.list(Unpacker::u32)? },
             4 => Command::Commit,
-            5 => Command::Counts,
+            5 => Command::Go,
             6 => Command::List,
             7 => Command::Leave,
-            8 => Command::Times,
             20 => Command::How { number: rest.u16()?, how: How::of(&mut rest)? },
             21 => Command::Rings { data_bytes: rest.u32()?, tick: rest.u64()?, zero_ns: rest.u64()? },
             22 => Command::Losses,
@@ -345,16 +358,17 @@ impl Reply {
     /// exceed [`MOST_BYTES`](super::MOST_BYTES).
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Reply::Hello { version, pid, cleaned_up } => {
-                Packer::new(1).u32(*version).u32(*pid).u32(*cleaned_up)
+            Reply::Hello { version, pid, cleaned_up, cpus, slots } => {
+                Packer::new(1).u32(*version).u32(*pid).u32(*cleaned_up).u32(*cpus).u32(*slots)
             }
             Reply::Refused { id, reason } => {
                 Packer::new(2).u32(*id).bytes(reason.as_bytes(), MOST_TEXT_BYTES)
             }
             Reply::Armed { armed, stopped_ns } => Packer::new(3).u32(*armed).u64(*stopped_ns),
-            Reply::Counts { of, last } => Packer::new(4)
-                .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
-                .u8(u8::from(*last)),
+            Reply::Placed { of } => Packer::new(4).list(of, |packer, placed| {
+                let packer = packer.u32(placed.id).u32(placed.hits).u64(placed.before);
+                packer.u8(u8::from(placed.times.is_some())).u32(placed.times.unwrap_or(0))
+            }),
             Reply::Listed { of, last } => Packer::new(5)
                 .list(of, |packer, listed| {
                     let packer = packer.u32(listed.id);
@@ -367,10 +381,9 @@ impl Reply {
                 .u8(u8::from(*last)),
             Reply::Left => Packer::new(6),
             Reply::Failed { reason } => Packer::new(7).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
-            Reply::Times { id, of, last } => Packer::new(8)
-                .u32(*id)
-                .list(of, |packer, span| packer.u64(span.from_ns).u64(span.to_ns).u64(span.calls))
-                .u8(u8::from(*last)),
+            Reply::Before { id, of } => {
+                Packer::new(8).u32(*id).list(of, |packer, bucket| packer.u32(bucket.number).u64(bucket.calls))
+            }
             Reply::Rings { cpus, data_bytes } => Packer::new(21).u32(*cpus).u32(*data_bytes),
             Reply::Losses { of, last } => Packer::new(22)
                 .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
@@ -400,12 +413,21 @@ impl Reply {
     pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
         let (kind, mut rest) = Unpacker::new(bytes)?;
         let reply = match kind {
-            1 => Reply::Hello { version: rest.u32()?, pid: rest.u32()?, cleaned_up: rest.u32()? },
+            1 => Reply::Hello {
+                version: rest.u32()?,
+                pid: rest.u32()?,
+                cleaned_up: rest.u32()?,
+                cpus: rest.u32()?,
+                slots: rest.u32()?,
+            },
             2 => Reply::Refused { id: rest.u32()?, reason: rest.text(MOST_TEXT_BYTES)? },
             3 => Reply::Armed { armed: rest.u32()?, stopped_ns: rest.u64()? },
-            4 => Reply::Counts {
-                of: rest.list(|count| Ok(Count { id: count.u32()?, hits: count.u64()? }))?,
-                last: rest.flag()?,
+            4 => Reply::Placed {
+                of: rest.list(|placed| {
+                    let (id, hits, before) = (placed.u32()?, placed.u32()?, placed.u64()?);
+                    let (timed, times) = (placed.flag()?, placed.u32()?);
+                    Ok(Placed { id, hits, before, times: timed.then_some(times) })
+                })?,
             },
             5 => Reply::Listed {
                 of: rest.list(|listed| {
@@ -422,11 +444,9 @@ impl Reply {
             },
             6 => Reply::Left,
             7 => Reply::Failed { reason: rest.text(MOST_TEXT_BYTES)? },
-            8 => Reply::Times {
+            8 => Reply::Before {
                 id: rest.u32()?,
-                of: rest
-                    .list(|span| Ok(Span { from_ns: span.u64()?, to_ns: span.u64()?, calls: span.u64()? }))?,
-                last: rest.flag()?,
+                of: rest.list(|bucket| Ok(Bucket { number: bucket.u32()?, calls: bucket.u64()? }))?,
             },
             21 => Reply::Rings { cpus: rest.u32()?, data_bytes: rest.u32()? },
             22 => Reply::Losses {

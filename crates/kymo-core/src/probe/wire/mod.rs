@@ -10,17 +10,15 @@
 //! # The conversation
 //! ```text
 //!   tracer                                    agent
-//!   Hello { version }                ------>
-//!                                    <------  Hello { version, pid, probes }   (or Failed, and the end)
+//!   Hello { version, children }      ------>
+//!                                    <------  Hello { version, pid, ... } and a descriptor   (or Failed, and the end)
 //!   How { number, how }     (many)   ------>
 //!   Add { module, probes }  (many)   ------>
 //!   Commit                           ------>
-//!                                    <------  Refused { id, reason }  (many)
+//!                                    <------  Refused { id, reason }, Placed { of }, Before { id, of }  (many)
 //!                                    <------  Armed { armed, stopped_ns }
-//!   Counts                           ------>
-//!                                    <------  Counts { of, last }  (until last)
-//!   Times                            ------>
-//!                                    <------  Times { id, of, last }  (for each that has any, until last)
+//!   Go                               ------>  a program that was held before its first instruction runs
+//!                                    <------  Refused, Placed, Before: at any time, when a module was loaded that probes wait for
 //!   Rings { .. }                     ------>
 //!                                    <------  Rings { .. }, with the rings' file   (or Failed)
 //!   Losses, Callers                  ------>
@@ -42,26 +40,31 @@
 //!                                    <------  Written
 //!                                    <------  Armed
 //! ```
+//!
+//! What is counted is not told: it lies in memory that both have mapped (the descriptor that comes with `Hello`), so the tracer reads it at any time,
+//! also when the program has ended.
+//!
 //! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
 mod how;
 mod message;
 mod pack;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub mod times;
 
 pub use how::{
     Compare, Condition, EventId, Fetch, How, Kind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
     MOST_TESTS, Operand, Test,
 };
-pub use message::{Command, Count, Listed, Places, Reply, Span, State, Wanted, What};
+pub use message::{Bucket, Command, Count, Listed, Placed, Places, Reply, State, Wanted, What};
 pub use pack::Malformed;
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// No packet is longer.
 pub const MOST_BYTES: usize = 32 << 10;
 /// The most probes of one [`Command::Add`], and the most entries of any other list.
-pub const MOST_ENTRIES: usize = 900;
+pub const MOST_ENTRIES: usize = 800;
 /// The longest path.
 pub const MOST_PATH_BYTES: usize = 4096;
 /// The longest sentence.

@@ -7,12 +7,13 @@ fn what() -> impl Strategy<Value = What> {
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
-    (any::<u32>(), any::<u64>(), any::<[u32; 2]>(), any::<u64>(), what(), any::<u16>()).prop_map(
-        |(id, offset, [size_bytes, room_bytes], semaphore, what, how)| Wanted {
+    (any::<u32>(), any::<u64>(), any::<[u32; 3]>(), any::<u64>(), what(), any::<u16>()).prop_map(
+        |(id, offset, [size_bytes, room_bytes, inside_bytes], semaphore, what, how)| Wanted {
             id,
             offset,
             size_bytes,
             room_bytes,
+            inside_bytes,
             semaphore,
             what,
             how,
@@ -48,14 +49,13 @@ fn how() -> impl Strategy<Value = How> {
 
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
-        any::<u32>().prop_map(|version| Command::Hello { version }),
+        (any::<u32>(), any::<bool>()).prop_map(|(version, children)| Command::Hello { version, children }),
         (prop::collection::vec(any::<u8>(), 0..200), prop::collection::vec(wanted(), 0..20))
             .prop_map(|(module, probes)| Command::Add { module, probes }),
         prop::collection::vec(any::<u32>(), 0..50).prop_map(|ids| Command::Remove { ids }),
         Just(Command::Commit),
-        Just(Command::Counts),
+        Just(Command::Go),
         Just(Command::List),
-        Just(Command::Times),
         Just(Command::Leave),
         (any::<u16>(), how()).prop_map(|(number, how)| Command::How { number, how }),
         (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(data_bytes, tick, zero_ns)| Command::Rings {
@@ -90,16 +90,22 @@ fn places() -> impl Strategy<Value = Places> {
 
 fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
-        (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(version, pid, cleaned_up)| Reply::Hello {
+        any::<[u32; 5]>().prop_map(|[version, pid, cleaned_up, cpus, slots]| Reply::Hello {
             version,
             pid,
-            cleaned_up
+            cleaned_up,
+            cpus,
+            slots
         }),
         (any::<u32>(), ".{0,60}").prop_map(|(id, reason)| Reply::Refused { id, reason }),
         (any::<u32>(), any::<u64>()).prop_map(|(armed, stopped_ns)| Reply::Armed { armed, stopped_ns }),
-        (prop::collection::vec((any::<u32>(), any::<u64>()), 0..30), any::<bool>()).prop_map(|(of, last)| {
-            Reply::Counts { of: of.into_iter().map(|(id, hits)| Count { id, hits }).collect(), last }
-        }),
+        prop::collection::vec((any::<[u32; 2]>(), any::<u64>(), any::<Option<u32>>()), 0..30).prop_map(
+            |of| {
+                let placed =
+                    |([id, hits], before, times): ([u32; 2], _, _)| Placed { id, hits, before, times };
+                Reply::Placed { of: of.into_iter().map(placed).collect() }
+            }
+        ),
         (prop::collection::vec((any::<u32>(), state()), 0..30), any::<bool>()).prop_map(|(of, last)| {
             Reply::Listed { of: of.into_iter().map(|(id, state)| Listed { id, state }).collect(), last }
         }),
@@ -113,12 +119,10 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<u32>().prop_map(|probes| Reply::Cleaned { probes }),
         places().prop_map(Reply::Ready),
         Just(Reply::Written),
-        (any::<u32>(), prop::collection::vec(any::<[u64; 3]>(), 0..30), any::<bool>()).prop_map(
-            |(id, of, last)| {
-                let span = |[from_ns, to_ns, calls]: [u64; 3]| Span { from_ns, to_ns, calls };
-                Reply::Times { id, of: of.into_iter().map(span).collect(), last }
-            }
-        ),
+        (any::<u32>(), prop::collection::vec((any::<u32>(), any::<u64>()), 0..30)).prop_map(|(id, of)| {
+            let bucket = |(number, calls)| Bucket { number, calls };
+            Reply::Before { id, of: of.into_iter().map(bucket).collect() }
+        }),
         ".{0,60}".prop_map(|reason| Reply::Failed { reason }),
     ]
 }
@@ -162,16 +166,23 @@ fn claims_too_much() {
 /// Checks that the longest lists fit into a packet.
 #[test]
 fn the_longest() {
-    let wanted =
-        Wanted { id: 1, offset: 2, size_bytes: 3, room_bytes: 4, semaphore: 5, what: What::Latency, how: 6 };
+    let wanted = Wanted {
+        id: 1,
+        offset: 2,
+        size_bytes: 3,
+        room_bytes: 4,
+        inside_bytes: 5,
+        semaphore: 6,
+        what: What::Latency,
+        how: 7,
+    };
     let add = Command::Add { module: vec![b'x'; MOST_PATH_BYTES], probes: vec![wanted; MOST_ENTRIES] };
     assert!(add.encode().len() <= MOST_BYTES);
     assert_eq!(Command::decode(&add.encode()), Ok(add));
-    let counts = Reply::Counts { of: vec![Count { id: 1, hits: u64::MAX }; MOST_ENTRIES], last: true };
-    assert!(counts.encode().len() <= MOST_BYTES);
-    let span = Span { from_ns: 1, to_ns: 2, calls: 3 };
-    let times = Reply::Times { id: 1, of: vec![span; MOST_ENTRIES], last: true };
-    assert!(times.encode().len() <= MOST_BYTES);
+    let placed = Placed { id: 1, hits: 2, before: 3, times: Some(4) };
+    assert!(Reply::Placed { of: vec![placed; MOST_ENTRIES] }.encode().len() <= MOST_BYTES);
+    let bucket = Bucket { number: 1, calls: 2 };
+    assert!(Reply::Before { id: 1, of: vec![bucket; MOST_ENTRIES] }.encode().len() <= MOST_BYTES);
     let callers = Reply::Callers { id: 1, others: 2, of: vec![(1, 2); MOST_ENTRIES], last: true };
     assert!(callers.encode().len() <= MOST_BYTES);
     let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };

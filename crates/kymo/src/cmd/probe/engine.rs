@@ -56,11 +56,6 @@ pub(crate) trait Engine {
 
     /// Who called, the most frequent first; empty unless asked for.
     fn callers(&self) -> io::Result<Vec<Caller>>;
-
-    /// What is to be said at the end, if anything.
-    fn late_word(&self) -> Option<String> {
-        None
-    }
 }
 
 /// What is to be measured at every site.

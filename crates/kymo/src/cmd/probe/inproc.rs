@@ -1,9 +1,8 @@
 //! The engine inside the program: kymo's agent patches the sites, so that a hit takes no trap.
 //!
-//! The agent counts in the program's own memory and tells on request. So what was counted since the last request is lost when the program
-//! ends: the command asks now and then ([`Inproc::read`] keeps the last answer), and says so at the end.
+//! The agent counts in memory that the program shares with this process, so what was counted is read here without asking, at any time: nothing is
+//! lost when the program ends, however it does.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -115,6 +114,7 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Resul
                 offset: site.offset,
                 size_bytes: bytes(site.length_bytes),
                 room_bytes: bytes(room),
+                inside_bytes: 0,
                 semaphore: 0,
                 what: if timed { What::Latency } else { What::Count },
                 how,
@@ -147,14 +147,7 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Resul
         );
         refused.sort_unstable();
     }
-    let known = vec![Reading::default(); served.len()];
-    let engine = Inproc {
-        client: Some(client),
-        served: served.clone(),
-        timed,
-        known: RefCell::new(known),
-        ended: Cell::new(false),
-    };
+    let engine = Inproc { client: Some(client), served: served.clone() };
     Ok(Entered { engine, served, refused, stopped_ns: outcome.stopped_ns })
 }
 
@@ -192,9 +185,6 @@ pub(super) struct Inproc {
     client: Option<Client>,
     /// Ascending.
     served: Vec<usize>,
-    timed: bool,
-    known: RefCell<Vec<Reading>>,
-    ended: Cell<bool>,
 }
 
 impl Engine for Inproc {
@@ -203,40 +193,20 @@ impl Engine for Inproc {
     }
 
     fn read(&self) -> Vec<Reading> {
-        let mut known = self.known.borrow_mut();
-        let client = self.client.as_ref().filter(|_| !self.ended.get());
-        let place = |id: u32| self.served.binary_search(&(id as usize)).ok();
-        // Times first: a call is counted before it is timed.
-        let times = client.filter(|_| self.timed).map(Client::times).transpose();
-        let counts = client.map(Client::counts).transpose();
-        match (times, counts) {
-            (Ok(times), Ok(counts)) => {
-                for (id, spans) in times.into_iter().flatten() {
-                    let Some(place) = place(id) else { continue };
-                    let mut latencies = Latencies::default();
-                    for span in spans {
-                        latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
-                    }
-                    known[place].latencies = latencies;
-                }
-                for count in counts.into_iter().flatten() {
-                    if let Some(place) = place(count.id) {
-                        known[place].hits = count.hits;
-                    }
-                }
+        let mut readings = vec![Reading::default(); self.served.len()];
+        for count in self.client.iter().flat_map(Client::counts) {
+            let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
+            let mut latencies = Latencies::default();
+            for span in count.times {
+                latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
             }
-            _ => self.ended.set(true),
+            readings[place] = Reading { hits: count.hits, latencies, missed: 0 };
         }
-        known.clone()
+        readings
     }
 
     fn callers(&self) -> io::Result<Vec<Caller>> {
         Ok(Vec::new())
-    }
-
-    fn late_word(&self) -> Option<String> {
-        let words = "the program has ended with what was counted in it since it was asked last: hits of its last tenth of a second may be missing";
-        self.ended.get().then(|| words.to_owned())
     }
 }
 

@@ -257,12 +257,7 @@ impl<'a> Session<'a> {
             let first = fds.len();
             fds.extend(alive.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(fd, _)| fd.as_fd()));
             let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            // What is counted inside a program goes with it.
-            let inside = self.services.iter().any(|service| service.engine.name() == "inproc");
-            if inside {
-                let _ = self.readings();
-            }
-            let looks = (self.args.callers || inside).then_some(patience);
+            let looks = self.args.callers.then_some(patience);
             patience = (patience * 2).min(LOOK);
             let waits =
                 [end.map(|end| end - now), live.then(|| next_draw.saturating_duration_since(now)), looks];
@@ -372,10 +367,6 @@ impl<'a> Session<'a> {
         if missed > 0 {
             self.words.push(format!("{missed} calls could not be timed: too many were under way at once"));
         }
-        let late: Vec<String> =
-            self.services.iter().filter_map(|service| service.engine.late_word()).collect();
-        late.iter().for_each(|word| terminal::say(word));
-        self.words.extend(late);
         let (view, elapsed_ns, drawn) = (self.view(false), elapsed.as_nanos() as u64, self.drawn);
         let (json, words) = (self.args.json, self.words.clone());
         let rows = self.rows(readings);
