@@ -17,7 +17,8 @@
 //! - **coroutines, signal stacks**: an entry on another stack whose slot still holds the stub is left where it is.
 //! - **a coroutine that returns on another thread**: its entry is searched in all shadow stacks.
 //! - **recursion deeper than 64**, or entries that pile up: the call is counted, its return is not looked at.
-//! - **fork**: the child has a copy of both stacks. **Thread exit**: shadow stacks of dead threads are found and taken again.
+//! - **fork**: the child has a copy of both stacks. **Thread exit**: shadow stacks of dead threads are found and taken again, first of all
+//!   by a thread that has the dead one's stack, for what was left of that one has the same slots.
 //! - **signals**: an entry is reserved by one store to `top`, then filled; until then it looks like one that is always alive.
 //!
 //! # Safety
@@ -152,11 +153,15 @@ fn is_stub(address: u64) -> bool {
     false
 }
 
-fn top() -> *mut u64 {
+fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: the ABI keeps the thread pointer in its own first word.
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
-    pointer.wrapping_add_signed(kymo_shadow_offset() as i64) as *mut u64
+    pointer
+}
+
+fn top() -> *mut u64 {
+    thread_pointer().wrapping_add_signed(kymo_shadow_offset() as i64) as *mut u64
 }
 
 /// One entry of a shadow stack.
@@ -199,10 +204,27 @@ fn claim() -> Option<u64> {
     let own = system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64;
     // Relaxed: a hint; owners are taken by exchange.
     let taken = TAKEN.load(Ordering::Relaxed);
+    // A thread that had this thread's stack has ended. What it left would be taken for this one's by an unwinder.
+    let pointer = thread_pointer();
+    let mut at = 0;
+    while at < taken {
+        let bottom = base + u64::from(at) * STACK_BYTES as u64;
+        let owner = owner(bottom);
+        // Relaxed: the exchange below decides.
+        let tid = owner.load(Ordering::Relaxed);
+        // Acquire: what the dead thread wrote is before our clearing.
+        if stack_of(bottom).load(Ordering::Relaxed) == pointer
+            && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        {
+            clear(bottom);
+            return Some(bottom);
+        }
+        at += 1;
+    }
     // The dead are looked for when the number of stacks would reach the next power of two; a forked child knows nobody's number.
     let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
     let search = taken >= 32 && taken.is_power_of_two() && pid == u64::from(PROCESS.load(Ordering::Relaxed));
-    let mut at = 0;
+    at = 0;
     while search && at < taken {
         let bottom = base + u64::from(at) * STACK_BYTES as u64;
         let owner = owner(bottom);
@@ -211,6 +233,7 @@ fn claim() -> Option<u64> {
         let dead = tid != 0 && system(libc::SYS_tgkill, pid, tid, 0, 0, 0, 0) == -i64::from(libc::ESRCH);
         // Acquire: what the dead thread wrote is before our clearing.
         if dead && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            stack_of(bottom).store(pointer, Ordering::Relaxed);
             clear(bottom);
             return Some(bottom);
         }
@@ -221,8 +244,14 @@ fn claim() -> Option<u64> {
     let ticket = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
     let bottom = base + u64::from(ticket) * STACK_BYTES as u64;
     owner(bottom).store(own, Ordering::Relaxed);
+    stack_of(bottom).store(pointer, Ordering::Relaxed);
     clear(bottom);
     Some(bottom)
+}
+
+/// The word that names a shadow stack's stack: the thread pointer lies at its end.
+fn stack_of(bottom: u64) -> &'static AtomicU64 {
+    &entry(bottom + (DEPTH as u64 + 2) * ENTRY_BYTES as u64).time
 }
 
 /// The word that names a stack's thread: behind the sentinel, where no key is.

@@ -121,13 +121,17 @@ pub fn plan_inside(
     Ok(site)
 }
 
-/// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, or asks
-/// who calls. A probe must not stand in it; the entry can be probed.
+/// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, asks
+/// who calls, or is entered where no return address is on top of the stack. A probe must not stand in it; the entry can be probed.
 pub fn returns_oddly(name: &str) -> bool {
+    // What a compiler moved out of a function is entered by jumps, with the function's frame in place.
+    if name == "_start" || name.contains(".cold") {
+        return true;
+    }
     // Versions are names, too: `setjmp@@GLIBC_2.2.5`.
     let name = name.split('@').next().unwrap_or(name);
     let name = name.trim_start_matches('_');
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 24] = [
         "setjmp",
         "sigsetjmp",
         "longjmp",
@@ -147,11 +151,36 @@ pub fn returns_oddly(name: &str) -> bool {
         "dlvsym",
         "tls_get_addr",
         "libc_start_main",
+        // Entered by the dynamic loader's begin, by the return of a signal's handler.
+        "dl_start_user",
+        "restore_rt",
+        // Of profilers: they note who calls whom.
+        "mcount",
+        "fentry__",
+        "mcount_internal",
     ];
-    NAMES.contains(&name)
-        || ["dl_runtime_", "dl_tlsdesc", "Unwind_", "morestack", "sigjmp", "libc_sigaction_restore"]
-            .iter()
-            .any(|begin| name.starts_with(begin))
+    // Then, in this order: ways that compilers take for `jmp` and `ret`, and for saving registers at entries; functions of OCaml, whose
+    // collector looks the stack's return addresses up.
+    const BEGINS: [&str; 17] = [
+        "dl_runtime_",
+        "dl_tlsdesc",
+        "Unwind_",
+        "morestack",
+        "sigjmp",
+        "libc_sigaction_restore",
+        "x86_indirect_",
+        "x86_return_",
+        "x86.get_pc_thunk",
+        "llvm_retpoline_",
+        "savms64",
+        "resms64",
+        "sse_savms64",
+        "sse_resms64",
+        "avx_savms64",
+        "avx_resms64",
+        "caml",
+    ];
+    NAMES.contains(&name) || BEGINS.iter().any(|begin| name.starts_with(begin))
 }
 
 /// A function's bytes, what follows them, and where its branches lead.
@@ -329,4 +358,47 @@ fn movable(instruction: &Instruction) -> Result<(), Refusal> {
                 | Mnemonic::Sysenter
         );
     if far { Err(Refusal::Unmovable { at }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks names with and without versions and leading lines, pieces of functions, and ordinary names that look like some of these.
+    #[test]
+    fn odd_names_are_known() {
+        let odd = [
+            "_setjmp",
+            "__sigsetjmp",
+            "setjmp@@GLIBC_2.2.5",
+            "vfork",
+            "swapcontext",
+            "_start",
+            "_ZN4kymo4deepEv.cold",
+            "main.cold.3",
+            "__x86_indirect_thunk_rax",
+            "__x86_return_thunk",
+            "_Unwind_RaiseException",
+            "__restore_rt",
+            "__fentry__",
+            "camlStdlib__List__map_123",
+        ];
+        for name in odd {
+            assert!(returns_oddly(name), "{name}");
+        }
+        let plain = [
+            "main",
+            "start",
+            "fork",
+            "malloc",
+            "__cxa_throw",
+            "avx_sum",
+            "x86_decode",
+            "cold_start",
+            "f.part.0",
+        ];
+        for name in plain {
+            assert!(!returns_oddly(name), "{name}");
+        }
+    }
 }

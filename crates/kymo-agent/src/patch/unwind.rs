@@ -6,12 +6,14 @@
 //! ```text
 //!   CFA     = rsp + 1                   one more than the caller's: unwinders tell frames apart by this number
 //!   rsp     = CFA - 1
-//!   return  = in the entry, of all shadow stacks, whose key is ~(rsp)       a loop in the DWARF expression
+//!   return  = in the last entry, of all shadow stacks, whose key is ~(rsp)  a loop in the DWARF expression
 //!   others  = unchanged
 //! ```
 //!
-//! The loop reads each entry of each shadow stack until it finds the one: some microseconds for each thread that ever called such a
-//! function, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has none of.
+//! The loop reads the entries of all shadow stacks, from the last to the first, until it finds the one: some microseconds for each thread
+//! that calls such functions, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has
+//! none of. The last one counts because entries of frames that an exception has left may lie below, with the same key. Behind a tail
+//! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
 #![allow(unsafe_code)]
 use super::shadow::ENTRY_BYTES;
 
@@ -32,7 +34,8 @@ mod op {
     pub(super) const SHL: u8 = 0x24;
     pub(super) const BRA: u8 = 0x28;
     pub(super) const EQ: u8 = 0x29;
-    pub(super) const GE: u8 = 0x2a;
+    pub(super) const LT: u8 = 0x2d;
+    pub(super) const NE: u8 = 0x2e;
     pub(super) const SKIP: u8 = 0x2f;
     pub(super) const LIT0: u8 = 0x30;
     pub(super) const DEREF_SIZE: u8 = 0x94;
@@ -56,22 +59,32 @@ fn origin(region: u64, count_at: u64) -> Vec<u8> {
     };
     // key = ~(CFA - 1); one more below it, for libgcc's `pick` does not reach the last.
     code.extend([op::DUP, op::LIT0 + 1, op::MINUS, op::NOT]);
-    word(&mut code, region);
-    // key at
-    let again = code.len();
-    code.push(op::DUP);
+    // at = region + (count << 12), behind the last
     word(&mut code, count_at);
-    // end = region + (count << 12)
     code.extend([op::DEREF_SIZE, 4, op::LIT0 + 12, op::SHL]);
     word(&mut code, region);
-    code.extend([op::PLUS, op::GE]);
+    code.push(op::PLUS);
+    // key at -> the one before
+    let again = code.len();
+    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DUP]);
+    word(&mut code, region);
+    code.push(op::LT);
     let none = branch(&mut code, op::BRA);
     // key at [at] key
     code.extend([op::DUP, op::DEREF, op::PICK, 2, op::EQ]);
     let found = branch(&mut code, op::BRA);
-    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::PLUS]);
     let loops = branch(&mut code, op::SKIP);
     land(&mut code, loops, again);
+    let here = code.len();
+    land(&mut code, found, here);
+    // The one before, as long as it has the key: a shadow stack's bottom never has.
+    let chain = code.len();
+    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DEREF, op::PICK, 2, op::NE]);
+    let first = branch(&mut code, op::BRA);
+    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
+    let loops = branch(&mut code, op::SKIP);
+    land(&mut code, loops, chain);
+    let found = first;
     // Found: key at -> at + 8. Not found: the entry behind the region's begin has origin 0, which ends the stack.
     let here = code.len();
     land(&mut code, found, here);
@@ -153,6 +166,10 @@ mod tests {
         let code = origin(base, count_at);
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         assert_eq!(run(&code, slot_behind + 9), base + 8);
+        // One that an exception left behind, and a chain of tail calls above it.
+        region[512 + 5 * 4] = !slot_behind;
+        region[512 + 6 * 4] = !slot_behind;
+        assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
     }
 
     fn run(code: &[u8], cfa: u64) -> u64 {
@@ -194,14 +211,15 @@ mod tests {
                     let value = !pop();
                     stack.push(value);
                 }
-                op::MINUS | op::PLUS | op::SHL | op::EQ | op::GE => {
+                op::MINUS | op::PLUS | op::SHL | op::EQ | op::NE | op::LT => {
                     let (b, a) = (pop(), pop());
                     stack.push(match byte {
                         op::MINUS => a.wrapping_sub(b),
                         op::PLUS => a.wrapping_add(b),
                         op::SHL => a << b,
                         op::EQ => u64::from(a == b),
-                        _ => u64::from(a as i64 >= b as i64),
+                        op::NE => u64::from(a != b),
+                        _ => u64::from((a as i64) < b as i64),
                     });
                 }
                 op::BRA | op::SKIP => {

@@ -266,3 +266,78 @@ C int blocks_all(int n, int)
     }
     return pthread_sigmask(99, &all, nullptr) != 0;
 }
+
+// Throws, from a frame that two callers of the same size have below them
+C int throws_alone(int n, int)
+{
+    if (n % 2)
+        throw std::runtime_error("odd");
+    return n + 1;
+}
+
+C int passes(int n, int)
+{
+    volatile char room[4096];
+    room[0] = room[4095] = 1;
+    return throws_alone(n, 0) + room[0] - room[4095];
+}
+
+C int keeps(int n, int)
+{
+    volatile char room[4096];
+    room[0] = room[4095] = 1;
+    try {
+        return throws_alone(n, 0) + room[0] - room[4095];
+    } catch (const std::runtime_error &) {
+        return n + 1;
+    }
+}
+
+C int above(int n, int which)
+{
+    return (which ? keeps(n, 0) : passes(n, 0)) + sink - sink;
+}
+
+C int above_too(int n, int which)
+{
+    return (which ? keeps(n, 0) : passes(n, 0)) + sink - sink;
+}
+
+// n + 1: an exception that leaves nothing behind but a return address, then one from the same place, that is caught below
+C int abandons(int n, int)
+{
+    int caught = 0;
+    try {
+        above(1, 0);
+    } catch (const std::runtime_error &) {
+        caught++;
+    }
+    try {
+        return above_too(n, 1) + caught - 1;
+    } catch (const std::runtime_error &) {
+        return -1;
+    }
+}
+
+C void *leaves_slots(void *which)
+{
+    try {
+        return (void *)(intptr_t)above(7, (int)(intptr_t)which);
+    } catch (const std::runtime_error &) {
+        return (void *)(intptr_t)-1;
+    }
+}
+
+// The same by two threads, one after the other, on the same stack: 1 if each was caught where it is
+C int abandons_on_threads(int, int)
+{
+    for (intptr_t which = 0; which < 2; which++) {
+        pthread_t thread;
+        void *result = nullptr;
+        pthread_create(&thread, nullptr, leaves_slots, (void *)which);
+        pthread_join(thread, &result);
+        if ((intptr_t)result != (which ? 8 : -1))
+            return 0;
+    }
+    return 1;
+}

@@ -104,6 +104,23 @@ fn exceptions_pass() {
     }
 }
 
+/// Checks that an exception finds its way through a frame that lies where another was which an exception left, on the same thread and on one
+/// that has the dead thread's stack.
+#[test]
+fn what_exceptions_left_misleads_nobody() {
+    let _alone = alone();
+    let Some(library) = library("returns::what_exceptions_left_misleads_nobody") else { return };
+    for consumers in LATENCY {
+        let probes = put(&library, &["throws_alone", "above_too"], consumers);
+        for n in 0..20 {
+            assert_eq!(library.function("abandons")(n, 0), n as u32 + 1, "{n}");
+            assert_eq!(library.function("abandons_on_threads")(0, 0), 1);
+        }
+        assert_eq!((hits(&probes), returns(&probes)), (vec![80, 20], vec![10, 20]));
+        take(&library, &probes);
+    }
+}
+
 extern "C-unwind" fn panics(n: i32) -> i32 {
     assert!(n % 2 == 0, "odd");
     n + 1

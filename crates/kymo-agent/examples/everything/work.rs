@@ -1,0 +1,384 @@
+//! Probes that are put in place, come and go.
+use super::functions::{self, Module, Planned};
+use super::report::{self, Done, Sum, Sums};
+use kymo_agent::patch::{
+    Clock, Consumers, OwnMemory, PatchError, Probe, Rings, Site, attach, detach, returns_missed,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of each CPU's ring: nobody reads it, so it fills, and what comes then is counted as lost.
+const RING_BYTES: u32 = 1 << 20;
+/// An attach that is refused because of what threads do at this moment is tried again so often.
+const TRIES: usize = 50;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Count,
+    Returns,
+    Latency,
+    Record,
+    Mixed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    All,
+    Each,
+    Random,
+    Nothing,
+}
+
+/// What the environment asks for.
+#[derive(Debug)]
+struct Wanted {
+    modules: String,
+    what: What,
+    how: How,
+    group: usize,
+    part: Option<(usize, usize)>,
+    report: Option<PathBuf>,
+    stop: bool,
+    say: bool,
+}
+
+impl Wanted {
+    fn read() -> Option<Wanted> {
+        let get = |name: &str| std::env::var(format!("KYMO_EVERYTHING{name}")).ok();
+        let part = get("_PART").and_then(|part| {
+            let (from, to) = part.split_once('-')?;
+            Some((from.parse().ok()?, to.parse().ok()?))
+        });
+        Some(Wanted {
+            modules: get("")?,
+            what: match get("_DO").as_deref() {
+                Some("returns") => What::Returns,
+                Some("latency") => What::Latency,
+                Some("record") => What::Record,
+                Some("mixed") => What::Mixed,
+                _ => What::Count,
+            },
+            how: match get("_HOW").as_deref() {
+                Some("all") => How::All,
+                Some("each") => How::Each,
+                Some("stop") => How::Nothing,
+                _ => How::Random,
+            },
+            group: get("_GROUP").and_then(|group| group.parse().ok()).unwrap_or(1).max(1),
+            part,
+            report: get("_REPORT").map(PathBuf::from),
+            stop: get("_STOP").is_some(),
+            say: get("_SAY").is_some(),
+        })
+    }
+}
+
+/// A function with a probe.
+#[derive(Debug)]
+struct Placed {
+    probe: Probe,
+    module: usize,
+    offset: u64,
+    returns: bool,
+}
+
+impl Placed {
+    fn sum(&self) -> Sum {
+        Sum { hits: self.probe.hits(), returns: self.probe.returns(), lost: self.probe.lost().unwrap_or(0) }
+    }
+}
+
+#[derive(Debug)]
+struct Everything {
+    wanted: Wanted,
+    process: u32,
+    memory: OwnMemory,
+    rings: Option<&'static Rings>,
+    known: Vec<String>,
+    modules: Vec<Module>,
+    /// Functions without a probe at the moment.
+    idle: Vec<Planned>,
+    placed: Vec<Placed>,
+    sums: Sums,
+    done: Done,
+    random: u64,
+    /// Functions still to be skipped and taken, of `KYMO_EVERYTHING_PART`.
+    seen: usize,
+}
+
+static EVERYTHING: Mutex<Option<Everything>> = Mutex::new(None);
+
+fn everything() -> MutexGuard<'static, Option<Everything>> {
+    EVERYTHING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" {
+    safe fn atexit(function: extern "C" fn()) -> i32;
+    safe fn raise(signal: i32) -> i32;
+}
+
+const SIGSTOP: i32 = 19;
+
+/// Before `main`, with the process's first thread.
+pub(crate) fn begin() {
+    let Some(wanted) = Wanted::read() else { return };
+    let Ok(memory) = OwnMemory::open() else { return };
+    let (how, stop) = (wanted.how, wanted.stop);
+    let mut new = Everything {
+        rings: None,
+        process: std::process::id(),
+        memory,
+        known: Vec::new(),
+        modules: Vec::new(),
+        idle: Vec::new(),
+        placed: Vec::new(),
+        sums: Sums::new(),
+        done: Done::default(),
+        random: u64::from(std::process::id()) | 1,
+        seen: 0,
+        wanted,
+    };
+    if new.wanted.what == What::Record {
+        new.rings = Rings::create(RING_BYTES, Clock::measured()).ok();
+    }
+    new.look();
+    if matches!(how, How::All | How::Random) {
+        new.place_idle();
+    }
+    *everything() = Some(new);
+    if stop {
+        raise(SIGSTOP);
+    }
+    atexit(end);
+    // Counts that are compared with another's are of a program without a thread of ours.
+    if how != How::Nothing && !stop {
+        // A program whose threads cannot be made is left alone.
+        let _ = std::thread::Builder::new().name("everything".into()).spawn(run);
+    }
+}
+
+extern "C" fn end() {
+    for _ in 0..1000 {
+        // A forked child has its parent's lock, held or not, and no business here. The worker holds it for moments.
+        if let Ok(mut everything) = EVERYTHING.try_lock() {
+            if let Some(everything) =
+                everything.as_mut().filter(|everything| everything.process == std::process::id())
+            {
+                if everything.wanted.stop {
+                    raise(SIGSTOP);
+                }
+                everything.report();
+                // The worker must not go on while everything is torn down.
+                everything.wanted.how = How::Nothing;
+            }
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn run() {
+    let mut told = Instant::now();
+    let mut looked = Instant::now();
+    loop {
+        {
+            let mut everything = everything();
+            let Some(everything) = everything.as_mut() else { return };
+            if looked.elapsed() > Duration::from_millis(100) {
+                everything.look();
+                looked = Instant::now();
+            }
+            match everything.wanted.how {
+                How::All => everything.place_idle(),
+                How::Each => everything.next_group(),
+                How::Nothing => return,
+                How::Random => {
+                    everything.place_idle();
+                    everything.exchange();
+                }
+            }
+            if told.elapsed() > Duration::from_millis(500) {
+                told = Instant::now();
+                everything.report();
+            }
+        }
+        // Not in the match: the lock would be held while this thread sleeps.
+        let how = everything().as_ref().map(|everything| everything.wanted.how);
+        match how {
+            Some(How::All) => std::thread::sleep(Duration::from_millis(50)),
+            Some(How::Each) => std::thread::sleep(Duration::from_micros(500)),
+            _ => std::thread::sleep(Duration::from_micros(500)),
+        }
+    }
+}
+
+impl Everything {
+    /// Plans the functions of modules that have come.
+    fn look(&mut self) {
+        for (path, base) in functions::modules(&self.wanted.modules) {
+            if self.known.contains(&path) {
+                continue;
+            }
+            self.known.push(path.clone());
+            let number = self.modules.len();
+            if let Some((module, planned)) = functions::plan_all(&self.memory, &path, base, number) {
+                self.modules.push(module);
+                let (from, to) = self.wanted.part.unwrap_or((0, usize::MAX));
+                for one in planned {
+                    if (from..to).contains(&self.seen) {
+                        self.idle.push(one);
+                    }
+                    self.seen += 1;
+                }
+            }
+        }
+    }
+
+    fn consumers(&mut self, returns: bool) -> Consumers {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        match (self.wanted.what, self.random >> 61) {
+            (What::Record, _) => match self.rings {
+                Some(rings) => Consumers::Record(rings.record(1).with_arguments()),
+                None => Consumers::Count,
+            },
+            (What::Returns, _) | (What::Mixed, 2..5) if returns => Consumers::CountReturns,
+            (What::Latency, _) | (What::Mixed, 5..8) if returns => Consumers::Latency,
+            _ => Consumers::Count,
+        }
+    }
+
+    /// Attaches to what is given; what cannot be attached to is dropped.
+    fn place(&mut self, mut planned: Vec<Planned>) {
+        let returns: Vec<Planned> = planned.extract_if(.., |one| one.returns).collect();
+        for (group, returns) in [(returns, true), (planned, false)] {
+            if group.is_empty() {
+                continue;
+            }
+            let consumers = self.consumers(returns);
+            let sites: Vec<Site> = group.iter().map(|one| one.site.clone()).collect();
+            match tried(|| attach(&sites, consumers)) {
+                Ok(probes) => {
+                    self.done.attaches += group.len() as u64;
+                    for (one, probe) in group.into_iter().zip(probes) {
+                        let Planned { module, offset, returns, .. } = one;
+                        self.sums.entry((module, offset)).or_default();
+                        self.placed.push(Placed { probe, module, offset, returns });
+                    }
+                    self.done.placed = self.sums.len();
+                }
+                Err(error) => {
+                    // One site may stand against all the others: it is found by halves, and dropped.
+                    if is_of_one(&error) && group.len() > 1 {
+                        let mut begin = group;
+                        let rest = begin.split_off(begin.len() / 2);
+                        self.place(begin);
+                        self.place(rest);
+                        continue;
+                    }
+                    self.done.failed += 1;
+                    if self.wanted.say {
+                        eprintln!("everything: {error}");
+                    }
+                    if !is_of_one(&error) {
+                        self.idle.extend(group);
+                    }
+                }
+            }
+        }
+    }
+
+    fn place_idle(&mut self) {
+        if !self.idle.is_empty() {
+            let idle = std::mem::take(&mut self.idle);
+            self.place(idle);
+        }
+    }
+
+    /// Detaches from these; they are idle then.
+    fn remove(&mut self, placed: Vec<Placed>) {
+        self.done.detaches += placed.len() as u64;
+        let (mut probes, mut planned) = (Vec::new(), Vec::new());
+        for one in placed {
+            let Placed { probe, module, offset, returns } = one;
+            planned.push(Planned { site: probe.site().clone(), returns, module, offset });
+            probes.push(probe);
+        }
+        if let Err(error) = tried(|| detach(&probes)) {
+            self.done.failed += 1;
+            if self.wanted.say {
+                eprintln!("everything: {error}");
+            }
+        }
+        for (probe, one) in probes.into_iter().zip(planned) {
+            let Planned { site, returns, module, offset } = one;
+            let placed = Placed { probe, module, offset, returns };
+            self.sums.entry((module, offset)).or_default().add(placed.sum());
+            self.idle.push(Planned { site, returns, module, offset });
+        }
+    }
+
+    /// The next functions have probes, those before have none.
+    fn next_group(&mut self) {
+        let before = std::mem::take(&mut self.placed);
+        if !before.is_empty() {
+            self.remove(before);
+        }
+        let group = self.wanted.group.min(self.idle.len());
+        let all = self.idle.len();
+        if all == 0 {
+            return;
+        }
+        // Those that were removed are at the end.
+        let planned = self.idle.drain(..group).collect();
+        self.place(planned);
+        self.done.cycles = self.done.attaches / all as u64;
+    }
+
+    /// A random part of what is placed goes and comes back.
+    fn exchange(&mut self) {
+        let count = self.placed.len() as u64;
+        if count == 0 {
+            return;
+        }
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let from = (self.random >> 33) % count;
+        let to = (from + 1 + (self.random >> 20) % 64).min(count);
+        let gone = self.placed.drain(from as usize..to as usize).collect();
+        self.remove(gone);
+        self.done.cycles = self.done.detaches / count;
+        self.place_idle();
+    }
+
+    fn report(&mut self) {
+        let mut sums: BTreeMap<_, _> = self.sums.clone();
+        for one in &self.placed {
+            sums.entry((one.module, one.offset)).or_default().add(one.sum());
+        }
+        self.done.missed = returns_missed();
+        let text = report::text(&self.modules, &self.done, &sums);
+        if self.wanted.say {
+            eprint!("{text}");
+        }
+        if let Some(folder) = &self.wanted.report {
+            report::write(folder, &text, &sums);
+        }
+    }
+}
+
+fn is_of_one(error: &PatchError) -> bool {
+    matches!(error, PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. })
+}
+
+/// Tries again while the reason is what threads do at this moment.
+fn tried<T>(mut work: impl FnMut() -> Result<T, PatchError>) -> Result<T, PatchError> {
+    for _ in 1..TRIES {
+        match work() {
+            Err(PatchError::BlocksTraps { .. } | PatchError::Silent { .. }) => {}
+            done => return done,
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    work()
+}
