@@ -27,6 +27,8 @@ pub struct Wanted {
     pub semaphore: Option<u64>,
     /// The return of the function there, not its entry.
     pub returns: bool,
+    /// What a hit carries, in the kernel's words: `size=%si:u64 path=+0(%di):string`; `None`: the first arguments' registers, or what is returned.
+    pub fields: Option<String>,
 }
 
 /// Why places could not be made events.
@@ -103,7 +105,10 @@ impl UserProbes {
             if let Some(semaphore) = place.semaphore.filter(|_| !place.returns) {
                 line.extend(format!("({semaphore:#x})").bytes());
             }
-            line.extend(fields(place.returns).bytes());
+            match &place.fields {
+                Some(fields) => line.extend(format!(" {fields}").bytes()),
+                None => line.extend(fields(place.returns).bytes()),
+            }
             match write_line(&probes.list, &line) {
                 Ok(()) => probes.names.push(name),
                 Err(cause)
@@ -191,7 +196,8 @@ mod tests {
     }
 
     fn wanted(name: &str) -> Wanted {
-        Wanted { name: name.into(), path: "/bin/x".into(), offset: 0x10, semaphore: None, returns: false }
+        let path = "/bin/x".into();
+        Wanted { name: name.into(), path, offset: 0x10, semaphore: None, returns: false, fields: None }
     }
 
     /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and that dropping takes all back.
@@ -204,21 +210,23 @@ mod tests {
             wanted("a::b<int>"),
             Wanted { semaphore: Some(0x20), ..wanted("9") },
             Wanted { returns: true, ..wanted("f") },
+            Wanted { fields: Some("n=%si:s32".into()), ..wanted("g") },
         ];
         let probes = UserProbes::make(&tracefs, &places).unwrap();
         let group = format!("kymo_{}", std::process::id());
         let names: Vec<&str> =
             probes.events().map(|(system, name)| (system == group).then_some(name).unwrap()).collect();
-        assert_eq!(names, ["a__b_int_", "a__b_int__1", "_9", "f"]);
+        assert_eq!(names, ["a__b_int_", "a__b_int__1", "_9", "f", "g"]);
         let text = std::fs::read_to_string(&list).unwrap();
         assert!(text.starts_with(&format!("p:{group}/a__b_int_ /bin/x:0x10")), "{text}");
+        assert!(text.contains("/g /bin/x:0x10 n=%si:s32"), "{text}");
         assert!(
             text.contains("_9 /bin/x:0x10(0x20)") && text.contains(&format!("r:{group}/f /bin/x:0x10 ret=")),
             "{text}"
         );
         drop(probes);
         let text = std::fs::read_to_string(&list).unwrap();
-        assert_eq!(text.matches("-:").count(), 4, "{text}");
+        assert_eq!(text.matches("-:").count(), 5, "{text}");
         let spaced = Wanted { path: "/a b".into(), ..wanted("f") };
         assert!(matches!(UserProbes::make(&tracefs, &[spaced]), Err(UserProbesError::Path(_))));
     }

@@ -32,8 +32,20 @@ pub(super) struct DebugInfo {
 
 impl DebugInfo {
     pub(super) fn read(elf: &ElfFile) -> DebugInfo {
+        DebugInfo::read_parts(elf, false)
+    }
+
+    /// With the lists of ranges and locations, which only questions about functions need.
+    pub(super) fn read_with_lists(elf: &ElfFile) -> DebugInfo {
+        DebugInfo::read_parts(elf, true)
+    }
+
+    fn read_parts(elf: &ElfFile, lists: bool) -> DebugInfo {
         let shared = inline::supplementary(elf);
-        DebugInfo { sections: sections_of(elf), shared: shared.as_ref().map(sections_of) }
+        DebugInfo {
+            sections: sections_of(elf, lists),
+            shared: shared.as_ref().map(|elf| sections_of(elf, lists)),
+        }
     }
 
     pub(super) fn reader(&self) -> Reader<'_> {
@@ -43,7 +55,7 @@ impl DebugInfo {
     }
 }
 
-fn sections_of(elf: &ElfFile) -> gimli::DwarfSections<Vec<u8>> {
+fn sections_of(elf: &ElfFile, lists: bool) -> gimli::DwarfSections<Vec<u8>> {
     use gimli::SectionId as Id;
     let load = |id: Id| -> Result<Vec<u8>, std::convert::Infallible> {
         let needed = matches!(
@@ -56,7 +68,8 @@ fn sections_of(elf: &ElfFile) -> gimli::DwarfSections<Vec<u8>> {
                 | Id::DebugAddr
                 | Id::DebugTypes
                 | Id::DebugLine
-        );
+        ) || lists
+            && matches!(id, Id::DebugRanges | Id::DebugRngLists | Id::DebugLoc | Id::DebugLocLists);
         let bytes = needed.then(|| inline::section_bytes(elf, id.name().as_bytes())).flatten();
         Ok(bytes.unwrap_or_default())
     };

@@ -34,6 +34,7 @@
 //! - **I4** What is read of the debug information grows with the units that have the name, not with all of it (`scan.rs`).
 
 mod access;
+pub mod call;
 mod debug;
 mod error;
 mod field;

@@ -27,6 +27,7 @@ pub struct ModuleFile {
     companions: OnceLock<Companions>,
     symbols: OnceLock<Symbols>,
     debug: OnceLock<Option<DebugInfo>>,
+    debug_with_lists: OnceLock<Option<DebugInfo>>,
 }
 
 /// The files beside the module's own.
@@ -81,6 +82,7 @@ impl ModuleFile {
             companions: OnceLock::new(),
             symbols: OnceLock::new(),
             debug: OnceLock::new(),
+            debug_with_lists: OnceLock::new(),
         }
     }
 
@@ -148,6 +150,12 @@ impl ModuleFile {
     /// The debug information, read now if this is the first question.
     pub(super) fn debug_info(&self) -> Option<&DebugInfo> {
         self.debug.get_or_init(|| self.debug_file().map(|elf| DebugInfo::read(elf))).as_ref()
+    }
+
+    /// The same with the lists of ranges and locations.
+    pub(super) fn debug_info_with_lists(&self) -> Option<&DebugInfo> {
+        let read = || self.debug_file().map(|elf| DebugInfo::read_with_lists(elf));
+        self.debug_with_lists.get_or_init(read).as_ref()
     }
 
     /// Debug files that are there and were not taken, and why.

@@ -22,7 +22,7 @@ const DEEPEST: usize = 200;
 
 /// What is wrong with the text of an expression, where, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("cannot read the watch expression '{text}': {why}")]
+#[error("cannot read the expression '{text}': {why}")]
 pub struct SyntaxError {
     text: String,
     why: String,
@@ -116,6 +116,22 @@ pub fn parse(text: &str) -> Result<Request, SyntaxError> {
         ));
     }
     Ok(Request { text: text.to_owned(), expression, tree, len_bytes, access, only_reads })
+}
+
+/// Reads an expression alone.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn expression(text: &str) -> Result<Expr, SyntaxError> {
+    if text.len() > LONGEST {
+        return Err(SyntaxError::new(text, LONGEST, format!("it is longer than {LONGEST} bytes")));
+    }
+    let mut parser = Parser { text, at: 0, steps: 0, file: None };
+    let tree = parser.expr().and_then(|tree| match parser.peek() {
+        None => Ok(tree),
+        Some(c) => Err(parser.wrong(format!("'{c}' does not belong here"))),
+    });
+    tree.map_err(|error| SyntaxError::new(text, error.column, error.why))
 }
 
 fn access_of(word: &str) -> Option<Access> {

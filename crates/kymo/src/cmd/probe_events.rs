@@ -7,10 +7,10 @@ use kymo_perf::bpf::uprobe::is_mistaken;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
 use kymo_perf::user_probes::{UserProbes, Wanted};
-use kymo_profile::symbols::sites::{ProbeSelector, SiteKind};
+use kymo_profile::symbols::sites::{ProbeSelector, Site, SiteKind};
 
 use super::mem_events::{Whom, event_len};
-use super::probe::modules;
+use super::probe::{arguments, modules};
 use crate::exit;
 
 /// More tracepoints at once are for `kymo probe`.
@@ -71,7 +71,9 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     for written in written.iter().flatten() {
         let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
         let before = wanted.len();
-        for site in modules::sites(&selector, &modules)? {
+        let sites = modules::sites(&selector, &modules)?;
+        let asked = fields(&selector, &sites, say)?;
+        for (site, asked) in sites.into_iter().zip(asked) {
             if is_mistaken(site.module.file(), site.offset) {
                 say(&format!(
                     "not probed: {}: it begins with a vector instruction, which the kernel would take for another one",
@@ -79,16 +81,22 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
                 ));
                 continue;
             }
-            let returns = selector.returns && site.kind == SiteKind::Function;
-            let end = if returns { "%return" } else { "" };
-            let kind = if matches!(site.kind, SiteKind::Marker { .. }) { "usdt:" } else { "" };
-            let name = format!("probe:{kind}{}:{}{end}", site.module.name(), site.name);
-            // Of several processes the same file is one.
-            if !names.contains(&name) {
-                let path = site.module.file().to_owned();
-                let (offset, semaphore) = (site.offset, site.semaphore);
-                wanted.push(Wanted { name: site.name, path, offset, semaphore, returns });
-                names.push(name);
+            for (returns, fields) in asked {
+                let end = if returns { "%return" } else { "" };
+                let kind = if matches!(site.kind, SiteKind::Marker { .. }) { "usdt:" } else { "" };
+                let name = format!("probe:{kind}{}:{}{end}", site.module.name(), site.name);
+                // Of several processes the same file is one.
+                if !names[before..].contains(&name) {
+                    let path = site.module.file().to_owned();
+                    let (offset, semaphore) = (site.offset, site.semaphore);
+                    let event = if returns && selector.arguments.is_some() {
+                        format!("{}__return", site.name)
+                    } else {
+                        site.name.clone()
+                    };
+                    wanted.push(Wanted { name: event, path, offset, semaphore, returns, fields });
+                    names.push(name);
+                }
             }
         }
         counts.push(wanted.len() - before);
@@ -117,6 +125,33 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     }
     drop(events);
     Ok(Some(Found { texts: replaced, names, probes }))
+}
+
+/// The events of one site: whether it is the return, and its fields if expressions were typed.
+type Events = Vec<(bool, Option<String>)>;
+
+/// The events that each site is to be.
+fn fields(selector: &ProbeSelector, sites: &[Site], say: &dyn Fn(&str)) -> anyhow::Result<Vec<Events>> {
+    let Some(parts) = &selector.arguments else {
+        let plain = |site: &Site| vec![(selector.returns && site.kind == SiteKind::Function, None)];
+        return Ok(sites.iter().map(plain).collect());
+    };
+    let asked = arguments::each(sites, |_, site, routine| {
+        let values = arguments::listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+        values.words.iter().for_each(|word| say(word));
+        let (entry, back) = (!selector.returns, selector.returns || !values.back.is_empty());
+        if selector.returns && !values.entry.is_empty() {
+            return Err(format!(
+                "{}: at the return only `ret` is known: leave `%return` out for both",
+                site.name
+            ));
+        }
+        let back =
+            back.then(|| (true, (!values.back.is_empty()).then(|| arguments::kernel_fields(&values.back))));
+        let entry = entry.then(|| (false, Some(arguments::kernel_fields(&values.entry))));
+        Ok(entry.into_iter().chain(back).collect())
+    });
+    asked.into_iter().collect::<Result<_, String>>().map_err(exit::usage_of)
 }
 
 /// An event that names sites.

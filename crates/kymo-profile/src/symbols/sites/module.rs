@@ -12,6 +12,7 @@ use super::super::store::SymbolOptions;
 use super::super::user;
 use super::lines;
 use super::usdt::{self, Marker};
+use crate::place::ModuleFile;
 
 const SHF_EXECINSTR: u64 = 4;
 const X86_64: u16 = 62;
@@ -102,6 +103,16 @@ impl ProbeModule {
     /// The same file, as this process can open it.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// The same for questions about what its functions are called with; reads its headers anew.
+    ///
+    /// # Errors
+    /// As [`open`](ProbeModule::open).
+    pub fn described(&self) -> Result<ModuleFile, ModuleError> {
+        let options = SymbolOptions { symfs: self.root.clone(), ..SymbolOptions::default() };
+        ModuleFile::open(&self.file, &self.path, &options)
+            .map_err(|error| ModuleError { path: self.path.clone(), why: error.to_string() })
     }
 
     /// The file's name.

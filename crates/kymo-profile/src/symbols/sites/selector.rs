@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::place::call::{self, Part};
+
 /// Where to put probes, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeSelector {
@@ -13,6 +15,8 @@ pub struct ProbeSelector {
     pub place: Place,
     /// The return is meant, not the entry (`%return` at the end, as in perf).
     pub returns: bool,
+    /// Expressions over what the function takes and returns, in parentheses behind its name: `parse(req->uri, len)`.
+    pub arguments: Option<Vec<Part>>,
 }
 
 /// Places in a module.
@@ -72,11 +76,16 @@ impl ProbeSelector {
             Some(body) => (body, true),
             None => (text, false),
         };
+        let (body, arguments) = match call::arguments(body) {
+            Some((body, parts)) => (body, Some(parts)),
+            None => (body, None),
+        };
         let made = |module: Option<&str>, place| ProbeSelector {
             text: text.to_owned(),
             module: module.map(str::to_owned),
             place,
             returns,
+            arguments: arguments.clone(),
         };
         if let Some(marker) = body.strip_prefix("usdt:") {
             let parts: Vec<&str> = marker.split(':').collect();

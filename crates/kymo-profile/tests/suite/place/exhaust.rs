@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kymo_profile::place::call::Routines;
 use kymo_profile::place::{self, Module, ModuleFile, Target};
 
 const QUESTIONS: &[&str] = &[
@@ -44,6 +45,7 @@ const QUESTIONS: &[&str] = &[
 pub(crate) fn exercise(bytes: &[u8], salt: u64) {
     let module = ModuleFile::from_bytes(Path::new("damaged"), Arc::from(bytes), None);
     let Ok(file) = module else { return };
+    calls(&file);
     let memory = |avma: u64, out: &mut [u8]| {
         let word = (avma ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
         let len = out.len();
@@ -61,6 +63,26 @@ pub(crate) fn exercise(bytes: &[u8], salt: u64) {
                 watch.value.show(&[0xff; 8]);
             }
             Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// Asks what functions take, and what expressions over that mean.
+fn calls(file: &ModuleFile) {
+    let Ok(routines) = Routines::of(file) else { return };
+    for svma in routines.beginnings().into_iter().take(200) {
+        let Ok(routine) = routines.at(svma, "any.isra.0") else { continue };
+        routine.parameters();
+        routine.return_type();
+        let all = routine.everything();
+        assert!(all.iter().flatten().all(|fetch| fetch.steps.len() <= place::call::MOST_STEPS));
+        for name in routine.names().into_iter().take(8).chain(["ret".to_owned(), "none".to_owned()]) {
+            for text in [format!("*{name}"), format!("{name}->next.value[1]"), format!("{name}[3]")] {
+                match routine.fetch_all(&text) {
+                    Ok(found) => found.iter().for_each(|fetch| drop(fetch.show(u64::MAX))),
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                }
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ fn with_sections(bytes: Vec<u8>) -> Program {
         let header = table + 64 * number;
         let name =
             names + u32::from_le_bytes(bytes[header..header + 4].try_into().expect("4 bytes")) as usize;
-        let wanted: [&[u8]; 7] = [
+        let wanted: [&[u8]; 9] = [
             b".debug_info",
             b".debug_abbrev",
             b".debug_str",
@@ -58,6 +58,8 @@ fn with_sections(bytes: Vec<u8>) -> Program {
             b".debug_types",
             b".symtab",
             b".debug_line",
+            b".debug_loclists",
+            b".debug_rnglists",
         ];
         let (start, len) = (word(header + 24), word(header + 32));
         if wanted.iter().any(|wanted| bytes[name..].starts_with(wanted)) && len > 0 {

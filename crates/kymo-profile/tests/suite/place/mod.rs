@@ -1,5 +1,6 @@
 //! Places to watch: what is written, where it is, and why not.
 
+mod call;
 mod exhaust;
 mod hostile;
 mod live;

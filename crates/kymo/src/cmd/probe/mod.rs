@@ -4,6 +4,7 @@
 //!  selectors --modules--> sites --engine--> Service (counts by itself) --read each second--> table, picture, JSON
 //! ```
 
+pub(crate) mod arguments;
 mod condition;
 pub(crate) mod engine;
 mod hows;

@@ -1,0 +1,544 @@
+//! How values are passed: System V for x86-64, and what Rust's compilers do.
+//!
+//! ```text
+//!  type --of_parameter--> Passing --Supply::give--> Home        rdi rsi rdx rcx r8 r9 | xmm0 .. xmm7 | [rsp+8] [rsp+16] ...
+//! ```
+//! A value of up to 16 bytes is divided into eights of bytes, each of which is of the class of what lies in it. Larger ones lie on the stack. If there are not enough
+//! registers for all of a value, all of it is on the stack.
+
+use super::super::debug::{Die, Reader};
+use super::super::types::{Shape, Type};
+use super::fetch::Register;
+use super::home::{FIRST_ON_STACK, Home, Piece};
+use super::routine::Language;
+
+/// Records inside records.
+const DEEPEST: usize = 8;
+/// Members that are looked at.
+const MOST_MEMBERS: usize = 256;
+
+/// The class of eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Nothing,
+    Vector,
+    Integer,
+}
+
+/// How a value is passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// It has no bytes that are passed.
+    Nothing,
+    /// In registers: the class of each eight bytes, and how many bytes there are.
+    Registers(Vec<Class>, u64),
+    /// Each part in a register of its own: offset, bytes, class.
+    Parts(Vec<(u64, u64, Class)>),
+    /// In one vector register of whatever length.
+    Wide(u64),
+    /// On the stack.
+    Memory { size: u64, align: u64 },
+    /// Its address is passed.
+    Address,
+    /// In the floating-point stack, where results of `long double` are.
+    X87,
+}
+
+type Unknown = &'static str;
+
+const ODD_TYPE: Unknown = "how a value of its type is passed is not known to kymo";
+
+/// The registers and stack that are left.
+#[derive(Clone, Debug)]
+pub(super) struct Supply {
+    integers: usize,
+    vectors: usize,
+    stack: i64,
+}
+
+impl Supply {
+    pub(super) fn new() -> Supply {
+        Supply { integers: 0, vectors: 0, stack: FIRST_ON_STACK }
+    }
+
+    /// The address that a large result is to be put at comes first.
+    pub(super) fn take_hidden(&mut self) {
+        self.integers += 1;
+    }
+
+    /// Where the next value is.
+    pub(super) fn give(&mut self, passing: &Passing) -> Home {
+        match passing {
+            Passing::Nothing => Home::Nothing,
+            Passing::Registers(classes, size) => {
+                let count = |wanted| classes.iter().filter(|class| **class == wanted).count();
+                let (integers, vectors) = (count(Class::Integer), count(Class::Vector));
+                if self.integers + integers > Register::ARGUMENTS.len() || self.vectors + vectors > 8 {
+                    return self.on_stack(*size, 8);
+                }
+                let mut next = |class: Class| match class {
+                    Class::Integer => {
+                        self.integers += 1;
+                        Register::ARGUMENTS.get(self.integers - 1).copied()
+                    }
+                    Class::Vector => {
+                        self.vectors += 1;
+                        Some(Register::Vector(self.vectors as u8 - 1))
+                    }
+                    Class::Nothing => None,
+                };
+                Home::Registers(pieces(classes, *size, &mut next))
+            }
+            Passing::Parts(parts) => {
+                let one = |&(offset, len_bytes, class): &(u64, u64, Class)| {
+                    let register = match self.give(&Passing::Registers(vec![class], len_bytes)) {
+                        Home::Registers(pieces) => pieces.first().and_then(|piece| piece.register),
+                        // A part on the stack, another in a register: nobody asks for that.
+                        _ => None,
+                    };
+                    Piece { offset, len_bytes, register }
+                };
+                Home::Registers(parts.iter().map(one).collect())
+            }
+            Passing::Wide(size) if self.vectors < 8 => {
+                self.vectors += 1;
+                let register = Some(Register::Vector(self.vectors as u8 - 1));
+                Home::Registers(vec![Piece { offset: 0, len_bytes: *size, register }])
+            }
+            Passing::Wide(size) => self.on_stack(*size, *size),
+            Passing::Memory { size, align } => self.on_stack(*size, *align),
+            Passing::X87 => self.on_stack(16, 16),
+            Passing::Address => match self.give(&Passing::Registers(vec![Class::Integer], 8)) {
+                Home::Registers(pieces) => match pieces.first().and_then(|piece| piece.register) {
+                    Some(register) => Home::Memory(register, 0),
+                    None => Home::Nothing,
+                },
+                // The address itself is on the stack.
+                Home::Memory(register, offset) => Home::Indirect(register, offset),
+                other => other,
+            },
+        }
+    }
+
+    fn on_stack(&mut self, size: u64, align: u64) -> Home {
+        let align = i64::try_from(align.clamp(8, 64).next_power_of_two()).unwrap_or(8);
+        // Counted from the end of the return address, where the caller's stack was aligned.
+        let from = (self.stack - FIRST_ON_STACK).saturating_add(align - 1) / align * align + FIRST_ON_STACK;
+        let size = i64::try_from(size.min(1 << 32)).unwrap_or(0);
+        self.stack = from.saturating_add((size + 7) / 8 * 8);
+        Home::Memory(Register::STACK, from)
+    }
+}
+
+fn pieces(classes: &[Class], size: u64, next: &mut dyn FnMut(Class) -> Option<Register>) -> Vec<Piece> {
+    let piece = |(number, &class): (usize, &Class)| {
+        let offset = number as u64 * 8;
+        Piece { offset, len_bytes: size.saturating_sub(offset).min(8), register: next(class) }
+    };
+    classes.iter().enumerate().map(piece).collect()
+}
+
+/// Where a result is that is returned in this way.
+pub(super) fn result(passing: &Passing) -> Home {
+    let (mut integers, mut vectors) = (0, 0);
+    let mut next = |class: Class| match class {
+        Class::Integer => {
+            integers += 1;
+            Register::RESULTS.get(integers - 1).copied()
+        }
+        Class::Vector => {
+            vectors += 1;
+            Some(Register::Vector(vectors as u8 - 1))
+        }
+        Class::Nothing => None,
+    };
+    match passing {
+        Passing::Nothing => Home::Nothing,
+        Passing::Registers(classes, size) => Home::Registers(pieces(classes, *size, &mut next)),
+        Passing::Parts(parts) => {
+            let one = |&(offset, len_bytes, class)| Piece { offset, len_bytes, register: next(class) };
+            Home::Registers(parts.iter().map(one).collect())
+        }
+        Passing::Wide(size) => {
+            Home::Registers(vec![Piece { offset: 0, len_bytes: *size, register: Some(Register::Vector(0)) }])
+        }
+        Passing::Memory { .. } | Passing::Address => Home::Memory(Register::RESULTS[0], 0),
+        Passing::X87 => {
+            Home::Registers(vec![Piece { offset: 0, len_bytes: 16, register: Some(Register::Float) }])
+        }
+    }
+}
+
+/// How a parameter is passed. `has_place`: its debug information has a place for it, which does not say that its address is passed.
+pub(super) fn of_parameter(
+    reader: &Reader<'_>,
+    kind: Type,
+    language: Language,
+    has_place: bool,
+) -> Result<Passing, Unknown> {
+    if language == Language::Rust {
+        return of_rust(reader, kind, false);
+    }
+    let passing = of_value(reader, kind)?;
+    if language == Language::Cplusplus && kind.shape(reader) == Shape::Record && !has_place {
+        // What has a destructor or copies itself is passed by its address; only a place would tell.
+        return Err("whether its class is passed by value or by address is not told");
+    }
+    Ok(passing)
+}
+
+/// How a result is returned.
+pub(super) fn of_result(reader: &Reader<'_>, kind: Type, language: Language) -> Result<Passing, Unknown> {
+    if kind.shape(reader) == Shape::Void {
+        return Ok(Passing::Nothing);
+    }
+    if language == Language::Rust {
+        return of_rust(reader, kind, true);
+    }
+    if language == Language::Cplusplus && kind.shape(reader) == Shape::Record && is_special(reader, kind, 0) {
+        return Ok(Passing::Address);
+    }
+    match of_value(reader, kind)? {
+        Passing::Memory { size: 16, align: 16 } if kind.shape(reader) == Shape::Base => Ok(Passing::X87),
+        other => Ok(other),
+    }
+}
+
+/// Whether objects of a class have a destructor or copy themselves in a way of their own, so that they are never in registers.
+fn is_special(reader: &Reader<'_>, kind: Type, depth: usize) -> bool {
+    let Some(die) = kind.die.filter(|_| depth < DEEPEST) else { return false };
+    if let Some((_, gimli::AttributeValue::CallingConvention(told))) =
+        reader.attr(die, gimli::DW_AT_calling_convention)
+    {
+        return told == gimli::DW_CC_pass_by_reference;
+    }
+    let own = reader.name(die).unwrap_or_default();
+    // Names of templates' constructors are without parameters.
+    let own = own.split(|&byte| byte == b'<').next().unwrap_or_default();
+    let (mut special, mut inner, mut members) = (false, Vec::new(), 0);
+    let _ = reader.children(die, |child, entry| {
+        members += 1;
+        let flag = |name| matches!(entry.attr_value(name), Some(gimli::AttributeValue::Flag(true)));
+        let is_plain = entry.attr_value(gimli::DW_AT_defaulted).is_some() || flag(gimli::DW_AT_deleted);
+        match entry.tag() {
+            gimli::DW_TAG_subprogram if !is_plain => {
+                let name = reader.text(child.unit, entry, gimli::DW_AT_name).unwrap_or_default();
+                special |=
+                    entry.attr(gimli::DW_AT_vtable_elem_location).is_some() && name.first() == Some(&b'~');
+                special |= name.first() == Some(&b'~') && !flag(gimli::DW_AT_artificial);
+                special |= name == own && copies(reader, child, die) && !flag(gimli::DW_AT_artificial);
+            }
+            gimli::DW_TAG_member if entry.attr(gimli::DW_AT_external).is_none() => {
+                special |= reader
+                    .text(child.unit, entry, gimli::DW_AT_name)
+                    .is_some_and(|name| name.starts_with(b"_vptr"));
+                inner.push(Type::of(reader, child));
+            }
+            gimli::DW_TAG_inheritance => {
+                special |= entry.attr(gimli::DW_AT_virtuality).is_some();
+                inner.push(Type::of(reader, child));
+            }
+            _ => {}
+        }
+        !special && members < MOST_MEMBERS
+    });
+    special
+        || inner
+            .into_iter()
+            .filter(|kind| kind.shape(reader) == Shape::Record)
+            .any(|kind| is_special(reader, kind, depth + 1))
+}
+
+/// Whether a constructor takes another object of the class.
+fn copies(reader: &Reader<'_>, constructor: Die, class: Die) -> bool {
+    let mut kinds = Vec::new();
+    let _ = reader.children(constructor, |child, entry| {
+        if entry.tag() == gimli::DW_TAG_formal_parameter && entry.attr(gimli::DW_AT_artificial).is_none() {
+            kinds.push(Type::of(reader, child));
+        }
+        kinds.len() < 2
+    });
+    let first = kinds.first().filter(|kind| kinds.len() == 1 && kind.shape(reader) == Shape::Reference);
+    first.is_some_and(|kind| kind.target(reader).die == Some(class))
+}
+
+/// C's way.
+fn of_value(reader: &Reader<'_>, kind: Type) -> Result<Passing, Unknown> {
+    let is_vector = kind.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_GNU_vector).is_some());
+    let shape = kind.shape(reader);
+    let size = match (shape, kind.size(reader)) {
+        (Shape::Void | Shape::Function, _) => return Err(ODD_TYPE),
+        (_, Some(size)) => size,
+        // `nullptr_t` and pointers to members have no size.
+        (Shape::Other, None) => {
+            match kind.die.and_then(|die| reader.entry(die).ok()).map(|entry| entry.tag()) {
+                Some(gimli::DW_TAG_unspecified_type) => 8,
+                Some(gimli::DW_TAG_ptr_to_member_type)
+                    if kind.target(reader).shape(reader) == Shape::Function =>
+                {
+                    return Ok(Passing::Registers(vec![Class::Integer; 2], 16));
+                }
+                Some(gimli::DW_TAG_ptr_to_member_type) => 8,
+                _ => return Err(ODD_TYPE),
+            }
+        }
+        (_, None) => return Err(ODD_TYPE),
+    };
+    if is_vector {
+        return match size {
+            8 | 16 | 32 | 64 => Ok(Passing::Wide(size)),
+            _ => Err(ODD_TYPE),
+        };
+    }
+    if shape == Shape::Base {
+        return of_base(reader, kind, size);
+    }
+    if size == 0 {
+        return Ok(Passing::Nothing);
+    }
+    if size > 16 {
+        let align = kind.die.and_then(|die| reader.attr(die, gimli::DW_AT_alignment));
+        let align = align.and_then(|(_, value)| value.udata_value()).unwrap_or(8);
+        return Ok(Passing::Memory { size, align });
+    }
+    let mut classes = vec![Class::Nothing; size.div_ceil(8) as usize];
+    let mut left = MOST_MEMBERS;
+    match classify(reader, kind, 0, &mut classes, 0, &mut left)? {
+        true if classes.iter().all(|class| *class == Class::Nothing) => Ok(Passing::Nothing),
+        true => Ok(Passing::Registers(classes, size)),
+        false => Ok(Passing::Memory { size, align: 8 }),
+    }
+}
+
+fn encoding(reader: &Reader<'_>, kind: Type) -> Option<gimli::DwAte> {
+    match reader.attr(kind.die?, gimli::DW_AT_encoding)?.1 {
+        gimli::AttributeValue::Encoding(encoding) => Some(encoding),
+        _ => None,
+    }
+}
+
+fn of_base(reader: &Reader<'_>, kind: Type, size: u64) -> Result<Passing, Unknown> {
+    let name = kind.die.and_then(|die| reader.name(die)).unwrap_or_default();
+    match (encoding(reader, kind), size) {
+        (None, _) | (_, 0) => Err(ODD_TYPE),
+        (Some(gimli::DW_ATE_float), 2 | 4 | 8) => Ok(Passing::Registers(vec![Class::Vector], size)),
+        (Some(gimli::DW_ATE_float), 16) if name.ends_with(b"loat128") => Ok(Passing::Wide(16)),
+        (Some(gimli::DW_ATE_float), _) => Ok(Passing::Memory { size: 16, align: 16 }),
+        (Some(gimli::DW_ATE_complex_float), 8) => Ok(Passing::Registers(vec![Class::Vector], 8)),
+        (Some(gimli::DW_ATE_complex_float), 16) => Ok(Passing::Registers(vec![Class::Vector; 2], 16)),
+        (Some(gimli::DW_ATE_complex_float), _) => Ok(Passing::Memory { size, align: 16 }),
+        (Some(gimli::DW_ATE_decimal_float), _) => Err(ODD_TYPE),
+        (Some(_), 1..=8) => Ok(Passing::Registers(vec![Class::Integer], size)),
+        (Some(_), 16) => Ok(Passing::Registers(vec![Class::Integer; 2], 16)),
+        _ => Err(ODD_TYPE),
+    }
+}
+
+/// Adds what lies at an offset to the classes; `false` if a part is not aligned, so that all is in memory.
+fn classify(
+    reader: &Reader<'_>,
+    kind: Type,
+    at: u64,
+    classes: &mut [Class],
+    depth: usize,
+    left: &mut usize,
+) -> Result<bool, Unknown> {
+    if depth > DEEPEST || *left == 0 {
+        return Err(ODD_TYPE);
+    }
+    *left -= 1;
+    let mut mark = |at: u64, size: u64, class: Class| -> Result<bool, Unknown> {
+        if size == 0 || at.checked_rem(size) != Some(0) {
+            return Ok(false);
+        }
+        for eight in at / 8..=(at + size - 1) / 8 {
+            let known =
+                usize::try_from(eight).ok().and_then(|eight| classes.get_mut(eight)).ok_or(ODD_TYPE)?;
+            *known = class.max(*known);
+        }
+        Ok(true)
+    };
+    match kind.shape(reader) {
+        Shape::Base => {
+            let size = kind.size(reader).filter(|size| *size <= 16).ok_or(ODD_TYPE)?;
+            match encoding(reader, kind).ok_or(ODD_TYPE)? {
+                gimli::DW_ATE_float if size <= 8 => mark(at, size, Class::Vector),
+                gimli::DW_ATE_complex_float if size <= 16 => {
+                    Ok(mark(at, size / 2, Class::Vector)? && mark(at + size / 2, size / 2, Class::Vector)?)
+                }
+                // A `long double` fills all of it, and is in memory.
+                gimli::DW_ATE_float | gimli::DW_ATE_complex_float => Ok(false),
+                gimli::DW_ATE_decimal_float => Err(ODD_TYPE),
+                _ => mark(at, size, Class::Integer),
+            }
+        }
+        Shape::Pointer | Shape::Reference => mark(at, 8, Class::Integer),
+        Shape::Enum => mark(at, kind.size(reader).filter(|size| *size <= 8).ok_or(ODD_TYPE)?, Class::Integer),
+        Shape::Array => {
+            if kind.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_GNU_vector).is_some()) {
+                return Err(ODD_TYPE);
+            }
+            let elements = kind.elements(reader).ok_or(ODD_TYPE)?;
+            for number in 0..elements.count.unwrap_or(0).min(17) {
+                let at = elements
+                    .stride
+                    .checked_mul(number)
+                    .and_then(|far| far.checked_add(at))
+                    .ok_or(ODD_TYPE)?;
+                if !classify(reader, elements.element, at, classes, depth + 1, left)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        Shape::Record => {
+            let die = kind.die.ok_or(ODD_TYPE)?;
+            let mut members: Vec<(u64, Type, Option<u64>)> = Vec::new();
+            let mut odd = false;
+            let told = reader.children(die, |child, entry| {
+                match entry.tag() {
+                    gimli::DW_TAG_variant_part => odd = true,
+                    gimli::DW_TAG_member | gimli::DW_TAG_inheritance
+                        if entry.attr(gimli::DW_AT_external).is_none()
+                            && entry.attr(gimli::DW_AT_declaration).is_none() =>
+                    {
+                        let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
+                        let location = entry.attr_value(gimli::DW_AT_data_member_location);
+                        odd |= location.is_some() && number(gimli::DW_AT_data_member_location).is_none();
+                        let offset = number(gimli::DW_AT_data_member_location).unwrap_or(0);
+                        let bit = number(gimli::DW_AT_bit_size).map(|_| {
+                            number(gimli::DW_AT_data_bit_offset).unwrap_or(offset.saturating_mul(8))
+                        });
+                        members.push((offset, Type::of(reader, child), bit));
+                    }
+                    _ => {}
+                }
+                members.len() < MOST_MEMBERS
+            });
+            if told.is_err() || odd {
+                return Err(ODD_TYPE);
+            }
+            for (offset, inner, bit) in members {
+                let fits = match bit {
+                    // Bits are integers, wherever they lie.
+                    Some(bit) => mark_bit(classes, at.saturating_mul(8).saturating_add(bit)),
+                    None if inner.size(reader) == Some(0) => Ok(true),
+                    None if inner.shape(reader) == Shape::Array && inner.size(reader).is_none() => Ok(true),
+                    None => classify(
+                        reader,
+                        inner,
+                        at.checked_add(offset).ok_or(ODD_TYPE)?,
+                        classes,
+                        depth + 1,
+                        left,
+                    ),
+                };
+                if !fits? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        Shape::Void | Shape::Function => Err(ODD_TYPE),
+        Shape::Other => match kind.size(reader) {
+            None => mark(at, 8, Class::Integer),
+            Some(_) => Err(ODD_TYPE),
+        },
+    }
+}
+
+fn mark_bit(classes: &mut [Class], bit: u64) -> Result<bool, Unknown> {
+    let eight = usize::try_from(bit / 64).ok().and_then(|eight| classes.get_mut(eight)).ok_or(ODD_TYPE)?;
+    *eight = Class::Integer;
+    Ok(true)
+}
+
+/// Rust's way: numbers and pointers in a register each, two of them as two values, what is larger than two registers by its address.
+fn of_rust(reader: &Reader<'_>, kind: Type, is_result: bool) -> Result<Passing, Unknown> {
+    let size = kind.size(reader).ok_or(ODD_TYPE)?;
+    match size {
+        0 => return Ok(Passing::Nothing),
+        17.. => return Ok(Passing::Address),
+        _ => {}
+    }
+    let mut parts = Vec::new();
+    match scalars(reader, kind, 0, &mut parts, 0) {
+        Some(()) => {}
+        // A pair or not: both are known where one register is enough for both.
+        None if is_result => {
+            return Ok(Passing::Registers(vec![Class::Integer; size.div_ceil(8) as usize], size));
+        }
+        None => return Err("how Rust's compiler passes a value of its type is not known to kymo"),
+    }
+    let class = |float: bool| if float { Class::Vector } else { Class::Integer };
+    match parts[..] {
+        [] => Ok(Passing::Nothing),
+        [(0, bytes, float)] if bytes == size => Ok(match (bytes, float) {
+            (16, false) => Passing::Registers(vec![Class::Integer; 2], 16),
+            (16, true) => Passing::Wide(16),
+            _ => Passing::Registers(vec![class(float)], size),
+        }),
+        [(a, first_bytes, first), (b, second_bytes, second)] => {
+            Ok(Passing::Parts(vec![(a, first_bytes, class(first)), (b, second_bytes, class(second))]))
+        }
+        // An array or a record of many parts is passed as one number.
+        _ if is_result => Ok(Passing::Registers(vec![Class::Integer; size.div_ceil(8) as usize], size)),
+        _ if size <= 8 => Ok(Passing::Registers(vec![Class::Integer], size)),
+        _ => Err("how Rust's compiler passes a value of its type is not known to kymo"),
+    }
+}
+
+/// The numbers and pointers that a value consists of: offset, bytes, whether it is a float. `None` where that is not one list.
+fn scalars(
+    reader: &Reader<'_>,
+    kind: Type,
+    at: u64,
+    parts: &mut Vec<(u64, u64, bool)>,
+    depth: usize,
+) -> Option<()> {
+    if depth > DEEPEST || parts.len() > 4 {
+        return None;
+    }
+    match kind.shape(reader) {
+        Shape::Base => {
+            let size = kind.size(reader)?;
+            if size > 0 {
+                parts.push((at, size, encoding(reader, kind) == Some(gimli::DW_ATE_float)));
+            }
+        }
+        Shape::Pointer | Shape::Reference => parts.push((at, 8, false)),
+        Shape::Enum => parts.push((at, kind.size(reader)?, false)),
+        Shape::Record => {
+            let die = kind.die?;
+            let (mut members, mut odd) = (Vec::new(), false);
+            let told = reader.children(die, |child, entry| {
+                match entry.tag() {
+                    gimli::DW_TAG_variant_part => odd = true,
+                    gimli::DW_TAG_member => {
+                        let offset = entry.attr_value(gimli::DW_AT_data_member_location);
+                        let offset = offset.and_then(|value| value.udata_value()).unwrap_or(0);
+                        members.push((offset, Type::of(reader, child)));
+                    }
+                    _ => {}
+                }
+                members.len() < MOST_MEMBERS
+            });
+            let is_union = reader.entry(die).is_ok_and(|entry| entry.tag() == gimli::DW_TAG_union_type);
+            if told.is_err() || odd || is_union {
+                return None;
+            }
+            members.sort_by_key(|(offset, _)| *offset);
+            for (offset, inner) in members {
+                if inner.size(reader) != Some(0) {
+                    scalars(reader, inner, at.checked_add(offset)?, parts, depth + 1)?;
+                }
+            }
+        }
+        Shape::Array => {
+            // Never a pair: three parts stand for many.
+            parts.extend([(at, 1, false); 3]);
+        }
+        _ => return None,
+    }
+    Some(())
+}

@@ -1,0 +1,128 @@
+//! Why a parameter has no value that can be read, in one sentence each.
+
+use super::super::syntax::SyntaxError;
+use thiserror::Error;
+
+/// Why an expression over the parameters of a function cannot be read at its entry or return.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The text is no expression.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// The machine's calling convention is not known to us.
+    #[error("arguments are known by name on x86-64 only; name registers, as arg1")]
+    Machine,
+    /// The module has no debug information.
+    #[error(
+        "{module} was built without debug information, so the names of its arguments are not known: rebuild it with -g, install its debug symbols, or write arg1 to arg6"
+    )]
+    NoDebugInfo {
+        /// The module.
+        module: String,
+    },
+    /// The debug information is in `.dwo` files.
+    #[error(
+        "the debug information of {module} is split into .dwo files, which kymo does not read; rebuild without -gsplit-dwarf, or write arg1 to arg6"
+    )]
+    Split {
+        /// The module.
+        module: String,
+    },
+    /// The debug information does not know the function.
+    #[error("the debug information of {module} does not know {function}; write arg1 to arg6")]
+    NoFunction {
+        /// The module.
+        module: String,
+        /// The function.
+        function: String,
+    },
+    /// No parameter has the name.
+    #[error("`{name}` is no parameter of {function}{}", Known(.known))]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+        /// The function.
+        function: String,
+        /// What it has.
+        known: Vec<String>,
+    },
+    /// The function returns nothing.
+    #[error("{function} returns nothing")]
+    Void {
+        /// The function.
+        function: String,
+    },
+    /// The parameter is there, and its value is not.
+    #[error("`{name}` of {function} cannot be read at its {}: {why}", if *.at_return { "return" } else { "entry" })]
+    Lost {
+        /// The parameter.
+        name: String,
+        /// The function.
+        function: String,
+        /// Whether it is what the function returns.
+        at_return: bool,
+        /// The reason.
+        why: String,
+    },
+    /// A type has no such field.
+    #[error("{type_name} has no field `{field}`{}", Near(.near))]
+    NoField {
+        /// The type.
+        type_name: String,
+        /// The field.
+        field: String,
+        /// Names like it.
+        near: Vec<String>,
+    },
+    /// A step cannot be taken.
+    #[error("cannot take {wanted} of `{of}`, which is {type_name}: {why}")]
+    WrongType {
+        /// What was written before.
+        of: String,
+        /// Its type.
+        type_name: String,
+        /// The step.
+        wanted: String,
+        /// The reason.
+        why: String,
+    },
+    /// The value is no number, pointer or text.
+    #[error("`{of}` is {type_name}, which is more than a number: name a part of it{}", Near(.near))]
+    Large {
+        /// What was written.
+        of: String,
+        /// Its type.
+        type_name: String,
+        /// Its fields.
+        near: Vec<String>,
+    },
+    /// What the debug information says makes no sense.
+    #[error("the debug information of `{of}` makes no sense: {why}")]
+    Damaged {
+        /// What was written.
+        of: String,
+        /// The reason.
+        why: &'static str,
+    },
+}
+
+struct Known<'a>(&'a [String]);
+
+impl std::fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            [] => f.write_str(", which has none"),
+            [one] => write!(f, "; its only one is {one}"),
+            all => write!(f, "; they are {}", all.join(", ")),
+        }
+    }
+}
+
+struct Near<'a>(&'a [String]);
+
+impl std::fmt::Display for Near<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " ({})", self.0.join(", ")) }
+    }
+}

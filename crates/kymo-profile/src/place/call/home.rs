@@ -1,0 +1,314 @@
+//! Where parameters are at a function's first instruction, and its result at the return.
+
+use std::fmt;
+
+use gimli::{AttributeValue, Operation};
+use thiserror::Error;
+
+use super::super::debug::{Die, Reader, Slice};
+use super::super::types::Type;
+use super::classes::{self, Passing, Supply};
+use super::fetch::Register;
+use super::routine::{Declared, Language};
+
+/// Operations of one location that are looked at.
+const MOST_OPERATIONS: usize = 32;
+/// Entries of one location list that are looked at.
+const MOST_LOCATIONS: usize = 1 << 12;
+/// Above the stack pointer at the entry lies the return address, then what is passed on the stack.
+pub(super) const FIRST_ON_STACK: i64 = 8;
+
+/// Where a value is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In registers, piece by piece.
+    Registers(Vec<Piece>),
+    /// In memory, so many bytes from where a register points.
+    Memory(Register, i64),
+    /// In memory, and its address lies so many bytes from where a register points.
+    Indirect(Register, i64),
+    /// It has no bytes.
+    Nothing,
+}
+
+/// A part of a value that is in one register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Where in the value it begins, in bytes.
+    pub(super) offset: u64,
+    pub(super) len_bytes: u64,
+    /// Nothing where the compiler has dropped the part.
+    pub(super) register: Option<Register>,
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Home::Registers(pieces) => {
+                let names =
+                    pieces.iter().map(|piece| piece.register.map_or("-".to_owned(), |r| r.to_string()));
+                f.write_str(&names.collect::<Vec<_>>().join(":"))
+            }
+            Home::Memory(register, 0) => write!(f, "[{register}]"),
+            Home::Memory(register, offset) => write!(f, "[{register}{offset:+}]"),
+            Home::Indirect(register, offset) => write!(f, "[[{register}{offset:+}]]"),
+            Home::Nothing => f.write_str("nowhere, it has no bytes"),
+        }
+    }
+}
+
+/// Why it is not known where a value is.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum Lost {
+    #[error("the compiler made it the constant {0}")]
+    Constant(i64),
+    #[error("the compiler left it out of {0}")]
+    LeftOut(String),
+    #[error(
+        "the compiler made {0} of the function, and the debug information does not say where the parameter is in it"
+    )]
+    Changed(String),
+    #[error("the debug information places it where it cannot be read at the entry")]
+    Odd,
+    #[error("{0}")]
+    Convention(&'static str),
+    #[error("it stands behind `{0}`, of which it is not known how it is passed")]
+    Behind(String),
+}
+
+/// A function, as far as its parameters depend on it.
+pub(super) struct Called<'a> {
+    pub(super) die: Die,
+    pub(super) svma: u64,
+    pub(super) symbol: &'a str,
+    pub(super) language: Language,
+    pub(super) returned: Type,
+}
+
+impl Called<'_> {
+    /// Whether the compiler has made another function of it than the source has.
+    fn is_changed(&self, reader: &Reader<'_>) -> bool {
+        let suffixes = [".isra.", ".constprop.", ".part.", ".cold", ".llvm.", ".argelim", ".argprom"];
+        let told = reader.attr(self.die, gimli::DW_AT_calling_convention).map(|(_, value)| value);
+        suffixes.iter().any(|suffix| self.symbol.contains(suffix))
+            || matches!(told, Some(AttributeValue::CallingConvention(gimli::DW_CC_nocall)))
+    }
+}
+
+/// What the debug information says of a parameter at the entry.
+enum Told {
+    Home(Home),
+    /// Something that cannot be read then.
+    Lost(Lost),
+    /// Nothing that holds at the first instruction. Whether it shows that the value is passed by its address.
+    Nothing {
+        by_address: bool,
+    },
+}
+
+/// Where each parameter is.
+pub(super) fn homes(
+    reader: &Reader<'_>,
+    called: &Called<'_>,
+    parameters: &[Declared],
+) -> Vec<Result<Home, Lost>> {
+    let is_changed = called.is_changed(reader);
+    let mut supply = Supply::new();
+    // From here on nothing is known of the convention.
+    let mut broken: Option<Lost> = match called.language {
+        Language::Other => {
+            Some(Lost::Convention("the calling convention of its language is not known to kymo"))
+        }
+        _ => None,
+    };
+    if broken.is_none() {
+        match classes::of_result(reader, called.returned, called.language) {
+            Ok(Passing::Memory { .. } | Passing::Address) => supply.take_hidden(),
+            Ok(_) => {}
+            Err(why) => broken = Some(Lost::Convention(why)),
+        }
+    }
+    let mut found = Vec::with_capacity(parameters.len());
+    for parameter in parameters {
+        let told = parameter.die.map_or(Told::Nothing { by_address: false }, |die| told(reader, called, die));
+        let by_address = matches!(told, Told::Nothing { by_address: true });
+        let has_place = parameter.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_location).is_some());
+        let convention = match &broken {
+            Some(lost) => Err(lost.clone()),
+            None => {
+                let passing = match by_address {
+                    true => Ok(Passing::Address),
+                    false => classes::of_parameter(reader, parameter.kind, called.language, has_place),
+                };
+                passing.map(|passing| supply.give(&passing)).map_err(Lost::Convention)
+            }
+        };
+        if convention.is_err() && broken.is_none() {
+            broken = Some(Lost::Behind(parameter.name.clone()));
+        }
+        found.push(match told {
+            Told::Home(home) => Ok(home),
+            Told::Lost(lost) => Err(lost),
+            Told::Nothing { .. } if is_changed => Err(match has_place {
+                true => Lost::Changed(called.symbol.to_owned()),
+                false => Lost::LeftOut(called.symbol.to_owned()),
+            }),
+            Told::Nothing { .. } => convention,
+        });
+    }
+    found
+}
+
+/// Where the result is, at the return.
+pub(super) fn of_result(reader: &Reader<'_>, called: Type, language: Language) -> Result<Home, Lost> {
+    if language == Language::Other {
+        return Err(Lost::Convention("the calling convention of its language is not known to kymo"));
+    }
+    let passing = classes::of_result(reader, called, language).map_err(Lost::Convention)?;
+    Ok(classes::result(&passing))
+}
+
+/// What the debug information says of a parameter at the first instruction.
+fn told(reader: &Reader<'_>, called: &Called<'_>, die: Die) -> Told {
+    let nothing = Told::Nothing { by_address: false };
+    let Ok(unit) = reader.unit(die.unit) else { return nothing };
+    let Some((_, value)) = reader.attr(die, gimli::DW_AT_location) else {
+        return match reader.attr(die, gimli::DW_AT_const_value) {
+            Some((_, value)) => {
+                let number = value.sdata_value().or_else(|| value.udata_value().map(|value| value as i64));
+                Told::Lost(number.map_or(Lost::Odd, Lost::Constant))
+            }
+            None => nothing,
+        };
+    };
+    if let AttributeValue::Exprloc(expression) = value {
+        return read(reader, called, &unit, expression, false);
+    }
+    let Ok(Some(mut list)) = reader.dwarf.attr_locations(&unit, value) else { return nothing };
+    for _ in 0..MOST_LOCATIONS {
+        match list.next() {
+            Ok(Some(entry)) if entry.range.begin <= called.svma && called.svma < entry.range.end => {
+                return read(reader, called, &unit, entry.data, true);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    nothing
+}
+
+/// Where one piece is, on the way through a location.
+enum At {
+    Register(Register),
+    Memory(Register, i64),
+    Constant(i64),
+}
+
+/// Takes a location apart. `exact`: it was made for the first instruction; else for the whole function, whose prologue may have to run first.
+fn read(
+    reader: &Reader<'_>,
+    called: &Called<'_>,
+    unit: &gimli::Unit<Slice<'_>>,
+    expression: gimli::Expression<Slice<'_>>,
+    exact: bool,
+) -> Told {
+    let odd = || if exact { Told::Lost(Lost::Odd) } else { Told::Nothing { by_address: false } };
+    let is_cfa = frame_is_cfa(reader, called.die);
+    let mut operations = expression.operations(unit.encoding());
+    let mut at: Option<At> = None;
+    let (mut pieces, mut offset): (Vec<Piece>, u64) = (Vec::new(), 0);
+    for _ in 0..MOST_OPERATIONS {
+        let operation = match operations.next() {
+            Ok(Some(operation)) => operation,
+            Ok(None) => break,
+            Err(_) => return odd(),
+        };
+        at = match (operation, at) {
+            (Operation::Register { register }, None) => match Register::of_dwarf(register.0) {
+                Some(register) => Some(At::Register(register)),
+                None => return odd(),
+            },
+            (Operation::EntryValue { expression }, None) => {
+                let mut inner = gimli::Expression(expression).operations(unit.encoding());
+                match (inner.next(), inner.next()) {
+                    (Ok(Some(Operation::Register { register })), Ok(None)) => {
+                        Register::of_dwarf(register.0).map(At::Register)
+                    }
+                    _ => return odd(),
+                }
+            }
+            (Operation::FrameOffset { offset }, None) if is_cfa => {
+                Some(At::Memory(Register::STACK, offset.saturating_add(FIRST_ON_STACK)))
+            }
+            (Operation::CallFrameCFA, None) => Some(At::Memory(Register::STACK, FIRST_ON_STACK)),
+            (Operation::PlusConstant { value }, Some(At::Memory(register, offset))) => {
+                Some(At::Memory(register, offset.wrapping_add(value as i64)))
+            }
+            (Operation::RegisterOffset { register, offset, .. }, None) => {
+                match Register::of_dwarf(register.0) {
+                    Some(register) => Some(At::Memory(register, offset)),
+                    None => return odd(),
+                }
+            }
+            (Operation::FrameOffset { .. }, None) => return frame_local(&mut operations),
+            (Operation::Deref { .. }, Some(At::Memory(register, _))) => {
+                let by_address = !exact && (register == Register::STACK || register == Register::FRAME);
+                return if by_address { Told::Nothing { by_address } } else { odd() };
+            }
+            (Operation::UnsignedConstant { value }, None) => Some(At::Constant(value as i64)),
+            (Operation::SignedConstant { value }, None) => Some(At::Constant(value)),
+            // The register's content is the value, as it is for a plain register.
+            (Operation::StackValue, Some(At::Memory(register, 0))) => Some(At::Register(register)),
+            (Operation::StackValue, Some(At::Register(register))) => Some(At::Register(register)),
+            (Operation::StackValue, Some(At::Constant(number))) => return Told::Lost(Lost::Constant(number)),
+            (Operation::Piece { size_in_bits, bit_offset: None }, known) => {
+                let register = match known {
+                    Some(At::Register(register)) => Some(register),
+                    None => None,
+                    Some(At::Memory(..) | At::Constant(_)) => return odd(),
+                };
+                let len_bytes = size_in_bits / 8;
+                pieces.push(Piece { offset, len_bytes, register });
+                offset = offset.saturating_add(len_bytes);
+                None
+            }
+            _ => return odd(),
+        };
+    }
+    if !pieces.is_empty() {
+        return Told::Home(Home::Registers(pieces));
+    }
+    match at {
+        Some(At::Register(register)) => Told::Home(Home::Registers(vec![Piece {
+            offset: 0,
+            len_bytes: register.len_bytes(),
+            register: Some(register),
+        }])),
+        // Below the return address there is nothing yet, and the frame pointer is the caller's.
+        Some(At::Memory(Register::STACK, offset)) if offset < FIRST_ON_STACK => odd(),
+        Some(At::Memory(Register::FRAME, _)) => odd(),
+        // Relative to a stack pointer that the prologue has moved, unless it was told as of the canonical frame.
+        Some(At::Memory(Register::STACK, _)) if !exact && !is_cfa => odd(),
+        Some(At::Memory(register, offset)) => Told::Home(Home::Memory(register, offset)),
+        Some(At::Constant(_)) => odd(),
+        // An empty location: the compiler left it out.
+        None if exact => Told::Lost(Lost::LeftOut(called.symbol.to_owned())),
+        None => Told::Nothing { by_address: false },
+    }
+}
+
+/// A place in a frame that does not exist yet; whether there is the value or its address.
+fn frame_local(operations: &mut gimli::OperationIter<Slice<'_>>) -> Told {
+    let by_address = matches!(operations.next(), Ok(Some(Operation::Deref { .. })));
+    Told::Nothing { by_address }
+}
+
+/// Whether offsets in the frame are counted from where the stack was before the call, which is known at the entry.
+fn frame_is_cfa(reader: &Reader<'_>, die: Die) -> bool {
+    let Some((at, AttributeValue::Exprloc(expression))) = reader.attr(die, gimli::DW_AT_frame_base) else {
+        return false;
+    };
+    let Ok(unit) = reader.unit(at.unit) else { return false };
+    let mut operations = expression.operations(unit.encoding());
+    matches!((operations.next(), operations.next()), (Ok(Some(Operation::CallFrameCFA)), Ok(None)))
+}
