@@ -1,7 +1,9 @@
-//! That no thread of the program blocks traps: a trap that is blocked ends the process.
+//! That no thread of the program blocks traps, and no program takes them from us: a trap that is blocked or not handled ends the process.
 //!
 //! Threads block all signals for a while around things that must not be interrupted, and may run into a site at that moment. So calls of
 //! `pthread_sigmask` and `sigprocmask` lead to functions here, which leave SIGTRAP out of what is blocked and do the rest as they are told.
+//! And calls of `sigaction` and `signal` lead to functions that leave SIGTRAP out of what handlers block, and keep a handler of SIGTRAP behind
+//! ours (`trap.rs`): it gets what is not ours, and who asks finds it.
 //! For that, the words by which modules find these functions (their global offset tables) are exchanged, each by one store; no code is
 //! changed, so nothing can go wrong while a thread is there.
 //!
@@ -12,6 +14,7 @@
 //! What is unsafe here is reading the tables of loaded modules, whose structure the loader vouches for, while it holds its lock, and words of
 //! them that are exchanged for functions of the same type.
 #![allow(unsafe_code)]
+use super::trap::{self, Behind};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +65,78 @@ extern "C" fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
     change(how, set, old) as c_int
 }
 
+/// What `sigaction` does, with the program's handler of SIGTRAP behind ours, and no handler that blocks traps.
+extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    if signal != libc::SIGTRAP {
+        return other_action(signal, new, old);
+    }
+    // SeqCst: pairs with passing(): who passes by us is seen there, or sees that traps come to us.
+    PASSING.fetch_add(1, Ordering::SeqCst);
+    let done = if trap::is_in_front() {
+        let before = trap::behind();
+        if !new.is_null() {
+            // SAFETY: the caller's action, as the function's contract says.
+            trap::put_behind(Behind::of(unsafe { &*new }));
+        }
+        if let (false, Some(before)) = (old.is_null(), before) {
+            // SAFETY: the caller's place for it.
+            unsafe { old.write(before.action()) };
+        }
+        0
+    } else {
+        // SAFETY: as the caller gave it. The agent's own calls are not exchanged.
+        unsafe { libc::sigaction(signal, new, old) }
+    };
+    PASSING.fetch_sub(1, Ordering::SeqCst);
+    done
+}
+
+/// Threads that are changing the handler of SIGTRAP.
+static PASSING: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a thread is changing the handler of SIGTRAP, and may not have seen that traps come to us.
+pub(super) fn is_passing() -> bool {
+    // SeqCst: see sigaction().
+    PASSING.load(Ordering::SeqCst) > 0
+}
+
+/// Of all other signals.
+fn other_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let mut changed;
+    let mut given = new;
+    if !new.is_null() {
+        // SAFETY: the caller's action.
+        changed = unsafe { new.read() };
+        // SAFETY: a set of ours.
+        unsafe { libc::sigdelset(&mut changed.sa_mask, libc::SIGTRAP) };
+        given = &raw const changed;
+    }
+    // SAFETY: as the caller gave it, but for the mask.
+    unsafe { libc::sigaction(signal, given, old) }
+}
+
+extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    if signal != libc::SIGTRAP {
+        // SAFETY: as the caller gave it.
+        return unsafe { libc::signal(signal, handler) };
+    }
+    let action = Behind { handler, flags: libc::SA_RESTART, mask: 0 }.action();
+    // SAFETY: all zeros are a valid action.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    if sigaction(signal, &action, &mut before) == 0 { before.sa_sigaction } else { libc::SIG_ERR }
+}
+
+/// The functions that take the places of others.
+fn instead_of(name: &[u8]) -> Option<u64> {
+    match name {
+        b"pthread_sigmask" => Some(pthread_sigmask as *const () as u64),
+        b"sigprocmask" => Some(sigprocmask as *const () as u64),
+        b"sigaction" | b"__sigaction" => Some(sigaction as *const () as u64),
+        b"signal" | b"bsd_signal" => Some(signal as *const () as u64),
+        _ => None,
+    }
+}
+
 /// Looks through the tables of all modules that have been loaded since the last time. Modules of a kind that it does not understand
 /// are left alone.
 pub(super) fn guard() {
@@ -87,13 +162,14 @@ pub(super) fn guard() {
 /// Puts all words back that still hold what [`guard`] put there.
 pub(super) fn release() {
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let ours = [pthread_sigmask as *const () as u64, sigprocmask as *const () as u64];
+    let names: [&[u8]; 4] = [b"pthread_sigmask", b"sigprocmask", b"sigaction", b"signal"];
+    let ours = names.map(instead_of);
     let memory = super::OwnMemory::open();
     for Exchanged { word, before } in exchanged.drain(..) {
         // Its module may be gone.
         let mut bytes = [0; 8];
         let there = memory.as_ref().is_ok_and(|memory| super::Memory::read(memory, word, &mut bytes) == 8);
-        if there && ours.contains(&u64::from_le_bytes(bytes)) {
+        if there && ours.contains(&Some(u64::from_le_bytes(bytes))) {
             exchange(word, before);
         }
     }
@@ -141,7 +217,7 @@ fn exchange(word: u64, value: u64) -> bool {
     true
 }
 
-/// Finds the words of one module that lead to the two functions.
+/// Finds the words of one module that lead to the functions.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     const RELOCATION_BYTES: u64 = 24;
     const SYMBOL_BYTES: u64 = 24;
@@ -195,11 +271,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
             let name = strings + (read(symbol) & 0xffff_ffff);
             // SAFETY: a string of the module's table.
             let name = unsafe { CStr::from_ptr(name as *const _) };
-            let function = match name.to_bytes() {
-                b"pthread_sigmask" => pthread_sigmask as *const () as u64,
-                b"sigprocmask" => sigprocmask as *const () as u64,
-                _ => continue,
-            };
+            let Some(function) = instead_of(name.to_bytes()) else { continue };
             found.push((info.dlpi_addr + read(relocation), function));
         }
     }

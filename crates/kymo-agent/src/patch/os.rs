@@ -149,6 +149,16 @@ pub(super) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) 
     result
 }
 
+/// Makes `mask` the signals that this thread blocks, without the C library; what they were. Safe in a signal's handler.
+pub(super) fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let (given, old) = (&raw const mask, &raw mut before);
+    // SAFETY: two words of ours, and their bytes.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, given, old, size_of::<u64>()) };
+    // SAFETY: our own word, which the kernel has written.
+    unsafe { old.read_volatile() }
+}
+
 /// The time stamp counter and the time, read together: the closest of three readings.
 pub(super) fn ticks_and_time() -> (u64, Duration) {
     let read = || {

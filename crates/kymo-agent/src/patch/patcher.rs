@@ -228,13 +228,19 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     all - patcher.left.len()
 }
 
-/// Takes back what the first [`attach`] did to the process besides its probes: calls that change signal masks go to the C library again. To be called
-/// when the last probe is gone; handlers of SIGTRAP and of one real-time signal stay, for a thread may be about to run them.
+/// Takes back what the first [`attach`] did to the process besides its probes: SIGTRAP is the program's, and calls that change signal masks and
+/// handlers go to the C library again. To be called when the last probe is gone; the handler of one real-time signal stays.
 pub fn leave() {
-    let _patcher = patcher();
-    if !fork::is_child() {
-        mask::release();
+    let patcher = patcher();
+    if fork::is_child() {
+        return;
     }
+    if patcher.as_ref().is_none_or(|patcher| patcher.attached.is_empty()) {
+        // A thread that has run into a site's trap may be about to call its handler.
+        let asked = || trap::question().is_ok_and(|question| threads::leave(question, |_| false).is_ok());
+        trap::uninstall(asked);
+    }
+    mask::release();
 }
 
 impl Patcher {
@@ -356,11 +362,12 @@ impl Patcher {
     /// Writes sites while all threads run.
     fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[Change<'_>]) -> Result<(), PatchError> {
         let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
+        // First this: from here on a program that handles SIGTRAP does so behind us.
+        mask::guard();
         trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
         os::with_signals_open(&[libc::SIGTRAP, question], || {
             // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
             os::let_traps_through();
-            mask::guard();
             let others = threads::others().map_err(PatchError::system("list threads"))?;
             if let Some(tid) = threads::blocker(&others) {
                 return Err(PatchError::BlocksTraps { tid });
@@ -439,10 +446,11 @@ impl Patcher {
     }
 
     fn restore_with_traps(&mut self, memory: &OwnMemory, sites: &[&Site]) -> Result<(), PatchError> {
+        // First this: from here on a program that handles SIGTRAP does so behind us.
+        mask::guard();
         trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
         os::with_signals_open(&[libc::SIGTRAP], || {
             os::let_traps_through();
-            mask::guard();
             let others = threads::others().map_err(PatchError::system("list threads"))?;
             if let Some(tid) = threads::blocker(&others) {
                 return Err(PatchError::BlocksTraps { tid });

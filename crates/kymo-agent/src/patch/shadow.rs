@@ -18,7 +18,8 @@
 //! - **a coroutine that returns on another thread**: its entry is searched in all shadow stacks.
 //! - **recursion deeper than 64**, or entries that pile up: the call is counted, its return is not looked at.
 //! - **fork**: the child has a copy of both stacks. **Thread exit**: shadow stacks of dead threads are found and taken again, first of all
-//!   by a thread that has the dead one's stack, for what was left of that one has the same slots.
+//!   by a thread that has the dead one's stack, for what was left of that one has the same slots; but for those in which a coroutine's call is
+//!   still waited for.
 //! - **signals**: an entry is reserved by one store to `top`, then filled; until then it looks like one that is always alive.
 //!
 //! # Safety
@@ -212,12 +213,19 @@ fn claim() -> Option<u64> {
         let owner = owner(bottom);
         // Relaxed: the exchange below decides.
         let tid = owner.load(Ordering::Relaxed);
-        // Acquire: what the dead thread wrote is before our clearing.
-        if stack_of(bottom).load(Ordering::Relaxed) == pointer
-            && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        {
-            clear(bottom);
-            return Some(bottom);
+        if stack_of(bottom).load(Ordering::Relaxed) == pointer {
+            if is_awaited(bottom) {
+                forget_former(bottom);
+            }
+            // Acquire: what the dead thread wrote is before our clearing.
+            if !is_awaited(bottom)
+                && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                clear(bottom);
+                return Some(bottom);
+            }
+            // Calls of coroutines are left to whoever goes on with them.
+            stack_of(bottom).store(0, Ordering::Relaxed);
         }
         at += 1;
     }
@@ -231,6 +239,7 @@ fn claim() -> Option<u64> {
         // Relaxed: the exchange below decides.
         let tid = owner.load(Ordering::Relaxed);
         let dead = tid != 0 && system(libc::SYS_tgkill, pid, tid, 0, 0, 0, 0) == -i64::from(libc::ESRCH);
+        let dead = dead && !is_awaited(bottom);
         // Acquire: what the dead thread wrote is before our clearing.
         if dead && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             stack_of(bottom).store(pointer, Ordering::Relaxed);
@@ -252,6 +261,86 @@ fn claim() -> Option<u64> {
 /// The word that names a shadow stack's stack: the thread pointer lies at its end.
 fn stack_of(bottom: u64) -> &'static AtomicU64 {
     &entry(bottom + (DEPTH as u64 + 2) * ENTRY_BYTES as u64).time
+}
+
+/// Whether a call of a stack's dead thread may still return: one of a coroutine, which another thread goes on with.
+fn is_awaited(bottom: u64) -> bool {
+    let mut at = 1;
+    while at <= DEPTH as u64 {
+        // Relaxed: its thread is dead, and who returns for it makes a hole.
+        let key = entry(bottom + at * ENTRY_BYTES as u64).key.load(Ordering::Relaxed);
+        if key != FREE && key != HOLE && word_at((!key).wrapping_sub(8)).is_some_and(is_stub) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// Makes holes of a dead thread's calls on the stack that this thread runs on now; calls of coroutines, elsewhere, stay.
+fn forget_former(bottom: u64) {
+    let here = &raw const bottom as u64;
+    let begin = stack_begin(here);
+    let mut at = 1;
+    while at <= DEPTH as u64 {
+        let found = entry(bottom + at * ENTRY_BYTES as u64);
+        // Relaxed: its thread is dead.
+        let key = found.key.load(Ordering::Relaxed);
+        let slot = (!key).wrapping_sub(8);
+        if key != FREE && key != HOLE && slot >= begin && slot < here {
+            _ = found.key.compare_exchange(key, HOLE, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        at += 1;
+    }
+}
+
+/// Where the mapping begins that holds `here`, if it holds the thread's own data as well, which lie above a thread's stack; else `here`.
+fn stack_begin(here: u64) -> u64 {
+    const PATH: &[u8] = b"/proc/self/maps\0";
+    const CWD: u64 = libc::AT_FDCWD as u64;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    let file = system(libc::SYS_openat, CWD, PATH.as_ptr() as u64, flags, 0, 0, 0);
+    if file < 0 {
+        return here;
+    }
+    // The two numbers at a line's begin; then the rest of the line.
+    let (mut numbers, mut which) = ([0_u64; 2], 0);
+    let mut text = [0_u8; 512];
+    let mut begin = None;
+    while begin.is_none() {
+        let got = system(libc::SYS_read, file as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0);
+        if got <= 0 {
+            break;
+        }
+        let mut at = 0;
+        while at < got as usize && at < text.len() && begin.is_none() {
+            let byte = text[at];
+            at += 1;
+            let digit = match byte {
+                b'0'..=b'9' => u64::from(byte - b'0'),
+                b'a'..=b'f' => u64::from(byte - b'a') + 10,
+                b'\n' => {
+                    (numbers, which) = ([0; 2], 0);
+                    continue;
+                }
+                _ => {
+                    which += 1;
+                    if which == 2 && numbers[0] <= here && here < numbers[1] {
+                        begin = Some(numbers);
+                    }
+                    continue;
+                }
+            };
+            if which < 2 {
+                numbers[which] = numbers[which] << 4 | digit;
+            }
+        }
+    }
+    system(libc::SYS_close, file as u64, 0, 0, 0, 0, 0);
+    match begin {
+        Some([begin, end]) if (here..end).contains(&thread_pointer()) => begin,
+        _ => here,
+    }
 }
 
 /// The word that names a stack's thread: behind the sentinel, where no key is.
@@ -304,7 +393,7 @@ pub(super) extern "C" fn enter(slot: u64) -> u64 {
     }
     let key = !(slot + 8);
     // SAFETY: the stub that calls stands at a function's entry, where the stack pointer points to the return address.
-    let origin = unsafe { (slot as *const u64).read_volatile() };
+    let origin = unsafe { (slot as *const u64).read_unaligned() };
     while !is_bottom(at) {
         let found = entry(at);
         // Relaxed: written by this thread, or set to HOLE by one that returned for it.
@@ -334,8 +423,7 @@ pub(super) extern "C" fn enter(slot: u64) -> u64 {
     // SAFETY: this thread's word.
     unsafe { top.write_volatile(new) };
     entry(new).origin.store(origin, Ordering::Relaxed);
-    // Release: pairs with the Acquire in steal(): who finds the key finds where it returns to.
-    entry(new).key.store(key, Ordering::Release);
+    // The stub stores the key, when the slot holds the stub: until then the entry counts as alive.
     new
 }
 
@@ -394,10 +482,12 @@ fn steal(key: u64, left: &mut Left) -> bool {
     // Acquire: pairs with the Release in region().
     let base = BASE.load(Ordering::Acquire);
     let taken = u64::from(TAKEN.load(Ordering::Relaxed));
-    let mut at = base;
-    while at < base + taken * STACK_BYTES as u64 {
+    // Of several entries for one place the last one is the call's.
+    let mut at = base + taken * STACK_BYTES as u64;
+    while at > base {
+        at -= ENTRY_BYTES as u64;
         let found = entry(at);
-        // Acquire: pairs with the Release in enter(); stubs' stores are in order.
+        // Acquire: stubs store the key last, and x86-64 keeps stores in order.
         if found.key.load(Ordering::Acquire) == key {
             left.origin = found.origin.load(Ordering::Relaxed);
             left.time = found.time.load(Ordering::Relaxed);
@@ -405,7 +495,6 @@ fn steal(key: u64, left: &mut Left) -> bool {
                 return true;
             }
         }
-        at += ENTRY_BYTES as u64;
     }
     false
 }

@@ -31,7 +31,8 @@ use super::record::{Record, RecordSlots, Recorder, Task};
 use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, ROOM_AT, TIME_AT};
 use super::site::Site;
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, qword_ptr, rax, rcx, rdx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
+    rsp,
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
 use kymo_core::probe::wire::Operand;
@@ -166,7 +167,9 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
         }
     }
     if let Some(back) = &mut back {
-        entry(&mut a, recipe, ground, body)?;
+        let mut landed = a.create_label();
+        entry(&mut a, recipe, ground, body, landed)?;
+        a.set_label(&mut landed)?;
         landing(&mut a, recipe, ground, back, recorder.as_mut().map(|recorder| (recorder, site.address)))?;
     } else if gated.is_none() {
         restore(&mut a, false)?;
@@ -215,7 +218,13 @@ fn top(ground: &Ground) -> AsmMemoryOperand {
 }
 
 /// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not looked at.
-fn entry(a: &mut CodeAssembler, recipe: &Recipe, ground: &Ground, body: CodeLabel) -> Result<(), IcedError> {
+fn entry(
+    a: &mut CodeAssembler,
+    recipe: &Recipe,
+    ground: &Ground,
+    body: CodeLabel,
+    landing: CodeLabel,
+) -> Result<(), IcedError> {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
     a.jmp(fast)?;
@@ -246,12 +255,15 @@ fn entry(a: &mut CodeAssembler, recipe: &Recipe, ground: &Ground, body: CodeLabe
     a.mov(top(ground), rcx)?;
     a.mov(rdx, qword_ptr(rsp + FRAME))?;
     a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
+
+    a.set_label(&mut hooked)?;
+    // The slot before the key: an entry with a key whose slot holds something else is one of a frame that is gone, also for the handler of a
+    // signal that comes now.
+    a.lea(rdx, ptr(landing))?;
+    a.mov(qword_ptr(rsp + FRAME), rdx)?;
     a.lea(rdx, rsp + (FRAME + 8))?;
     a.not(rdx)?;
     a.mov(qword_ptr(rcx), rdx)?;
-
-    a.set_label(&mut hooked)?;
-    a.zero_bytes()?;
     if matches!(recipe.back, Back::Timed(_)) {
         a.rdtsc()?;
         a.mov(dword_ptr(rcx + TIME_AT), eax)?;
@@ -282,13 +294,11 @@ fn landing(
     a.lea(rax, rsp + LANDING)?;
     a.lea(rcx, rsp + ORIGIN_KEPT)?;
     a.call(ground.calls.leave)?;
-    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
-    a.mov(qword_ptr(rsp + LANDING), rcx)?;
     a.jmp(left)?;
 
     a.set_label(&mut fast)?;
     a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
-    a.mov(qword_ptr(rsp + LANDING), rcx)?;
+    a.mov(qword_ptr(rsp + ORIGIN_KEPT), rcx)?;
     if matches!(recipe.back, Back::Timed(_)) {
         // In halves, as they were stored: a word that was stored in halves is slow to load.
         a.mov(ecx, dword_ptr(rax + TIME_AT))?;
@@ -302,8 +312,10 @@ fn landing(
     a.lea(rax, rax - ENTRY_BYTES)?;
     a.mov(top(ground), rax)?;
 
+    // The slot last: as long as the entry has a key, its slot holds the stub.
     a.set_label(&mut left)?;
-    a.zero_bytes()?;
+    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
+    a.mov(qword_ptr(rsp + LANDING), rcx)?;
     let none = Vec::new();
     let only = recipe.how.as_ref().map_or(&none, |how| &how.back);
     let mut passed = a.create_label();

@@ -8,12 +8,10 @@
 //! nothing of any library, for those functions may be the ones that are being patched.
 #![allow(unsafe_code)]
 use crate::sys::signal;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Where a thread goes that stands at an address of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,12 +34,79 @@ static ROUND: AtomicUsize = AtomicUsize::new(0);
 /// The signal by which threads are asked; 0 before the first question.
 static QUESTION: AtomicI32 = AtomicI32::new(0);
 
-/// Who handled SIGTRAP before us.
-struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
-// SAFETY: written once, before BEFORE_KNOWN is set; read only after that.
-unsafe impl Sync for Before {}
-static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
-static BEFORE_KNOWN: AtomicBool = AtomicBool::new(false);
+/// A handler of SIGTRAP that the program installed, and that is behind ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Behind {
+    pub(super) handler: usize,
+    pub(super) flags: c_int,
+    /// The signals that it blocks.
+    pub(super) mask: u64,
+}
+
+/// The last of them, in turn: who reads one is done long before its place is taken again.
+struct Place {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+const PLACES: usize = 64;
+static BEHIND: [Place; PLACES] =
+    [const { Place { handler: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
+        PLACES];
+/// Places that were taken, and the last one that is filled; 0: none was.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Has the program's handler behind ours. Safe in a signal's handler.
+pub(super) fn put_behind(action: Behind) {
+    // Relaxed: a ticket.
+    let place = BEGUN.fetch_add(1, Ordering::Relaxed);
+    let of = &BEHIND[place % PLACES];
+    of.handler.store(action.handler, Ordering::Relaxed);
+    of.flags.store(action.flags, Ordering::Relaxed);
+    of.mask.store(action.mask, Ordering::Relaxed);
+    // Release: pairs with the Acquire in behind(): who finds the place finds what is in it.
+    FILLED.fetch_max(place + 1, Ordering::Release);
+}
+
+/// The program's handler; `None` before the first [`install`]. Safe in a signal's handler.
+pub(super) fn behind() -> Option<Behind> {
+    loop {
+        // Acquire: pairs with the Release in put_behind().
+        let filled = FILLED.load(Ordering::Acquire);
+        let of = &BEHIND[filled.checked_sub(1)? % PLACES];
+        let action = Behind {
+            handler: of.handler.load(Ordering::Relaxed),
+            flags: of.flags.load(Ordering::Relaxed),
+            mask: of.mask.load(Ordering::Relaxed),
+        };
+        // Acquire, before the look: what was read is from before any place was taken again.
+        std::sync::atomic::fence(Ordering::Acquire);
+        if BEGUN.load(Ordering::Relaxed) - filled < PLACES - 1 {
+            return Some(action);
+        }
+    }
+}
+
+impl Behind {
+    pub(super) fn of(action: &libc::sigaction) -> Behind {
+        let mask: *const u64 = (&raw const action.sa_mask).cast();
+        // SAFETY: the first word of a set are the signals that there are.
+        let mask = unsafe { mask.read() };
+        Behind { handler: action.sa_sigaction, flags: action.sa_flags, mask }
+    }
+
+    pub(super) fn action(self) -> libc::sigaction {
+        // SAFETY: all zeros are a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = self.handler;
+        action.sa_flags = self.flags;
+        let mask: *mut u64 = (&raw mut action.sa_mask).cast();
+        // SAFETY: as above.
+        unsafe { mask.write(self.mask) };
+        action
+    }
+}
 
 /// Tables that were replaced and that a handler may still read.
 #[derive(Debug, Default)]
@@ -127,41 +192,56 @@ extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
 /// A trap that is not ours: what would have happened without us.
 #[cold]
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // Acquire: pairs with the Release in install(), after which BEFORE is whole.
-    if !BEFORE_KNOWN.load(Ordering::Acquire) {
-        return;
+    /// A word of the context that the kernel leaves to nobody, and does not read; the signals that were blocked.
+    const UNUSED_AT: usize = 288;
+    const MASK_AT: usize = 296;
+    /// Marks a trap that was handed on.
+    const HANDED_ON: u64 = 0x6b79_6d6f_7472_6170;
+    let Some(mut behind) = behind() else { return };
+    let mark: *mut u64 = context.wrapping_byte_add(UNUSED_AT).cast();
+    // SAFETY: inside the kernel's ucontext, which has 304 bytes before its extensions.
+    let handed_on = unsafe { mark.read() } == HANDED_ON;
+    if handed_on {
+        // Who is behind us thinks that we were there before: then nobody was.
+        behind = Behind { handler: libc::SIG_DFL, flags: 0, mask: 0 };
     }
-    let before: *const libc::sigaction = BEFORE.0.get().cast();
-    // SAFETY: written before BEFORE_KNOWN was set, and never again.
-    let before = unsafe { &*before };
-    match before.sa_sigaction {
+    // SAFETY: as above.
+    unsafe { mark.write(HANDED_ON) };
+    match behind.handler {
         // A trap that a program ignores ends it all the same; one that was sent by `kill` does not.
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: siginfo_t is valid in a handler.
             let sent = unsafe { (*info).si_code } <= 0;
-            if before.sa_sigaction == libc::SIG_IGN && sent {
+            if behind.handler == libc::SIG_IGN && sent {
                 return;
             }
-            // SAFETY: puts the action back that was there.
-            unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
-            if before.sa_sigaction == libc::SIG_IGN {
-                // SAFETY: the default action.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
+            let action = Behind { handler: libc::SIG_DFL, flags: 0, mask: 0 }.action();
+            // SAFETY: the default action.
+            unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
             // Delivered as soon as the handler returns and the mask is the thread's again.
             // SAFETY: a number.
             unsafe { libc::raise(signal) };
         }
-        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: the program registered it with this type.
-            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                unsafe { std::mem::transmute(handler) };
-            handler(signal, info, context);
-        }
         handler => {
-            // SAFETY: the program registered it with this type.
-            let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
-            handler(signal);
+            let blocked: *const u64 = context.wrapping_byte_add(MASK_AT).cast();
+            // SAFETY: inside the kernel's ucontext.
+            let blocked = unsafe { blocked.read() };
+            // What would be blocked in it, but traps: it may come to a site.
+            let mask = (blocked | behind.mask) & !(1 << (libc::SIGTRAP - 1));
+            let everything = super::os::set_mask(mask);
+            if behind.flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: the program registered it with this type.
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    unsafe { std::mem::transmute(handler) };
+                handler(signal, info, context);
+            } else {
+                // SAFETY: the program registered it with this type.
+                let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+                handler(signal);
+            }
+            super::os::set_mask(everything);
+            // SAFETY: as above; the next signal may have its context in the same place.
+            unsafe { mark.write(0) };
         }
     }
 }
@@ -221,8 +301,41 @@ fn current(signal: c_int) -> io::Result<libc::sigaction> {
     if done == 0 { Ok(now) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Handles traps, if that is not so already: a program may have put its own handler in the place of ours.
+/// Whether traps come to us: directly, or by the handler of watches.
+pub(super) fn is_in_front() -> bool {
+    let ours = on_trap as *const () as usize;
+    current(libc::SIGTRAP).is_ok_and(|now| {
+        now.sa_sigaction == ours
+            || signal::behind_watches(&now).is_some_and(|behind| behind.sa_sigaction == ours)
+    })
+}
+
+/// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of `sigaction` come to us already
+/// (`mask.rs`), the program cannot take them away.
 pub(super) fn install() -> io::Result<()> {
+    install_once()?;
+    let mut looks = 0;
+    while super::mask::is_passing() && looks < 1000 {
+        std::thread::yield_now();
+        looks += 1;
+    }
+    // Who had looked before ours was there, and has put his own since.
+    install_once()
+}
+
+/// Has the program's handler in the place of ours. When it returns, no thread is about to find ours missing: `asked` says whether
+/// every thread has been somewhere else since the last site was restored.
+pub(super) fn uninstall(asked: impl FnOnce() -> bool) {
+    let _one = signal::changing();
+    let ours = on_trap as *const () as usize;
+    let (Some(behind), Ok(now)) = (behind(), current(libc::SIGTRAP)) else { return };
+    if now.sa_sigaction == ours && asked() {
+        // SAFETY: the action that was there, or that the program has put there since.
+        unsafe { libc::sigaction(libc::SIGTRAP, &behind.action(), ptr::null_mut()) };
+    }
+}
+
+fn install_once() -> io::Result<()> {
     let _one = signal::changing();
     let ours = on_trap as *const () as usize;
     let now = current(libc::SIGTRAP)?;
@@ -232,13 +345,7 @@ pub(super) fn install() -> io::Result<()> {
     if now.sa_sigaction == ours {
         return Ok(());
     }
-    // Relaxed: only this function, under the patcher's lock, sets it.
-    if !BEFORE_KNOWN.load(Ordering::Relaxed) {
-        // SAFETY: nobody reads it before BEFORE_KNOWN.
-        unsafe { (*BEFORE.0.get()).write(now) };
-        // Release: pairs with the Acquire in hand_on().
-        BEFORE_KNOWN.store(true, Ordering::Release);
-    }
+    put_behind(Behind::of(&now));
     if behind.is_some() {
         signal::put_behind_watches(action(on_trap, 0));
         return Ok(());

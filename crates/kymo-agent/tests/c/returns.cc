@@ -195,6 +195,53 @@ C int migrates(int, int)
     return steps;
 }
 
+struct Outlived {
+    ucontext_t main, own;
+    char stack[32768];
+};
+
+C int waits(Outlived *own, int n)
+{
+    swapcontext(&own->own, &own->main);
+    return n + 1;
+}
+
+C void outlived(unsigned low, unsigned high)
+{
+    Outlived *own = (Outlived *)((uintptr_t)low | (uintptr_t)high << 32);
+    int right = waits(own, 7) == 8;
+    steps += right;
+}
+
+C void *begins(void *argument)
+{
+    Outlived *own = (Outlived *)argument;
+    swapcontext(&own->main, &own->own);
+    return nullptr;
+}
+
+// n coroutines, each of which begins on a thread that ends; then all go on here: n
+C int outlives(int n, int)
+{
+    Outlived *all = new Outlived[n];
+    steps = 0;
+    for (int i = 0; i < n; i++) {
+        Outlived *own = all + i;
+        getcontext(&own->own);
+        own->own.uc_stack.ss_sp = own->stack;
+        own->own.uc_stack.ss_size = sizeof own->stack;
+        own->own.uc_link = &own->main;
+        makecontext(&own->own, (void (*)())outlived, 2, (unsigned)(uintptr_t)own, (unsigned)((uintptr_t)own >> 32));
+        pthread_t thread;
+        pthread_create(&thread, nullptr, begins, own);
+        pthread_join(thread, nullptr);
+    }
+    for (int i = 0; i < n; i++)
+        swapcontext(&all[i].main, &all[i].own);
+    delete[] all;
+    return steps;
+}
+
 C int ends_thread(int n, int)
 {
     if (n)

@@ -278,3 +278,16 @@ fn threads_that_block_signals_live() {
     kymo_agent::patch::leave();
     assert_eq!(library.function("blocks_all")(10, 0), 1);
 }
+
+/// Checks that coroutines return whose threads have ended, however many threads came after them and took their shadow stacks.
+#[test]
+fn coroutines_outlive_their_threads() {
+    let _alone = alone();
+    let Some(library) = library("returns::coroutines_outlive_their_threads") else { return };
+    let probes = put(&library, &["waits", "outlived", "begins"], Consumers::CountReturns);
+    for _ in 0..2 {
+        assert_eq!(library.function("outlives")(150, 0), 150);
+    }
+    assert_eq!((hits(&probes), returns(&probes)), (vec![300; 3], vec![300; 3]));
+    take(&library, &probes);
+}
