@@ -15,6 +15,8 @@ use std::ptr::{NonNull, null_mut};
 const HEAD_AT: usize = 1024;
 /// Where the control page holds the reader's counter.
 const TAIL_AT: usize = 1032;
+/// Where writers that are programs count what they lost.
+const LOST_AT: usize = 2048;
 
 /// What a ring does when it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,11 +51,23 @@ impl Ring {
         Ring::map_as(fd, data_pages, Keeps::Oldest)
     }
 
+    /// Maps one of several rings in a file, from this offset on, for reading by its one consumer. The file must be as long as that, and stay so.
+    ///
+    /// # Errors
+    /// As [`Ring::map`].
+    pub(crate) fn map_part(fd: BorrowedFd<'_>, offset: u64, data_pages: usize) -> io::Result<Ring> {
+        Ring::map_at(fd, offset, data_pages, Keeps::Oldest)
+    }
+
     /// Maps the ring of an event, of the given kind. The event must fit: the kernel writes a ring downward that keeps the newest.
     ///
     /// # Errors
     /// As [`Ring::map`].
     pub fn map_as(fd: BorrowedFd<'_>, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
+        Ring::map_at(fd, 0, data_pages, keeps)
+    }
+
+    fn map_at(fd: BorrowedFd<'_>, offset: u64, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         let page_bytes = super::sys::page_size();
         let data_bytes = data_pages.checked_mul(page_bytes).filter(|_| data_pages.is_power_of_two());
         let Some(data_bytes) = data_bytes.filter(|&bytes| bytes < isize::MAX as usize / 2) else {
@@ -66,7 +80,7 @@ impl Ring {
         };
         let flags = MapFlags::SHARED;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { mmap(null_mut(), page_bytes + data_bytes, prot, flags, fd, 0) }?;
+        let base = unsafe { mmap(null_mut(), page_bytes + data_bytes, prot, flags, fd, offset) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         Ok(Ring { keeps, base, page_bytes, data_bytes })
     }
@@ -101,6 +115,40 @@ impl Ring {
         assert_eq!(self.keeps, Keeps::Newest, "this ring is written upward");
         backward::Area::new(self.head(), self.data())
             .expect("a power of two of pages is a power of two of words")
+    }
+
+    /// How the processor's time stamp counter becomes a time of the event, `zero_ns + (ticks * tick >> 32)`, as `(tick, zero_ns)`; `None` where the
+    /// kernel does not say, or not in these terms. For rings of the kernel's.
+    pub fn tick_and_zero(&self) -> Option<(u64, u64)> {
+        /// Of `struct perf_event_mmap_page`: a count of changes in the upper half, what is valid, a shift and a factor, the time of tick 0.
+        const LOCK_AT: usize = 8;
+        const CAPABILITIES_AT: usize = 40;
+        const SHIFT_AT: usize = 48;
+        const ZERO_AT: usize = 64;
+        const HAS_ZERO: u64 = 1 << 4;
+        let word = |at: usize| {
+            // SAFETY: within the control page.
+            let words = unsafe { self.words(at, 1) };
+            // Acquire: the kernel raises the count before and behind its changes.
+            words[0].load(std::sync::atomic::Ordering::Acquire)
+        };
+        for _ in 0..100 {
+            let lock = word(LOCK_AT) as u32;
+            let (valid, factors, zero) = (word(CAPABILITIES_AT), word(SHIFT_AT), word(ZERO_AT));
+            if lock.is_multiple_of(2) && word(LOCK_AT) as u32 == lock {
+                let (shift, factor) = ((factors >> 16) as u16, factors >> 32);
+                return (valid & HAS_ZERO != 0 && shift <= 32).then(|| (factor << (32 - shift), zero));
+            }
+        }
+        None
+    }
+
+    /// How many records did not fit, as the writer of a [`map_part`](Ring::map_part) counts them.
+    pub fn lost(&self) -> u64 {
+        // SAFETY: within the control page.
+        let words = unsafe { self.words(LOST_AT, 1) };
+        // Relaxed: a count.
+        words[0].load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn head(&self) -> &AtomicU64 {

@@ -22,6 +22,9 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_millis(250);
 /// How long it sleeps at most on a CPU where nothing happens.
 const LONG_NAP: Duration = Duration::from_millis(1000);
+/// How long it sleeps at most while records come by rings that wake nobody, and when none come.
+const BLIND_NAP: Duration = Duration::from_millis(1);
+const BLIND_LONG_NAP: Duration = Duration::from_millis(16);
 /// How long it waits for a free buffer before it looks at the other rings and the stop sign again.
 const BUFFER_WAIT: Duration = Duration::from_millis(20);
 /// How long it waits for room in its queue.
@@ -141,7 +144,9 @@ pub(crate) fn run(
     });
     let states: Vec<_> = states.collect();
     let polled = Vec::with_capacity(OWN_FDS + states.len());
-    let mut drain = Drain { states, shared, poke, out, spare: None, nap: NAP, asked: false, polled };
+    let blind = states.iter().any(|state| state.fds.is_empty());
+    let naps = if blind { (BLIND_NAP, BLIND_LONG_NAP) } else { (NAP, LONG_NAP) };
+    let mut drain = Drain { states, shared, poke, out, spare: None, naps, nap: naps.0, asked: false, polled };
     drain.poll_all();
     ready();
     drain.run();
@@ -162,6 +167,8 @@ struct Drain<'a> {
     poke: &'a Poke,
     out: Sender<Message>,
     spare: Option<Vec<u8>>,
+    /// While records come, and when none come.
+    naps: (Duration, Duration),
     nap: Duration,
     /// Somebody waits to hear also of rings that are empty.
     asked: bool,
@@ -189,7 +196,8 @@ impl<'a> Drain<'a> {
                 break;
             }
             if !much && !stopping {
-                self.nap = if some { NAP } else { (self.nap * 2).min(LONG_NAP) };
+                let (least, most) = self.naps;
+                self.nap = if some { least } else { (self.nap * 2).min(most) };
                 self.sleep();
             }
         }

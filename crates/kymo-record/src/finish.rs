@@ -23,8 +23,17 @@ pub(crate) struct Finish<'a> {
 
 impl Finish<'_> {
     /// Tells what was lost, writes the features, and sums up.
-    pub(crate) fn run(mut self, mut written: Written, shared: &Shared) -> Summary {
-        let (lost, records) = self.lost();
+    ///
+    /// `guests`: how many of the events that programs write did not fit into their rings, by number of the event.
+    pub(crate) fn run(mut self, mut written: Written, shared: &Shared, guests: &[(usize, u64)]) -> Summary {
+        let (lost, mut records) = self.lost();
+        for &(event, lost) in guests.iter().filter(|(_, lost)| *lost > 0) {
+            if let Some(spec) = self.specs.get(event) {
+                let id = SampleId { id: spec.ids.first().copied(), cpu: Some(0), ..SampleId::default() };
+                records.extend(build::lost_samples(&spec.attr, &id, lost));
+            }
+        }
+        let guests_lost: u64 = guests.iter().map(|(_, lost)| lost).sum();
         let mut error = written.error.take();
         if error.is_none() && !written.sink.is_closed() {
             error = written.sink.append(&records, 0).err();
@@ -54,7 +63,7 @@ impl Finish<'_> {
         let told = written.ring_full + written.queue_full;
         let account = LossAccount {
             samples: written.walk.samples.saturating_sub(finished.lost_samples),
-            ring_full: written.ring_full,
+            ring_full: written.ring_full + guests_lost,
             queue_full: written.queue_full,
             at_the_end: lost.saturating_sub(told),
             corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),

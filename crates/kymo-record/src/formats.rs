@@ -1,17 +1,28 @@
 //! The formats of the tracepoints of a recording, as tracefs tells them.
+use crate::guests::GuestEvent;
 use kymo_data::tracing_data::Files;
 use kymo_perf::machine::Machine;
 use kymo_perf::sys;
 use kymo_perf::tracefs::Tracepoint;
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What tracefs says of pages of its own rings, none of which are in a recording; perf wants to read it all the same.
+const HEADER_PAGE: &[u8] = b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;\n";
 
 /// The tracing data for these tracepoints, each once, ordered by system.
-pub(crate) fn data(tracepoints: &[Tracepoint]) -> io::Result<Vec<u8>> {
+///
+/// `guests`: events that programs write, which nobody else can describe.
+pub(crate) fn data(tracepoints: &[Tracepoint], guests: &[GuestEvent]) -> io::Result<Vec<u8>> {
     let machine = Machine::here();
     let tracefs = machine.tracefs();
-    let events = tracefs.events().map_err(io::Error::other)?;
+    let events = match tracefs.events() {
+        Ok(events) => events,
+        // Readers need no more of it than the headers.
+        Err(_) if tracepoints.is_empty() => PathBuf::new(),
+        Err(error) => return Err(io::Error::other(error)),
+    };
     let root = events.parent().unwrap_or(&events).to_owned();
     let mut files = Files {
         header_page: at_once(&events.join("header_page")),
@@ -31,6 +42,16 @@ pub(crate) fn data(tracepoints: &[Tracepoint]) -> io::Result<Vec<u8>> {
             _ => files.systems.push((tracepoint.system.clone(), vec![format])),
         }
     }
+    for guest in guests {
+        let format = guest.format.clone().into_bytes();
+        match files.systems.iter_mut().find(|(system, _)| *system == guest.system) {
+            Some((_, formats)) => formats.push(format),
+            None => files.systems.push((guest.system.clone(), vec![format])),
+        }
+    }
+    if files.header_page.is_empty() {
+        files.header_page = HEADER_PAGE.to_vec();
+    }
     Ok(files.to_blob())
 }
 
@@ -44,7 +65,7 @@ fn at_once(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::data;
+    use super::{GuestEvent, data};
     use kymo_perf::machine::Machine;
     use kymo_testing::skip;
 
@@ -55,10 +76,19 @@ mod tests {
             skip("formats::tests::this_machine", "tracefs is not mounted or may not be read");
             return;
         };
-        let blob = data(&[tracepoint.clone(), tracepoint.clone()]).unwrap();
+        let blob = data(&[tracepoint.clone(), tracepoint.clone()], &[]).unwrap();
         let parsed = kymo_data::tracing_data::parse(&blob).unwrap();
         assert_eq!(parsed.formats.len(), 1, "each once");
         assert!(parsed.format(tracepoint.id).is_some_and(|format| format.field("prev_comm").is_some()));
+        let guest = GuestEvent {
+            name: "f".into(),
+            system: "programs".into(),
+            format: "name: f\nID: 60001\nformat:\n\tfield:u64 arg1;\toffset:16;\tsize:8;\tsigned:0;\n".into(),
+            kind: 60001,
+            id: 1,
+        };
+        let alone = kymo_data::tracing_data::parse(&data(&[], &[guest]).unwrap()).unwrap();
+        assert!(alone.format(60001).is_some_and(|format| format.system == "programs"));
         let header = String::from_utf8_lossy(&blob);
         assert!(header.contains("overwrite") && header.contains("time_extend"), "both headers are whole");
     }

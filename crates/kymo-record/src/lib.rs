@@ -21,7 +21,7 @@
 //! # Modules
 //! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
 //! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
-//! `mail` and `pool` carry, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
+//! `mail` and `pool` carry, `guests` are events that programs write, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
 //!
 //! # Example
 //! ```no_run
@@ -56,6 +56,7 @@ mod existing;
 mod finish;
 mod flight;
 mod formats;
+mod guests;
 mod look;
 mod machine;
 mod mail;
@@ -85,6 +86,7 @@ pub use brake::Pauses;
 pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};
 pub use disk::WriteError;
 pub use flight::{Coverage, RingCoverage};
+pub use guests::{Conduct, GuestEvent, Guests};
 pub use options::{CallGraph, Clock, Delay, LastSnapshot, Options, Overload, Rate, TargetSpec};
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};

@@ -1,5 +1,6 @@
 //! Opening what the plan says: the scope, the events, the rings; and what the file's header says of them.
 use crate::drain::Source;
+use crate::guests::GuestEvent;
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::Plan;
@@ -77,6 +78,8 @@ pub(crate) fn features(
     features.event_desc = specs.iter().map(EventSpec::desc).collect();
     let leaders =
         events.events.iter().enumerate().map(|(index, event)| event.request.leader.unwrap_or(index));
+    // Events of programs lead themselves.
+    let leaders = leaders.chain(events.events.len()..specs.len());
     features.groups = kymo_data::groups(&leaders.collect::<Vec<_>>());
     features.tracing_data.clone_from(&early.tracing_data);
     features.compressed = early.compressed;
@@ -89,11 +92,13 @@ pub(crate) fn features(
 }
 
 /// The formats of the tracepoints, without which no reader can print their fields.
-pub(crate) fn tracing_data(plan: &Plan) -> Result<Option<Vec<u8>>, Error> {
-    if plan.tracepoints.is_empty() {
+pub(crate) fn tracing_data(plan: &Plan, guests: &[GuestEvent]) -> Result<Option<Vec<u8>>, Error> {
+    if plan.tracepoints.is_empty() && guests.is_empty() {
         return Ok(None);
     }
-    crate::formats::data(&plan.tracepoints).map(Some).map_err(system("read the formats of tracepoints"))
+    crate::formats::data(&plan.tracepoints, guests)
+        .map(Some)
+        .map_err(system("read the formats of tracepoints"))
 }
 
 /// The rings by the thread that drains them: one per CPU, or one for all per-thread rings.

@@ -180,6 +180,8 @@ pub struct Options {
     pub max_memory_bytes: Option<u64>,
     /// Store build IDs of mapped files.
     pub build_ids: bool,
+    /// Programs write events of their own: samples say to which event they belong.
+    pub guests: bool,
     /// Where to.
     pub output: Output,
     /// The command line, for the recording's header.
@@ -221,6 +223,7 @@ impl Options {
             overload: Overload::Slow,
             max_memory_bytes: None,
             build_ids: true,
+            guests: false,
             output,
             cmdline: Vec::new(),
             version: String::new(),

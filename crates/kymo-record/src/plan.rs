@@ -193,7 +193,7 @@ impl Plan {
         let with_tracker = tracking_event(options, self.system());
         let starts_on_exec = self.starts_on_exec();
         let common = Common {
-            several: options.events.len() > 1 || with_tracker,
+            several: options.events.len() > 1 || with_tracker || options.guests,
             on_exec: starts_on_exec && options.delay.is_none(),
             system: self.system(),
             inherit: self.follow && scope == Scope::Inherit,

@@ -10,6 +10,7 @@ use crate::drain::{self, Message, Shared};
 use crate::existing::{self, Existing, KernelThread};
 use crate::finish::Finish;
 use crate::flight::{Camera, Coverage, FlightThread, Surroundings};
+use crate::guests::{self, Conduct, GuestEvent, Guests};
 use crate::look::{Poke, Ticks};
 use crate::mail::{Bell, mail};
 use crate::observe::Observer;
@@ -28,7 +29,7 @@ use crate::writer::{WriterThread, Written};
 use crate::{machine, synth};
 use kymo_data::{Compressor, EventSpec, Features};
 use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError};
-use kymo_perf::ring::Keeps;
+use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, eventfd};
@@ -146,6 +147,7 @@ pub struct Session {
     observer: Observer,
     limits: Limits,
     switches: Option<(OwnedFd, Say)>,
+    guests: Option<Guests>,
 }
 
 impl Session {
@@ -154,14 +156,27 @@ impl Session {
     /// # Errors
     /// [`Error`]; nothing was written then, unless it is the output that failed.
     pub fn start(plan: Plan) -> Result<Session, Error> {
-        Session::start_on(Arc::new(sys::Real), plan)
+        Session::open(Arc::new(sys::Real), plan, None)
+    }
+
+    /// As [`Session::start`], with events that programs write themselves. The options must say so ([`Options::guests`](crate::Options::guests)), and no ring
+    /// may keep the newest records.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_with(plan: Plan, guests: Option<Guests>) -> Result<Session, Error> {
+        Session::open(Arc::new(sys::Real), plan, guests)
     }
 
     /// As [`Session::start`], on the given kernel.
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start_on(kernel: Arc<dyn Kernel>, mut plan: Plan) -> Result<Session, Error> {
+    pub fn start_on(kernel: Arc<dyn Kernel>, plan: Plan) -> Result<Session, Error> {
+        Session::open(kernel, plan, None)
+    }
+
+    fn open(kernel: Arc<dyn Kernel>, mut plan: Plan, guests: Option<Guests>) -> Result<Session, Error> {
         let workload = command::prepare(&plan.command)?;
         if plan.observe_command
             && let Some(workload) = &workload
@@ -178,6 +193,8 @@ impl Session {
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
+        let guest_events = guests.as_ref().map_or(&[][..], |guests| &guests.events);
+        specs.extend(guest_events.iter().map(GuestEvent::spec));
         let unreduced = plan.reduces().then(|| specs.clone());
         if unreduced.is_some() {
             for spec in &mut specs {
@@ -188,7 +205,7 @@ impl Session {
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
         let early = Features {
-            tracing_data: tracing_data(&plan)?,
+            tracing_data: tracing_data(&plan, guest_events)?,
             compressed: compressor.as_ref().map(Compressor::info),
             ..Features::default()
         };
@@ -214,6 +231,7 @@ impl Session {
             observer,
             limits: Limits::default(),
             switches: None,
+            guests,
         })
     }
 
@@ -265,8 +283,14 @@ impl Session {
         let failed_fd =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
-        let groups = sources(&self.events, &self.rings);
-        let rings = self.rings.len();
+        let mut groups = sources(&self.events, &self.rings);
+        let (guest_rings, mut conduct) = match self.guests {
+            Some(guests) => (guests.rings, Some(guests.conduct)),
+            None => (Vec::new(), None),
+        };
+        let lost_before: u64 = guest_rings.iter().map(Ring::lost).sum();
+        guests::join(&mut groups, &guest_rings, self.rings.len());
+        let rings = self.rings.len() + guest_rings.len();
         let options = &self.plan.options;
         let overload = options.overload;
         let load = Load {
@@ -301,15 +325,19 @@ impl Session {
         let (reducer, receive) = match &self.unreduced {
             None => (None, receive),
             Some(specs) => {
-                let pokes = groups.iter().zip(&pokes).flat_map(|(group, poke)| vec![poke; group.1.len()]);
+                let mut of_rings: Vec<(usize, &Poke)> = (groups.iter().zip(&pokes))
+                    .flat_map(|(group, poke)| group.1.iter().map(move |source| (source.index, poke)))
+                    .collect();
+                of_rings.sort_unstable_by_key(|(ring, _)| *ring);
+                let pokes: Vec<&Poke> = of_rings.into_iter().map(|(_, poke)| poke).collect();
                 // Each buffer has a place.
                 let places = [NOTES, shared.pool.most() + 4 * rings];
                 let (mut senders, written) = mail(places).map_err(&bells)?;
                 let sender = senders.remove(1);
                 notes = senders.pop();
                 // Then the writer has none to take out.
-                let mut reducer = Reducer::new(specs, pokes.collect(), &shared.pool, sender)
-                    .without(std::mem::take(&mut strangers));
+                let mut reducer =
+                    Reducer::new(specs, pokes, &shared.pool, sender).without(std::mem::take(&mut strangers));
                 if self.plan.observe_command {
                     reducer = reducer.nothing_before();
                 }
@@ -384,7 +412,7 @@ impl Session {
         };
         let command_pid = workload.as_ref().map(Workload::pid);
         let brake = notes.map(|notes| Brake::new(plan, self.observer.cgroup(), command_pid, notes));
-        let (written, unwound, result, listed, pauses) = std::thread::scope(|scope| {
+        let (written, unwound, result, listed, pauses, told) = std::thread::scope(|scope| {
             let writer = scope.spawn(move || match taker {
                 Taker::Writer(writer) => writer.run(receive),
                 Taker::Flight(flight) => flight.run(receive),
@@ -422,9 +450,16 @@ impl Session {
             let channel = self.channel;
             let mut conductor =
                 Conductor { plan, events, workload: workload.as_mut(), channel, requests, ask };
+            let begin = |conduct: &mut Box<dyn Conduct + Send>| {
+                conduct
+                    .begin()
+                    .map_err(|why| system("begin the events of the program")(io::Error::other(why)))
+            };
             let result = tracking
                 .map_err(system("enable the tracking event"))
+                .and_then(|()| conduct.as_mut().map_or(Ok(()), begin))
                 .and_then(|()| conductor.run(until, failed_fd.as_fd()));
+            let told = conduct.as_mut().map(|conduct| conduct.end());
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
             }
@@ -434,7 +469,7 @@ impl Session {
             let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
             let unwound = reducer.map(|reducer| reducer.join().unwrap_or_default());
             let pauses = brake.and_then(|brake| brake.join().ok()).unwrap_or_default();
-            (writer.join(), unwound, result, listed, pauses)
+            (writer.join(), unwound, result, listed, pauses, told)
         });
         let mut written =
             written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
@@ -454,7 +489,16 @@ impl Session {
             }
             _ => Vec::new(),
         };
-        let summary = finish.run(written, &shared);
+        // By the programs, or by their rings, whichever knows more: a program that is gone cannot be asked.
+        let (told, said) = told.unwrap_or_default();
+        remarks.extend(said);
+        let kernel_events = events.events.len();
+        let mut guests_lost: Vec<(usize, u64)> =
+            told.into_iter().enumerate().map(|(at, lost)| (kernel_events + at, lost)).collect();
+        let counted: u64 = guest_rings.iter().map(Ring::lost).sum::<u64>().saturating_sub(lost_before);
+        let missing = counted.saturating_sub(guests_lost.iter().map(|(_, lost)| lost).sum());
+        guests_lost.extend((missing > 0).then_some((kernel_events, missing)));
+        let summary = finish.run(written, &shared, &guests_lost);
         if flight && summary.bytes == 0 && plan.options.last_snapshot == LastSnapshot::Not {
             remarks.push(
                 "there is no file, because no snapshot was asked for: SIGUSR2 asks for one, --snapshot=e makes one at the end"

@@ -29,6 +29,8 @@ pub(super) struct Patching {
     targets: BTreeMap<u64, Vec<u64>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
+    /// Probes that wrote events and were removed: what they lost may still be asked for.
+    gone: BTreeMap<u32, Probe>,
 }
 
 /// A site that is to be armed.
@@ -77,12 +79,11 @@ impl Patching {
         let consumers = match wanted.what {
             What::Count => self.some(Look::Count, Consumers::Count, asked),
             What::Latency => self.some(Look::Latency, Consumers::Latency, asked),
-            What::Record | What::RecordReturn => {
+            What::Record => {
                 let (Some(rings), Some(how)) = (self.rings, &asked.how) else {
                     return Err("nobody has asked for rings, or said which event".to_owned());
                 };
-                let record = rings.record(0).how(How::clone(how));
-                Consumers::Record(if wanted.what == What::RecordReturn { record.returning() } else { record })
+                Consumers::Record(rings.record(0).how(How::clone(how)))
             }
             _ => return Err("the agent cannot do that".to_owned()),
         };
@@ -207,6 +208,9 @@ impl Patching {
                     // Where it cannot be lowered its module is gone.
                     _ = signal(at, -1);
                 }
+                if probe.lost().is_some() {
+                    self.gone.insert(*id, probe.clone());
+                }
                 probes.push((still, probe));
             }
         }
@@ -277,14 +281,15 @@ impl Probing for Patching {
     }
 
     fn losses(&self) -> Vec<Count> {
-        let of = |(id, kept): (&u32, &Kept)| match kept {
-            Kept::Armed { probe, .. } => {
-                let hits = probe.lost().filter(|lost| *lost > 0)?;
-                Some(Count { id: *id, hits })
-            }
+        let there = self.kept.iter().filter_map(|(id, kept)| match kept {
+            Kept::Armed { probe, .. } => Some((id, probe)),
             Kept::Waiting | Kept::Refused(_) => None,
+        });
+        let of = |(id, probe): (&u32, &Probe)| {
+            let hits = probe.lost().filter(|lost| *lost > 0)?;
+            Some(Count { id: *id, hits })
         };
-        self.kept.iter().filter_map(of).collect()
+        there.chain(&self.gone).filter_map(of).collect()
     }
 
     fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {
@@ -312,6 +317,7 @@ impl Probing for Patching {
         let ids: Vec<u32> = self.kept.keys().copied().collect();
         self.disarm(&ids, threads);
         self.kept.clear();
+        self.gone.clear();
         armed
     }
 

@@ -127,8 +127,9 @@ impl Consumers {
     /// Whether a stub's own instructions do not do for it.
     pub(crate) fn is_beyond(self) -> bool {
         match self {
-            Consumers::Record(record) if record.returns => record.how.needs_handler_back(true),
-            Consumers::Record(record) => record.how.needs_handler(true),
+            Consumers::Record(record) => {
+                record.how.needs_handler(true) || record.how.needs_handler_back(true)
+            }
             Consumers::Only(only) => only.how.needs_handler(false) || only.how.needs_handler_back(false),
             _ => false,
         }
@@ -139,7 +140,7 @@ impl Consumers {
         match self {
             Consumers::Count => false,
             Consumers::CountReturns | Consumers::Latency => true,
-            Consumers::Record(record) => record.returns,
+            Consumers::Record(record) => record.returns(),
             Consumers::Only(only) => only.look != Look::Count,
         }
     }

@@ -65,12 +65,14 @@ impl Kept {
 
     /// Whether a stub's own instructions do not do for what happens at an entry (`handler.rs` does then).
     pub(super) fn needs_handler(&self, records: bool) -> bool {
-        self.callers || reads_memory(&self.entry) || records && self.fetches.iter().any(is_far)
+        self.callers
+            || reads_memory(&self.entry)
+            || records && self.event.is_some() && self.fetches.iter().any(is_far)
     }
 
     /// Likewise at a return.
     pub(super) fn needs_handler_back(&self, records: bool) -> bool {
-        reads_memory(&self.back) || records && self.fetches.iter().any(is_far)
+        reads_memory(&self.back) || records && self.back_fetches.iter().any(is_far)
     }
 }
 

@@ -21,7 +21,7 @@ use std::io;
 use std::sync::{Mutex, MutexGuard};
 
 /// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Probe {
     site: Site,
     /// Where its stub begins.
@@ -507,7 +507,7 @@ impl Patcher {
             Consumers::Only(only) => only.look,
         };
         let back = match (consumers, look) {
-            (Consumers::Record(record), _) if record.returns => Back::Recorded(take(1)?),
+            (Consumers::Record(record), _) if record.returns() => Back::Recorded(take(1)?),
             (_, Look::Count) => Back::Ignored,
             (_, Look::CountReturns) => Back::Counted(take(1)?),
             (_, Look::Latency) => Back::Timed(take(BUCKETS)?),

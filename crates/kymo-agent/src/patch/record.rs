@@ -18,7 +18,7 @@
 use super::count::Counter;
 use super::gate::{self, FRAME};
 use super::only::Kept;
-use super::rings::{Clock, HEAD_AT, PAGE_BYTES, TAIL_AT};
+use super::rings::{Clock, HEAD_AT, LOST_AT, PAGE_BYTES, TAIL_AT};
 use super::shadow::OWNER_AT;
 use super::stub::Ground;
 use iced_x86::IcedError;
@@ -37,7 +37,6 @@ pub struct Record {
     pub(super) data_bytes: u32,
     pub(super) clock: Clock,
     pub(super) how: Kept,
-    pub(super) returns: bool,
 }
 
 /// The counters that a recording stub raises besides its hits.
@@ -49,7 +48,7 @@ pub(super) struct RecordSlots {
 impl Record {
     pub(super) fn new(event: u64, table: u64, data_bytes: u32, clock: Clock) -> Record {
         let how = How { event: Some(EventId { id: event, kind: 0 }), ..How::default() };
-        Record { table, data_bytes, clock, how: Kept::of(how), returns: false }
+        Record { table, data_bytes, clock, how: Kept::of(how) }
     }
 
     fn with(self, change: impl FnOnce(&mut How)) -> Record {
@@ -82,21 +81,26 @@ impl Record {
 
     /// The return is recorded, not the entry; both are counted.
     pub fn returning(self) -> Record {
-        Record { returns: true, ..self }
+        self.with(|how| {
+            how.back_event = how.event.take();
+            how.back_fetches = std::mem::take(&mut how.fetches);
+        })
     }
 
-    pub(super) fn event(&self) -> EventId {
-        self.how.event.unwrap_or(EventId { id: 0, kind: 0 })
+    /// Whether returns are recorded.
+    pub(super) fn returns(&self) -> bool {
+        self.how.back_event.is_some()
     }
 
-    pub(super) fn layout(&self) -> Layout {
-        self.how.layout(self.returns)
+    pub(super) fn event(&self, returned: bool) -> EventId {
+        let event = if returned { self.how.back_event } else { self.how.event };
+        event.unwrap_or(EventId { id: 0, kind: 0 })
     }
+}
 
-    /// Bytes of a record without texts.
-    fn bytes(&self) -> u32 {
-        (RAW_AT as u32 + self.layout().fixed_bytes).next_multiple_of(8)
-    }
+/// Bytes of a record without texts.
+fn bytes(layout: &Layout) -> u32 {
+    (RAW_AT as u32 + layout.fixed_bytes).next_multiple_of(8)
 }
 
 /// The header of a record of so many bytes.
@@ -133,42 +137,60 @@ impl Recorder {
         vec![self.hits, self.lost, self.write]
     }
 
-    /// From the stub's begin to the moved instructions.
+    /// From the stub's begin to what comes then; on to `out`, with everything as it was, for hits that are not to be looked at.
     pub(super) fn at_entry(
         &mut self,
         a: &mut CodeAssembler,
         hits: u32,
         task: Task<'_>,
+        out: CodeLabel,
     ) -> Result<(), IcedError> {
-        let mut done = a.create_label();
+        let (mut done, mut shut, mut on) = (a.create_label(), a.create_label(), a.create_label());
         let how = task.record.how;
         gate::open(a)?;
-        gate::only_if(a, &how.entry, false, done)?;
+        gate::only_if(a, &how.entry, false, shut)?;
         self.hits.raise(a, task.ground, hits)?;
-        gate::only_each(a, how.every, done)?;
-        self.event(a, task, done)?;
+        gate::only_each(a, how.every, shut)?;
+        self.event(a, task, false, done)?;
         a.set_label(&mut done)?;
-        gate::close(a)
+        gate::close(a)?;
+        if how.chooses() {
+            a.jmp(on)?;
+            a.set_label(&mut shut)?;
+            gate::close(a)?;
+            a.jmp(out)?;
+            a.set_label(&mut on)?;
+            a.zero_bytes()?;
+        }
+        Ok(())
     }
 
     /// Where the function has returned, with rsp at the address that it returns to. `returns`: what counts them.
     pub(super) fn at_return(
         &mut self,
         a: &mut CodeAssembler,
-        (counter, slot): (&mut Counter, u32),
+        returns: u32,
         task: Task<'_>,
     ) -> Result<(), IcedError> {
         let mut done = a.create_label();
         gate::open(a)?;
         gate::only_if(a, &task.record.how.back, true, done)?;
-        counter.raise(a, task.ground, slot)?;
-        self.event(a, task, done)?;
+        self.hits.raise(a, task.ground, returns)?;
+        self.event(a, task, true, done)?;
         a.set_label(&mut done)?;
         gate::close(a)
     }
 
-    fn event(&mut self, a: &mut CodeAssembler, task: Task<'_>, done: CodeLabel) -> Result<(), IcedError> {
+    fn event(
+        &mut self,
+        a: &mut CodeAssembler,
+        task: Task<'_>,
+        returned: bool,
+        done: CodeLabel,
+    ) -> Result<(), IcedError> {
         let Task { record, slots, site, ground } = task;
+        let layout = record.how.layout(returned);
+        let bytes = bytes(&layout);
         let mut room = a.create_label();
         tid(a, ground)?;
         self.write.begin_at(a, ground, record.table)?;
@@ -178,10 +200,12 @@ impl Recorder {
         a.mov(rcx, qword_ptr(rsi + HEAD_AT))?;
         a.mov(rdx, rcx)?;
         a.sub(rdx, qword_ptr(rsi + TAIL_AT))?;
-        a.add(rdx, record.bytes() as i32)?;
+        a.add(rdx, bytes as i32)?;
         a.cmp(rdx, record.data_bytes as i32)?;
         a.jb(room)?;
         self.lost.raise(a, ground, slots.lost)?;
+        // For all probes together, where the reader finds it also when the program is gone.
+        a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
         a.jmp(done)?;
 
         a.set_label(&mut room)?;
@@ -191,12 +215,12 @@ impl Recorder {
         a.mov(qword_ptr(rdi + 40), rax)?;
         now(a, record.clock)?;
         a.mov(qword_ptr(rdi + 32), rax)?;
-        let event = record.event();
-        for (at, value) in [(0, header(record.bytes())), (8, event.id), (RAW_AT + 8, site)] {
+        let event = record.event(returned);
+        for (at, value) in [(0, header(bytes)), (8, event.id), (RAW_AT + 8, site)] {
             a.mov(rax, value)?;
             a.mov(qword_ptr(rdi + at), rax)?;
         }
-        if record.returns {
+        if returned {
             a.mov(rax, qword_ptr(rsp + FRAME))?;
             a.mov(qword_ptr(rdi + (RAW_AT + 16)), rax)?;
         }
@@ -204,19 +228,19 @@ impl Recorder {
         a.mov(dword_ptr(rdi + 24), std::process::id())?;
         a.mov(dword_ptr(rdi + 28), r8d)?;
         a.mov(qword_ptr(rdi + 48), 1)?;
-        let layout = record.layout();
         let end = RAW_AT as u32 + layout.fixed_bytes;
-        if end < record.bytes() {
+        if end < bytes {
             a.mov(dword_ptr(rdi + end as i32), 0)?;
         }
-        a.mov(dword_ptr(rdi + 56), record.bytes() - RAW_AT as u32)?;
+        a.mov(dword_ptr(rdi + 56), bytes - RAW_AT as u32)?;
         a.mov(dword_ptr(rdi + RAW_AT), u32::from(event.kind))?;
         a.mov(dword_ptr(rdi + (RAW_AT + 4)), r8d)?;
-        for (fetch, at) in record.how.fetches.iter().zip(&layout.at) {
-            gate::operand(a, &fetch.operand, record.returns)?;
+        let fetches = if returned { &record.how.back_fetches } else { &record.how.fetches };
+        for (fetch, at) in fetches.iter().zip(&layout.at) {
+            gate::operand(a, &fetch.operand, returned)?;
             a.mov(qword_ptr(rdi + (RAW_AT + *at as i32)), rax)?;
         }
-        a.add(rcx, record.bytes() as i32)?;
+        a.add(rcx, bytes as i32)?;
         a.mov(qword_ptr(rsi + HEAD_AT), rcx)?;
         self.write.finish(a)
     }

@@ -24,6 +24,8 @@ use std::sync::{Mutex, PoisonError};
 /// Where a ring's page has its counters, as `struct perf_event_mmap_page` has them.
 pub(super) const HEAD_AT: i32 = 1024;
 pub(super) const TAIL_AT: i32 = 1032;
+/// Where nothing of the kernel's is: how many events did not fit, of all probes.
+pub(super) const LOST_AT: i32 = 2048;
 const OFFSET_AT: u64 = 1040;
 const SIZE_AT: u64 = 1048;
 pub(super) const PAGE_BYTES: u64 = 4096;

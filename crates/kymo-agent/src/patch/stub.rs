@@ -88,7 +88,7 @@ impl Recipe {
     }
 
     fn at_entry(&self) -> Option<(Record, RecordSlots)> {
-        self.record.filter(|(record, _)| !record.returns)
+        self.record.filter(|(record, _)| record.how.event.is_some())
     }
 }
 
@@ -132,54 +132,68 @@ pub(super) struct Stub {
 /// Where the displaced instructions do not reach their data from there.
 pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -> Result<Stub, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    if let Some((record, slots)) = recipe.at_entry() {
-        let mut recorder = Recorder::declare(&mut a)?;
-        recorder.at_entry(
-            &mut a,
-            recipe.hits,
-            Task { record: &record, slots, site: site.address, ground },
-        )?;
-        let counters = recorder.counters();
-        let enter = at + (counters.len() * DESCRIPTOR_BYTES) as u64;
-        let moved = moved::displaced(&mut a, site, enter)?;
-        return finish(a, counters, &moved, at);
-    }
     let returns = recipe.back != Back::Ignored;
-    let mut hits = Counter::declare(&mut a)?;
-    let mut back = returns.then(|| Counter::declare(&mut a)).transpose()?;
-    let mut recorder = recipe.record.map(|_| Recorder::declare(&mut a)).transpose()?;
-    let count = 1 + usize::from(returns) + if recorder.is_some() { 3 } else { 0 };
+    let entered = recipe.at_entry();
+    let mut recorder = entered.map(|_| Recorder::declare(&mut a)).transpose()?;
+    let mut hits = entered.is_none().then(|| Counter::declare(&mut a)).transpose()?;
+    let recorded = matches!(recipe.back, Back::Recorded(_));
+    let mut back_recorder = recorded.then(|| Recorder::declare(&mut a)).transpose()?;
+    let mut back = (returns && !recorded).then(|| Counter::declare(&mut a)).transpose()?;
+    let count = match (entered.is_some(), recorded) {
+        (true, true) => 6,
+        (true, false) => 3,
+        (false, true) => 4,
+        (false, false) => 1 + usize::from(returns),
+    };
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
     let mut body = a.create_label();
     let gated = recipe.how.filter(|how| how.chooses());
-    if let Some(how) = gated {
-        gate::before(&mut a, (&how.entry, how.every), (&mut hits, recipe.hits), ground, body)?;
+    // Whether what comes now has counted the hit.
+    let mut counted = true;
+    if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
+        let task = Task { record: &record, slots, site: site.address, ground };
+        recorder.at_entry(&mut a, recipe.hits, task, body)?;
+    } else if let Some(how) = gated {
+        // SANITY: declared where there is no recorder.
+        let counter = hits.as_mut().expect("a counter");
+        gate::before(&mut a, (&how.entry, how.every), (counter, recipe.hits), ground, body)?;
+    } else {
+        counted = false;
     }
-    if returns || gated.is_none() {
+    if returns || !counted {
         a.lea(rsp, rsp - FRAME)?;
         a.mov(qword_ptr(rsp), rax)?;
         a.mov(qword_ptr(rsp + 8), rcx)?;
         if returns {
             a.mov(qword_ptr(rsp + 16), rdx)?;
         }
-        if gated.is_none() {
-            hits.raise(&mut a, ground, recipe.hits)?;
+        if !counted {
+            // SANITY: as above.
+            hits.as_mut().expect("a counter").raise(&mut a, ground, recipe.hits)?;
         }
     }
-    if let Some(back) = &mut back {
+    if returns {
         let mut landed = a.create_label();
         entry(&mut a, recipe, ground, body, landed)?;
         a.set_label(&mut landed)?;
-        landing(&mut a, recipe, ground, back, recorder.as_mut().map(|recorder| (recorder, site.address)))?;
-    } else if gated.is_none() {
+        landing(
+            &mut a,
+            recipe,
+            ground,
+            back.as_mut(),
+            back_recorder.as_mut().map(|back| (back, site.address)),
+        )?;
+    } else if !counted {
         restore(&mut a, false)?;
         a.lea(rsp, rsp + FRAME)?;
     }
     a.set_label(&mut body)?;
     a.zero_bytes()?;
     let moved = moved::displaced(&mut a, site, enter)?;
-    let recorder = recorder.map_or_else(Vec::new, Recorder::counters);
-    finish(a, [hits].into_iter().chain(back).chain(recorder).collect(), &moved, at)
+    let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
+    // In the order of their declaration.
+    let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back);
+    finish(a, counters.collect(), &moved, at)
 }
 
 /// Adds what all stubs end with, and makes bytes of it.
@@ -279,7 +293,7 @@ fn landing(
     a: &mut CodeAssembler,
     recipe: &Recipe,
     ground: &Ground,
-    counter: &mut Counter,
+    counter: Option<&mut Counter>,
     recorder: Option<(&mut Recorder, u64)>,
 ) -> Result<(), IcedError> {
     let (mut fast, mut left) = (a.create_label(), a.create_label());
@@ -320,18 +334,18 @@ fn landing(
     let only = recipe.how.as_ref().map_or(&none, |how| &how.back);
     let mut passed = a.create_label();
     let keep = !only.is_empty() || matches!(recipe.back, Back::Timed(_));
-    match recipe.back {
-        Back::Ignored => {}
-        Back::Recorded(slot) => {
+    match (recipe.back, counter) {
+        (Back::Recorded(slot), _) => {
             restore(a, false)?;
             a.lea(rsp, rsp + LANDING)?;
             if let (Some((recorder, site)), Some((record, slots))) = (recorder, recipe.record) {
-                recorder.at_return(a, (counter, slot), Task { record: &record, slots, site, ground })?;
+                recorder.at_return(a, slot, Task { record: &record, slots, site, ground })?;
             }
             return a.ret();
         }
-        Back::Counted(slot) if !keep => counter.raise(a, ground, slot)?,
-        Back::Counted(slot) | Back::Timed(slot) => {
+        (Back::Ignored, _) | (_, None) => {}
+        (Back::Counted(slot), Some(counter)) if !keep => counter.raise(a, ground, slot)?,
+        (Back::Counted(slot) | Back::Timed(slot), Some(counter)) => {
             a.mov(qword_ptr(rsp + 16), rdx)?;
             a.lahf()?;
             a.seto(al)?;

@@ -289,6 +289,26 @@ fn returns_are_events() {
     assert_eq!(library.function("keeps_registers")(0, 0), 0);
     assert_eq!(drain(rings).into_iter().flatten().count(), 1);
     detach(&probes).expect("detached");
+    // Both, of those that the condition lets pass.
+    let id = |id| Some(kymo_core::probe::wire::EventId { id, kind: 0 });
+    let first = Fetch { operand: Operand::register(7), kind: Kind::Number };
+    let both = How {
+        entry: vec![vec![test(0, 8, false, Compare::Less, 90)]],
+        event: id(33),
+        fetches: vec![first],
+        back_event: id(34),
+        back_fetches: vec![returned(4, false)],
+        ..How::default()
+    };
+    let probes = put(&library, "push_first", rings.record(0).how(both));
+    (0..100_u64).for_each(|n| assert_eq!(function(n, 0), n as u32 + 1));
+    let mut events: Vec<Event> = drain(rings).into_iter().flatten().collect();
+    events.sort_by_key(|event| event.time_ns);
+    let found: Vec<(u64, u64)> =
+        events.iter().map(|event| (event.id, *event.rest.last().expect("a value"))).collect();
+    let expected: Vec<(u64, u64)> = (0..90).flat_map(|n| [(33, n), (34, n + 1)]).collect();
+    assert_eq!((found, probes[0].hits(), probes[0].returns()), (expected, 90, Some(90)));
+    detach(&probes).expect("detached");
     library.assert_untouched();
 }
 

@@ -2,7 +2,9 @@
 use super::counters::Counters;
 use super::hold::{Held, Places, thread_named};
 use super::refusal::Refusal;
+use super::rings;
 use super::target::Target;
+use crate::ring::Ring;
 use kymo_core::probe::wire::{
     self, Bucket, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Placed, Reply, VERSION,
     Wanted, times,
@@ -447,15 +449,16 @@ impl Client {
         self.say(&Command::How { number, how })
     }
 
-    /// The rings that events are written to: their file, how many there are, and the data bytes of each. None of it is to be believed: the file is the
-    /// target's. Times in it are `zero_ns + (ticks * tick >> 32)`, if this is the first time that the process is asked.
+    /// The rings that events are written to, one for each CPU. Times in them are `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
     ///
     /// # Errors
     /// See [`Talk`].
-    pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<(OwnedFd, u32, u32), Talk> {
+    pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, Talk> {
         self.say(&Command::Rings { data_bytes, tick, zero_ns })?;
         match self.hear_with()? {
-            (Reply::Rings { cpus, data_bytes }, Some(file)) => Ok((file, cpus, data_bytes)),
+            (Reply::Rings { cpus, data_bytes }, Some(file)) => {
+                rings::map(&file, cpus, data_bytes).map_err(Talk::Io)
+            }
             (Reply::Failed { reason }, _) => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
         }

@@ -32,6 +32,7 @@ mod counters;
 mod hold;
 mod preload;
 mod refusal;
+mod rings;
 mod symbols;
 mod target;
 
@@ -39,3 +40,4 @@ pub use agent::{enter, enter_with_children, library};
 pub use client::{Client, Counted, Outcome, Span, Talk};
 pub use preload::Preload;
 pub use refusal::Refusal;
+pub use rings::recording_clock;

@@ -514,6 +514,7 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         overload: args.overload.unwrap_or_default(),
         max_memory_bytes: args.max_memory,
         build_ids: !args.no_buildid,
+        guests: false,
         output: Output::parse(&args.output),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         version: format!("kymo {}", env!("CARGO_PKG_VERSION")),

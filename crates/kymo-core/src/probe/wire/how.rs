@@ -105,10 +105,14 @@ pub struct How {
     pub every: u32,
     /// Callers are told apart.
     pub callers: bool,
-    /// The event that is written, for probes that record.
+    /// The event that is written at an entry, for probes that record.
     pub event: Option<EventId>,
-    /// The event's values.
+    /// Its values.
     pub fetches: Vec<Fetch>,
+    /// The event that is written at a return.
+    pub back_event: Option<EventId>,
+    /// Its values.
+    pub back_fetches: Vec<Fetch>,
 }
 
 fn operand(packer: Packer, operand: &Operand) -> Packer {
@@ -148,35 +152,42 @@ fn condition_of(rest: &mut Unpacker<'_>) -> Result<Condition, Malformed> {
     bounded(rest.list(|tests| bounded(tests.list(test)?, MOST_TESTS))?, MOST_TESTS)
 }
 
+fn event(packer: Packer, event: Option<EventId>, fetches: &[Fetch]) -> Packer {
+    let packer = match event {
+        None => packer.u8(0),
+        Some(EventId { id, kind }) => packer.u8(1).u64(id).u16(kind),
+    };
+    packer.list(fetches, |packer, fetch| {
+        let packer = operand(packer, &fetch.operand);
+        match fetch.kind {
+            Kind::Number => packer.u8(0),
+            Kind::String(most) => packer.u8(1).u8(most),
+        }
+    })
+}
+
+fn event_of(rest: &mut Unpacker<'_>) -> Result<(Option<EventId>, Vec<Fetch>), Malformed> {
+    let event = if rest.flag()? { Some(EventId { id: rest.u64()?, kind: rest.u16()? }) } else { None };
+    let fetch = |rest: &mut Unpacker<'_>| {
+        let operand = operand_of(rest)?;
+        let kind = if rest.flag()? { Kind::String(rest.u8()?.min(MOST_STRING_BYTES)) } else { Kind::Number };
+        Ok(Fetch { operand, kind })
+    };
+    Ok((event, bounded(rest.list(fetch)?, MOST_FETCHES)?))
+}
+
 impl How {
     pub(super) fn pack(&self, packer: Packer) -> Packer {
         let packer = condition(condition(packer, &self.entry), &self.back);
         let packer = packer.u32(self.every).u8(u8::from(self.callers));
-        let packer = match self.event {
-            None => packer.u8(0),
-            Some(EventId { id, kind }) => packer.u8(1).u64(id).u16(kind),
-        };
-        packer.list(&self.fetches, |packer, fetch| {
-            let packer = operand(packer, &fetch.operand);
-            match fetch.kind {
-                Kind::Number => packer.u8(0),
-                Kind::String(most) => packer.u8(1).u8(most),
-            }
-        })
+        event(event(packer, self.event, &self.fetches), self.back_event, &self.back_fetches)
     }
 
     pub(super) fn of(rest: &mut Unpacker<'_>) -> Result<How, Malformed> {
         let (entry, back) = (condition_of(rest)?, condition_of(rest)?);
         let (every, callers) = (rest.u32()?, rest.flag()?);
-        let event = if rest.flag()? { Some(EventId { id: rest.u64()?, kind: rest.u16()? }) } else { None };
-        let fetch = |rest: &mut Unpacker<'_>| {
-            let operand = operand_of(rest)?;
-            let kind =
-                if rest.flag()? { Kind::String(rest.u8()?.min(MOST_STRING_BYTES)) } else { Kind::Number };
-            Ok(Fetch { operand, kind })
-        };
-        let fetches = bounded(rest.list(fetch)?, MOST_FETCHES)?;
-        Ok(How { entry, back, every, callers, event, fetches })
+        let ((event, fetches), (back_event, back_fetches)) = (event_of(rest)?, event_of(rest)?);
+        Ok(How { entry, back, every, callers, event, fetches, back_event, back_fetches })
     }
 }
 
@@ -196,12 +207,19 @@ pub struct Layout {
 }
 
 impl How {
-    /// The layout of its event. `returns`: of a function's return.
+    /// The layout of its event at an entry, or (`returns`) at a return.
     pub fn layout(&self, returns: bool) -> Layout {
+        Layout::of(if returns { &self.back_fetches } else { &self.fetches }, returns)
+    }
+}
+
+impl Layout {
+    /// The layout of an event with these values. `returns`: of a function's return.
+    pub fn of(fetches: &[Fetch], returns: bool) -> Layout {
         let mut at = Vec::new();
         let mut next: u32 = if returns { 24 } else { 16 };
         let mut texts = 0;
-        for fetch in &self.fetches {
+        for fetch in fetches {
             at.push(next);
             match fetch.kind {
                 Kind::Number => next += 8,

@@ -11,10 +11,8 @@ pub enum What {
     Count,
     /// Count it, and count the time until the return by powers of two.
     Latency,
-    /// Count it, and write it as the event that its [`How`] names.
+    /// Count it, and write it, its return, or both as the events that its [`How`] names.
     Record,
-    /// Count it, and write its return as the event that its [`How`] names.
-    RecordReturn,
 }
 
 impl What {
@@ -23,7 +21,6 @@ impl What {
             What::Count => 1,
             What::Latency => 2,
             What::Record => 3,
-            What::RecordReturn => 4,
         }
     }
 
@@ -32,7 +29,6 @@ impl What {
             1 => Ok(What::Count),
             2 => Ok(What::Latency),
             3 => Ok(What::Record),
-            4 => Ok(What::RecordReturn),
             _ => Err(Malformed { expected: "something that can be done at a hit" }),
         }
     }

@@ -3,7 +3,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn what() -> impl Strategy<Value = What> {
-    prop_oneof![Just(What::Count), Just(What::Latency), Just(What::Record), Just(What::RecordReturn)]
+    prop_oneof![Just(What::Count), Just(What::Latency), Just(What::Record)]
 }
 
 fn wanted() -> impl Strategy<Value = Wanted> {
@@ -188,12 +188,17 @@ fn the_longest() {
     let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };
     let test = Test { operand: operand.clone(), compare: Compare::Less, value: 7 };
     let condition = vec![vec![test; MOST_TESTS]; MOST_TESTS];
+    let fetches = vec![Fetch { operand, kind: Kind::String(MOST_STRING_BYTES) }; MOST_FETCHES];
+    let event = Some(EventId { id: u64::MAX, kind: 9 });
     let how = How {
         entry: condition.clone(),
         back: condition,
-        fetches: vec![Fetch { operand, kind: Kind::String(MOST_STRING_BYTES) }; MOST_FETCHES],
-        event: Some(EventId { id: u64::MAX, kind: 9 }),
-        ..How::default()
+        every: 1,
+        callers: true,
+        event,
+        fetches: fetches.clone(),
+        back_event: event,
+        back_fetches: fetches,
     };
     let how = Command::How { number: 1, how };
     assert!(how.encode().len() <= MOST_BYTES);
