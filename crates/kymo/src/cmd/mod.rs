@@ -10,6 +10,7 @@ pub(crate) mod loss;
 pub(crate) mod mem_events;
 pub(crate) mod probe;
 pub(crate) mod probe_events;
+mod probe_guests;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod script;

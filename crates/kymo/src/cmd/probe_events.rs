@@ -58,7 +58,8 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     if written.iter().all(Vec::is_empty) {
         return Ok(None);
     }
-    let modules = if whom.command.is_empty() {
+    // Beside processes a command is only what the recording lasts as long as.
+    let modules = if whom.command.is_empty() || !whom.pids.is_empty() || !whom.tids.is_empty() {
         let mut all = Vec::new();
         for &pid in whom.pids.iter().chain(whom.tids) {
             all.extend(modules::of_process(pid)?);
@@ -156,18 +157,18 @@ fn fields(selector: &ProbeSelector, sites: &[Site], say: &dyn Fn(&str)) -> anyho
 
 /// An event that names sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Written<'a> {
+pub(super) struct Written<'a> {
     /// Where in the text of events it begins and ends.
-    begin: usize,
-    end: usize,
+    pub(super) begin: usize,
+    pub(super) end: usize,
     /// Without `probe:` and modifiers.
-    selector: &'a str,
+    pub(super) selector: &'a str,
     /// With their colon, or empty.
-    modifiers: &'a str,
+    pub(super) modifiers: &'a str,
 }
 
 /// The events of a list that name sites.
-fn selectors(text: &str) -> Vec<Written<'_>> {
+pub(super) fn selectors(text: &str) -> Vec<Written<'_>> {
     let (mut found, mut begin) = (Vec::new(), 0);
     while begin < text.len() {
         let end = begin + event_len(&text[begin..]);

@@ -24,7 +24,9 @@ use kymo_record::{
 };
 
 use super::mem_events::{self, Whom};
+use super::probe::engine::Choice;
 use super::probe_events;
+use super::probe_guests;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
 
@@ -160,6 +162,15 @@ pub(crate) struct RecordArgs {
     /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and at most 128M of buffers, or two for each CPU where that is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_memory: Option<u64>,
+    /// Who writes the events of probe:FUNCTION: kernel, inproc (the program itself, patched by kymo; of one process with -p, without call chains) or auto (whoever is fastest)
+    #[arg(long, value_enum, value_name = "ENGINE", default_value = "kernel")]
+    engine: Choice,
+    /// Only hits of probes of which this holds
+    #[arg(long, hide = true, value_name = "EXPR")]
+    probe_if: Option<String>,
+    /// Only each Nth hit of probes
+    #[arg(long, hide = true, value_name = "N", default_value = "1")]
+    probe_every: u32,
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -312,6 +323,15 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
     let named = mem_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
     let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
+    let asked = probe_guests::Asked {
+        engine: args.engine,
+        condition: args.probe_if.as_deref(),
+        every: args.probe_every,
+        objection: objection_to_guests(&args),
+        ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
+    };
+    let guests = probe_guests::find(texts, &whom, &asked, &|words_of_it| words.say(words_of_it))?;
+    let texts = guests.as_ref().map_or(texts, |found| &found.texts);
     let probes = probe_events::find(texts, &whom, &|words_of_it| words.say(words_of_it))?;
     let selected = select(probes.as_ref().map_or(texts, |probes| &probes.texts), &words);
     let events = match selected {
@@ -327,7 +347,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
-    let mut plan = Plan::resolve(options(args, events)).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut plan = Plan::resolve(Options { guests: guests.is_some(), ..options(args, events) })
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
         Ok(limits) => limits,
         Err(wrong) => {
@@ -369,7 +390,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let requests = plan.open.events.clone();
     let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
     let descriptors = plan.descriptors();
-    let started = Session::start(plan).and_then(|session| {
+    let started = Session::start_with(plan, guests.map(|found| found.guests)).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
         session.plan().late_notes.iter().for_each(|note| words.say(note));
@@ -439,6 +460,24 @@ impl Words {
             Answer::Note(text) => self.say(text),
             _ => {}
         }
+    }
+}
+
+/// What of a recording the program's own events cannot do.
+fn objection_to_guests(args: &RecordArgs) -> Option<&'static str> {
+    match () {
+        () if args.chains || args.call_graph.is_some_and(|mode| mode != CallGraph::None) => {
+            Some("its events have no call chains")
+        }
+        () if args.clockid.is_some() => Some("its events have the kernel's own clock (-k)"),
+        () if args.overwrite || args.snapshot.is_some() => Some("a flight recorder's rings are the kernel's"),
+        () if args.control.is_some() || args.delay.is_some_and(|ms| ms != 0) => {
+            Some("its events cannot be switched on later")
+        }
+        () if args.per_thread || args.no_samples || args.period_count.is_some() || args.data => {
+            Some("its events are one sample for each hit of any thread")
+        }
+        () => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 
 use crate::programs::build;
-use crate::tools::{Need, kymo, ready, skip};
+use crate::tools::{Need, kymo, perf, ready, skip};
 
 /// A copy of the program whose functions are called a known number of times, in a folder of its own: the kernel's probes of other tests are in every
 /// process of one file.
@@ -121,4 +121,132 @@ fn only_some_hits() {
     let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
     assert!(timed <= 200 && timed + cpus >= 200, "{some}");
     assert_eq!(of(&some, "probed_outer")["hits"], 2000);
+}
+
+/// Records with `kymo record` or `kymo probe` (its words up to the file) from before the program's calls until they are done; what it said, and what the
+/// program counted.
+fn record(program: &Path, calls: &str, arguments: &[&str]) -> (String, String) {
+    let mut running = Running::start(program, calls, "2");
+    let mut recording = kymo()
+        .command(arguments.iter().copied().chain(["-p", &running.pid()]))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kymo");
+    let file = arguments[arguments.iter().position(|word| *word == "-o").expect("a file") + 1];
+    // Rings are drained and probes are there when the agent's first batch was taken away and the second one came: the patched function tells.
+    let counted = loop {
+        if recording.try_wait().expect("kymo").is_some() {
+            break String::new();
+        }
+        if Path::new(file).exists() && is_patched(&running.pid(), program) {
+            break running.work();
+        }
+        std::thread::yield_now();
+    };
+    interrupt(&recording);
+    let said = std::io::read_to_string(recording.stderr.take().expect("its words")).expect("text");
+    recording.wait().expect("its end");
+    running.end();
+    (said, counted)
+}
+
+/// Whether the program's text is not the file's any more.
+fn is_patched(pid: &str, program: &Path) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let code =
+        maps.lines().find(|line| line.contains("r-xp") && line.ends_with(program.to_str().expect("a path")));
+    let Some(line) = code else { return false };
+    let mut words = line.split(['-', ' ']);
+    let mut number = || u64::from_str_radix(words.next().unwrap_or_default(), 16).unwrap_or(0);
+    let (start, end) = (number(), number());
+    let offset = line.split(' ').nth(2).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
+    let mut now = vec![0; (end - start) as usize];
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    if memory.read_exact_at(&mut now, start).is_err() {
+        return false;
+    }
+    let file = std::fs::read(program).expect("the program");
+    let file = &file[offset as usize..];
+    now[..file.len().min(now.len())] != file[..file.len().min(now.len())]
+}
+
+fn script(file: &Path, fields: &str) -> Vec<String> {
+    let said = kymo().succeed(["script", "-i", file.to_str().expect("a path"), "-F", fields]).stdout;
+    said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Checks that the program's own events are in the recording as the kernel's would be: each hit once, with its thread, its arguments and what was returned, entries before
+/// returns; that perf shows the same; and that nothing is lost unsaid.
+#[test]
+fn recordings() {
+    let Some(program) = program("probe_inside::recordings") else { return };
+    let file = program.path.with_extension("data");
+    let name = file.to_str().expect("a path");
+    let events = "probe:probed_inner,probe:probed_deep,probe:probed_deep%return";
+    let (said, counted) =
+        record(&program.path, "2000", &["record", "--engine", "inproc", "-e", events, "-o", name]);
+    assert!(said.contains("3 events of 2 functions are written by the program itself"), "{said}");
+    assert!(said.contains("(4022 samples)") && said.contains("lost 0 samples"), "{counted}{said}");
+    let lines = script(&file, "comm,tid,time,event,ip,trace");
+    let of = |event: &str| -> Vec<&String> { lines.iter().filter(|line| line.contains(event)).collect() };
+    let (inner, deep) = (of("probe:probed:probed_inner:"), of("probe:probed:probed_deep:"));
+    let back = of("probe:probed:probed_deep%return:");
+    assert_eq!((inner.len(), deep.len(), back.len()), (4000, 11, 11), "{}", lines[0]);
+    // Each of two threads calls it with 0 to 1999.
+    for n in [0, 7, 1999] {
+        let argument = format!(" arg1={n} ");
+        assert_eq!(inner.iter().filter(|line| line.contains(&argument)).count(), 2, "{}", inner[0]);
+    }
+    let values = |lines: &[&String], word: &str| -> Vec<u64> {
+        let value = |line: &&String| line.split(word).nth(1)?.split(' ').next()?.parse().ok();
+        lines.iter().map(|line| value(line).unwrap_or_else(|| panic!("{line}"))).collect()
+    };
+    assert_eq!(values(&deep, "arg1="), (0..11).rev().collect::<Vec<u64>>());
+    assert_eq!(values(&back, "ret="), (1..12).collect::<Vec<u64>>());
+    assert!(lines.iter().all(|line| line.starts_with("probed ")), "{}", lines[0]);
+    if ready("probe_inside::recordings", &[Need::Perf]) {
+        let said = perf().run(["script", "-i", name, "-F", "event,trace"]);
+        let own: Vec<&str> = said.stdout.lines().filter(|line| line.contains("probed_inner")).collect();
+        assert_eq!(own.len(), 4000, "{}", said.stderr);
+        assert!(said.stdout.contains("arg1=0x7cf arg2="), "{}", own[0]);
+    }
+}
+
+/// Checks `kymo probe -o` with conditions and one in N: exactly those hits.
+#[test]
+fn recordings_of_some() {
+    let Some(program) = program("probe_inside::recordings_of_some") else { return };
+    let file = program.path.with_extension("data");
+    let name = file.to_str().expect("a path");
+    let condition = ["probe", "--if", "arg1:s32 >= 90 && arg1:s32 < 95", "probed_inner", "-o", name];
+    let (said, _) = record(&program.path, "100", &condition);
+    assert!(said.contains("(10 samples)"), "{said}");
+    let lines = script(&file, "trace");
+    assert!(lines.iter().all(|line| (90..95).any(|n| line.contains(&format!(" arg1={n} ")))), "{lines:?}");
+    let (said, _) = record(&program.path, "1000", &["probe", "--every", "100", "probed_inner", "-o", name]);
+    let samples = said.split(" samples)").next().and_then(|text| text.rsplit('(').next()?.parse().ok());
+    let samples: u64 = samples.unwrap_or_else(|| panic!("{said}"));
+    let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
+    assert!(samples <= 20 && samples + cpus >= 20, "{said}");
+}
+
+/// Checks that hits which do not fit into small rings are counted: those that are recorded and those that are said to be lost are all.
+#[test]
+fn losses() {
+    let Some(program) = program("probe_inside::losses") else { return };
+    let file = program.path.with_extension("data");
+    let name = file.to_str().expect("a path");
+    let words = ["record", "--engine", "inproc", "-m", "4K", "-e", "probe:probed_inner", "-o", name];
+    let (said, _) = record(&program.path, "300000", &words);
+    let number = |before: &str| -> u64 {
+        let text = said.split(before).nth(1).unwrap_or_else(|| panic!("{before} in {said}"));
+        text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+    };
+    let lost = number("lost ");
+    let samples =
+        said.split(" samples)").next().and_then(|text| text.rsplit('(').next()?.parse::<u64>().ok());
+    assert_eq!(samples.unwrap_or_else(|| panic!("{said}")) + lost, 600_000, "{said}");
+    assert!(lost > 0, "rings of 40 events took 600,000 at once: {said}");
 }

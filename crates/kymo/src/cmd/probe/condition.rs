@@ -23,10 +23,10 @@ struct Part {
 
 /// A condition as typed: any of the lists, all of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Typed(Vec<Vec<Part>>);
+pub(crate) struct Typed(Vec<Vec<Part>>);
 
 /// Reads what was typed.
-pub(super) fn parse(text: &str) -> Result<Typed, String> {
+pub(crate) fn parse(text: &str) -> Result<Typed, String> {
     let any = text.split("||").map(|all| all.split("&&").map(part).collect());
     Ok(Typed(any.collect::<Result<_, String>>()?))
 }
@@ -82,7 +82,7 @@ fn width(text: &str) -> Option<(u8, bool)> {
 
 impl Typed {
     /// What it means at a site: for hits, and for returns.
-    pub(super) fn of(&self, site: &Site) -> Result<(Condition, Condition), String> {
+    pub(crate) fn of(&self, site: &Site) -> Result<(Condition, Condition), String> {
         let (mut entry, mut end): (Condition, Condition) = (Vec::new(), Vec::new());
         for all in &self.0 {
             let (at_end, at_entry): (Vec<&Part>, Vec<&Part>) =
@@ -108,7 +108,7 @@ impl Typed {
     }
 
     /// Whether it asks for what a function returns.
-    pub(super) fn asks_returns(&self) -> bool {
+    pub(crate) fn asks_returns(&self) -> bool {
         self.0.iter().flatten().any(|part| part.name == "ret")
     }
 }

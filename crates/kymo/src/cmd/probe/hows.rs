@@ -7,7 +7,7 @@ use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Test};
 use kymo_perf::inject::{Client, Talk};
 
 /// An operand as the agent knows it; `None` if it is of another machine, or too long.
-pub(super) fn operand(of: &Operand) -> Option<wire::Operand> {
+pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
     let register = of.register.number()?;
     let steps = of.steps.clone();
     (steps.len() <= wire::MOST_STEPS).then_some(wire::Operand {
@@ -31,7 +31,7 @@ fn test(of: &Test) -> Option<wire::Test> {
 }
 
 /// A condition as the agent knows it; `None` if it is longer than it takes.
-pub(super) fn condition(of: &Condition) -> Option<wire::Condition> {
+pub(crate) fn condition(of: &Condition) -> Option<wire::Condition> {
     if of.len() > wire::MOST_TESTS || of.iter().any(|tests| tests.len() > wire::MOST_TESTS) {
         return None;
     }
@@ -40,11 +40,11 @@ pub(super) fn condition(of: &Condition) -> Option<wire::Condition> {
 
 /// All things to do of one conversation, with their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Hows(HashMap<How, u16>);
+pub(crate) struct Hows(HashMap<How, u16>);
 
 impl Hows {
     /// The number of a thing to do; `None` when there are too many.
-    pub(super) fn number(&mut self, how: How) -> Option<u16> {
+    pub(crate) fn number(&mut self, how: How) -> Option<u16> {
         if how == How::default() {
             return Some(0);
         }
@@ -53,7 +53,7 @@ impl Hows {
     }
 
     /// Tells the agent what the numbers mean.
-    pub(super) fn tell(self, client: &Client) -> Result<(), Talk> {
+    pub(crate) fn tell(self, client: &Client) -> Result<(), Talk> {
         self.0.into_iter().try_for_each(|(how, number)| client.how(number, how))
     }
 }

@@ -79,30 +79,30 @@ fn objection_to(site: &Site, timed: bool, asked: bool) -> Option<&'static str> {
     odd.then_some("its return address is used for more than one return")
 }
 
-/// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Result<Entered, String> {
-    let timed = wish.timed;
-    let mut hows = Hows::default();
-    let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let mut refused = Vec::new();
-    let mut wanted: Vec<(usize, Wanted)> = Vec::new();
+/// Sites to ask the agent for, by number, and those that it need not be asked for, with the reasons. `timed`: whether a site's returns are looked at; `asked`: the engine was
+/// asked for by name.
+#[allow(clippy::type_complexity, reason = "two lists by number")]
+pub(crate) fn candidates(
+    sites: &[Site],
+    timed: &dyn Fn(usize) -> bool,
+    asked: bool,
+) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
+    let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-    for site in sites.iter().filter(|site| objection_to(site, timed, asked).is_some()) {
+    let objections: Vec<Option<&str>> =
+        sites.iter().enumerate().map(|(number, site)| objection_to(site, timed(number), asked)).collect();
+    for (site, _) in sites.iter().zip(&objections).filter(|(_, objection)| objection.is_some()) {
         others.entry(site.module.file()).or_default().push(site.offset);
     }
     others.values_mut().for_each(|offsets| offsets.sort_unstable());
-    for (number, site) in sites.iter().enumerate() {
+    for ((number, site), objection) in sites.iter().enumerate().zip(objections) {
         let beside = others.get(site.module.file()).map_or(&[][..], Vec::as_slice);
         let crowded =
             || is_crowded(site.offset, beside).then_some("another probe is among the bytes of a patch");
-        if let Some(objection) = objection_to(site, timed, asked).or_else(crowded) {
+        if let Some(objection) = objection.or_else(crowded) {
             refused.push((number, objection.to_owned()));
             continue;
         }
-        let Some(how) = how(wish, number).and_then(|how| hows.number(how)) else {
-            refused.push((number, "its condition is too long".to_owned()));
-            continue;
-        };
         let functions = site.module.functions();
         let next = functions.partition_point(|function| function.offset <= site.offset);
         let room = functions.get(next).map_or(0, |next| next.offset - site.offset);
@@ -116,11 +116,28 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Resul
                 room_bytes: bytes(room),
                 inside_bytes: 0,
                 semaphore: 0,
-                what: if timed { What::Latency } else { What::Count },
-                how,
+                what: What::Count,
+                how: 0,
             },
         ));
     }
+    (wanted, refused)
+}
+
+/// Enters a process and arms all sites that can be.
+pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Result<Entered, String> {
+    let timed = wish.timed;
+    let mut hows = Hows::default();
+    let library = inject::library().map_err(|refusal| refusal.to_string())?;
+    let (mut wanted, mut refused) = candidates(sites, &|_| timed, asked);
+    wanted.retain_mut(|(number, wanted)| {
+        wanted.what = if timed { What::Latency } else { What::Count };
+        match how(wish, *number).and_then(|how| hows.number(how)) {
+            Some(how) => wanted.how = how,
+            None => refused.push((*number, "its condition is too long".to_owned())),
+        }
+        refused.last().is_none_or(|(last, _)| last != number)
+    });
     if wanted.is_empty() {
         let reason = refused.into_iter().next().map(|(_, reason)| reason);
         return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
@@ -166,7 +183,12 @@ fn how(wish: &Wish, number: usize) -> Option<How> {
     })
 }
 
-fn arm(client: &Client, sites: &[Site], wanted: &[(usize, Wanted)]) -> Result<inject::Outcome, Talk> {
+/// Has the agent arm these.
+pub(crate) fn arm(
+    client: &Client,
+    sites: &[Site],
+    wanted: &[(usize, Wanted)],
+) -> Result<inject::Outcome, Talk> {
     let mut rest = wanted;
     while let Some((first, _)) = rest.first() {
         let module = sites[*first].module.path();

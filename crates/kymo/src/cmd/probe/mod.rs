@@ -5,10 +5,10 @@
 //! ```
 
 pub(crate) mod arguments;
-mod condition;
+pub(crate) mod condition;
 pub(crate) mod engine;
-mod hows;
-mod inproc;
+pub(crate) mod hows;
+pub(crate) mod inproc;
 pub(crate) mod modules;
 mod places;
 mod recording;
@@ -82,7 +82,7 @@ pub(crate) struct ProbeArgs {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// Write a recording of each hit instead (as `kymo record -e probe:...`), for `kymo script` and perf; with -g call chains, with --ret what functions returned
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["json", "hist", "count", "condition", "hits_only", "dry_run"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["json", "hist", "count", "hits_only", "dry_run"])]
     output: Option<PathBuf>,
 }
 

@@ -21,12 +21,6 @@ struct Record {
 
 /// Records each hit, as `kymo record` would be asked to.
 pub(super) fn run(args: &ProbeArgs, output: &Path) -> anyhow::Result<ExitCode> {
-    if args.engine == Choice::Inproc {
-        return Err(exit::usage_of("-o needs the kernel's events: leave --engine out"));
-    }
-    if args.every > 1 {
-        return Err(exit::usage_of("-o records every hit: leave --every out"));
-    }
     let asked = Record::try_parse_from(words(args, output)).map_err(exit::usage_of)?;
     record::run(asked.args)
 }
@@ -51,6 +45,15 @@ fn words(args: &ProbeArgs, output: &Path) -> Vec<OsString> {
         words.extend(["-e".into(), events.join(",").into()]);
     }
     words.push(if args.callers { "-g" } else { "--no-call-graph" }.into());
+    let engine = match args.engine {
+        Choice::Auto => "auto",
+        Choice::Inproc => "inproc",
+        Choice::Kernel => "kernel",
+    };
+    words.extend(["--engine".into(), engine.into(), "--probe-every".into(), args.every.to_string().into()]);
+    if let Some(condition) = &args.condition {
+        words.extend(["--probe-if".into(), condition.into()]);
+    }
     let flags = [("-q", args.quiet), ("-i", args.no_inherit || (!args.pids.is_empty() && !args.children))];
     words.extend(flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag.into()));
     if !args.pids.is_empty() {

@@ -1,0 +1,446 @@
+//! Events by the names of functions (`-e probe:SELECTOR`) that the program writes itself: kymo's agent patches the functions, and the recorder drains what they
+//! write into the same recording. What cannot be served so is left to the kernel's tracepoints (`probe_events`).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use anyhow::bail;
+use kymo_core::probe::wire::{EventId, Fetch, How, Kind, Layout, Listed, Operand, State, Wanted, What};
+use kymo_perf::inject::{self, Client, Talk};
+use kymo_perf::machine::Machine;
+use kymo_profile::symbols::sites::{ProbeSelector, Site};
+use kymo_record::{Conduct, GuestEvent, Guests};
+
+use super::mem_events::Whom;
+use super::probe::engine::Choice;
+use super::probe::hows::{self, Hows};
+use super::probe::inproc::{arm, candidates};
+use super::probe::{condition, modules};
+use super::probe_events::{Written, selectors};
+use crate::exit;
+
+/// Numbers of events in descriptions, which no tracepoint of the kernel's has reached.
+const FIRST_KIND: u16 = 60_000;
+/// More events are for `kymo probe`.
+const MOST: usize = 4_000;
+/// Numbers of events in records, which no event of the kernel's has: `kymo` and this process's number.
+const IDS: u64 = 0x6b79_6d6f << 32;
+/// The rings of all CPUs together, about, and of each at least and at most.
+const RINGS_BYTES: usize = 64 << 20;
+const RING_BYTES: (usize, usize) = (256 << 10, 8 << 20);
+
+/// How probes are to be served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) engine: Choice,
+    /// Only hits of which this holds.
+    pub(crate) condition: Option<&'a str>,
+    /// Only one of so many.
+    pub(crate) every: u32,
+    /// What of the recording the engine cannot do, in words.
+    pub(crate) objection: Option<&'static str>,
+    /// The data of each CPU's ring.
+    pub(crate) ring_bytes: Option<usize>,
+}
+
+/// What the program will write, and the other events.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The events that are left; never empty.
+    pub(crate) texts: Vec<String>,
+    pub(crate) guests: Guests,
+}
+
+/// An entry or a return that is to be an event.
+struct Place {
+    /// Number among the sites.
+    site: usize,
+    returns: bool,
+    name: String,
+}
+
+/// One selector and its places.
+struct Selected {
+    text: usize,
+    begin: usize,
+    end: usize,
+    places: Vec<Place>,
+}
+
+/// Why the engine inside the program does not serve at all.
+fn objection(texts: &[String], whom: &Whom<'_>, asked: &Asked<'_>) -> Option<&'static str> {
+    let nested = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        line.is_some_and(|line| line.split_ascii_whitespace().count() > 1)
+    };
+    match () {
+        () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
+        () if whom.pids.len() != 1 || !whom.tids.is_empty() => {
+            Some("it enters one program that runs already (-p)")
+        }
+        () if texts.iter().any(|text| text.contains('{')) => Some("groups are counted by the kernel"),
+        () if asked.objection.is_some() => asked.objection,
+        () if whom.pids.iter().any(nested) => Some("the program has other numbers of processes than kymo"),
+        () => None,
+    }
+}
+
+/// Has the program write the events that these name, as far as it can; `None` if it writes none. What the user should know goes to `say`.
+///
+/// # Errors
+/// A sentence about the selector, or about why the program cannot write the events where it must. It is as it was then.
+pub(crate) fn find(
+    texts: &[String],
+    whom: &Whom<'_>,
+    asked: &Asked<'_>,
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Option<Found>> {
+    let machine = Machine::here();
+    let is_known = |written: &Written<'_>| {
+        let plain = written.selector.chars().all(|c| c.is_ascii_alphanumeric() || "_*?".contains(c));
+        plain && machine.tracefs().matching("probe", written.selector).is_ok()
+    };
+    let named = texts.iter().flat_map(|text| selectors(text)).any(|written| !is_known(&written));
+    let chooses = asked.condition.is_some() || asked.every > 1;
+    // What the kernel does not do must be done here.
+    let must = asked.engine == Choice::Inproc || chooses;
+    let cannot = |reason: &str| {
+        let what = if chooses {
+            "--if and --every of events need the engine inside the program"
+        } else {
+            "the events cannot be written by the program"
+        };
+        Err(anyhow::anyhow!("{what}: {reason}"))
+    };
+    if !named || (asked.engine == Choice::Kernel && !chooses) {
+        return Ok(None);
+    }
+    if asked.engine == Choice::Kernel {
+        return cannot("leave --engine kernel out");
+    }
+    if let Some(objection) = objection(texts, whom, asked) {
+        return if must { cannot(objection) } else { Ok(None) };
+    }
+    let &[pid] = whom.pids else { return Ok(None) };
+    let modules = modules::of_process(pid)?;
+    let (mut sites, mut numbers): (Vec<Site>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
+    let mut all: Vec<Selected> = Vec::new();
+    for (text, typed) in texts.iter().enumerate() {
+        for written in selectors(typed).into_iter().filter(|written| !is_known(written)) {
+            let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
+            let mut places = Vec::new();
+            for site in modules::sites(&selector, &modules)? {
+                let end = if selector.returns { "%return" } else { "" };
+                let name = format!("probe:{}:{}{end}", site.module.name(), site.name);
+                let key = (site.module.file().to_owned(), site.offset, site.semaphore);
+                let number = *numbers.entry(key).or_insert_with(|| {
+                    sites.push(site);
+                    sites.len() - 1
+                });
+                places.push(Place { site: number, returns: selector.returns, name });
+            }
+            all.push(Selected { text, begin: written.begin, end: written.end, places });
+        }
+    }
+    let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();
+    if places > MOST {
+        bail!(
+            "these are {places} places, and each would be an event of its own: name fewer, or use `kymo probe`"
+        );
+    }
+    match enter(pid, &sites, &all, asked) {
+        Ok(entered) => {
+            let Entered { agent, events, rings, served, reasons } = entered;
+            for (name, reason) in &reasons {
+                say(&format!("not inside the program, but by the kernel: {name}: {reason}"));
+            }
+            if let Some((name, reason)) = reasons.first().filter(|_| must) {
+                return cannot(&format!("{name}: {reason}"));
+            }
+            if events.is_empty() {
+                return Ok(None);
+            }
+            let mut left: Vec<String> = Vec::new();
+            for (number, text) in texts.iter().enumerate() {
+                let gone = all.iter().zip(&served).filter(|(of, served)| **served && of.text == number);
+                let mut rest = text.clone();
+                // From behind, so that places stay.
+                let mut gone: Vec<_> = gone.map(|(of, _)| of.begin..of.end).collect();
+                gone.sort_by_key(|range| std::cmp::Reverse(range.start));
+                gone.into_iter().for_each(|range| rest.replace_range(range, ""));
+                let rest: Vec<&str> =
+                    rest.split(',').map(str::trim).filter(|event| !event.is_empty()).collect();
+                if !rest.is_empty() {
+                    left.push(rest.join(","));
+                }
+            }
+            if left.is_empty() {
+                // Mappings and names of threads are the kernel's all the same.
+                left.push("dummy:u".to_owned());
+            }
+            say(&format!(
+                "{} events of {} are written by the program itself",
+                events.len(),
+                events_of(&served, &all)
+            ));
+            Ok(Some(Found { texts: left, guests: Guests { events, rings, conduct: Box::new(agent) } }))
+        }
+        Err(reason) if must => cannot(&reason),
+        Err(reason) => {
+            say(&format!("not inside the program, but by the kernel: {reason}"));
+            Ok(None)
+        }
+    }
+}
+
+fn events_of(served: &[bool], all: &[Selected]) -> String {
+    let sites: HashSet<usize> = all
+        .iter()
+        .zip(served)
+        .filter(|(_, served)| **served)
+        .flat_map(|(of, _)| of.places.iter().map(|place| place.site))
+        .collect();
+    format!("{} function{}", sites.len(), if sites.len() == 1 { "" } else { "s" })
+}
+
+/// What came of entering the program.
+struct Entered {
+    agent: Agent,
+    events: Vec<GuestEvent>,
+    rings: Vec<kymo_perf::ring::Ring>,
+    /// For each selector, whether all of it is served.
+    served: Vec<bool>,
+    /// What is not, and why.
+    reasons: Vec<(String, String)>,
+}
+
+/// The values of an event: named, as the convention for calls has them.
+fn fields(returns: bool) -> (Vec<String>, Vec<Fetch>) {
+    // What is returned, or the first three arguments, as the kernel's events of the same places have them.
+    let named: &[(&str, u8)] = if returns { &[("ret", 0)] } else { &[("arg1", 7), ("arg2", 6), ("arg3", 2)] };
+    let fetch =
+        |&(_, register): &(&str, u8)| Fetch { operand: Operand::register(register), kind: Kind::Number };
+    (named.iter().map(|(name, _)| (*name).to_owned()).collect(), named.iter().map(fetch).collect())
+}
+
+fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
+    let library = inject::library().map_err(|refusal| refusal.to_string())?;
+    let (tick, zero_ns) = inject::recording_clock()
+        .ok_or("the kernel does not tell its clock's relation to the processor's")?;
+    let typed = asked.condition.map(condition::parse).transpose()?;
+    // What each site is to write.
+    let mut at: BTreeMap<usize, [Option<&str>; 2]> = BTreeMap::new();
+    for place in all.iter().flat_map(|selected| &selected.places) {
+        at.entry(place.site).or_default()[usize::from(place.returns)] = Some(&place.name);
+    }
+    let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
+    let (mut wanted, mut refused) = candidates(sites, &returns, asked.engine == Choice::Inproc);
+    let mut numbers = Hows::default();
+    let mut events: Vec<(usize, GuestEvent)> = Vec::new();
+    for (site, wanted) in &mut wanted {
+        let Some(names) = at.get(site) else { continue };
+        let mut how = How { every: if asked.every > 1 { asked.every } else { 0 }, ..How::default() };
+        if let Some(typed) = &typed {
+            let (entry, back) = typed.of(&sites[*site])?;
+            let words = "the condition is too long";
+            (how.entry, how.back) =
+                (hows::condition(&entry).ok_or(words)?, hows::condition(&back).ok_or(words)?);
+        }
+        for (returns, name) in [false, true].into_iter().zip(names) {
+            let Some(name) = name else { continue };
+            let (field_names, fetches) = fields(returns);
+            let number = events.len();
+            let kind = FIRST_KIND + number as u16;
+            let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
+            let event = GuestEvent {
+                name: (*name).to_owned(),
+                system: format!("kymo_{}", std::process::id()),
+                format: format(&plain(name), kind, &field_names, &fetches, returns),
+                kind: u64::from(kind),
+                id,
+            };
+            events.push((*site, event));
+            let event = Some(EventId { id, kind });
+            if returns {
+                (how.back_event, how.back_fetches) = (event, fetches);
+            } else {
+                (how.event, how.fetches) = (event, fetches);
+            }
+        }
+        wanted.what = What::Record;
+        wanted.how = numbers.number(how).ok_or("there are too many events")?;
+    }
+    if wanted.is_empty() {
+        let reason = refused.into_iter().next().map(|(_, reason)| reason);
+        return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
+    }
+    let said = |broken: Talk| broken.to_string();
+    let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let (least, most) = RING_BYTES;
+    let usual = (RINGS_BYTES / cpus).clamp(least, most);
+    let bytes = asked.ring_bytes.unwrap_or(usual).clamp(4096, 1 << 30).next_power_of_two();
+    let rings = client.rings(bytes as u32, tick, zero_ns).map_err(said)?;
+    numbers.tell(&client).map_err(said)?;
+    // Whether they can be is known once they are; they begin with the recording, though, so this only counts.
+    let trial = |(site, wanted): &(usize, Wanted)| {
+        let what = if returns(*site) { What::Latency } else { What::Count };
+        (*site, Wanted { what, how: 0, ..*wanted })
+    };
+    let outcome = arm(&client, sites, &wanted.iter().map(trial).collect::<Vec<_>>()).map_err(said)?;
+    refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
+    let listed = client.list().map_err(said)?;
+    let waits = listed.iter().filter(|listed: &&Listed| listed.state == State::Waiting);
+    let why = "its module is not mapped, or by another name";
+    refused.extend(waits.map(|listed| (listed.id as usize, why.to_owned())));
+    let ids: Vec<u32> = wanted.iter().map(|(_, wanted)| wanted.id).collect();
+    client.remove(&ids).map_err(said)?;
+    client.commit().map_err(said)?;
+    let reason: HashMap<usize, String> = refused.into_iter().collect();
+    let served = |selected: &Selected| selected.places.iter().all(|place| !reason.contains_key(&place.site));
+    let served: Vec<bool> = all.iter().map(served).collect();
+    let mut reasons = Vec::new();
+    for selected in all.iter().zip(&served).filter(|(_, served)| !**served).map(|(selected, _)| selected) {
+        let first = selected.places.iter().find_map(|place| Some((place, reason.get(&place.site)?)));
+        reasons.extend(first.map(|(place, reason)| (place.name.clone(), reason.clone())));
+    }
+    let kept: HashSet<usize> = (all.iter().zip(&served).filter(|(_, served)| **served))
+        .flat_map(|(selected, _)| selected.places.iter().map(|place| place.site))
+        .collect();
+    wanted.retain(|(site, _)| kept.contains(site));
+    events.retain(|(site, _)| kept.contains(site));
+    let event_of: HashMap<u32, usize> = (events.iter().enumerate().rev())
+        .map(|(number, (site, _))| (*site as u32 + sites.len() as u32, number))
+        .collect();
+    // Numbers are given once.
+    wanted.iter_mut().for_each(|(_, wanted)| wanted.id += sites.len() as u32);
+    let events: Vec<GuestEvent> = events.into_iter().map(|(_, event)| event).collect();
+    let agent = Agent { client: Some(client), sites: sites.to_vec(), wanted, event_of, events: events.len() };
+    Ok(Entered { agent, events, rings, served, reasons })
+}
+
+/// A name that readers of tracefs's descriptions take.
+fn plain(name: &str) -> String {
+    let name = name.strip_prefix("probe:").unwrap_or(name);
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(50).collect()
+}
+
+/// Describes an event as tracefs describes the kernel's own of programs.
+fn format(name: &str, kind: u16, names: &[String], fetches: &[Fetch], returns: bool) -> String {
+    let mut text = format!("name: {name}\nID: {kind}\nformat:\n");
+    let mut field = |declaration: &str, at: u32, bytes: u32, signed: bool| {
+        text.push_str(&format!(
+            "\tfield:{declaration};\toffset:{at};\tsize:{bytes};\tsigned:{};\n",
+            u8::from(signed)
+        ));
+    };
+    field("unsigned short common_type", 0, 2, false);
+    field("unsigned char common_flags", 2, 1, false);
+    field("unsigned char common_preempt_count", 3, 1, false);
+    field("int common_pid", 4, 4, true);
+    let (mut shown, mut values) = if returns {
+        field("unsigned long __probe_func", 8, 8, false);
+        field("unsigned long __probe_ret_ip", 16, 8, false);
+        ("(%lx <- %lx)".to_owned(), "REC->__probe_func, REC->__probe_ret_ip".to_owned())
+    } else {
+        field("unsigned long __probe_ip", 8, 8, false);
+        ("(%lx)".to_owned(), "REC->__probe_ip".to_owned())
+    };
+    for ((name, fetch), &at) in names.iter().zip(fetches).zip(&Layout::of(fetches, returns).at) {
+        match fetch.kind {
+            Kind::Number if fetch.operand.signed => {
+                field(&format!("s64 {name}"), at, 8, true);
+                shown.push_str(&format!(" {name}=%Ld"));
+                values.push_str(&format!(", REC->{name}"));
+            }
+            Kind::Number => {
+                field(&format!("u64 {name}"), at, 8, false);
+                shown.push_str(&format!(" {name}=0x%Lx"));
+                values.push_str(&format!(", REC->{name}"));
+            }
+            Kind::String(_) => {
+                field(&format!("__data_loc char[] {name}"), at, 4, true);
+                shown.push_str(&format!(" {name}=\\\"%s\\\""));
+                values.push_str(&format!(", __get_str({name})"));
+            }
+        }
+    }
+    text.push_str(&format!("\nprint fmt: \"{shown}\", {values}\n"));
+    text
+}
+
+/// The agent in the program that writes the events.
+struct Agent {
+    client: Option<Client>,
+    sites: Vec<Site>,
+    wanted: Vec<(usize, Wanted)>,
+    /// By the numbers that the agent knows, the first event.
+    event_of: HashMap<u32, usize>,
+    events: usize,
+}
+
+impl Conduct for Agent {
+    fn begin(&mut self) -> Result<(), String> {
+        let Some(client) = &self.client else { return Ok(()) };
+        let outcome = match arm(client, &self.sites, &self.wanted) {
+            Ok(outcome) => outcome,
+            // It has ended meanwhile: there is nothing to record.
+            Err(Talk::Gone) => return Ok(()),
+            Err(broken) => return Err(broken.to_string()),
+        };
+        outcome.refused.into_iter().next().map_or(Ok(()), |(_, reason)| Err(reason))
+    }
+
+    fn end(&mut self) -> (Vec<u64>, Option<String>) {
+        let mut lost = vec![0; self.events];
+        let Some(client) = self.client.take() else { return (lost, None) };
+        let ids: Vec<u32> = self.wanted.iter().map(|(_, wanted)| wanted.id).collect();
+        let losses = client.remove(&ids).and_then(|()| client.commit()).and_then(|_| client.losses());
+        match losses {
+            Ok(losses) => {
+                for loss in losses {
+                    // Told by the program: only numbers that were given to it are believed.
+                    if let Some(of) = self.event_of.get(&loss.id).and_then(|&event| lost.get_mut(event)) {
+                        *of = loss.hits;
+                    }
+                }
+                // A program that is gone has no probes either.
+                _ = client.leave();
+                (lost, None)
+            }
+            // Its rings know how many there were.
+            Err(Talk::Gone) => (lost, None),
+            Err(broken) => {
+                (lost, Some(format!("the agent in the program could not be asked at the end: {broken}")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the description of an entry and of a return read back with every value where it is written, texts included.
+    #[test]
+    fn described() {
+        let (mut names, mut fetches) = fields(false);
+        names.push("name".into());
+        fetches.push(Fetch { operand: Operand::register(6), kind: Kind::String(10) });
+        let text = format("f", 60_001, &names, &fetches, false);
+        let read =
+            kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
+        assert_eq!((read.id, read.name.as_str()), (60_001, "f"));
+        let mut raw = vec![0; 44];
+        raw[24..32].copy_from_slice(&7u64.to_le_bytes());
+        raw[40..44].copy_from_slice(&(44u32 | 3 << 16).to_le_bytes());
+        raw.extend(b"hi\0");
+        assert_eq!(read.print(&raw), "__probe_ip=0 arg1=0 arg2=7 arg3=0 name=hi");
+        let (names, fetches) = fields(true);
+        let text = format(&plain("probe:lib:a::b%return"), 60_002, &names, &fetches, true);
+        let read =
+            kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
+        assert_eq!(read.name, "lib_a__b_return");
+        assert_eq!(read.field("ret").map(|field| field.offset), Some(24));
+    }
+}
