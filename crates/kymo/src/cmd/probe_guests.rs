@@ -8,7 +8,7 @@ use kymo_core::probe::wire::{EventId, Fetch, How, Kind, Layout, Listed, Operand,
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_perf::machine::Machine;
 use kymo_profile::symbols::sites::{ProbeSelector, Site};
-use kymo_record::{Conduct, GuestEvent, Guests};
+use kymo_record::{Clock, Conduct, GuestEvent, Guests};
 
 use super::mem_events::Whom;
 use super::probe::engine::Choice;
@@ -40,6 +40,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) objection: Option<&'static str>,
     /// The data of each CPU's ring.
     pub(crate) ring_bytes: Option<usize>,
+    /// The clock that was asked for.
+    pub(crate) clock: Option<Clock>,
 }
 
 /// What the program will write, and the other events.
@@ -48,6 +50,8 @@ pub(crate) struct Found {
     /// The events that are left; never empty.
     pub(crate) texts: Vec<String>,
     pub(crate) guests: Guests,
+    /// The clock that the recording must have; `None`: the kernel's own.
+    pub(crate) clock: Option<Clock>,
 }
 
 /// An entry or a return that is to be an event.
@@ -150,7 +154,7 @@ pub(crate) fn find(
     }
     match enter(pid, &sites, &all, asked) {
         Ok(entered) => {
-            let Entered { agent, events, rings, served, reasons } = entered;
+            let Entered { agent, events, rings, clock, served, reasons } = entered;
             for (name, reason) in &reasons {
                 say(&format!("not inside the program, but by the kernel: {name}: {reason}"));
             }
@@ -183,7 +187,7 @@ pub(crate) fn find(
                 events.len(),
                 events_of(&served, &all)
             ));
-            Ok(Some(Found { texts: left, guests: Guests { events, rings, conduct: Box::new(agent) } }))
+            Ok(Some(Found { texts: left, guests: Guests { events, rings, conduct: Box::new(agent) }, clock }))
         }
         Err(reason) if must => cannot(&reason),
         Err(reason) => {
@@ -208,6 +212,7 @@ struct Entered {
     agent: Agent,
     events: Vec<GuestEvent>,
     rings: Vec<kymo_perf::ring::Ring>,
+    clock: Option<Clock>,
     /// For each selector, whether all of it is served.
     served: Vec<bool>,
     /// What is not, and why.
@@ -223,10 +228,34 @@ fn fields(returns: bool) -> (Vec<String>, Vec<Fetch>) {
     (named.iter().map(|(name, _)| (*name).to_owned()).collect(), named.iter().map(fetch).collect())
 }
 
+/// The recording's times by the processor's counter, `zero_ns + (ticks * tick >> 32)`; and the clock that the kernel has to use for that.
+fn clock(asked: Option<Clock>) -> Result<(u64, u64, Option<Clock>), String> {
+    if asked.is_none()
+        && let Some((tick, zero_ns)) = inject::recording_clock()
+    {
+        return Ok((tick, zero_ns, None));
+    }
+    // In virtual machines the kernel's own clock is often another one.
+    let raw = || {
+        "the kernel's clock is not the processor's counter, so the program cannot tell the time".to_owned()
+    };
+    let (tick, zero_ns) = exact().ok_or_else(raw)?;
+    Ok((tick, zero_ns, Some(Clock::MonotonicRaw)))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn exact() -> Option<(u64, u64)> {
+    kymo_agent::patch::Clock::exact().map(|clock| (clock.tick, clock.zero_ns))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn exact() -> Option<(u64, u64)> {
+    None
+}
+
 fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let (tick, zero_ns) = inject::recording_clock()
-        .ok_or("the kernel does not tell its clock's relation to the processor's")?;
+    let (tick, zero_ns, clock) = clock(asked.clock)?;
     let typed = asked.condition.map(condition::parse).transpose()?;
     // What each site is to write.
     let mut at: BTreeMap<usize, [Option<&str>; 2]> = BTreeMap::new();
@@ -316,7 +345,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     wanted.iter_mut().for_each(|(_, wanted)| wanted.id += sites.len() as u32);
     let events: Vec<GuestEvent> = events.into_iter().map(|(_, event)| event).collect();
     let agent = Agent { client: Some(client), sites: sites.to_vec(), wanted, event_of, events: events.len() };
-    Ok(Entered { agent, events, rings, served, reasons })
+    Ok(Entered { agent, events, rings, clock, served, reasons })
 }
 
 /// A name that readers of tracefs's descriptions take.
@@ -328,16 +357,15 @@ fn plain(name: &str) -> String {
 /// Describes an event as tracefs describes the kernel's own of programs.
 fn format(name: &str, kind: u16, names: &[String], fetches: &[Fetch], returns: bool) -> String {
     let mut text = format!("name: {name}\nID: {kind}\nformat:\n");
+    // Readers know the end of what all events have by an empty line.
+    const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
+    text.push_str(COMMON);
     let mut field = |declaration: &str, at: u32, bytes: u32, signed: bool| {
         text.push_str(&format!(
             "\tfield:{declaration};\toffset:{at};\tsize:{bytes};\tsigned:{};\n",
             u8::from(signed)
         ));
     };
-    field("unsigned short common_type", 0, 2, false);
-    field("unsigned char common_flags", 2, 1, false);
-    field("unsigned char common_preempt_count", 3, 1, false);
-    field("int common_pid", 4, 4, true);
     let (mut shown, mut values) = if returns {
         field("unsigned long __probe_func", 8, 8, false);
         field("unsigned long __probe_ret_ip", 16, 8, false);

@@ -329,6 +329,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         every: args.probe_every,
         objection: objection_to_guests(&args),
         ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
+        clock: args.clockid,
     };
     let guests = probe_guests::find(texts, &whom, &asked, &|words_of_it| words.say(words_of_it))?;
     let texts = guests.as_ref().map_or(texts, |found| &found.texts);
@@ -347,8 +348,12 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
-    let mut plan = Plan::resolve(Options { guests: guests.is_some(), ..options(args, events) })
-        .map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut options = options(args, events);
+    if let Some(found) = &guests {
+        options.guests = true;
+        options.clock = found.clock.or(options.clock);
+    }
+    let mut plan = Plan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
         Ok(limits) => limits,
         Err(wrong) => {
@@ -469,7 +474,9 @@ fn objection_to_guests(args: &RecordArgs) -> Option<&'static str> {
         () if args.chains || args.call_graph.is_some_and(|mode| mode != CallGraph::None) => {
             Some("its events have no call chains")
         }
-        () if args.clockid.is_some() => Some("its events have the kernel's own clock (-k)"),
+        () if args.clockid.is_some_and(|clock| clock != Clock::MonotonicRaw) => {
+            Some("it tells the time by the processor's counter, which is the clock raw (-k)")
+        }
         () if args.overwrite || args.snapshot.is_some() => Some("a flight recorder's rings are the kernel's"),
         () if args.control.is_some() || args.delay.is_some_and(|ms| ms != 0) => {
             Some("its events cannot be switched on later")
