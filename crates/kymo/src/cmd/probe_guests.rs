@@ -132,6 +132,12 @@ pub(crate) fn find(
     for (text, typed) in texts.iter().enumerate() {
         for written in selectors(typed).into_iter().filter(|written| !is_known(written)) {
             let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
+            if selector.arguments.is_some() {
+                if must {
+                    return cannot(&format!("{}: arguments are read by the kernel", written.selector));
+                }
+                continue;
+            }
             let mut places = Vec::new();
             for site in modules::sites(&selector, &modules)? {
                 let end = if selector.returns { "%return" } else { "" };
@@ -145,6 +151,9 @@ pub(crate) fn find(
             }
             all.push(Selected { text, begin: written.begin, end: written.end, places });
         }
+    }
+    if all.is_empty() {
+        return Ok(None);
     }
     let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();
     if places > MOST {

@@ -42,8 +42,18 @@ fn how() -> impl Strategy<Value = How> {
     let fetch = (operand(), kind).prop_map(|(operand, kind)| Fetch { operand, kind });
     let fetches = prop::collection::vec(fetch, 0..=MOST_FETCHES);
     let event = prop::option::of((any::<u64>(), any::<u16>()).prop_map(|(id, kind)| EventId { id, kind }));
-    (condition(), condition(), any::<u32>(), any::<bool>(), event, fetches).prop_map(
-        |(entry, back, every, callers, event, fetches)| How { entry, back, every, callers, event, fetches },
+    let values = (event, fetches).boxed();
+    (condition(), condition(), any::<u32>(), any::<bool>(), values.clone(), values).prop_map(
+        |(entry, back, every, callers, (event, fetches), (back_event, back_fetches))| How {
+            entry,
+            back,
+            every,
+            callers,
+            event,
+            fetches,
+            back_event,
+            back_fetches,
+        },
     )
 }
 
