@@ -127,14 +127,15 @@ fn only_some_hits() {
 /// program counted.
 fn record(program: &Path, calls: &str, arguments: &[&str]) -> (String, String) {
     let mut running = Running::start(program, calls, "2");
+    let file = arguments[arguments.iter().position(|word| *word == "-o").expect("a file") + 1];
+    _ = std::fs::remove_file(file);
     let mut recording = kymo()
         .command(arguments.iter().copied().chain(["-p", &running.pid()]))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("kymo");
-    let file = arguments[arguments.iter().position(|word| *word == "-o").expect("a file") + 1];
-    // Rings are drained and probes are there when the agent's first batch was taken away and the second one came: the patched function tells.
+    // The file is made when it is known what can be patched; it is patched for the recording then.
     let counted = loop {
         if recording.try_wait().expect("kymo").is_some() {
             break String::new();
