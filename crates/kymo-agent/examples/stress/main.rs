@@ -56,17 +56,23 @@ fn main() {
 #[cfg(target_arch = "x86_64")]
 fn under_asan() -> ! {
     use std::os::unix::process::CommandExt;
-    let named = std::process::Command::new("gcc").arg("-print-file-name=libasan.so").output();
-    let runtime = named
-        .map_or_else(|_| String::new(), |named| String::from_utf8_lossy(&named.stdout).trim().to_owned());
-    if !runtime.starts_with('/') {
+    // The C++ library with it: the sanitizer looks for its functions when it begins.
+    let named = |library: &str| {
+        let named =
+            std::process::Command::new("gcc").arg(format!("-print-file-name={library}")).output().ok()?;
+        Some(String::from_utf8_lossy(&named.stdout).trim().to_owned()).filter(|path| path.starts_with('/'))
+    };
+    let (Some(runtime), Some(library)) = (named("libasan.so"), named("libstdc++.so.6")) else {
         skip("gcc has no AddressSanitizer here");
-    }
+    };
     let error = std::process::Command::new("/proc/self/exe")
         .args(std::env::args().skip(1))
-        .env("LD_PRELOAD", runtime)
-        // Stacks are switched without telling it; what is patched is never freed.
-        .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1")
+        .env("LD_PRELOAD", format!("{runtime}:{library}"))
+        // Stacks are switched without telling it; what is patched is never freed; signal stacks are the program's.
+        .env(
+            "ASAN_OPTIONS",
+            "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0:abort_on_error=1",
+        )
         .exec();
     panic!("{error}");
 }

@@ -147,9 +147,7 @@ pub(super) fn guard() {
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {
         return;
     }
-    let mut found: Vec<(u64, u64)> = Vec::new();
-    // SAFETY: a function of the right type and a list of ours.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    let found = words_of(instead_of);
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (word, function) in found {
         let before = read(word);
@@ -157,6 +155,23 @@ pub(super) fn guard() {
             exchanged.push(Exchanged { word, before });
         }
     }
+}
+
+/// Who takes the place of a function of this name, if anybody does.
+pub(super) type Instead = fn(&[u8]) -> Option<u64>;
+
+/// The words of all modules but the agent by which they find functions that `instead` knows, and what is to take their places.
+pub(super) fn words_of(instead: Instead) -> Vec<(u64, u64)> {
+    let mut search = Search { instead, found: Vec::new() };
+    // SAFETY: a function of the right type and a search of ours.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
+}
+
+/// What [`look`] looks for, and what it found.
+struct Search {
+    instead: Instead,
+    found: Vec<(u64, u64)>,
 }
 
 /// Puts all words back that still hold what [`guard`] put there.
@@ -184,13 +199,13 @@ unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut
     1
 }
 
-fn read(address: u64) -> u64 {
+pub(super) fn read(address: u64) -> u64 {
     // SAFETY: an aligned word of a loaded module.
     unsafe { (address as *const u64).read() }
 }
 
 /// Stores a word of a table, which may be in a page that was made read-only after it was filled.
-fn exchange(word: u64, value: u64) -> bool {
+pub(super) fn exchange(word: u64, value: u64) -> bool {
     let page = (word & !4095) as *mut c_void;
     let writable = std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
         maps.lines().any(|line| {
@@ -218,15 +233,15 @@ fn exchange(word: u64, value: u64) -> bool {
 }
 
 /// Finds the words of one module that lead to the functions.
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
     const RELOCATION_BYTES: u64 = 24;
     const SYMBOL_BYTES: u64 = 24;
     const JUMP_SLOT: u64 = 7;
     const GLOBAL: u64 = 6;
     // SAFETY: the loader's structure.
     let info = unsafe { &*info };
-    // SAFETY: the list of guard(), which waits for us.
-    let found = unsafe { &mut *found.cast::<Vec<(u64, u64)>>() };
+    // SAFETY: the search of words_of(), which waits for us.
+    let search = unsafe { &mut *search.cast::<Search>() };
     // SAFETY: as the loader says.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let own = look as *const () as u64;
@@ -271,8 +286,8 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
             let name = strings + (read(symbol) & 0xffff_ffff);
             // SAFETY: a string of the module's table.
             let name = unsafe { CStr::from_ptr(name as *const _) };
-            let Some(function) = instead_of(name.to_bytes()) else { continue };
-            found.push((info.dlpi_addr + read(relocation), function));
+            let Some(function) = (search.instead)(name.to_bytes()) else { continue };
+            search.found.push((info.dlpi_addr + read(relocation), function));
         }
     }
     0

@@ -19,6 +19,8 @@ mod process;
 mod records;
 #[cfg(target_arch = "x86_64")]
 mod returns;
+#[cfg(target_arch = "x86_64")]
+mod stress;
 mod watch;
 mod watch_misuse;
 mod work;
