@@ -45,6 +45,14 @@ pub(super) enum Helper {
     ReadKernel = 113,
     /// The same of the running process's memory.
     ReadUser = 112,
+    /// (to, bytes, from) -> bytes with the ending zero, or a negative errno: a text of the running process, cut to what fits.
+    ReadUserText = 114,
+    /// (ring, bytes, 0) -> address of so many bytes in it, or 0: it is full.
+    RingReserve = 131,
+    /// (address, flags): what was reserved is there to be read.
+    RingSubmit = 132,
+    /// (to, bytes, from) -> 0 or a negative errno: of the running process's memory, which is brought in if it is not there. Only in programs that may wait.
+    CopyUser = 148,
     /// (signal) -> 0 or a negative errno: to the running process, once interrupts are possible again.
     SendSignal = 109,
     /// (context) -> the number that was given when the program was attached (Linux 5.15).
@@ -63,6 +71,8 @@ pub(super) struct Assembler {
     labels: Vec<Option<usize>>,
     /// Jumps whose distance is not known yet: (instruction, label).
     jumps: Vec<(usize, Label)>,
+    /// The program may wait for memory to be brought in.
+    pub(super) waits: bool,
 }
 
 // Operation codes: class | size or operation | source.
@@ -93,6 +103,7 @@ const JUMP_EQ_IMM: u8 = 0x15;
 const JUMP_NE_IMM: u8 = 0x55;
 const JUMP_GT_IMM: u8 = 0x25;
 const JUMP_LT_IMM: u8 = 0xa5;
+const JUMP_SLT_IMM: u8 = 0xc5;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// In the source register of `LOAD_IMM_64`: the immediate is the descriptor of a map.
@@ -316,6 +327,11 @@ impl Assembler {
     /// if reg < imm, without signs, goto label
     pub(super) fn jump_if_below(&mut self, reg: Reg, imm: i32, label: Label) {
         self.jump_to(JUMP_LT_IMM, reg, R0, imm, label);
+    }
+
+    /// if reg, with a sign, < 0 goto label
+    pub(super) fn jump_if_negative(&mut self, reg: Reg, label: Label) {
+        self.jump_to(JUMP_SLT_IMM, reg, R0, 0, label);
     }
 
     /// if a OP b goto label

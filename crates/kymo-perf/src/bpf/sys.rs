@@ -6,6 +6,7 @@
 //! where it is made ([`MapFd`] cannot be made otherwise; values of an array of events are shorter), and every attribute is a struct whose size is what is announced. Memory shared
 //! with programs ([`Shared`]) is as long as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
+pub(super) mod ring;
 pub(super) mod uprobe;
 
 use crate::sys::{Perf, attr_zeroed, bindings};
@@ -63,6 +64,8 @@ pub(super) enum ProgramKind {
     RawTracepoint = 17,
     /// At many places of a file.
     UprobeMulti = 0x100 | 2,
+    /// The same, and it may wait for memory to be brought in (Linux 6.6).
+    UprobeMultiWaiting = 0x200 | 2,
 }
 
 impl ProgramKind {
@@ -73,9 +76,19 @@ impl ProgramKind {
 
     /// What it will be attached to, where loading must know.
     fn attach(self) -> u32 {
-        if self == ProgramKind::UprobeMulti { uprobe::UPROBE_MULTI } else { 0 }
+        match self {
+            ProgramKind::UprobeMulti | ProgramKind::UprobeMultiWaiting => uprobe::UPROBE_MULTI,
+            _ => 0,
+        }
+    }
+
+    fn flags(self) -> u32 {
+        if self == ProgramKind::UprobeMultiWaiting { SLEEPABLE } else { 0 }
     }
 }
+
+/// A flag of programs.
+const SLEEPABLE: u32 = 1 << 4;
 
 const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
@@ -342,6 +355,7 @@ pub(super) fn load_program(
     let mut attr = LoadAttr {
         kind: kind.number(),
         expected_attach: kind.attach(),
+        flags: kind.flags(),
         instruction_count: code.len() as u32,
         instructions: code.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,

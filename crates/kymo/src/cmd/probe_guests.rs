@@ -265,7 +265,7 @@ fn exact() -> Option<(u64, u64)> {
 fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let (tick, zero_ns, clock) = clock(asked.clock)?;
-    let typed = asked.condition.map(condition::parse).transpose()?;
+    let typed = asked.condition.map(|text| condition::parse(text)?.at(sites)).transpose()?;
     // What each site is to write.
     let mut at: BTreeMap<usize, [Option<&str>; 2]> = BTreeMap::new();
     for place in all.iter().flat_map(|selected| &selected.places) {
@@ -279,10 +279,10 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         let Some(names) = at.get(site) else { continue };
         let mut how = How { every: if asked.every > 1 { asked.every } else { 0 }, ..How::default() };
         if let Some(typed) = &typed {
-            let (entry, back) = typed.of(&sites[*site])?;
+            let (entry, back) = &typed[*site];
             let words = "the condition is too long";
             (how.entry, how.back) =
-                (hows::condition(&entry).ok_or(words)?, hows::condition(&back).ok_or(words)?);
+                (hows::condition(entry).ok_or(words)?, hows::condition(back).ok_or(words)?);
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
             let Some(name) = name else { continue };

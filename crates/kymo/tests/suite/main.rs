@@ -16,7 +16,7 @@
 //! | what was lost: `--loss`, and the lines of `--header` | `losses.rs` |
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
-//! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs` |
+//! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
@@ -36,6 +36,7 @@ mod machine;
 mod mem_events;
 mod overload;
 mod probe;
+mod probe_args;
 mod probe_inside;
 mod programs;
 mod real;

@@ -87,6 +87,8 @@ pub struct Operand {
     pub bytes: u8,
     /// Whether it has a sign.
     pub signed: bool,
+    /// The bits of it that are meant, counted from the lowest: the first, and how many; `None`: all.
+    pub bits: Option<(u8, u8)>,
 }
 
 /// How two numbers compare.
@@ -110,7 +112,23 @@ pub struct Test {
     pub compare: Compare,
     /// With what, as the bits of a number with or without sign.
     pub value: u64,
+    /// The operand is the address of characters, and they are compared with these, for equality only; then the number counts for nothing.
+    pub characters: Option<Characters>,
 }
+
+/// Characters in memory that a hit must have, or must not.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Characters {
+    /// Added to the address.
+    pub offset: i32,
+    /// At most [`MOST_CHARACTERS`].
+    pub bytes: Vec<u8>,
+    /// A zero ends them; else as many are looked at as there are here.
+    pub ended: bool,
+}
+
+/// Characters that can be compared.
+pub const MOST_CHARACTERS: usize = 64;
 
 impl Test {
     pub(super) fn jump(&self) -> Jump {

@@ -26,18 +26,23 @@ pub mod latency;
 mod programs;
 #[cfg(test)]
 mod tests;
+mod values;
 
-pub use condition::{Compare, Condition, Operand, Register, Test};
+pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Register, Test};
 pub use latency::Latencies;
+pub use values::{Got, MOST_VALUES, Record, TEXT_BYTES, Value};
 
 use super::attach::load;
 use super::available::Unavailable;
 use super::error::BpfError;
 use super::follow::Follower;
+use super::sys::ring::Ring;
 use super::sys::uprobe::{EventPlace, Places, WideMap, link_event, link_uprobes};
 use super::sys::{self, ProgramKind, Shared};
 use crate::machine::Machine;
-use programs::{FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, MISSED, Maps, RETURNS, SHORT_LINE, TOTAL};
+use programs::{
+    FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, Maps, RETURNS, SHORT_LINE, TOTAL,
+};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -51,6 +56,8 @@ use std::sync::atomic::Ordering;
 const STARTED: u32 = 1 << 16;
 /// Callers that are told apart.
 const CALLERS: u32 = 1 << 14;
+/// What is told and was not read yet, in bytes.
+const RING_BYTES: usize = 4 << 20;
 /// What the counts may take in all, in bytes.
 const TABLE_BYTES: usize = 256 << 20;
 
@@ -71,6 +78,10 @@ pub struct Place {
     pub condition: Condition,
     /// Only such returns are timed.
     pub return_condition: Condition,
+    /// What is told of each hit; `None`: nothing.
+    pub values: Option<Vec<Value>>,
+    /// The same of each return that is timed.
+    pub return_values: Option<Vec<Value>>,
 }
 
 /// What is done when a function returns.
@@ -125,6 +136,8 @@ pub struct Reading {
     pub latencies: Latencies,
     /// Calls that could not be timed.
     pub missed: u64,
+    /// Hits and returns that were counted and not told: nobody has read for too long.
+    pub lost: u64,
 }
 
 /// A caller of a place.
@@ -199,6 +212,9 @@ pub struct Uprobes {
     _links: Vec<OwnedFd>,
     words: Shared,
     callers: Option<WideMap>,
+    ring: Option<Ring>,
+    /// Which of the values of each place are texts: at hits, at returns.
+    shapes: Vec<[Vec<values::Shape>; 2]>,
     places: usize,
     line: usize,
     bank_bits: i32,
@@ -278,6 +294,9 @@ impl Uprobes {
         };
         let started = hash(timed, "calls under way", STARTED, "kymo_started")?;
         let callers = hash(places.iter().any(|place| place.callers), "callers", CALLERS, "kymo_callers")?;
+        let told = places.iter().any(|place| place.values.is_some() || place.return_values.is_some());
+        let ring = told.then(|| Ring::make(RING_BYTES, sys::name("kymo_values")));
+        let ring = ring.transpose().map_err(map("values", RING_BYTES as u32))?;
         let follower = match whom {
             Whom::Followed(follower) | Whom::FollowedIn(follower, _) => Some(follower),
             Whom::Processes(_) | Whom::All => None,
@@ -288,6 +307,8 @@ impl Uprobes {
             started: started.as_ref().map(WideMap::number),
             callers: callers.as_ref().map(WideMap::number),
             followed: follower.map(|follower| follower.followed_map()),
+            ring: ring.as_ref().map(Ring::number),
+            waits: false,
         };
         let attach = |how| attach(places, whom, options, maps, how);
         let ((links, refused), attachment) = match options.attachment {
@@ -305,6 +326,8 @@ impl Uprobes {
             _links: links,
             words,
             callers,
+            ring,
+            shapes: places.iter().map(values::shape).collect(),
             places: places.len(),
             line,
             bank_bits,
@@ -327,6 +350,7 @@ impl Uprobes {
             let word = |at: i16| words[line + at as usize].load(Ordering::Relaxed);
             reading.hits += word(HITS);
             reading.missed += word(MISSED);
+            reading.lost += word(LOST);
             reading.latencies.count += if self.line == SHORT_LINE { word(RETURNS) } else { 0 };
             if self.line == LONG_LINE {
                 let buckets = (0..latency::BUCKETS as i16).map(|at| word(FIRST_BUCKET + at));
@@ -339,6 +363,23 @@ impl Uprobes {
             }
         }
         reading
+    }
+
+    /// Tells what is known of hits and returns that were not told yet, in the order of their times nearly; how many. No system call.
+    pub fn records(&self, tell: &mut dyn FnMut(Record<'_>)) -> usize {
+        let Some(ring) = &self.ring else { return 0 };
+        ring.read(&mut |words| {
+            let shape =
+                |place: usize, returned: bool| Some(&self.shapes.get(place)?[usize::from(returned)][..]);
+            if let Some(record) = Record::of(words, shape) {
+                tell(record);
+            }
+        })
+    }
+
+    /// What becomes readable when there are records, if any can come.
+    pub fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(Ring::fd)
     }
 
     /// The callers until now, the most frequent first; empty unless they were asked for.
@@ -412,7 +453,8 @@ fn attach(
         Attachment::Events => ProgramKind::Uprobe,
     };
     // Sites that differ in what is asked of them have programs of their own.
-    let mut wishes: Vec<(Returns, bool, &Condition, &Condition)> = Vec::new();
+    type Told<'a> = Option<&'a [Value]>;
+    let mut wishes: Vec<(Returns, bool, &Condition, &Condition, Told<'_>, Told<'_>)> = Vec::new();
     let mut groups: Groups<'_> = BTreeMap::new();
     let mut refused = Vec::<Refused>::new();
     for (number, place) in places.iter().enumerate() {
@@ -420,7 +462,8 @@ fn attach(
             refused.push(Refused { place: number, cause: None });
             continue;
         }
-        let own = (place.returns, place.callers, &place.condition, &place.return_condition);
+        let (told, told_back) = (place.values.as_deref(), place.return_values.as_deref());
+        let own = (place.returns, place.callers, &place.condition, &place.return_condition, told, told_back);
         let at = wishes.iter().position(|known| *known == own).unwrap_or_else(|| {
             wishes.push(own);
             wishes.len() - 1
@@ -436,19 +479,21 @@ fn attach(
     let mut links = Vec::new();
     for ((path, at), numbers) in &groups {
         if !programs.contains_key(at) {
-            let (returns, callers, condition, on_return) = wishes[*at];
+            let (returns, callers, condition, on_return, values, return_values) = wishes[*at];
             let started = maps.started.filter(|_| returns == Returns::Time);
             let own = Maps { started, callers: maps.callers.filter(|_| callers), ..maps };
             let mut made = Vec::new();
             if returns != Returns::Ignore {
                 // Attached before the entries: a call that is seen to begin is seen to end.
-                let exit = programs::exit(own, on_return);
-                made.push((load(kind, "kymo_uretprobe", &exit, None)?, true));
+                let own = Maps { ring: maps.ring.filter(|_| return_values.is_some()), ..own };
+                let values = return_values.unwrap_or_default();
+                let exit = |waits| programs::exit(Maps { waits, ..own }, on_return, values);
+                made.push((load_waiting(kind, "kymo_uretprobe", reads(on_return, values), exit)?, true));
             }
-            made.push((
-                load(kind, "kymo_uprobe", &programs::entry(own, condition, options.every), None)?,
-                false,
-            ));
+            let own = Maps { ring: maps.ring.filter(|_| values.is_some()), ..own };
+            let values = values.unwrap_or_default();
+            let entry = |waits| programs::entry(Maps { waits, ..own }, condition, options.every, values);
+            made.push((load_waiting(kind, "kymo_uprobe", reads(condition, values), entry)?, false));
             programs.insert(*at, made);
         }
         let c_path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
@@ -511,6 +556,33 @@ fn attach(
         }
         _ => Ok((links, refused)),
     }
+}
+
+/// Whether memory is read for this.
+fn reads(condition: &Condition, values: &[Value]) -> bool {
+    let tests = condition.iter().flatten();
+    let mut memory = tests.map(|test| !test.operand.steps.is_empty() || test.characters.is_some());
+    let value = |value: &Value| match value {
+        Value::Number(operand) => !operand.steps.is_empty(),
+        Value::Text { .. } => true,
+    };
+    memory.any(|is| is) || values.iter().any(value)
+}
+
+/// Loads a program; one that reads memory as one that may wait for it, where the kernel has such.
+fn load_waiting(
+    kind: ProgramKind,
+    name: &'static str,
+    reads: bool,
+    program: impl Fn(bool) -> super::program::Program,
+) -> Result<OwnedFd, BpfError> {
+    if reads && kind == ProgramKind::UprobeMulti {
+        match load(ProgramKind::UprobeMultiWaiting, name, &program(true), None) {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tracing::debug!(%error, "memory that is not there is not read"),
+        }
+    }
+    load(kind, name, &program(false), None)
 }
 
 /// Whether a refusal is about one of the places, not about all.

@@ -1,8 +1,9 @@
 //! The programs that run at hits.
 use super::super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::super::program::{NOW, Program};
-use super::condition::{Condition, Operand, saved};
+use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
 use super::latency::BUCKETS;
+use super::values::Value;
 
 /// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
 pub(super) const HITS: i16 = 0;
@@ -11,6 +12,8 @@ pub(super) const TOTAL: i16 = 2;
 pub(super) const LONGEST: i16 = 3;
 /// Returns whose entry is not known, or hits that could not be looked at.
 pub(super) const MISSED: i16 = 4;
+/// Records that the ring had no place for.
+pub(super) const LOST: i16 = 5;
 pub(super) const FIRST_BUCKET: i16 = 8;
 /// A line of hits alone is as long as a cache line.
 pub(super) const SHORT_LINE: usize = 8;
@@ -25,6 +28,14 @@ const WHO: i16 = -8;
 /// Two words: the address, then site and process.
 const KEY: i16 = -24;
 const VALUE: i16 = -32;
+/// Which values of a record could be read.
+pub(super) const MASK: i16 = -40;
+/// The latency, or all bits.
+pub(super) const LATENCY: i16 = -48;
+/// Characters that are compared, with their zero.
+const CHARACTERS: i16 = -128;
+const CHARACTERS_BYTES: i16 = 80;
+const ADDRESS: i16 = -136;
 
 /// What the programs have in common.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +50,10 @@ pub(super) struct Maps {
     pub(super) callers: Option<i32>,
     /// Who is looked at; without it whoever hits.
     pub(super) followed: Option<i32>,
+    /// Where records go.
+    pub(super) ring: Option<i32>,
+    /// The programs may wait for memory to be brought in.
+    pub(super) waits: bool,
 }
 
 impl Assembler {
@@ -56,7 +71,7 @@ impl Assembler {
     }
 
     /// R7 = the site
-    fn site(&mut self) {
+    pub(super) fn site(&mut self) {
         self.mov(R1, R6);
         self.call(Helper::AttachCookie);
         self.mov(R7, R0);
@@ -84,12 +99,45 @@ impl Assembler {
     }
 
     /// line[word] += R1
-    fn add_to_line(&mut self, word: i16) {
+    pub(super) fn add_to_line(&mut self, word: i16) {
         self.atomic_add64(R9, 8 * word, super::super::insn::R1);
     }
 
+    /// R0 = 0 if memory of the process at R3 was read to R1, R2 bytes
+    pub(super) fn read_user(&mut self) {
+        self.call(if self.waits { Helper::CopyUser } else { Helper::ReadUser });
+    }
+
+    /// R0 = bytes, with its zero, of the text at R3, which is cut to so many bytes, or negative; `to` makes the place R1
+    pub(super) fn read_text(&mut self, to: impl Fn(&mut Assembler), bytes: i32) {
+        self.store64(FP, ADDRESS, R3);
+        to(self);
+        self.mov_imm(R2, bytes);
+        self.call(Helper::ReadUserText);
+        if !self.waits {
+            return;
+        }
+        let (absent, read) = (self.label(), self.label());
+        self.jump_if_negative(R0, absent);
+        self.jump(read);
+        self.place(absent);
+        // A byte of each page that it can lie in brings that page in.
+        for distance in [0, bytes - 1] {
+            self.stack_address(R1, VALUE);
+            self.mov_imm(R2, 1);
+            self.load64(R3, FP, ADDRESS);
+            self.add_imm(R3, distance);
+            self.call(Helper::CopyUser);
+        }
+        to(self);
+        self.mov_imm(R2, bytes);
+        self.load64(R3, FP, ADDRESS);
+        self.call(Helper::ReadUserText);
+        self.place(read);
+    }
+
     /// R1 = a number at this hit, or on to `unread`; R6 is the context
-    fn operand(&mut self, operand: &Operand, unread: Label) {
+    pub(super) fn operand(&mut self, operand: &Operand, unread: Label) {
         self.load64(R1, R6, operand.register.0);
         for (number, step) in operand.steps.iter().enumerate() {
             let last = number + 1 == operand.steps.len();
@@ -99,13 +147,18 @@ impl Assembler {
             self.store64_imm(FP, VALUE, 0);
             self.stack_address(R1, VALUE);
             self.mov_imm(R2, bytes);
-            self.call(Helper::ReadUser);
+            self.read_user();
             self.jump_unless(R0, 0, unread);
             self.load64(R1, FP, VALUE);
         }
-        let spare = 64 - 8 * i32::from(operand.bytes.clamp(1, 8));
+        let whole = (0, 8 * operand.bytes.clamp(1, 8));
+        let (first, width) = operand.bits.unwrap_or(whole);
+        let spare = 64 - i32::from(width.clamp(1, 64));
+        let above = (spare - i32::from(first.min(63))).max(0);
         if spare > 0 {
-            self.shift_left_imm(R1, spare);
+            if above > 0 {
+                self.shift_left_imm(R1, above);
+            }
             if operand.signed {
                 self.shift_right_signed_imm(R1, spare);
             } else {
@@ -123,6 +176,10 @@ impl Assembler {
         for tests in condition {
             let next = self.label();
             for test in tests {
+                if let Some(characters) = &test.characters {
+                    self.only_characters(test, characters, next);
+                    continue;
+                }
                 let passed = self.label();
                 self.operand(&test.operand, next);
                 self.mov_imm64(R2, test.value);
@@ -137,6 +194,53 @@ impl Assembler {
         self.place(holds);
     }
 
+    /// on to `out` unless the characters are (or, of `!=`, are not) those; R6 is the context
+    fn only_characters(&mut self, test: &Test, characters: &Characters, out: Label) {
+        let mut wanted = characters.bytes.clone();
+        wanted.truncate(super::condition::MOST_CHARACTERS);
+        wanted.extend(characters.ended.then_some(0));
+        let bytes = wanted.len();
+        self.operand(&test.operand, out);
+        self.mov(R3, R1);
+        self.add_imm(R3, characters.offset);
+        for word in 0..CHARACTERS_BYTES / 8 {
+            self.store64_imm(FP, CHARACTERS + 8 * word, 0);
+        }
+        if characters.ended {
+            // One more than the text, so that a longer one differs.
+            let length = (bytes + 1).min(CHARACTERS_BYTES as usize) as i32;
+            self.read_text(|a| a.stack_address(R1, CHARACTERS), length);
+            self.jump_if_negative(R0, out);
+        } else {
+            self.stack_address(R1, CHARACTERS);
+            self.mov_imm(R2, bytes as i32);
+            self.read_user();
+            self.jump_unless(R0, 0, out);
+        }
+        let (differs, passed) = (self.label(), self.label());
+        for (number, eight) in wanted.chunks(8).enumerate() {
+            let mut word = [0u8; 8];
+            word[..eight.len()].copy_from_slice(eight);
+            self.load64(R1, FP, CHARACTERS + 8 * number as i16);
+            // What lies behind the last character that counts.
+            let spare = 64 - 8 * eight.len() as i32;
+            if spare > 0 {
+                self.shift_left_imm(R1, spare);
+            }
+            self.mov_imm64(R2, u64::from_le_bytes(word) << spare);
+            self.jump_on(super::super::insn::Compare::NotEqual, R1, R2, differs);
+        }
+        if test.compare == Compare::NotEqual {
+            self.jump(out);
+            self.place(differs);
+        } else {
+            self.jump(passed);
+            self.place(differs);
+            self.jump(out);
+        }
+        self.place(passed);
+    }
+
     fn end(&mut self, out: Label) {
         self.place(out);
         self.mov_imm(R0, 0);
@@ -145,8 +249,9 @@ impl Assembler {
 }
 
 /// Runs at a function's first instruction, a line, a marker. `every`: only each so-many-th hit (on each CPU) is looked at further than to count it.
-pub(super) fn entry(maps: Maps, condition: &Condition, every: u32) -> Program {
+pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Value]) -> Program {
     let mut a = Assembler::new();
+    a.waits = maps.waits;
     let out = a.label();
     a.mov(R6, R1);
     a.only_followed(maps.followed, out);
@@ -189,6 +294,10 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32) -> Program {
         a.place(unread);
         a.place(done);
     }
+    if let Some(ring) = maps.ring {
+        a.store64_imm(FP, LATENCY, -1);
+        a.record(ring, values, false);
+    }
     if let Some(started) = maps.started {
         let known = a.label();
         a.load64(R1, R6, saved::STACK);
@@ -211,8 +320,9 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32) -> Program {
 }
 
 /// Runs when a function returns.
-pub(super) fn exit(maps: Maps, condition: &Condition) -> Program {
+pub(super) fn exit(maps: Maps, condition: &Condition, values: &[Value]) -> Program {
     let mut a = Assembler::new();
+    a.waits = maps.waits;
     let out = a.label();
     a.mov(R6, R1);
     let Some(started) = maps.started else {
@@ -243,6 +353,11 @@ pub(super) fn exit(maps: Maps, condition: &Condition) -> Program {
     a.line(maps, out);
     a.mov_imm(R1, 1);
     a.add_to_line(RETURNS);
+    if let Some(ring) = maps.ring {
+        a.store64(FP, LATENCY, R8);
+        a.record(ring, values, true);
+        a.load64(R8, FP, LATENCY);
+    }
     a.mov(R1, R8);
     a.add_to_line(TOTAL);
     // The longest: as often as others might come between.

@@ -40,6 +40,8 @@ fn place(function: extern "C" fn(u64) -> u64) -> Place {
         callers: true,
         condition: Vec::new(),
         return_condition: Vec::new(),
+        values: None,
+        return_values: None,
     }
 }
 
@@ -111,9 +113,10 @@ fn conditions() {
     let _turn = turn();
     let test = |operand: Register, compare, value| {
         vec![vec![Test {
-            operand: Operand { register: operand, steps: Vec::new(), bytes: 8, signed: false },
+            operand: Operand { register: operand, steps: Vec::new(), bytes: 8, signed: false, bits: None },
             compare,
             value,
+            characters: None,
         }]]
     };
     let first = Register::argument(0).unwrap();
@@ -141,6 +144,84 @@ fn conditions() {
     assert_eq!(read[0].hits, 300);
     // Each CPU counts for itself.
     assert!((80..=120).contains(&read[0].latencies.count), "{}", read[0].latencies.count);
+}
+
+/// Checks values of hits and returns, in both ways of attaching: numbers, signs, bits, texts with and without a length, memory that cannot be read; that nothing is lost
+/// while somebody reads, and that what nobody reads is counted as lost.
+#[test]
+fn values() {
+    let _turn = turn();
+    let first = Register::argument(0).unwrap();
+    let number = |register, bytes, signed, bits| Operand { register, steps: Vec::new(), bytes, signed, bits };
+    let whole = |register| number(register, 8, false, None);
+    #[repr(C)]
+    struct Pointed {
+        word: u64,
+        text: [u8; 8],
+        length: u64,
+    }
+    let long = [b'x'; 80];
+    let record = Pointed { word: 0xffff_fff0_0000_0abc, text: *b"ab\"\0wxyz", length: 6 };
+    let at = |steps: &[i32], bytes| Operand { steps: steps.to_vec(), bytes, ..whole(first) };
+    let characters = |offset, length| Value::Text { address: whole(first), offset, length, most: None };
+    let values = vec![
+        Value::Number(number(first, 1, false, None)),
+        Value::Number(at(&[0], 8)),
+        Value::Number(Operand { signed: true, bits: Some((32, 32)), ..at(&[0], 8) }),
+        Value::Number(Operand { bits: Some((4, 4)), ..at(&[0], 1) }),
+        characters(8, None),
+        characters(8, Some(at(&[16], 8))),
+        Value::Number(at(&[0, 0], 8)),
+        Value::Text { address: at(&[16], 8), offset: 0, length: None, most: None },
+    ];
+    for attachment in [Attachment::Multi, Attachment::Events] {
+        let probed = Place {
+            values: Some(values.clone()),
+            return_values: Some(vec![Value::Number(whole(Register::result()))]),
+            ..place(leaf)
+        };
+        let options = Options { attachment: Some(attachment), ..Options::default() };
+        let Some(probes) = attached("bpf::uprobe::values", &[probed], &options) else { return };
+        let address = std::ptr::from_ref(&record).expose_provenance() as u64;
+        black_box(leaf(black_box(address)));
+        let mut found = Vec::new();
+        probes.records(&mut |record| {
+            found.push((record.returned, record.pid, record.latency_ns, record.values()))
+        });
+        let own = std::process::id() as i32;
+        let [(false, pid, None, entry), (true, _, Some(_), back)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(*pid, own);
+        let of = |bytes: &[u8]| Got::Text { bytes: bytes.to_vec(), cut: false };
+        let expected = [
+            Got::Number(address & 0xff),
+            Got::Number(record.word),
+            Got::Number(-16i64 as u64),
+            Got::Number(0xb),
+            of(b"ab\""),
+            of(b"ab\"\0wx"),
+            Got::Unreadable(None),
+            Got::Unreadable(Some(6)),
+        ];
+        assert_eq!(entry[..], expected);
+        assert_eq!(back[..], [Got::Number(address + 1)]);
+        assert_eq!((record.text.len() as u64, record.length), (8, 6));
+        // A text that goes on.
+        black_box(leaf(black_box(long.as_ptr().expose_provenance() as u64 - 8)));
+        let mut all = Vec::new();
+        probes.records(&mut |record| all.push(record.values()));
+        assert!(
+            all.len() == 2
+                && matches!(&all[0][4], Got::Text { bytes, cut: true } if bytes.len() == TEXT_BYTES)
+        );
+        // More than the ring holds.
+        (0..12_000).for_each(|i| _ = black_box(leaf(black_box(i))));
+        let told = probes
+            .records(&mut |record| assert!(record.values().len() == if record.returned { 1 } else { 8 }));
+        let lost = probes.read()[0].lost;
+        assert!(lost > 0 && told as u64 + lost == 24_000, "{told} {lost}");
+        black_box(leaf(black_box(1)));
+        assert_eq!(probes.records(&mut |_| ()), 2, "there is place again");
+    }
 }
 
 /// Checks that a place that is no instruction of a file, and a process that is gone, are refused with a reason.

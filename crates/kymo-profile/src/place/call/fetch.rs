@@ -139,11 +139,11 @@ impl Fetch {
             || (self.kind == ValueKind::Char && self.len_bytes == 1 && !self.type_name.contains("unsigned"))
     }
 
-    /// The value of what was read, as the program's language would write it. `raw` has the bytes that were read in its lower part.
-    pub fn show(&self, raw: u64) -> String {
-        let (first, width) = self.bits.unwrap_or((0, self.len_bytes.clamp(1, 8) * 8));
-        let value = raw.checked_shr(u32::from(first)).unwrap_or(0);
-        let unused = 64 - u32::from(width.clamp(1, 64));
+    /// The value, as the program's language would write it. `value` is what was read, extended to 64 bits; of a field of bits those bits, in the lowest places.
+    pub fn show(&self, value: u64) -> String {
+        let width =
+            self.bits.map_or(u32::from(self.len_bytes.clamp(1, 8)) * 8, |(_, width)| u32::from(width));
+        let unused = 64 - width.clamp(1, 64);
         let value = match self.is_signed() {
             true => (((value << unused) as i64) >> unused) as u64,
             false => (value << unused) >> unused,

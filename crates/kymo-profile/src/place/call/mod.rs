@@ -32,5 +32,13 @@ pub use fetch::{Fetch, Register, Text};
 pub use list::{Part, arguments};
 pub use routine::{Parameter, Routine, Routines};
 
+/// Whether a text can be an expression over parameters, whatever they are called.
+///
+/// # Errors
+/// [`CallError::Syntax`].
+pub fn check(text: &str) -> Result<(), CallError> {
+    super::syntax::expression(text).map(drop).map_err(CallError::from)
+}
+
 /// Loads of one expression, without the text that it may end at.
 pub const MOST_STEPS: usize = 12;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use kymo_perf::bpf::uprobe::{self, MOST_VALUES, Operand};
 use kymo_profile::place::ValueKind;
 use kymo_profile::place::call::{CallError, Fetch, Part, Register, Routine, Routines, Text};
 use kymo_profile::symbols::sites::{ProbeModule, Site, SiteKind};
@@ -18,6 +19,9 @@ const MOST_FIELDS: usize = 32;
 
 /// Stands for all parameters in a list, as in perf.
 const ALL: &str = "$params";
+
+/// The type of what has none.
+pub(super) const REGISTER: &str = "a register";
 
 /// What is read of one site's hits.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +78,7 @@ pub(crate) fn is_result(expression: &str) -> bool {
 }
 
 /// Takes `:u8` and the like off an expression.
-fn split_kind(expression: &str) -> (&str, Option<&str>) {
+pub(super) fn split_kind(expression: &str) -> (&str, Option<&str>) {
     let Some((before, kind)) = expression.rsplit_once(':') else { return (expression, None) };
     let is_kind = kind == "string"
         || matches!(kind.split_at_checked(1), Some(("u" | "s" | "x", bits)) if matches!(bits, "8" | "16" | "32" | "64"));
@@ -102,7 +106,7 @@ fn plain(name: &str, register: Register) -> Fetch {
         bits: None,
         kind: ValueKind::Pointer,
         text: None,
-        type_name: "register".to_owned(),
+        type_name: REGISTER.to_owned(),
     }
 }
 
@@ -211,6 +215,92 @@ pub(crate) fn everything(routine: &Result<&Routine<'_>, CallError>, returns: boo
         }
     }
     values
+}
+
+/// One expression of a function, as `--if` knows it.
+pub(crate) fn value(routine: &Result<&Routine<'_>, CallError>, expression: &str) -> Result<Fetch, String> {
+    let part = Part { name: expression.to_owned(), expression: expression.to_owned() };
+    let mut found = resolve_one(routine, &part, false)?;
+    found.pop().ok_or_else(|| format!("`{expression}` has no value"))
+}
+
+/// A number as the kernel's programs read it.
+pub(super) fn operand(fetch: &Fetch) -> Operand {
+    let name = fetch.register.general().unwrap_or("rax");
+    Operand {
+        // Registers of the machine that we are on; elsewhere nothing has a name.
+        register: uprobe::Register::named(name).unwrap_or_else(uprobe::Register::result),
+        steps: fetch.steps.clone(),
+        bytes: fetch.len_bytes,
+        signed: fetch.is_signed(),
+        bits: fetch.bits,
+    }
+}
+
+/// A value as the kernel's programs tell it.
+pub(super) fn told(fetch: &Fetch) -> uprobe::Value {
+    match &fetch.text {
+        None => uprobe::Value::Number(operand(fetch)),
+        Some(text) => uprobe::Value::Text {
+            address: operand(fetch),
+            offset: text.offset,
+            length: text.length.as_deref().map(operand),
+            most: text.most,
+        },
+    }
+}
+
+/// What is told of each hit at sites: the list that was typed for it, or, with `all`, everything. With `returns`, what is returned, too.
+/// What cannot be told is among the words.
+///
+/// # Errors
+/// A sentence about the first expression that means nothing.
+pub(super) fn of_sites(
+    sites: &[Site],
+    asked: &[Option<Vec<Part>>],
+    all: bool,
+    returns: bool,
+    words: &mut Vec<String>,
+) -> Result<Vec<Option<Values>>, String> {
+    if !all && asked.iter().all(Option::is_none) {
+        return Ok(Vec::new());
+    }
+    let each = each(sites, |number, site, routine| {
+        let is_function = site.kind == SiteKind::Function;
+        let mut values = match asked.get(number).and_then(Option::as_ref) {
+            Some(parts) => {
+                let mut values = listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+                if returns && is_function && values.back.is_empty() {
+                    values.back = result(&routine);
+                }
+                values
+            }
+            None if all && is_function => everything(&routine, returns),
+            None if all => Values::default(),
+            None => return Ok(None),
+        };
+        values.entry.truncate(MOST_VALUES);
+        values.back.truncate(MOST_VALUES);
+        Ok(Some(values))
+    });
+    let values: Vec<Option<Values>> = each.into_iter().collect::<Result<_, String>>()?;
+    for word in values.iter().flatten().flat_map(|values| &values.words) {
+        if !words.contains(word) {
+            words.push(word.clone());
+        }
+    }
+    Ok(values)
+}
+
+/// What a function returns, as far as it can be told.
+fn result(routine: &Result<&Routine<'_>, CallError>) -> Vec<Fetch> {
+    match routine {
+        Err(_) => vec![plain("ret", Register::result())],
+        Ok(_) => {
+            let part = Part { name: "ret".into(), expression: "ret".into() };
+            resolve_one(routine, &part, true).unwrap_or_default()
+        }
+    }
 }
 
 /// The kernel's words for the fields of an event.

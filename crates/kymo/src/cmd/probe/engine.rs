@@ -7,12 +7,16 @@
 //! An engine counts by itself, in the kernel or inside the program; the command only reads.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use anyhow::Context;
-use kymo_perf::bpf::uprobe::{Condition, Latencies, Options, Place, Returns, Uprobes, Whom};
+use kymo_perf::bpf::uprobe::Value;
+use kymo_perf::bpf::uprobe::{Condition, Got, Latencies, Options, Place, Returns, Uprobes, Whom};
 use kymo_perf::bpf::{Follow, Follower};
+use kymo_profile::place::call::Fetch;
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
+use super::arguments::{self, Values};
 use super::inproc;
 
 /// What was counted at a site until now.
@@ -22,6 +26,24 @@ pub(crate) struct Reading {
     pub(crate) latencies: Latencies,
     /// Calls that could not be timed.
     pub(crate) missed: u64,
+    /// Hits and returns whose values are not told, since nobody read them in time.
+    pub(crate) lost: u64,
+}
+
+/// A hit or a return, with its values.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    /// Number of the site among those that the engine serves.
+    pub(crate) site: usize,
+    pub(crate) returned: bool,
+    /// CLOCK_MONOTONIC.
+    pub(crate) time_ns: u64,
+    pub(crate) pid: i32,
+    pub(crate) tid: i32,
+    pub(crate) latency_ns: Option<u64>,
+    pub(crate) comm: String,
+    /// In the order in which they were asked for.
+    pub(crate) values: Vec<Got>,
 }
 
 impl Reading {
@@ -31,6 +53,7 @@ impl Reading {
             hits: self.hits.saturating_sub(before.hits),
             latencies: self.latencies.since(&before.latencies),
             missed: self.missed.saturating_sub(before.missed),
+            lost: self.lost.saturating_sub(before.lost),
         }
     }
 }
@@ -56,6 +79,14 @@ pub(crate) trait Engine {
 
     /// Who called, the most frequent first; empty unless asked for.
     fn callers(&self) -> io::Result<Vec<Caller>>;
+
+    /// Tells hits and returns with their values, those since the last time.
+    fn told(&self, _tell: &mut dyn FnMut(Told)) {}
+
+    /// What becomes readable when there are any.
+    fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// What is to be measured at every site.
@@ -67,6 +98,8 @@ pub(crate) struct Wish {
     pub(crate) every: u32,
     /// For each site: which hits, and which returns.
     pub(crate) conditions: Vec<(Condition, Condition)>,
+    /// For each site, what is told of each hit and return; empty if nothing is told of any.
+    pub(crate) values: Vec<Option<Values>>,
 }
 
 /// Whom to probe.
@@ -147,7 +180,8 @@ pub(crate) fn serve(
     } else if !left.is_empty() {
         let chosen: Vec<Site> = left.iter().map(|&number| sites[number].clone()).collect();
         let conditions = left.iter().map(|&number| wish.conditions[number].clone()).collect();
-        let wish = Wish { conditions, ..wish.clone() };
+        let values = left.iter().filter_map(|&number| wish.values.get(number).cloned()).collect();
+        let wish = Wish { conditions, values, ..wish.clone() };
         let engine = Kernel::attach(&chosen, &wish, target, words)?;
         services.push(Service { sites: left, engine: Box::new(engine) });
     }
@@ -188,6 +222,12 @@ fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) 
     lines
 }
 
+/// What is told of a site's hits or returns.
+fn told(wish: &Wish, number: usize, part: impl Fn(&Values) -> &Vec<Fetch>) -> Option<Vec<Value>> {
+    let values = wish.values.get(number)?.as_ref()?;
+    Some(part(values).iter().map(arguments::told).collect())
+}
+
 /// The kernel's uprobes.
 #[derive(Debug)]
 struct Kernel {
@@ -206,7 +246,8 @@ impl Kernel {
         let places: Vec<Place> = sites
             .iter()
             .zip(&wish.conditions)
-            .map(|(site, (condition, return_condition))| Place {
+            .enumerate()
+            .map(|(number, (site, (condition, return_condition)))| Place {
                 path: site.module.file().to_owned(),
                 offset: site.offset,
                 semaphore: site.semaphore,
@@ -218,6 +259,8 @@ impl Kernel {
                 callers: wish.callers && site.kind == SiteKind::Function,
                 condition: condition.clone(),
                 return_condition: return_condition.clone(),
+                values: told(wish, number, |values| &values.entry),
+                return_values: told(wish, number, |values| &values.back),
             })
             .collect();
         let options = Options { every: wish.every, attachment: None };
@@ -257,7 +300,33 @@ impl Engine for Kernel {
 
     fn read(&self) -> Vec<Reading> {
         let readings = self.probes.read().into_iter();
-        readings.map(|r| Reading { hits: r.hits, latencies: r.latencies, missed: r.missed }).collect()
+        let one = |r: kymo_perf::bpf::uprobe::Reading| Reading {
+            hits: r.hits,
+            latencies: r.latencies,
+            missed: r.missed,
+            lost: r.lost,
+        };
+        readings.map(one).collect()
+    }
+
+    fn told(&self, tell: &mut dyn FnMut(Told)) {
+        self.probes.records(&mut |record| {
+            let comm = record.comm.split(|byte| *byte == 0).next().unwrap_or_default();
+            tell(Told {
+                site: record.place,
+                returned: record.returned,
+                time_ns: record.time_ns,
+                pid: record.pid,
+                tid: record.tid,
+                latency_ns: record.latency_ns,
+                comm: String::from_utf8_lossy(comm).into_owned(),
+                values: record.values(),
+            });
+        });
+    }
+
+    fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.probes.ready_fd()
     }
 
     fn callers(&self) -> io::Result<Vec<Caller>> {

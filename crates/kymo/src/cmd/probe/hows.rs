@@ -10,7 +10,7 @@ use kymo_perf::inject::{Client, Talk};
 pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
     let register = of.register.number()?;
     let steps = of.steps.clone();
-    (steps.len() <= wire::MOST_STEPS).then_some(wire::Operand {
+    (steps.len() <= wire::MOST_STEPS && of.bits.is_none()).then_some(wire::Operand {
         register,
         steps,
         bytes: of.bytes,
@@ -19,6 +19,9 @@ pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
 }
 
 fn test(of: &Test) -> Option<wire::Test> {
+    if of.characters.is_some() {
+        return None;
+    }
     let compare = match of.compare {
         Compare::Equal => wire::Compare::Equal,
         Compare::NotEqual => wire::Compare::NotEqual,
@@ -72,8 +75,8 @@ mod tests {
             // Of a machine that the agent does not patch.
             return;
         };
-        let operand = Operand { register, steps: vec![8], bytes: 4, signed: true };
-        let tests = vec![vec![Test { operand, compare: Compare::GreaterEqual, value: 7 }]];
+        let operand = Operand { register, steps: vec![8], bytes: 4, signed: true, bits: None };
+        let tests = vec![vec![Test { operand, compare: Compare::GreaterEqual, value: 7, characters: None }]];
         let entry = condition(&tests).expect("short enough");
         assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
         let how = How { entry, every: 2, ..How::default() };

@@ -31,6 +31,7 @@ pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
         () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
         () if target.command => Some("it enters programs that run already (-p)"),
         () if target.children => Some("what a program starts has no agent"),
+        () if !wish.values.is_empty() => Some("it does not tell arguments"),
         () if wish.callers => Some("it does not tell callers apart"),
         () => None,
     }
@@ -222,7 +223,7 @@ impl Engine for Inproc {
             for span in count.times {
                 latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
             }
-            readings[place] = Reading { hits: count.hits, latencies, missed: 0 };
+            readings[place] = Reading { hits: count.hits, latencies, missed: 0, lost: 0 };
         }
         readings
     }

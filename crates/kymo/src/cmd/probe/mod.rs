@@ -9,6 +9,7 @@ pub(crate) mod condition;
 pub(crate) mod engine;
 pub(crate) mod hows;
 pub(crate) mod inproc;
+mod live;
 pub(crate) mod modules;
 mod places;
 mod recording;
@@ -27,7 +28,7 @@ use engine::Choice;
 /// Count and time any function, line or marker of a program while it runs.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  kymo probe --ret parse_request -- ./server        hits and latencies of a function of the program\n  kymo probe -p 1234 -g 'libc.so.6:malloc'           who calls malloc, and how often\n  kymo probe -p 1234 --hist 'libssl*:SSL_*'          latencies of all functions of a library, as pictures\n  kymo probe -p 1234 --if 'arg1 > 4096' malloc_hook   only some calls\n  kymo probe file.c:120 usdt:libc:setjmp -- ./prog   lines and markers (USDT)\n  kymo list --probes ./prog 'pars*'                  what can be probed"
+    after_help = "Examples:\n  kymo probe --ret parse_request -- ./server        hits and latencies of a function of the program\n  kymo probe -p 1234 -g 'libc.so.6:malloc'           who calls malloc, and how often\n  kymo probe -p 1234 --hist 'libssl*:SSL_*'          latencies of all functions of a library, as pictures\n  kymo probe 'parse(req->uri, len)' -- ./server       each call with these arguments; --args: all of them\n  kymo probe -p 1234 --if 'size > 4096' pool_alloc    only some calls\n  kymo probe file.c:120 usdt:libc:setjmp -- ./prog   lines and markers (USDT)\n  kymo list --probes ./prog 'pars*'                  what can be probed"
 )]
 pub(crate) struct ProbeArgs {
     /// What to probe: FUNCTION (of the program itself), LIB.so:FUNCTION*, FILE.c:LINE, LIB.so:0xOFFSET, FUNCTION+0xOFFSET or usdt:PROVIDER:NAME; * and ? stand for any names
@@ -52,9 +53,12 @@ pub(crate) struct ProbeArgs {
     #[arg(long)]
     hist: bool,
     /// Count only
-    #[arg(long, conflicts_with_all = ["ret", "hist", "callers"])]
+    #[arg(long, conflicts_with_all = ["ret", "hist", "callers", "args"])]
     count: bool,
-    /// Only hits of which this holds: comparisons of arg1 to arg6, registers ($rdi) or ret with numbers, joined by && and ||; ret:s32 is an int, u8 to u64 and s8 to s64 are others
+    /// Print each hit with what the function was called with, and with --ret what it returned, by the names of the source: all parameters, or those in parentheses behind its name
+    #[arg(long)]
+    args: bool,
+    /// Only hits of which this holds: comparisons of parameters (size, req->method), of arg1 to arg6, registers ($rdi) or ret with numbers or "texts", joined by && and ||; arg1:s32 is an int, u8 to u64 and s8 to s64 are others
     #[arg(long = "if", value_name = "EXPR")]
     condition: Option<String>,
     /// Look at each Nth hit only (all are counted), so that timing and callers cost less

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use kymo_profile::place::call;
 use kymo_profile::symbols::sites::{Place, ProbeSelector};
 
 use super::ProbeArgs;
+use super::arguments::is_result;
 use super::engine::Choice;
 use crate::cmd::record::{self, RecordArgs};
 use crate::exit;
@@ -36,9 +38,21 @@ fn words(args: &ProbeArgs, output: &Path) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["kymo record".into(), "-o".into(), output.into()];
     for selector in &args.selectors {
         let whole = selector.strip_suffix("%return").unwrap_or(selector);
+        let listed = call::arguments(whole);
         let mut events = vec![format!("probe:'{whole}'")];
         if selector != whole {
             events = vec![format!("probe:'{selector}'")];
+        } else if let Some((name, parts)) = listed {
+            // The list makes an event of the return where it has a part that is known there.
+            let adds = args.ret && !parts.iter().any(|part| is_result(&part.expression));
+            let between = if parts.is_empty() { "" } else { ", " };
+            if adds {
+                events = vec![format!("probe:'{}{between}ret)'", whole.trim_end().trim_end_matches(')'))];
+            }
+            let _ = name;
+        } else if args.args && returns(selector) {
+            let end = if args.ret { "$params, ret" } else { "$params" };
+            events = vec![format!("probe:'{whole}({end})'")];
         } else if args.ret && returns(selector) {
             events.push(format!("probe:'{whole}%return'"));
         }

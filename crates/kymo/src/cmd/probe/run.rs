@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kymo_perf::workload::{Exit, Workload, die_by};
+use kymo_profile::place::call::Part;
 use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::engine::{Reading, Service, Target, Wish, serve};
+use super::live::Live;
 use super::places::Places;
 use super::show::{self, Row, View, full_name};
-use super::{ProbeArgs, condition, modules, recording};
+use super::{ProbeArgs, arguments, condition, modules, recording};
 use crate::{exit, terminal};
 
 /// The command could not be started, as perf tells it.
@@ -45,20 +47,20 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         .map(|text| ProbeSelector::parse(text).map_err(exit::usage_of))
         .collect::<Result<_, _>>()?;
     let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage_of)?;
-    let (sites, modules) = find(args, &selectors)?;
+    let (sites, asked, modules) = find(args, &selectors)?;
+    let mut words = Vec::new();
+    let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
+    let values =
+        arguments::of_sites(&sites, &asked, args.args, asks_result, &mut words).map_err(exit::usage_of)?;
+    let tells_result = values.iter().flatten().any(|values| !values.back.is_empty());
     let returns = selectors.iter().any(|selector| selector.returns)
         || condition.as_ref().is_some_and(condition::Typed::asks_returns);
-    let timed = args.ret || args.hist || returns;
-    let conditions = sites.iter().map(|site| match &condition {
-        Some(condition) => condition.of(site),
-        None => Ok(Default::default()),
-    });
-    let wish = Wish {
-        timed,
-        callers: args.callers,
-        every: args.every,
-        conditions: conditions.collect::<Result<_, String>>().map_err(exit::usage_of)?,
+    let timed = args.ret || args.hist || returns || tells_result;
+    let conditions = match &condition {
+        Some(condition) => condition.at(&sites).map_err(exit::usage_of)?,
+        None => vec![Default::default(); sites.len()],
     };
+    let wish = Wish { timed, callers: args.callers, every: args.every, conditions, values };
     if args.dry_run {
         return dry_run(&sites);
     }
@@ -80,13 +82,13 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         command: workload.is_some(),
         children: if workload.is_some() { !args.no_inherit } else { args.children },
     };
-    let mut words = Vec::new();
     let began = Instant::now();
     let services = serve(args.engine, &sites, &wish, &target, &mut words)?;
     if !args.quiet {
         announce(&sites, &services, &target, began.elapsed(), &words);
     }
     let since = Instant::now();
+    let live = Live::new(&sites, &wish.values, args.json);
     if let Some(workload) = &mut workload
         && let Err(error) = workload.start()
     {
@@ -102,6 +104,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         target,
         timed,
         words,
+        live,
         drawn: 0,
     };
     session.watch(workload.as_mut(), &until, &signalled, since)?;
@@ -124,9 +127,13 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Sites, the lists of expressions that stand behind their names, and modules.
+type Found = (Vec<Site>, Vec<Option<Vec<Part>>>, Vec<Arc<ProbeModule>>);
+
 /// All sites that the selectors mean, each once, and the modules of the targets.
-fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<(Vec<Site>, Vec<Arc<ProbeModule>>)> {
+fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<Found> {
     let mut sites: Vec<Site> = Vec::new();
+    let mut asked = Vec::new();
     let mut all = Vec::new();
     let targets: Vec<Vec<Arc<ProbeModule>>> = match args.command.is_empty() {
         true => args.pids.iter().map(|&pid| modules::of_process(pid)).collect::<Result<_, _>>()?,
@@ -141,12 +148,13 @@ fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<(Vec<Si
                 // A marker and the function that begins at the same place are two.
                 if known.insert((key, matches!(site.kind, SiteKind::Marker { .. }))) {
                     sites.push(site);
+                    asked.push(selector.arguments.clone());
                 }
             }
         }
         all.extend(modules.iter().cloned());
     }
-    Ok((sites, all))
+    Ok((sites, asked, all))
 }
 
 fn dry_run(sites: &[Site]) -> anyhow::Result<ExitCode> {
@@ -203,6 +211,8 @@ struct Session<'a> {
     target: Target,
     timed: bool,
     words: Vec<String>,
+    /// Prints hits, if they are to be.
+    live: Option<Live<'a>>,
     /// Lines of the live table on the terminal.
     drawn: usize,
 }
@@ -226,7 +236,7 @@ impl<'a> Session<'a> {
                 .collect(),
         };
         let end = self.args.duration.map(|duration| since + duration);
-        let live = workload.is_none() && !self.args.json && io::stdout().is_terminal();
+        let live = workload.is_none() && !self.args.json && self.live.is_none() && io::stdout().is_terminal();
         let (mut next_draw, mut before) = (since + TICK, Vec::new());
         let mut before_at = since;
         // A short command is looked at soon, a long one seldom.
@@ -238,6 +248,7 @@ impl<'a> Session<'a> {
                     self.places.look(pid);
                 }
             });
+            self.print_hits()?;
             let now = Instant::now();
             let ended = match workload.as_deref_mut() {
                 Some(workload) => workload.try_wait().context("failed to wait for the command")?.is_some(),
@@ -254,6 +265,7 @@ impl<'a> Session<'a> {
             }
             let mut fds: Vec<BorrowedFd<'_>> = vec![until.as_fd()];
             fds.extend(workload.as_deref().map(Workload::ended_fd));
+            fds.extend(Live::ready(&self.services));
             let first = fds.len();
             fds.extend(alive.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(fd, _)| fd.as_fd()));
             let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
@@ -275,6 +287,14 @@ impl<'a> Session<'a> {
             waiting.zip(ready).for_each(|(gone, ready)| *gone = ready);
         }
         Ok(())
+    }
+
+    /// Prints the hits that have come, if they are to be printed.
+    fn print_hits(&self) -> anyhow::Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        let mut out = BufWriter::new(io::stdout().lock());
+        live.print(&self.services, &mut out)?;
+        out.flush().context("failed to write hits")
     }
 
     /// What each site has counted until now.
@@ -362,17 +382,31 @@ impl<'a> Session<'a> {
 
     /// Prints the result.
     fn finish(&mut self, elapsed: Duration) -> anyhow::Result<()> {
+        self.print_hits()?;
         let readings = self.readings();
+        let lost: u64 = readings.iter().map(|reading| reading.lost).sum();
+        if lost > 0 {
+            let word = format!(
+                "{lost} lines were dropped: hits came faster than they could be printed; --if and --every make fewer"
+            );
+            terminal::say(&word);
+            self.words.push(word);
+        }
         let missed: u64 = readings.iter().map(|reading| reading.missed).sum();
         if missed > 0 {
             self.words.push(format!("{missed} calls could not be timed: too many were under way at once"));
         }
         let (view, elapsed_ns, drawn) = (self.view(false), elapsed.as_nanos() as u64, self.drawn);
-        let (json, words) = (self.args.json, self.words.clone());
+        let (json, words, lines) = (self.args.json, self.words.clone(), self.live.is_some());
         let rows = self.rows(readings);
         let mut out = BufWriter::new(io::stdout().lock());
         if json {
-            serde_json::to_writer_pretty(&mut out, &show::document(&rows, elapsed_ns, &words))?;
+            let document = show::document(&rows, elapsed_ns, &words);
+            // Behind lines stands a line.
+            match lines {
+                true => serde_json::to_writer(&mut out, &document)?,
+                false => serde_json::to_writer_pretty(&mut out, &document)?,
+            }
             writeln!(out)?;
         } else {
             if drawn > 0 {

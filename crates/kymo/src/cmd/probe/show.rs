@@ -42,7 +42,7 @@ pub(super) fn full_name(site: &Site) -> String {
 }
 
 /// A time in the unit that gives it three digits before the point at most.
-fn time(ns: f64) -> String {
+pub(super) fn time(ns: f64) -> String {
     match ns {
         ns if ns < 999.5 => format!("{ns:.0} ns"),
         ns if ns < 999_500.0 => format!("{:.2} us", ns / 1e3),
@@ -136,7 +136,7 @@ pub(super) fn document(rows: &[Row<'_>], elapsed_ns: u64, words: &[String]) -> V
 }
 
 fn probe(row: &Row<'_>, elapsed_ns: u64) -> Value {
-    let Reading { hits, latencies, missed } = &row.reading;
+    let Reading { hits, latencies, missed, .. } = &row.reading;
     let buckets = latencies.buckets.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| {
         let (first, last) = latency::range_ns(at);
         json!({ "from_ns": first, "to_ns": last, "count": count })

@@ -154,6 +154,8 @@ fn kernel(trigger: Trigger, returns: Returns) -> anyhow::Result<Attached> {
         callers: false,
         condition: Vec::new(),
         return_condition: Vec::new(),
+        values: None,
+        return_values: None,
     };
     Ok(Attached::Kernel(Uprobes::attach(&[place], &Whom::Processes(&[pid]), &Options::default())?))
 }

@@ -1,0 +1,247 @@
+//! Arguments and results by their names: what kymo prints of calls equals what the programs print of them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::programs::build;
+use crate::tools::{Need, kymo, perf, ready, skip};
+
+/// A copy of a program in a folder of its own: the kernel's probes of other tests are in every process of one file.
+struct Program {
+    path: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Program {
+    fn text(&self) -> &str {
+        self.path.to_str().expect("a path of text")
+    }
+
+    fn beside(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("a path of text").to_owned()
+    }
+}
+
+fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "arguments have names on x86-64 only");
+        return None;
+    }
+    let compiler = if source.ends_with(".rs") { "rustc" } else { "cc" };
+    if !ready(test, &[Need::Program(compiler), Need::Root]) {
+        return None;
+    }
+    let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]);
+    if said.stderr.contains("BPF") || said.stderr.contains("uprobes") {
+        skip(test, said.stderr);
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path =
+        folder.path().canonicalize().expect("a path").join(Path::new(source).file_stem().expect("a name"));
+    std::fs::copy(build(source, flags), &path).expect("a copy");
+    Some(Program { path, folder })
+}
+
+/// What the program says of its calls, and what kymo printed of them.
+fn both(stdout: &str) -> (Vec<&str>, Vec<String>) {
+    let expected = stdout.lines().filter_map(|line| line.strip_prefix("expect ")).collect();
+    let printed = stdout.lines().filter_map(|line| {
+        // `    0.001234  comm 1/1  call`
+        let (time, rest) = line.trim_start().split_once("  ")?;
+        let (who, call) = rest.split_once("  ")?;
+        let is_line = time.parse::<f64>().is_ok() && who.contains('/');
+        let call = call.rsplit_once("  (").map_or(call, |(call, _)| call);
+        is_line.then(|| call.to_owned())
+    });
+    (expected, printed.collect())
+}
+
+/// Checks every kind of value of C, passed in registers and on the stack, records by their fields, pointers that are followed, bits, and results, with and
+/// without optimization, against what the functions print themselves.
+#[test]
+fn values_of_c() {
+    const TEST: &str = "probe_args::values_of_c";
+    for flags in [&[][..], &["-O0"]] {
+        let Some(program) = program(TEST, "called.c", flags) else { return };
+        let pointers = "called_pointers(n->value, n->next->label, n->next->next->label, n->mid, n->high, n->real, *d, n->table[2], text)";
+        let words = [
+            "probe",
+            "-q",
+            "--args",
+            "--ret",
+            "called_plain",
+            "called_records",
+            pointers,
+            "--",
+            program.text(),
+        ];
+        let said = kymo().succeed(words).stdout;
+        let (expected, printed) = both(&said);
+        let expected: Vec<&str> =
+            expected.into_iter().filter(|line| !line.starts_with("called_text")).collect();
+        assert_eq!(printed, expected, "{flags:?}: {said}");
+        assert!(expected.len() == 8 && said.contains("called:called_plain"), "{said}");
+    }
+}
+
+/// Checks that texts are bounded and escaped, and that what lies in registers that the kernel does not tell is said.
+#[test]
+fn texts_and_what_is_not_told() {
+    const TEST: &str = "probe_args::texts_and_what_is_not_told";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let said = kymo().succeed(["probe", "-q", "called_text(text)", "--", program.text()]).stdout;
+    let (expected, printed) = both(&said);
+    let expected: Vec<&str> = expected.into_iter().filter(|line| line.starts_with("called_text")).collect();
+    assert_eq!(printed, expected);
+    assert_eq!(expected.len(), 3);
+    let said = kymo().succeed(["probe", "--args", "called_records", "--", program.text()]).stderr;
+    assert!(said.contains("`q.b` of called_records is not shown: it is in xmm0"), "{said}");
+}
+
+/// Checks C++: fields of `this`, references, strings and views.
+#[test]
+fn values_of_cxx() {
+    const TEST: &str = "probe_args::values_of_cxx";
+    for flags in [&[][..], &["-O0"]] {
+        let Some(program) = program(TEST, "called_text.cc", flags) else { return };
+        let list = "shop::order::add(this->id, this->count, n, name, by_value, view, total, ret)";
+        let said = kymo().succeed(["probe", "-q", list, "--", program.text()]).stdout;
+        let (expected, printed) = both(&said);
+        assert_eq!(printed, expected, "{flags:?}: {said}");
+        assert_eq!(expected.len(), 4);
+    }
+}
+
+/// Checks Rust: texts of two registers and of a reference, enums, truth.
+#[test]
+fn values_of_rust() {
+    const TEST: &str = "probe_args::values_of_rust";
+    for flags in [&[][..], &["-Copt-level=0"]] {
+        let Some(program) = program(TEST, "called_text_rs.rs", flags) else { return };
+        let said =
+            kymo().succeed(["probe", "-q", "--args", "--ret", "*::texts", "--", program.text()]).stdout;
+        let (expected, printed) = both(&said);
+        let printed: Vec<&str> =
+            printed.iter().map(|line| line.strip_prefix("called_text_rs::").unwrap_or(line)).collect();
+        assert_eq!(printed, expected, "{flags:?}: {said}");
+        assert_eq!(expected.len(), 4);
+    }
+}
+
+/// The hits that kymo counts with a condition.
+fn hits(program: &Program, condition: &str) -> u64 {
+    let words = ["probe", "-q", "--json", "--if", condition, "called_often", "--", program.text(), "600"];
+    let said = kymo().succeed(words).stdout;
+    let document: Value = serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
+    document["probes"][0]["hits"].as_u64().expect("a number")
+}
+
+/// Checks that conditions by name let through exactly the calls that they should, and what is said of names that there are not.
+#[test]
+fn conditions() {
+    const TEST: &str = "probe_args::conditions";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    for (condition, expected) in [
+        ("number >= 500", 100),
+        ("number < -1", 0),
+        ("n->value == -5", 200),
+        ("n->value != -5 && number < 300", 200),
+        ("text == \"odd\"", 300),
+        ("text != \"odd\" && number > 589", 5),
+        ("text == \"od\" || text == \"oddly\" || text == \"even\"", 300),
+        ("n->label == \"second\" || number == 1", 201),
+        ("n->next == null", 200),
+        ("n->high == -100 && n->mid == 21", 400),
+        ("*text == 'e'", 300),
+        ("arg1 == 7 || $rdi == 8", 2),
+        ("arg2:string == \"even\" && arg1 < 10", 5),
+        ("number == 5 && ret > 0", 1),
+    ] {
+        assert_eq!(hits(&program, condition), expected, "{condition}");
+    }
+    let refused = |condition: &str| {
+        let said = kymo().run(["probe", "--if", condition, "called_often", "--", program.text()]);
+        assert!(said.code.is_some_and(|code| code != 0), "{condition}: {}", said.stdout);
+        said.stderr
+    };
+    let said = refused("size > 4096");
+    assert!(said.contains("`size` is no parameter of called_often; they are number, text, n"), "{said}");
+    assert!(refused("n->valu == 1").contains("has no field `valu` (value)"));
+    assert!(refused("number == \"x\"").contains("which is no text"));
+    assert!(refused("n->real > 1").contains("floating-point"));
+    assert!(refused("text < \"a\"").contains("with == and != only"));
+}
+
+/// Checks the lines of `--json`: one for each call and return, typed values, and the summary behind them.
+#[test]
+fn lines_of_json() {
+    const TEST: &str = "probe_args::lines_of_json";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let words = ["probe", "-q", "--json", "--args", "--ret", "called_plain", "--", program.text()];
+    let said = kymo().succeed(words).stdout;
+    let lines: Vec<Value> = said
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    assert_eq!(lines.len(), 5, "{said}");
+    let (last, hits) = lines.split_last().expect("lines");
+    assert_eq!((&last["schema"], &last["probes"][0]["hits"]), (&"kymo-probe".into(), &2.into()));
+    for hit in hits {
+        assert_eq!((&hit["schema"], &hit["schema_version"]), (&"kymo-probe-hit".into(), &1.into()));
+        assert_eq!((&hit["probe"], &hit["pid"]), (&"called_plain".into(), &hit["tid"]));
+    }
+    let first = &hits[0];
+    assert_eq!(first["event"], "hit");
+    let values = serde_json::json!({
+        "a": -1, "b": 200, "c": -1234567890123i64, "d": "text", "e": "GREEN", "f": true, "g": 77, "h": -8
+    });
+    assert_eq!(first["values"], values);
+    assert_eq!((&hits[1]["event"], &hits[1]["values"]["ret"]), (&"return".into(), &0.into()));
+    assert!(hits[1]["latency_ns"].as_u64().is_some_and(|ns| ns > 0));
+    assert!(hits[1]["time_ns"].as_u64() > first["time_ns"].as_u64());
+}
+
+/// Checks that a recording has the values as named fields, for kymo and for perf, by `record -e` and by `probe -o`.
+#[test]
+fn recorded_fields() {
+    const TEST: &str = "probe_args::recorded_fields";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let (first, second) = (program.beside("first.data"), program.beside("second.data"));
+    let event = "probe:'called_plain(a, d, e, size=c, ret)'";
+    kymo().succeed(["record", "-q", "-o", &first, "--no-call-graph", "-e", event, "--", program.text()]);
+    let shown = kymo().succeed(["script", "-i", &first]).stdout;
+    for expected in
+        ["a=-1 d=text e=7 size=-1234567890123", "a=2147483646 d= e=-2 size=0", "ret=0", "ret=2147483647"]
+    {
+        assert!(shown.lines().any(|line| line.contains(expected)), "{expected} in {shown}");
+    }
+    kymo().succeed(["probe", "-q", "--args", "--ret", "-o", &second, "called_plain", "--", program.text()]);
+    let shown = kymo().succeed(["script", "-i", &second]).stdout;
+    assert!(shown.contains("a=-1 b=200 c=-1234567890123 d=text e=7 f=1 g=77 h=-8"), "{shown}");
+    assert!(shown.contains("ret=2147483647"), "{shown}");
+    if ready(TEST, &[Need::Program("perf")]) {
+        let shown = perf().succeed(["script", "-i", &first]).stdout;
+        let has = |text: &str| shown.lines().any(|line| line.contains(text));
+        assert!(has("a=-1 d=\"text\" e=7 size=-1234567890123") && has("ret=2147483647"), "{shown}");
+    }
+}
+
+/// Checks the sentence about a program without debug information, and that registers are shown then.
+#[test]
+fn without_debug_information() {
+    const TEST: &str = "probe_args::without_debug_information";
+    let Some(program) = program(TEST, "called.c", &["-g0"]) else { return };
+    let said = kymo().run(["probe", "called_plain(a)", "--", program.text()]).stderr;
+    assert!(said.contains("was built without debug information") && said.contains("arg1"), "{said}");
+    let said = kymo()
+        .succeed(["probe", "-q", "called_plain(arg1:s32, arg2:u8, arg4:string)", "--", program.text()])
+        .stdout;
+    let (_, printed) = both(&said);
+    assert_eq!(printed[0], "called_plain(arg1:s32=-1, arg2:u8=200, arg4:string=\"text\")");
+    let said = kymo().succeed(["probe", "--args", "called_plain", "--", program.text()]);
+    assert!(said.stdout.contains("called_plain(arg1=0x"), "{}", said.stdout);
+    assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
+}
