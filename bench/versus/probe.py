@@ -9,6 +9,7 @@ The cost is the difference to the bare program of the same round. `hits` says wh
 
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -80,6 +81,7 @@ class Race:
             "bare": lambda: self.attached(hot, None),
             "kymo count": lambda: self.attached(hot, [*kymo, "--engine", "inproc"]),
             "kymo latency": lambda: self.attached(hot, [*kymo, "--engine", "inproc", "--ret"]),
+            "kymo event": lambda: self.recorded(hot),
             "kernel count": lambda: self.attached(hot, [*kymo, "--engine", "kernel"]),
             "kernel latency": lambda: self.attached(hot, [*kymo, "--engine", "kernel", "--ret"]),
         }
@@ -132,6 +134,27 @@ class Race:
                     raise Refusal(f"kymo probe: {words.strip()}")
                 probe = json.loads(out)["probes"][0]
                 found.update(hits=probe["hits"], engine=probe["engine"])
+        return found
+
+    def recorded(self, path):
+        """An event for each call, written by the program and drained by kymo; nobody can drain what a loop of nothing but events writes, so that
+        many of them are lost, and counted."""
+        into = self.bench.scratch / "events.data"
+        with Waiting(self.program(path, "wait")) as program:
+            address = program.address_of("hot")
+            before = program.bytes_at(address)
+            tool = subprocess.Popen([str(self.bench.kymo), "probe", "--engine", "inproc", "-o", str(into), "hot", "-p",
+                                     str(program.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+            until_probed(program, tool, address, before)
+            found = program.go()
+            _, words = tool.communicate(timeout=PATIENCE_S)
+            if tool.returncode:
+                raise Refusal(f"kymo probe -o: {words.strip()}")
+        into.unlink()
+        samples = re.search(r"\((\d+) samples\)", words)
+        lost = re.search(r"lost (\d+) samples", words)
+        found["recorded"] = int(samples[1]) if samples else 0
+        found["hits"] = found["recorded"] + (int(lost[1]) if lost else 0)
         return found
 
     def bpftrace(self, path):
