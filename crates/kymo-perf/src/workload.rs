@@ -88,7 +88,7 @@ impl Workload {
     /// # Errors
     /// EINVAL for an empty command or one with a zero byte in it; what fork and pipe say.
     pub fn prepare(command: &[OsString]) -> io::Result<Workload> {
-        Workload::fork(command, false)
+        Workload::fork(command, false, &[])
     }
 
     /// The same; just before its exec the child asks the kernel for its CPU time and renames itself (to the name that it has), by which a
@@ -97,10 +97,18 @@ impl Workload {
     /// # Errors
     /// As [`Workload::prepare`].
     pub fn prepare_marking(command: &[OsString]) -> io::Result<Workload> {
-        Workload::fork(command, true)
+        Workload::fork(command, true, &[])
     }
 
-    fn fork(command: &[OsString], marks: bool) -> io::Result<Workload> {
+    /// As [`Workload::prepare`]; the command has these variables in its environment, besides ours.
+    ///
+    /// # Errors
+    /// As [`Workload::prepare`].
+    pub fn prepare_in(command: &[OsString], variables: &[(&str, OsString)]) -> io::Result<Workload> {
+        Workload::fork(command, false, variables)
+    }
+
+    fn fork(command: &[OsString], marks: bool, variables: &[(&str, OsString)]) -> io::Result<Workload> {
         let args: Vec<CString> =
             command.iter().map(|arg| CString::new(arg.as_bytes())).collect::<Result<_, _>>()?;
         if args.is_empty() {
@@ -108,12 +116,16 @@ impl Workload {
         }
         let mut argv: Vec<*const libc::c_char> = args.iter().map(|arg| arg.as_ptr()).collect();
         argv.push(std::ptr::null());
+        let environment = environment(variables)?;
+        let mut envp: Vec<*const libc::c_char> =
+            environment.iter().map(|variable| variable.as_ptr()).collect();
+        envp.push(std::ptr::null());
         let (go_read, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (error, error_write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         // SAFETY: the child calls only `child` below, which keeps to async-signal-safe calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            child(&argv, go_read.as_raw_fd(), go.as_raw_fd(), error_write.as_raw_fd(), marks);
+            child(&argv, &envp, go_read.as_raw_fd(), go.as_raw_fd(), error_write.as_raw_fd(), marks);
         }
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -229,8 +241,26 @@ pub fn die_by(signal: i32) {
     }
 }
 
+/// Our variables and these, which take the place of those of the same name.
+fn environment(variables: &[(&str, OsString)]) -> io::Result<Vec<CString>> {
+    let own = std::env::vars_os().filter(|(name, _)| variables.iter().all(|(other, _)| name != other));
+    let all = own.chain(variables.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let text = |(name, value): (OsString, OsString)| {
+        let bytes = [name.as_bytes(), b"=", value.as_bytes()].concat();
+        CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    };
+    all.map(text).collect()
+}
+
 /// The child's life before exec. Only async-signal-safe calls, no allocation.
-fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: RawFd, marks: bool) -> ! {
+fn child(
+    argv: &[*const libc::c_char],
+    envp: &[*const libc::c_char],
+    go_read: RawFd,
+    go_write: RawFd,
+    error: RawFd,
+    marks: bool,
+) -> ! {
     // Our own copy of the write end would hide the parent's death from us.
     // SAFETY: a descriptor of this process that nothing else uses any more.
     unsafe { libc::close(go_write) };
@@ -252,8 +282,8 @@ fn child(argv: &[*const libc::c_char], go_read: RawFd, go_write: RawFd, error: R
     if marks {
         mark();
     }
-    // SAFETY: argv is zero-terminated and its strings were made before fork.
-    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    // SAFETY: both lists are zero-terminated and their strings were made before fork.
+    unsafe { libc::execvpe(argv[0], argv.as_ptr(), envp.as_ptr()) };
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL).to_ne_bytes();
     // SAFETY: four bytes from a local.
     unsafe { libc::write(error, errno.as_ptr().cast(), 4) };
@@ -292,6 +322,16 @@ mod tests {
             workload.start().unwrap();
             assert_eq!(workload.wait().unwrap(), expected);
         }
+    }
+
+    /// Checks that a command finds its own variables and ours, and its own instead of ours.
+    #[test]
+    fn variables() {
+        let script = "test \"$ONE\" = 1 && test \"$PATH\" != '' && test \"$HOME\" = other";
+        let variables = [("ONE", OsString::from("1")), ("HOME", OsString::from("other"))];
+        let mut workload = Workload::prepare_in(&command(&["sh", "-c", script]), &variables).unwrap();
+        workload.start().unwrap();
+        assert_eq!(workload.wait().unwrap(), Exit::Code(0));
     }
 
     /// Checks that a command that does not exist is reported with its errno, and one that is not started leaves no trace.

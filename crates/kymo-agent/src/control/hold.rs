@@ -8,6 +8,7 @@
 //!   Written                   ------>    lets them go
 //! ```
 //! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one may stand still.
+use super::first::First;
 use std::os::unix::net::UnixDatagram;
 
 /// By whom threads are held.
@@ -15,6 +16,8 @@ use std::os::unix::net::UnixDatagram;
 pub(super) enum By {
     /// The tracer never said that it would.
     Nobody,
+    /// The program has not begun: its first thread waits for us.
+    FirstWaits,
     /// The tracer, when asked.
     Tracer,
     /// The tracer has held them, and is gone.
@@ -26,12 +29,13 @@ pub(super) enum By {
 pub(super) struct Threads<'a> {
     pub(super) socket: &'a UnixDatagram,
     pub(super) by: By,
+    pub(super) first: First,
 }
 
 impl<'a> Threads<'a> {
     /// Nobody holds them yet.
     pub(super) fn new(socket: &'a UnixDatagram) -> Threads<'a> {
-        Threads { socket, by: By::Nobody }
+        Threads { socket, by: By::Nobody, first: First }
     }
 }
 
@@ -53,6 +57,7 @@ mod tracer {
         pub(in super::super) fn holder(&mut self) -> Holder<'_> {
             match self.by {
                 By::Tracer => Holder::Tracer(self),
+                By::FirstWaits => Holder::Tracer(&mut self.first),
                 By::Nobody | By::NobodyAnyMore => Holder::Nobody,
             }
         }

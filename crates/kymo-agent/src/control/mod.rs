@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   loaded by the tracer:  kymo_agent_start(socket)  --.
-//!   preloaded:             KYMO_AGENT_FD=socket      --+--> thread "kymo-agent": packet, do, answer, ...
+//!   preloaded:             KYMO_AGENT_AT=where to knock --> thread "kymo-agent": packet, do, answer, ...
 //!                                                              |
 //!   Leave, or the socket's end (the tracer left, crashed, was killed): everything is removed, the thread ends
 //! ```
@@ -14,6 +14,7 @@
 //! - **C3** A forked child has no such thread, and takes no orders meant for its parent.
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
+mod first;
 mod hold;
 #[cfg(target_arch = "x86_64")]
 mod maps;

@@ -8,15 +8,14 @@ use crate::patch::{
 };
 use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, State, What};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 
 /// One probe of the conversation.
 #[derive(Debug)]
 enum Kept {
-    Armed { probe: Probe, semaphore: Option<u64>, still: bool },
+    Armed { probe: Probe, semaphore: Option<Semaphore>, still: bool },
     Waiting,
     Refused(String),
 }
@@ -37,7 +36,7 @@ pub(super) struct Patching {
 struct Planned {
     id: u32,
     site: Site,
-    semaphore: Option<u64>,
+    semaphore: Option<Semaphore>,
     consumers: Consumers,
     /// It is written only while all threads stand still.
     still: bool,
@@ -52,12 +51,31 @@ fn blocks_signals(module: &[u8]) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// Adds to a 16-bit count in the program's data. Not in one step: two tracers of one semaphore at the same moment could lose one.
-fn signal(at: u64, by: i16) -> io::Result<()> {
-    let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
-    let mut count = [0; 2];
-    memory.read_exact_at(&mut count, at)?;
-    memory.write_all_at(&u16::from_le_bytes(count).wrapping_add_signed(by).to_le_bytes(), at)
+/// A count of listeners in the program's data, of 16 bits: the program looks whether it is 0.
+#[derive(Debug, Clone)]
+struct Semaphore {
+    module: Arc<[u8]>,
+    offset: u64,
+    at: u64,
+}
+
+impl Semaphore {
+    fn of(module: &Arc<[u8]>, offset: u64, maps: &Maps) -> Result<Semaphore, &'static str> {
+        let at = maps.data(module, offset).ok_or("its semaphore is not mapped")?;
+        if at % 2 == 0 {
+            Ok(Semaphore { module: Arc::clone(module), offset, at })
+        } else {
+            Err("its semaphore is nowhere")
+        }
+    }
+
+    /// Adds to it, in one step for whoever else does.
+    fn add(&self, by: i16) {
+        // Its module may be gone, or elsewhere by now.
+        if Maps::read().is_ok_and(|maps| maps.data(&self.module, self.offset) == Some(self.at)) {
+            patch::add_to_count(self.at, by);
+        }
+    }
 }
 
 /// Tells where an armed probe counts.
@@ -97,11 +115,12 @@ impl Patching {
             targets.or_insert_with(|| patch::jump_targets(memory, code.start, code.end - code.start));
         let semaphore = match wanted.semaphore {
             0 => None,
-            offset => Some(maps.address(&asked.module, offset, false).ok_or("its semaphore is not mapped")?),
+            offset => Some(Semaphore::of(&asked.module, offset, maps)?),
         };
         let next = start + u64::from(wanted.room_bytes.max(wanted.size_bytes));
         let function = Function { start, bytes: u64::from(wanted.size_bytes), next };
-        let site = patch::plan(memory, &function, &Surroundings { targets })
+        let at = start + u64::from(wanted.inside_bytes);
+        let site = patch::plan_inside(memory, &function, at, &Surroundings { targets })
             .map_err(|refusal| refusal.to_string())?;
         let still = blocks_signals(&asked.module);
         Ok(Some(Planned { id: wanted.id, site, semaphore, consumers, still }))
@@ -175,7 +194,8 @@ impl Patching {
                 for (planned, probe) in planned.into_iter().zip(probes) {
                     match probe {
                         Ok(probe) => {
-                            let semaphore = planned.semaphore.filter(|at| signal(*at, 1).is_ok());
+                            let semaphore = planned.semaphore;
+                            semaphore.iter().for_each(|semaphore| semaphore.add(1));
                             place(planned.id, &probe, done);
                             let kept = Kept::Armed { probe, semaphore, still: planned.still };
                             self.kept.insert(planned.id, kept);
@@ -204,10 +224,7 @@ impl Patching {
         let mut probes = Vec::new();
         for id in ids {
             if let Some(Kept::Armed { probe, semaphore, still }) = self.kept.remove(id) {
-                if let Some(at) = semaphore {
-                    // Where it cannot be lowered its module is gone.
-                    _ = signal(at, -1);
-                }
+                semaphore.iter().for_each(|semaphore| semaphore.add(-1));
                 if probe.lost().is_some() {
                     self.gone.insert(*id, probe.clone());
                 }

@@ -1,5 +1,6 @@
 //! One conversation, from hello to the socket's end.
 use super::engine::{Asked, Done, Probing, RingsFile};
+use super::first;
 use super::hold::{By, Threads};
 use crate::sys::pass;
 use kymo_core::probe::wire::{Command, How, MOST_BYTES, MOST_ENTRIES, Reply, State, VERSION, Wanted};
@@ -35,8 +36,9 @@ struct Session<'a, P: Probing> {
 }
 
 /// Talks until the end. Whatever the end, nothing is armed then.
-pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing) -> End {
-    let (threads, hows) = (Threads::new(socket), HashMap::new());
+pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing, by: By) -> End {
+    let (mut threads, hows) = (Threads::new(socket), HashMap::new());
+    threads.by = by;
     let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), hows, threads };
     let end = session.talk().unwrap_or(End::Closed);
     // Who is gone, or talks nonsense, holds nobody.
@@ -109,8 +111,7 @@ impl<P: Probing> Session<'_, P> {
                     self.remove.extend(ids);
                 }
                 Command::Commit => self.commit()?,
-                // Nothing is held once it runs.
-                Command::Go => {}
+                Command::Go => self.go(),
                 Command::List => self.list()?,
                 Command::Leave => return Ok(End::Left),
                 Command::How { number, how } => {
@@ -134,6 +135,14 @@ impl<P: Probing> Session<'_, P> {
 
     fn fail(&self, reason: &str) -> io::Result<()> {
         self.say(&Reply::Failed { reason: reason.to_owned() })
+    }
+
+    /// Lets a program run that was held before it began.
+    fn go(&mut self) {
+        if self.threads.by == By::FirstWaits {
+            self.threads.by = By::NobodyAnyMore;
+            first::let_run();
+        }
     }
 
     fn greet(&mut self, children: bool) -> io::Result<bool> {
@@ -304,7 +313,7 @@ mod tests {
                     }
                 }
             });
-            let end = run(&agent, fake);
+            let end = run(&agent, fake, By::Nobody);
             drop(agent);
             (end, says.join().unwrap())
         })

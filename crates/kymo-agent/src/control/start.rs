@@ -1,20 +1,25 @@
 //! How the thread comes to be: called by a tracer from outside, or by the dynamic linker in a preloaded library.
 //!
 //! # Safety
-//! A descriptor that was handed over becomes ours. The environment is changed by the dynamic linker's call, before the program has threads.
+//! A descriptor that was handed over becomes ours. The others are made here.
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
-use super::session;
+use super::hold::By;
+use super::{first, session};
+use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A conversation is under way (C1).
 static BUSY: AtomicBool = AtomicBool::new(false);
 
-const VARIABLE: &str = "KYMO_AGENT_FD";
+const VARIABLE: &str = "KYMO_AGENT_AT";
+/// How long a program waits before a door that nobody opens.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts a conversation on a socket, which belongs to the agent from here on. 0, or -EBUSY with another tracer's conversation under
 /// way, -EBADF if it is no descriptor, -EAGAIN without another thread.
@@ -29,7 +34,13 @@ fn start(descriptor: c_int) -> c_int {
         return -libc::EBADF;
     }
     // SAFETY: open, as was just seen, and given to us by who calls.
-    let socket = UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, By::Nobody)
+}
+
+/// Begins a conversation on a thread of its own.
+fn converse_on(socket: OwnedFd, by: By) -> c_int {
+    // Away from the numbers that a program closes or gives anew.
+    let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
     // Acquire and Release: what the conversation before left is seen by this one.
     if BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return -libc::EBUSY;
@@ -37,7 +48,8 @@ fn start(descriptor: c_int) -> c_int {
     let body = move || {
         hold_signals_back();
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine is dropped.
-        _ = catch_unwind(AssertUnwindSafe(|| converse(&socket)));
+        _ = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
+        first::let_run();
         BUSY.store(false, Ordering::Release);
     };
     match std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body) {
@@ -50,13 +62,13 @@ fn start(descriptor: c_int) -> c_int {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn converse(socket: &UnixDatagram) {
-    session::run(socket, &mut super::patching::Patching::default());
+fn converse(socket: &UnixDatagram, by: By) {
+    session::run(socket, &mut super::patching::Patching::default(), by);
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn converse(socket: &UnixDatagram) {
-    session::run(socket, &mut super::engine::Nothing);
+fn converse(socket: &UnixDatagram, by: By) {
+    session::run(socket, &mut super::engine::Nothing, by);
 }
 
 /// Blocks all signals but those that a fault of this thread raises, of which a trap is one (C4).
@@ -73,28 +85,43 @@ fn hold_signals_back() {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
 }
 
-/// Called by the dynamic linker. Does nothing unless a tracer has left a socket for this program.
+/// Goes where the tracer listens, and says the password.
+fn knock(at: &str) -> Option<OwnedFd> {
+    let (name, password) = at.split_once('.')?;
+    // SAFETY: plain numbers, for which 0 is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // After a zero byte: a name that is in no file system.
+    let place = address.sun_path.get_mut(1..=name.len())?;
+    place.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as libc::c_char);
+    // SAFETY: three numbers.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return None;
+    }
+    // SAFETY: new and nobody else's.
+    let socket = UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(socket) });
+    // Holds for the queue before the door, too.
+    socket.set_write_timeout(Some(PATIENCE)).ok()?;
+    let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
+    // SAFETY: an address that is ours and as long as said.
+    if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
+        return None;
+    }
+    socket.send(password.as_bytes()).ok()?;
+    Some(socket.into())
+}
+
+/// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns when the tracer lets it run.
 extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void) {
     _ = catch_unwind(|| {
-        let Some(socket) = std::env::var(VARIABLE).ok().and_then(|number| number.parse::<c_int>().ok())
-        else {
-            return;
-        };
-        // What this program starts has neither the library nor the socket.
-        // SAFETY: constructors run before the program's own code; one that made threads before this is beyond help.
-        unsafe { std::env::remove_var(VARIABLE) };
-        let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        let others = others.to_string_lossy().split([':', ' ']).skip(1).collect::<Vec<_>>().join(":");
-        if others.is_empty() {
-            // SAFETY: as above.
-            unsafe { std::env::remove_var("LD_PRELOAD") };
+        // The variable stays: what this program executes is to come up so, too.
+        let Some(socket) = std::env::var(VARIABLE).ok().and_then(|at| knock(&at)) else { return };
+        first::will_wait();
+        if converse_on(socket, By::FirstWaits) == 0 {
+            first::wait();
         } else {
-            // SAFETY: as above.
-            unsafe { std::env::set_var("LD_PRELOAD", others) };
-        }
-        // SAFETY: sets a flag, whatever the number.
-        if unsafe { libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) } == 0 {
-            kymo_agent_start(socket);
+            first::let_run();
         }
     });
 }

@@ -1,4 +1,5 @@
 //! Where code is read from: this process, or the bytes of a file that is only looked at.
+use crate::sys::memory_file;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -53,7 +54,7 @@ impl OwnMemory {
     pub fn open() -> io::Result<OwnMemory> {
         let file = File::options().read(true).write(true).open("/proc/self/mem")?;
         // Away from the numbers that a program closes and gives anew, as for a daemon's or a child's standard streams.
-        Ok(OwnMemory(super::os::out_of_the_way(file)?))
+        Ok(OwnMemory(memory_file::out_of_the_way(file.into()).into()))
     }
 
     /// The file's number, for who may use nothing of a library.

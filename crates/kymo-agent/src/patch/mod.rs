@@ -96,6 +96,7 @@ pub use histogram::Histogram;
 pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
 pub use only::{Look, Only};
+pub(crate) use os::add_to_count;
 pub use patcher::{
     Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, open_slots, returns_missed,
 };

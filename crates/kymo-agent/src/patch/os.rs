@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
@@ -212,6 +212,14 @@ pub(super) fn words(address: u64, count: usize) -> &'static [AtomicU64] {
     unsafe { std::slice::from_raw_parts(address as *const AtomicU64, count) }
 }
 
+/// Adds to a count of 16 bits in the program's data, which the caller has seen to be mapped for writing, at an even address.
+pub(crate) fn add_to_count(at: u64, by: i16) {
+    // SAFETY: as above; the program that writes there at the same time means the same.
+    let count = unsafe { &*(at as *const AtomicU16) };
+    // Relaxed: the program only looks whether it is 0.
+    count.fetch_add(by as u16, Ordering::Relaxed);
+}
+
 /// Writes such a word before anybody reads it.
 pub(super) fn put_word(address: u64, value: u64) {
     // Relaxed: published by what makes stubs or tells other processes.
@@ -280,19 +288,4 @@ pub(super) fn restorers() -> Vec<u64> {
         }
     }
     found
-}
-
-/// The same file by a number that no program counts on.
-pub(super) fn out_of_the_way(file: std::fs::File) -> io::Result<std::fs::File> {
-    use std::os::fd::{AsRawFd, FromRawFd};
-    // The usual limit is 1024.
-    for lowest in [900, 200, 3] {
-        // SAFETY: a descriptor of ours and a number.
-        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
-        if fd >= 0 {
-            // SAFETY: a new descriptor that nobody else has.
-            return Ok(unsafe { std::fs::File::from_raw_fd(fd) });
-        }
-    }
-    Err(io::Error::last_os_error())
 }

@@ -52,6 +52,11 @@ pub enum Refusal {
         /// The function.
         function: u64,
     },
+    /// The bytes that the jump would take go beyond an end of the function's flow; what follows may be come to by unknown ways.
+    FlowEnds {
+        /// The return or jump.
+        at: u64,
+    },
     /// The site is not the function's entry, and its return is wanted.
     NotTheEntry {
         /// The site.
@@ -78,6 +83,7 @@ impl Refusal {
             Refusal::TrapInside { .. } => "trap-inside",
             Refusal::NotAnInstruction { .. } => "not-an-instruction",
             Refusal::ComputedJumps { .. } => "computed-jumps",
+            Refusal::FlowEnds { .. } => "flow-ends",
             Refusal::NotTheEntry { .. } => "not-the-entry",
             Refusal::OutOfReach { .. } => "out-of-reach",
         }
@@ -113,6 +119,12 @@ impl fmt::Display for Refusal {
                 write!(
                     f,
                     "the function at {function:#x} jumps to addresses that it computes, perhaps into the five bytes that would be replaced"
+                )
+            }
+            Refusal::FlowEnds { at } => {
+                write!(
+                    f,
+                    "the bytes that would be replaced go beyond the instruction at {at:#x}, which does not go on behind itself"
                 )
             }
             Refusal::NotTheEntry { at } => {

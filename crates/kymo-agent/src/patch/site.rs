@@ -117,6 +117,12 @@ pub fn plan_inside(
     if looked.flow.computed && !site.is_single_instruction() {
         return Err(Refusal::ComputedJumps { function: function.start });
     }
+    // What follows in the function is come to by ways that its instructions need not show: an exception's handler.
+    if let Some((_, before)) = site.displaced.split_last()
+        && let Some(end) = before.iter().find(|instruction| is_end(instruction))
+    {
+        return Err(Refusal::FlowEnds { at: end.ip() });
+    }
     site.entry = false;
     Ok(site)
 }
@@ -286,15 +292,7 @@ impl Attempt<'_> {
         needed: usize,
     ) -> Result<(), Refusal> {
         let too_short = Refusal::TooShort { bytes: self.function.bytes };
-        let ends = last.is_some_and(|last| {
-            matches!(
-                last.flow_control(),
-                FlowControl::Return
-                    | FlowControl::UnconditionalBranch
-                    | FlowControl::IndirectBranch
-                    | FlowControl::Exception
-            )
-        });
+        let ends = last.is_some_and(is_end);
         if !ends || begin != self.code.len() || self.padding.len() < needed {
             return Err(too_short);
         }
@@ -316,6 +314,17 @@ impl Attempt<'_> {
 /// `xchg ax, ax`: how assemblers fill two bytes.
 fn is_two_byte_nop(instruction: &Instruction) -> bool {
     instruction.code() == Code::Nopw
+}
+
+/// Whether nothing goes on behind it.
+fn is_end(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Return
+            | FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Exception
+    )
 }
 
 pub(super) fn is_call(instruction: &Instruction) -> bool {

@@ -80,6 +80,7 @@ impl Slots {
         }
         let stride = u64::from(capacity) * 8;
         let file = memory_file::create(c"kymo-counters")?;
+        let file = File::from(memory_file::out_of_the_way(file.into()));
         file.set_len(stride * cpus as u64)?;
         memory_file::seal(&file)?;
         let base = os::shared(&file, stride * cpus as u64)?;

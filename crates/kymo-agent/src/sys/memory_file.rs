@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its owner may open it.
 pub(crate) fn create(name: &CStr) -> io::Result<File> {
@@ -20,13 +20,26 @@ pub(crate) fn create(name: &CStr) -> io::Result<File> {
 
 /// Makes the file keep its length for good.
 pub(crate) fn seal(file: &File) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: a descriptor of ours and a number.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// The same file by a number that no program counts on; as it is where there is none.
+pub(crate) fn out_of_the_way(file: OwnedFd) -> OwnedFd {
+    // The usual limit is 1024.
+    for lowest in [900, 200] {
+        // SAFETY: a descriptor of ours and a number.
+        let fd = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+        if fd >= 0 {
+            // SAFETY: a new descriptor that nobody else has.
+            return unsafe { OwnedFd::from_raw_fd(fd) };
+        }
+    }
+    file
 }
 
 /// The length that a file of this process may have, in bytes.

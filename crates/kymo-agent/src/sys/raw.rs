@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 use std::arch::asm;
 use std::io;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 /// Makes a system call: what the kernel answers, a negative error number among that.
 ///
@@ -61,6 +63,22 @@ pub(crate) fn send(socket: i32, bytes: &[u8]) -> io::Result<usize> {
     result(unsafe {
         call(libc::SYS_sendto, [socket as u64, bytes.as_ptr() as u64, bytes.len() as u64, flags, 0, 0])
     })
+}
+
+/// Sleeps as long as the word has this value and nobody wakes it, and no longer than so.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, at_most: Duration) {
+    let limit = libc::timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos() as _ };
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64;
+    let (word, limit) = (word.as_ptr() as u64, (&raw const limit) as u64);
+    // SAFETY: a word and a time that live as long as the call, which only reads them.
+    _ = unsafe { call(libc::SYS_futex, [word, operation, u64::from(value), limit, 0, 0]) };
+}
+
+/// Wakes whoever sleeps by [`wait_while`].
+pub(crate) fn wake(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as u64;
+    // SAFETY: an address and numbers.
+    _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as u64, operation, 1, 0, 0, 0]) };
 }
 
 /// The calling thread's number.

@@ -1,6 +1,6 @@
 //! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
 use kymo_core::probe::wire::{State, Wanted, What};
-use kymo_perf::inject::{self, Client, Preload, Refusal};
+use kymo_perf::inject::{self, Arrival, Client, Preload, Refusal};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -28,6 +28,8 @@ struct Program {
     /// Of `work`: offset in the file, bytes.
     work: (u64, u32),
     original: Vec<u8>,
+    /// Of `listeners`: the address as linked, the offset in the file.
+    listeners: (u64, u64),
 }
 
 impl Program {
@@ -64,7 +66,11 @@ impl Program {
         let offset = work.address() - part.address() + part.file_range().0;
         let size = work.size() as u32;
         let original = bytes[offset as usize..][..size as usize].to_vec();
-        Some(Program { _scratch: scratch, path, library, work: (offset, size), original })
+        let listeners =
+            elf.symbols().find(|symbol| symbol.name() == Ok("listeners")).expect("data").address();
+        let part = segment(listeners).expect("it is loaded");
+        let listeners = (listeners, listeners - part.address() + part.file_range().0);
+        Some(Program { _scratch: scratch, path, library, work: (offset, size), original, listeners })
     }
 
     fn start(&self, how: &[&str]) -> Running<'_> {
@@ -130,13 +136,23 @@ impl Running<'_> {
 
     /// The bytes of `work` in its memory.
     fn text(&self) -> Vec<u8> {
+        self.memory(self.program.work.0, self.program.work.1 as usize)
+    }
+
+    /// How many say that they listen.
+    fn listeners(&self) -> u16 {
+        let bytes = self.memory(self.program.listeners.0, 2);
+        u16::from_le_bytes([bytes[0], bytes[1]])
+    }
+
+    fn memory(&self, at: u64, count: usize) -> Vec<u8> {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
         let path = self.program.path.to_str().expect("a path");
         let line = maps.lines().find(|line| line.ends_with(path)).expect("mapped");
         let base = u64::from_str_radix(line.split('-').next().expect("an address"), 16).expect("hex");
-        let mut bytes = vec![0; self.program.work.1 as usize];
+        let mut bytes = vec![0; count];
         let memory = File::open(format!("/proc/{}/mem", self.pid())).expect("memory");
-        memory.read_exact_at(&mut bytes, base + self.program.work.0).expect("text");
+        memory.read_exact_at(&mut bytes, base + at).expect("memory");
         bytes
     }
 
@@ -267,6 +283,38 @@ fn forked_children() {
     }
 }
 
+/// Checks that a probe's semaphore is raised while it is armed, not for one that is refused, and back at its value afterwards, whether the tracer
+/// leaves or is gone.
+#[test]
+fn semaphores() {
+    let Some(program) = Program::of("inject::semaphores", &[]) else { return };
+    let mut running = program.start(&[]);
+    let path = program.path.as_os_str().as_encoded_bytes();
+    assert_eq!(running.listeners(), 40);
+    for leaves in [true, false] {
+        let client = running.enter();
+        let semaphore = program.listeners.1;
+        let right = Wanted { semaphore, ..program.wanted(1) };
+        // Inside of the first instruction, and one whose semaphore is in the code.
+        let wrong = Wanted { semaphore, inside_bytes: 1, ..program.wanted(2) };
+        let nowhere = Wanted { semaphore: program.work.0, inside_bytes: 0, ..program.wanted(3) };
+        client.add(path, &[right, wrong, nowhere]).expect("it listens");
+        let outcome = client.commit().expect("it answers");
+        let refused: Vec<u32> = outcome.refused.iter().map(|(id, _)| *id).collect();
+        assert_eq!((outcome.armed, &refused[..]), (1, &[2, 3][..]), "{outcome:?}");
+        assert_eq!(running.listeners(), 41);
+        running.call(7);
+        assert_eq!(client.counts()[0].hits, 7);
+        if leaves {
+            client.leave().expect("it leaves");
+        } else {
+            drop(client);
+        }
+        soon("the end of the agent's thread", || running.threads_of_ours() == 0);
+        assert_eq!(running.listeners(), 40);
+    }
+}
+
 /// Checks that two tracers do not share an agent, and that the first one's probes go on.
 #[test]
 fn two_tracers() {
@@ -333,27 +381,88 @@ fn not_entered() {
     assert!(matches!(inject::enter(2, &program.library).unwrap_err(), Refusal::KernelThread | Refusal::Gone));
 }
 
-/// Checks that a command which is started with the library in it can be commanded from its first function on, and that what it starts has
-/// neither the library nor the variables.
+/// The next program that comes up.
+fn arrival(preload: &Preload) -> Arrival {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(arrival) = preload.accept() {
+            return arrival;
+        }
+        assert!(Instant::now() < until, "nobody comes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Checks that a command which is started with the library in it is armed before it begins, and so is what it executes: a shell, which executes the
+/// program; and that one that is let in by nobody runs, whether the door is closed or gone.
 #[test]
 fn preloaded() {
     let Some(program) = Program::of("inject::preloaded", &[]) else { return };
     let preload = Preload::new(&program.library).expect("a socket");
-    let mut running = program.run(Command::new(&program.path).envs(preload.environment()));
-    let client = preload.connect().unwrap_or_else(|refusal| panic!("{refusal}"));
-    running.arm(&client, 1);
-    running.call(321);
-    assert_eq!(client.counts()[0].hits, 321);
-    client.leave().expect("it leaves");
-    assert_eq!(running.text(), program.original);
+    let [path, library] = [&program.path, &program.library].map(|path| path.display().to_string());
+    let script = format!("/bin/echo \"$LD_PRELOAD\" >&2; exec {path}");
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &script]).envs(preload.environment()).stderr(Stdio::piped());
+    let clients = std::thread::scope(|scope| {
+        let clients = scope.spawn(|| {
+            let let_in = |_| {
+                let arrival = arrival(&preload);
+                let pid = arrival.pid();
+                let client = arrival.enter(false).unwrap_or_else(|refusal| panic!("{refusal}"));
+                client.add(path.as_bytes(), &[program.wanted(1)]).expect("it listens");
+                let armed = client.commit().expect("it answers").armed;
+                client.go().expect("it listens");
+                (pid, armed, client)
+            };
+            // The shell, echo, the program.
+            [0, 1, 2].map(let_in)
+        });
+        let mut running = program.run(&mut shell);
+        running.call(321);
+        let mut said = String::new();
+        let clients = clients.join().expect("they come");
+        assert_eq!(clients[2].0, running.pid());
+        assert_ne!(running.text(), program.original);
+        drop(std::mem::replace(&mut running.input, placeholder()));
+        let mut errors = running.child.stderr.take().expect("piped");
+        std::io::Read::read_to_string(&mut errors, &mut said).expect("text");
+        assert!(said.starts_with(&library), "{said}");
+        clients
+    });
+    let [shell, echo, own] =
+        clients.map(|(_, armed, client)| (armed, client.counts().first().map(|count| count.hits)));
+    assert_eq!([shell, echo], [(0, None); 2]);
+    assert_eq!(own, (1, Some(321)));
+    let environment = preload.environment();
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(arrival(&preload)));
+        program.run(Command::new(&program.path).envs(environment.clone())).call(1);
+    });
+    drop(preload);
+    program.run(Command::new(&program.path).envs(environment)).call(1);
+}
+
+/// Checks that who knocks without the password is not let in, and keeps nobody else out.
+#[test]
+fn strangers_at_the_door() {
+    let Some(program) = Program::of("inject::strangers_at_the_door", &[]) else { return };
     let preload = Preload::new(&program.library).expect("a socket");
-    let shell = Command::new("/bin/sh")
-        .args(["-c", "/usr/bin/env; true"])
-        .envs(preload.environment())
-        .output()
-        .expect("a shell");
-    let said = String::from_utf8_lossy(&shell.stdout);
-    assert!(!said.contains("kymo_agent") && !said.contains("KYMO_AGENT"), "{said}");
+    let [_, (name, place)] = preload.environment();
+    let place = place.into_string().expect("text");
+    let (door, _) = place.split_once('.').expect("a name and a password");
+    let wrong = format!("{door}.0000");
+    let environment = [preload.environment()[0].clone(), (name, wrong.into())];
+    std::thread::scope(|scope| {
+        let stranger = scope.spawn(|| program.run(Command::new(&program.path).envs(environment)).call(1));
+        while !stranger.is_finished() {
+            assert!(preload.accept().is_none());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| arrival(&preload).enter(false).expect("an agent").go().expect("it listens"));
+        program.run(Command::new(&program.path).envs(preload.environment())).call(1);
+    });
 }
 
 /// `tests/c/waiter.c`, which waits in one way or another.

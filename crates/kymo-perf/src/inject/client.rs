@@ -503,6 +503,13 @@ impl Client {
         Ok(callers)
     }
 
+    /// Whether nobody is left who could count: the process has ended or executed another program, and so has all that it has forked.
+    pub fn is_over(&self) -> bool {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::empty())];
+        let now = rustix::event::Timespec::default();
+        matches!(poll(&mut ends, Some(&now)), Ok(1..)) && ends[0].revents().contains(PollFlags::HUP)
+    }
+
     /// All probes of this conversation, with the reasons of those that were refused.
     ///
     /// # Errors

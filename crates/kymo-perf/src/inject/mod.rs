@@ -12,7 +12,8 @@
 //!     kymo_agent_start(other end)
 //!   give it back
 //! ```
-//! An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself.
+//! An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself, and so does
+//! everything that it executes.
 //!
 //! # Guarantees
 //! - Nothing is done to a process before /proc was asked whether it can be. No text of it is changed, no signal is sent to it.
@@ -31,6 +32,7 @@ mod client;
 mod counters;
 mod hold;
 mod preload;
+mod preloadable;
 mod refusal;
 mod rings;
 mod symbols;
@@ -38,6 +40,7 @@ mod target;
 
 pub use agent::{enter, enter_with_children, library};
 pub use client::{Client, Counted, Outcome, Span, Talk};
-pub use preload::Preload;
+pub use preload::{Arrival, Preload};
+pub use preloadable::preloadable;
 pub use refusal::Refusal;
 pub use rings::recording_clock;

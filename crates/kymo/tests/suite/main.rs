@@ -31,6 +31,7 @@ mod exports;
 mod faults;
 mod fixtures;
 mod interop;
+mod launched;
 mod losses;
 mod machine;
 mod mem_events;

@@ -215,6 +215,21 @@ impl ProbeModule {
         self.elf.linked_address(offset)
     }
 
+    /// Bytes of the file by their address as linked: as many as its part that is loaded there has, up to `bytes`.
+    pub fn loaded(&self, svma: u64, bytes: u64) -> Vec<u8> {
+        let Some(segment) = self.elf.segment_of(svma) else { return Vec::new() };
+        let into = svma - segment.vaddr;
+        let bytes = bytes.min(segment.size_in_file.saturating_sub(into));
+        let offset = segment.offset.checked_add(into);
+        offset.and_then(|offset| self.elf.read(offset, bytes)).unwrap_or_default()
+    }
+
+    /// The part of the file that is loaded together and holds this address of code: its first address as linked, and its bytes.
+    pub fn code_around(&self, svma: u64) -> Option<(u64, u64)> {
+        code_offset(&self.elf, svma)?;
+        self.elf.segment_of(svma).map(|segment| (segment.vaddr, segment.size_in_file))
+    }
+
     /// The first places of a source line, one for each function that has code of it; or the nearest lines that have any.
     pub(super) fn line(&self, file: &str, line: u32) -> lines::Found {
         let debug = self.debug_file();

@@ -18,6 +18,7 @@ use kymo_profile::symbols::sites::{Site, SiteKind};
 
 use super::arguments::{self, Values};
 use super::inproc;
+use super::launched::Launch;
 
 /// What was counted at a site until now.
 #[derive(Clone, Debug, Default)]
@@ -87,6 +88,30 @@ pub(crate) trait Engine {
     fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Waits until the command, which has just been started and whose end `ended` tells, is probed; it is held until [`Engine::go`]. The sites that
+    /// cannot be probed in it, with the reasons: the engine leaves them to others.
+    ///
+    /// # Errors
+    /// Why it is not probed at all; then it is not held.
+    fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
+        let _ = ended;
+        Ok(Vec::new())
+    }
+
+    /// Leaves sites (ascending) to another engine in all programs that are to come.
+    fn leave(&self, sites: &[usize]) {
+        let _ = sites;
+    }
+
+    /// Lets the command run.
+    fn go(&self) {}
+
+    /// What is to be said at the end.
+    fn words(&self, sites: &[Site]) -> Vec<String> {
+        let _ = sites;
+        Vec::new()
+    }
 }
 
 /// What is to be measured at every site.
@@ -130,29 +155,31 @@ pub(crate) enum Choice {
     Kernel,
 }
 
-/// Attaches to all sites. What could not be as asked is among the words.
+/// Attaches to all sites. What could not be as asked is among the words. `launch`: the command is started with the agent in it.
 pub(crate) fn serve(
     choice: Choice,
     sites: &[Site],
     wish: &Wish,
     target: &Target,
+    launch: Option<Launch>,
     words: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Service>> {
     let mut services: Vec<Service> = Vec::new();
     let mut left: Vec<usize> = (0..sites.len()).collect();
-    if choice != Choice::Kernel {
+    let verb =
+        if choice == Choice::Auto { "not inside the program, but by the kernel" } else { "not probed" };
+    let names = |refused: &(usize, String)| (refused.1.clone(), sites[refused.0].name.as_str());
+    if let Some(launch) = launch {
+        words.extend(reasons_of(verb, launch.refused().iter().map(names)));
+        let served = launch.served().to_vec();
+        let pid = target.pids.first().copied().context("there is no command")?;
+        left.retain(|number| served.binary_search(number).is_err());
+        let engine = launch.begin(pid).context("failed to wait for programs to start")?;
+        services.push(Service { sites: served, engine: Box::new(engine) });
+    } else if choice != Choice::Kernel && !target.command {
         match inside(choice, sites, wish, target) {
             Ok(entered) => {
-                let reasons = entered
-                    .refused
-                    .iter()
-                    .map(|(number, reason)| (reason.clone(), sites[*number].name.as_str()));
-                let verb = if choice == Choice::Auto {
-                    "not inside the program, but by the kernel"
-                } else {
-                    "not probed"
-                };
-                words.extend(reasons_of(verb, reasons));
+                words.extend(reasons_of(verb, entered.refused.iter().map(names)));
                 left.retain(|number| entered.served.binary_search(number).is_err());
                 if !entered.served.is_empty() {
                     words.push(format!(
@@ -162,11 +189,7 @@ pub(crate) fn serve(
                     services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });
                 }
             }
-            Err(reason) if choice == Choice::Inproc => {
-                anyhow::bail!(
-                    "the program cannot be probed from inside: {reason}; leave --engine out to let the kernel do it"
-                )
-            }
+            Err(reason) if choice == Choice::Inproc => return Err(impossible(&reason)),
             // What it never does needs no words; that the kernel serves is said.
             Err(_) if inproc::objection(wish, target).is_some() => {}
             Err(reason) => words.push(format!("not inside the program, but by the kernel: {reason}")),
@@ -178,14 +201,32 @@ pub(crate) fn serve(
             "no probe can be inside the program; leave --engine out to let the kernel do it"
         );
     } else if !left.is_empty() {
-        let chosen: Vec<Site> = left.iter().map(|&number| sites[number].clone()).collect();
-        let conditions = left.iter().map(|&number| wish.conditions[number].clone()).collect();
-        let values = left.iter().filter_map(|&number| wish.values.get(number).cloned()).collect();
-        let wish = Wish { conditions, values, ..wish.clone() };
-        let engine = Kernel::attach(&chosen, &wish, target, words)?;
-        services.push(Service { sites: left, engine: Box::new(engine) });
+        services.push(by_the_kernel(left, sites, wish, target, words)?);
     }
     Ok(services)
+}
+
+/// That probes were asked for inside of a program, where there can be none.
+pub(crate) fn impossible(reason: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the program cannot be probed from inside: {reason}; leave --engine out to let the kernel do it"
+    )
+}
+
+/// The net.
+pub(crate) fn by_the_kernel(
+    numbers: Vec<usize>,
+    sites: &[Site],
+    wish: &Wish,
+    target: &Target,
+    words: &mut Vec<String>,
+) -> anyhow::Result<Service> {
+    let chosen: Vec<Site> = numbers.iter().map(|&number| sites[number].clone()).collect();
+    let conditions = numbers.iter().map(|&number| wish.conditions[number].clone()).collect();
+    let values = numbers.iter().filter_map(|&number| wish.values.get(number).cloned()).collect();
+    let wish = Wish { conditions, values, ..wish.clone() };
+    let engine = Kernel::attach(&chosen, &wish, target, words)?;
+    Ok(Service { sites: numbers, engine: Box::new(engine) })
 }
 
 /// As much as possible inside of the one program.
@@ -197,6 +238,52 @@ fn inside(choice: Choice, sites: &[Site], wish: &Wish, target: &Target) -> Resul
         [pid] => inproc::enter(sites, wish, choice == Choice::Inproc, pid),
         _ => Err("it enters one process at a time".to_owned()),
     }
+}
+
+/// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.
+pub(crate) fn started(
+    choice: Choice,
+    sites: &[Site],
+    wish: &Wish,
+    target: &Target,
+    services: &mut Vec<Service>,
+    ended: BorrowedFd<'_>,
+) -> anyhow::Result<Vec<String>> {
+    let mut words = Vec::new();
+    let running = Target { command: false, ..target.clone() };
+    let auto = choice == Choice::Auto;
+    let mut left: Vec<usize> = Vec::new();
+    for service in services.iter_mut() {
+        match service.engine.started(ended) {
+            Ok(refused) => {
+                let (apart, crowded) = refused.into_iter().partition(|(number, _)| {
+                    auto && inproc::is_apart(&sites[*number], sites, &service.sites)
+                });
+                let refused: [(&str, Vec<(usize, String)>); 2] =
+                    [("not inside the program, but by the kernel", apart), ("not probed", crowded)];
+                for (verb, refused) in &refused {
+                    let named =
+                        refused.iter().map(|(number, why)| (why.clone(), sites[*number].name.as_str()));
+                    words.extend(reasons_of(verb, named));
+                }
+                left.extend(refused[0].1.iter().map(|(number, _)| *number));
+            }
+            Err(reason) if !auto => return Err(impossible(&reason)),
+            Err(reason) => {
+                words.push(format!("by the kernel, from now on, what came before is not counted: {reason}"));
+                left.append(&mut service.sites);
+            }
+        }
+    }
+    if !left.is_empty() {
+        left.sort_unstable();
+        for service in services.iter_mut() {
+            service.engine.leave(&left);
+        }
+        services.push(by_the_kernel(left, sites, wish, &running, &mut words)?);
+    }
+    services.iter().for_each(|service| service.engine.go());
+    Ok(words)
 }
 
 /// A line for each reason, with the names that it is about; a few of both.

@@ -56,8 +56,8 @@ impl Hows {
     }
 
     /// Tells the agent what the numbers mean.
-    pub(crate) fn tell(self, client: &Client) -> Result<(), Talk> {
-        self.0.into_iter().try_for_each(|(how, number)| client.how(number, how))
+    pub(crate) fn tell(&self, client: &Client) -> Result<(), Talk> {
+        self.0.iter().try_for_each(|(how, number)| client.how(*number, how.clone()))
     }
 }
 

@@ -9,7 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
-use kymo_perf::bpf::uprobe::Latencies;
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
@@ -28,9 +27,15 @@ fn returns_oddly(_: &str) -> bool {
 /// What the engine cannot do for all sites at once, in words; `None`: it may be tried.
 pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
     match () {
+        () if target.children && !target.command => Some("what a running program starts has no agent"),
+        () => objection_to_wish(wish),
+    }
+}
+
+/// The same for any target.
+pub(super) fn objection_to_wish(wish: &Wish) -> Option<&'static str> {
+    match () {
         () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
-        () if target.command => Some("it enters programs that run already (-p)"),
-        () if target.children => Some("what a program starts has no agent"),
         () if !wish.values.is_empty() => Some("it does not tell arguments"),
         () if wish.callers => Some("it does not tell callers apart"),
         () => None,
@@ -57,6 +62,13 @@ fn is_crowded(function: u64, others: &[u64]) -> bool {
     others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
 }
 
+/// Whether the kernel may set a trap at a site beside what is patched in the same file.
+pub(super) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
+    let same = |&&number: &&usize| sites[number].module.file() == site.module.file();
+    let mut offsets = patched.iter().filter(same).map(|&number| sites[number].offset);
+    !offsets.any(|offset| offset < site.offset && site.offset - offset < MOVED_BYTES)
+}
+
 /// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at times: a thread that comes there in the moment
 /// when a site is written meets a trap that it cannot take, and the process ends.
 fn blocks_signals(library: &Path) -> bool {
@@ -66,17 +78,21 @@ fn blocks_signals(library: &Path) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// Why a site is not for this engine, seen from outside. `asked`: the engine was asked for by name.
-fn objection_to(site: &Site, timed: bool, asked: bool) -> Option<&'static str> {
-    if !asked && blocks_signals(site.module.file()) {
+/// Why a site is not for this engine, seen from outside. `still`: sites are written while no thread of the program runs.
+fn objection_to(site: &Site, timed: bool, still: bool, inside: bool) -> Option<&'static str> {
+    if !still && blocks_signals(site.module.file()) {
         return Some(
             "the C library blocks all signals at times, and a site cannot be written then (--engine inproc does it all the same)",
         );
     }
-    if site.kind != SiteKind::Function {
+    let function = site.kind == SiteKind::Function;
+    if !function && !inside {
         return Some("it is not a function's entry");
     }
-    let odd = timed && site.symbol.as_deref().is_some_and(returns_oddly);
+    if !function && surrounding(site).is_none() {
+        return Some("it is in no function that is known");
+    }
+    let odd = timed && function && site.symbol.as_deref().is_some_and(returns_oddly);
     odd.then_some("its return address is used for more than one return")
 }
 
@@ -88,10 +104,24 @@ pub(crate) fn candidates(
     timed: &dyn Fn(usize) -> bool,
     asked: bool,
 ) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
+    candidates_of(sites, timed, asked, false)
+}
+
+/// The same; `inside`: not only functions, but markers, lines and instructions inside of these.
+#[allow(clippy::type_complexity, reason = "two lists by number")]
+fn candidates_of(
+    sites: &[Site],
+    timed: &dyn Fn(usize) -> bool,
+    still: bool,
+    inside: bool,
+) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-    let objections: Vec<Option<&str>> =
-        sites.iter().enumerate().map(|(number, site)| objection_to(site, timed(number), asked)).collect();
+    let objections: Vec<Option<&str>> = sites
+        .iter()
+        .enumerate()
+        .map(|(number, site)| objection_to(site, timed(number), still, inside))
+        .collect();
     for (site, _) in sites.iter().zip(&objections).filter(|(_, objection)| objection.is_some()) {
         others.entry(site.module.file()).or_default().push(site.offset);
     }
@@ -104,19 +134,18 @@ pub(crate) fn candidates(
             refused.push((number, objection.to_owned()));
             continue;
         }
-        let functions = site.module.functions();
-        let next = functions.partition_point(|function| function.offset <= site.offset);
-        let room = functions.get(next).map_or(0, |next| next.offset - site.offset);
+        // SANITY: objection_to() saw that there is one.
+        let (begin, size, room) = surrounding(site).unwrap_or_default();
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
         wanted.push((
             number,
             Wanted {
                 id: number as u32,
-                offset: site.offset,
-                size_bytes: bytes(site.length_bytes),
+                offset: begin,
+                size_bytes: bytes(size),
                 room_bytes: bytes(room),
-                inside_bytes: 0,
-                semaphore: 0,
+                inside_bytes: bytes(site.offset - begin),
+                semaphore: site.semaphore.unwrap_or(0),
                 what: What::Count,
                 how: 0,
             },
@@ -125,33 +154,154 @@ pub(crate) fn candidates(
     (wanted, refused)
 }
 
+/// The function that a site is in: where it begins in the file, its bytes, and how many there are to the next one.
+fn surrounding(site: &Site) -> Option<(u64, u64, u64)> {
+    let functions = site.module.functions();
+    let next = functions.partition_point(|function| function.offset <= site.offset);
+    let room = |begin: u64| functions.get(next).map_or(0, |next| next.offset - begin);
+    if site.kind == SiteKind::Function {
+        return Some((site.offset, site.length_bytes, room(site.offset)));
+    }
+    let function = site.module.function_at(site.offset)?;
+    (function.size_bytes > 0).then(|| (function.offset, function.size_bytes, room(function.offset)))
+}
+
+/// How a site can be patched, by the file as it is linked.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn plan(
+    image: &dyn kymo_agent::patch::Memory,
+    site: &Site,
+    surroundings: &kymo_agent::patch::Surroundings<'_>,
+) -> Result<(), String> {
+    let (begin, bytes, room) = surrounding(site).ok_or("it is in no function that is known")?;
+    let start = site.svma - (site.offset - begin);
+    let function = kymo_agent::patch::Function { start, bytes, next: start + room.max(bytes) };
+    let planned = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings);
+    planned.map(|_| ()).map_err(|refusal| refusal.to_string())
+}
+
+/// What an agent is told: the sites that it is to serve.
+pub(super) struct Plan {
+    /// By module, as a list of mappings names it.
+    modules: Vec<(Vec<u8>, Vec<Wanted>)>,
+    hows: Hows,
+    /// Numbers of sites, ascending.
+    served: Vec<usize>,
+    refused: Vec<(usize, String)>,
+}
+
+impl Plan {
+    /// For all sites that can be, as far as it is seen from outside.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn of(sites: &[Site], wish: &Wish, still: bool) -> Result<Plan, String> {
+        let timed = wish.timed;
+        let (wanted, refused) = candidates_of(sites, &|_| timed, still, true);
+        let mut plan = Plan { modules: Vec::new(), hows: Hows::default(), served: Vec::new(), refused };
+        for (number, wanted) in wanted {
+            let site = &sites[number];
+            let Some(how) = how(wish, number).and_then(|how| plan.hows.number(how)) else {
+                plan.refused.push((number, "its condition is too long".to_owned()));
+                continue;
+            };
+            let what = if timed && site.kind == SiteKind::Function { What::Latency } else { What::Count };
+            let wanted = Wanted { what, how, ..wanted };
+            let module = mapped_name(site);
+            match plan.modules.last_mut() {
+                Some((last, list)) if *last == module => list.push(wanted),
+                _ => plan.modules.push((module, vec![wanted])),
+            }
+            plan.served.push(number);
+        }
+        if plan.served.is_empty() { Err(plan.first_reason()) } else { Ok(plan) }
+    }
+
+    /// Why there is nothing to be served.
+    pub(super) fn first_reason(&self) -> String {
+        self.refused.first().map_or_else(|| "there is no probe".to_owned(), |(_, reason)| reason.clone())
+    }
+
+    /// Numbers of the sites that an agent is told, ascending.
+    pub(super) fn served(&self) -> &[usize] {
+        &self.served
+    }
+
+    /// The other ones, with the reasons.
+    pub(super) fn refused(&self) -> &[(usize, String)] {
+        &self.refused
+    }
+
+    /// Takes sites out, and what stands among the bytes of their patches: others will serve them.
+    pub(super) fn leave_out(&mut self, sites: &[Site], refused: Vec<(usize, String)>) {
+        self.refused.extend(refused);
+        let out: HashSet<usize> = self.refused.iter().map(|(number, _)| *number).collect();
+        let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
+        out.iter().for_each(|&number| {
+            others.entry(sites[number].module.file()).or_default().push(sites[number].offset);
+        });
+        others.values_mut().for_each(|offsets| offsets.sort_unstable());
+        let crowded = |number: usize| {
+            let beside = others.get(sites[number].module.file()).map_or(&[][..], Vec::as_slice);
+            is_crowded(sites[number].offset, beside)
+        };
+        let near: Vec<usize> =
+            self.served.iter().copied().filter(|number| !out.contains(number) && crowded(*number)).collect();
+        let reason = "another probe is among the bytes of a patch";
+        self.refused.extend(near.iter().map(|&number| (number, reason.to_owned())));
+        self.refused.sort_unstable();
+        let stays = |number: usize| !out.contains(&number) && near.binary_search(&number).is_err();
+        self.served.retain(|&number| stays(number));
+        for (_, wanted) in &mut self.modules {
+            wanted.retain(|wanted| stays(wanted.id as usize));
+        }
+    }
+
+    /// Has an agent arm all of it, without some (ascending).
+    pub(super) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, Talk> {
+        self.hows.tell(client)?;
+        for (module, wanted) in &self.modules {
+            let wanted = wanted.iter().filter(|wanted| without.binary_search(&(wanted.id as usize)).is_err());
+            let wanted: Vec<Wanted> = wanted.copied().collect();
+            if !wanted.is_empty() {
+                client.add(module, &wanted)?;
+            }
+        }
+        client.commit()
+    }
+
+    /// Adds what a program has counted, in the order of the served sites.
+    pub(super) fn add(&self, readings: &mut [Reading], client: &Client) {
+        for count in client.counts() {
+            let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
+            readings[place].hits = readings[place].hits.wrapping_add(count.hits);
+            for span in count.times {
+                readings[place].latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
+            }
+        }
+    }
+}
+
+/// A site's file as lists of mappings name it: without links.
+fn mapped_name(site: &Site) -> Vec<u8> {
+    let path = site.module.path();
+    // Below another root the name is that of the process.
+    let real = if site.module.file() == path { path.canonicalize().ok() } else { None };
+    real.as_deref().unwrap_or(path).as_os_str().as_bytes().to_vec()
+}
+
 /// Enters a process and arms all sites that can be.
 pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Result<Entered, String> {
-    let timed = wish.timed;
-    let mut hows = Hows::default();
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let (mut wanted, mut refused) = candidates(sites, &|_| timed, asked);
-    wanted.retain_mut(|(number, wanted)| {
-        wanted.what = if timed { What::Latency } else { What::Count };
-        match how(wish, *number).and_then(|how| hows.number(how)) {
-            Some(how) => wanted.how = how,
-            None => refused.push((*number, "its condition is too long".to_owned())),
-        }
-        refused.last().is_none_or(|(last, _)| last != number)
-    });
-    if wanted.is_empty() {
-        let reason = refused.into_iter().next().map(|(_, reason)| reason);
-        return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
-    }
+    let mut plan = Plan::of(sites, wish, asked)?;
     let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
-    hows.tell(&client).map_err(|broken| broken.to_string())?;
-    let outcome = arm(&client, sites, &wanted).map_err(|broken| broken.to_string())?;
+    let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
+    let mut refused = plan.refused.clone();
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
     // Told by the agent: only numbers that were given to it are believed.
     refused.retain(|(number, _)| *number < sites.len());
     let out: HashSet<usize> = refused.iter().map(|(number, _)| *number).collect();
-    let mut served: Vec<usize> =
-        wanted.iter().map(|(number, _)| *number).filter(|number| !out.contains(number)).collect();
+    let mut served: Vec<usize> = plan.served.iter().copied().filter(|number| !out.contains(number)).collect();
     if (outcome.armed as usize) < served.len() {
         // Its list of mappings names the module otherwise, or it is not loaded: the kernel knows files.
         let listed = client.list().map_err(|broken| broken.to_string())?;
@@ -165,7 +315,8 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Resul
         );
         refused.sort_unstable();
     }
-    let engine = Inproc { client: Some(client), served: served.clone() };
+    plan.served = served.clone();
+    let engine = Inproc { client: Some(client), plan };
     Ok(Entered { engine, served, refused, stopped_ns: outcome.stopped_ns })
 }
 
@@ -206,8 +357,7 @@ pub(crate) fn arm(
 pub(super) struct Inproc {
     /// Until it has left.
     client: Option<Client>,
-    /// Ascending.
-    served: Vec<usize>,
+    plan: Plan,
 }
 
 impl Engine for Inproc {
@@ -216,15 +366,8 @@ impl Engine for Inproc {
     }
 
     fn read(&self) -> Vec<Reading> {
-        let mut readings = vec![Reading::default(); self.served.len()];
-        for count in self.client.iter().flat_map(Client::counts) {
-            let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
-            let mut latencies = Latencies::default();
-            for span in count.times {
-                latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
-            }
-            readings[place] = Reading { hits: count.hits, latencies, missed: 0, lost: 0 };
-        }
+        let mut readings = vec![Reading::default(); self.plan.served.len()];
+        self.client.iter().for_each(|client| self.plan.add(&mut readings, client));
         readings
     }
 

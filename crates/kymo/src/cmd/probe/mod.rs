@@ -7,8 +7,10 @@
 pub(crate) mod arguments;
 pub(crate) mod condition;
 pub(crate) mod engine;
+mod forecast;
 pub(crate) mod hows;
 pub(crate) mod inproc;
+mod launched;
 mod live;
 pub(crate) mod modules;
 mod places;

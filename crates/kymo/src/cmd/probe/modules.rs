@@ -38,8 +38,8 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(word)))
 }
 
-/// The modules of a command that has not started: its program first, then the libraries that it will load at once.
-pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+/// The file that is executed for a command: for a script, what it is run by.
+pub(crate) fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
     let first = command.first().context("there is no command")?;
     let mut path = program(first)?;
     // A script's interpreter may be a script.
@@ -49,8 +49,12 @@ pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeMo
             None => break,
         }
     }
-    let path = path.canonicalize().unwrap_or(path);
-    let module = ProbeModule::open(&path, None)?;
+    Ok(path.canonicalize().unwrap_or(path))
+}
+
+/// The modules of a command that has not started: its program first, then the libraries that it will load at once.
+pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+    let module = ProbeModule::open(&executed(command)?, None)?;
     let list = |name: &str, by: &[char]| -> Vec<PathBuf> {
         let value = std::env::var(name).unwrap_or_default();
         value.split(by).filter(|part| !part.is_empty()).map(PathBuf::from).collect()

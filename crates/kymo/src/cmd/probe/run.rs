@@ -15,11 +15,12 @@ use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::engine::{Reading, Service, Target, Wish, serve};
+use super::engine::{self, Choice, Reading, Service, Target, Wish, serve};
+use super::launched::{self, Launch};
 use super::live::Live;
 use super::places::Places;
 use super::show::{self, Row, View, full_name};
-use super::{ProbeArgs, arguments, condition, modules, recording};
+use super::{ProbeArgs, arguments, condition, inproc, modules, recording};
 use crate::{exit, terminal};
 
 /// The command could not be started, as perf tells it.
@@ -73,9 +74,11 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
             .context("failed to catch signals")?;
     }
+    let launch = launch(args, (&sites, &modules), &wish, &mut words)?;
+    let variables = launch.as_ref().map(Launch::environment).into_iter().flatten().collect::<Vec<_>>();
     let mut workload = match args.command.is_empty() {
         true => None,
-        false => Some(Workload::prepare(&args.command).context("failed to fork")?),
+        false => Some(Workload::prepare_in(&args.command, &variables).context("failed to fork")?),
     };
     let target = Target {
         pids: workload.as_ref().map_or_else(|| args.pids.clone(), |workload| vec![workload.pid()]),
@@ -83,7 +86,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         children: if workload.is_some() { !args.no_inherit } else { args.children },
     };
     let began = Instant::now();
-    let services = serve(args.engine, &sites, &wish, &target, &mut words)?;
+    let mut services = serve(args.engine, &sites, &wish, &target, launch, &mut words)?;
     if !args.quiet {
         announce(&sites, &services, &target, began.elapsed(), &words);
     }
@@ -95,6 +98,18 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         let command = args.command[0].to_string_lossy();
         terminal::say(&format!("failed to execute {command}: {error}{}", crate::cmd::record::advice(&error)));
         return Ok(ExitCode::from(NOT_STARTED));
+    }
+    if let Some(workload) = &workload {
+        let ended = workload.ended_fd();
+        let more = match engine::started(args.engine, &sites, &wish, &target, &mut services, ended) {
+            Ok(more) => more,
+            Err(error) => {
+                workload.signal(signal_hook::consts::SIGTERM);
+                return Err(error);
+            }
+        };
+        more.iter().for_each(|word| terminal::say(word));
+        words.extend(more);
     }
     let mut session = Session {
         args,
@@ -125,6 +140,28 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
             ExitCode::from(128u8.wrapping_add(signal as u8))
         }
     })
+}
+
+/// The command with the agent in it, if that is asked for and can be.
+fn launch(
+    args: &ProbeArgs,
+    (sites, modules): (&[Site], &[Arc<ProbeModule>]),
+    wish: &Wish,
+    words: &mut Vec<String>,
+) -> anyhow::Result<Option<Launch>> {
+    if args.command.is_empty() || args.engine == Choice::Kernel {
+        return Ok(None);
+    }
+    match launched::prepare(args.engine, sites, wish, !args.no_inherit, &args.command, modules) {
+        Ok(launch) => Ok(Some(launch)),
+        Err(reason) if args.engine == Choice::Inproc => Err(engine::impossible(&reason)),
+        // What it never does needs no words.
+        Err(_) if inproc::objection_to_wish(wish).is_some() => Ok(None),
+        Err(reason) => {
+            words.push(format!("not inside the program, but by the kernel: {reason}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Sites, the lists of expressions that stand behind their names, and modules.
@@ -192,7 +229,10 @@ fn announce(sites: &[Site], services: &[Service], target: &Target, took: Duratio
             took.as_secs_f64() * 1e3
         ));
     }
-    let library = sites.iter().find(|site| site.module.name().contains(".so"));
+    // Others trap in the kernel's probes only.
+    let by_kernel = services.iter().filter(|service| service.engine.name() == "kernel");
+    let mut by_kernel = by_kernel.flat_map(|service| &service.sites).map(|&number| &sites[number]);
+    let library = by_kernel.find(|site| site.module.name().contains(".so"));
     if let (Some(site), true) = (library, target.children) {
         terminal::say(&format!(
             "other programs that use {} trap, too, and are not counted; {} probes the named ones alone",
@@ -392,6 +432,10 @@ impl<'a> Session<'a> {
             terminal::say(&word);
             self.words.push(word);
         }
+        let last: Vec<String> =
+            self.services.iter().flat_map(|service| service.engine.words(self.sites)).collect();
+        last.iter().for_each(|word| terminal::say(word));
+        self.words.extend(last);
         let missed: u64 = readings.iter().map(|reading| reading.missed).sum();
         if missed > 0 {
             self.words.push(format!("{missed} calls could not be timed: too many were under way at once"));

@@ -1,0 +1,51 @@
+//! Which sites the agent will refuse, told from the modules' files before any program runs: by the agent's own rules.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kymo_profile::symbols::sites::Site;
+
+/// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+    use kymo_agent::patch::{Memory, Surroundings, jump_targets};
+    use kymo_profile::symbols::sites::ProbeModule;
+
+    use super::inproc;
+
+    /// A file as it is linked.
+    struct Image<'a>(&'a ProbeModule);
+
+    impl Memory for Image<'_> {
+        fn read(&self, address: u64, into: &mut [u8]) -> usize {
+            let bytes = self.0.loaded(address, into.len() as u64);
+            let (begin, _) = into.split_at_mut(bytes.len().min(into.len()));
+            begin.copy_from_slice(&bytes[..begin.len()]);
+            begin.len()
+        }
+    }
+
+    let mut targets: HashMap<(&Path, u64), Vec<u64>> = HashMap::new();
+    let mut refused = Vec::new();
+    for &number in numbers {
+        let site = &sites[number];
+        let image = Image(&site.module);
+        let Some((begin, bytes)) = site.module.code_around(site.svma) else {
+            refused.push((number, "it is not in the code of its file".to_owned()));
+            continue;
+        };
+        let targets = targets.entry((site.module.file(), begin));
+        let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes));
+        if let Err(refusal) = inproc::plan(&image, site, &Surroundings { targets }) {
+            refused.push((number, refusal.to_string()));
+        }
+    }
+    refused
+}
+
+/// Nothing is patched here.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn refusals(_: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+    let reason = "the agent patches x86-64 programs only";
+    numbers.iter().map(|&number| (number, reason.to_owned())).collect()
+}

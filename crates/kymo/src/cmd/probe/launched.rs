@@ -1,0 +1,328 @@
+//! The engine inside a command that is started, and inside everything that it executes.
+//!
+//! ```text
+//!   prepare()   what can be inside, by the programs' files; the environment by which the agent comes into each program
+//!   begin()     a thread lets programs in as they come up: tells them the probes, lets them run
+//!   started()   the command has come up, or why not
+//!   read()      the sum over all programs, of those that have ended, too
+//! ```
+//! A program waits before its first instruction until it is armed, with one thread, so code of the C library is as good as any. What a program
+//! forks counts in its memory; what it executes comes up as a program of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kymo_perf::inject::{self, Arrival, Client, Preload};
+use kymo_profile::symbols::sites::{ProbeModule, Site};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::engine::{Caller, Choice, Engine, Reading, Wish};
+use super::inproc::Plan;
+use super::{forecast, inproc, modules};
+
+/// The dynamic linker of a large program takes some hundred milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Programs whose memory is kept apart, though they may have ended.
+const KEPT: usize = 64;
+/// How many reasons are told.
+const TOLD: usize = 5;
+
+/// A command that is about to be started with the agent in it.
+pub(crate) struct Launch {
+    preload: Preload,
+    plan: Plan,
+    children: bool,
+}
+
+/// Looks whether the command can have the agent in it, and which sites can be served so. Where there is a net, sites that are seen to be impossible
+/// are left to it. `loaded`: what the command loads when it starts.
+///
+/// # Errors
+/// Why not, in words.
+pub(super) fn prepare(
+    choice: Choice,
+    sites: &[Site],
+    wish: &Wish,
+    children: bool,
+    command: &[OsString],
+    loaded: &[Arc<ProbeModule>],
+) -> Result<Launch, String> {
+    if let Some(objection) = inproc::objection_to_wish(wish) {
+        return Err(objection.to_owned());
+    }
+    let library = inject::library().map_err(|refusal| refusal.to_string())?;
+    let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
+    if library.to_string_lossy().contains([':', ' ']) {
+        return Err(format!(
+            "{} has a colon or a space in its path, which LD_PRELOAD cannot name",
+            library.display()
+        ));
+    }
+    let program = modules::executed(command).map_err(|error| error.to_string())?;
+    inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
+    let mut plan = Plan::of(sites, wish, true)?;
+    if choice != Choice::Inproc {
+        let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
+        let later = plan.served().iter().copied().filter(later);
+        let reason = "its module is not loaded when the command starts";
+        plan.leave_out(sites, later.map(|number| (number, reason.to_owned())).collect());
+        plan.leave_out(sites, forecast::refusals(sites, plan.served()));
+        if plan.served().is_empty() {
+            return Err(plan.first_reason());
+        }
+    }
+    let preload = Preload::new(&library).map_err(|refusal| refusal.to_string())?;
+    Ok(Launch { preload, plan, children })
+}
+
+impl Launch {
+    /// What the command's environment must have.
+    pub(super) fn environment(&self) -> [(&'static str, OsString); 2] {
+        self.preload.environment()
+    }
+
+    /// The numbers of the sites that it will serve, ascending.
+    pub(super) fn served(&self) -> &[usize] {
+        self.plan.served()
+    }
+
+    /// The sites that it cannot serve, with the reasons.
+    pub(super) fn refused(&self) -> &[(usize, String)] {
+        self.plan.refused()
+    }
+
+    /// Lets programs in from now on. `pid` is the command's.
+    pub(super) fn begin(self, pid: i32) -> io::Result<Launched> {
+        let Launch { preload, plan, children } = self;
+        let (told, stop) = UnixStream::pair()?;
+        let state = State { past: vec![Reading::default(); plan.served().len()], ..State::default() };
+        let house = Arc::new(House {
+            preload,
+            plan,
+            children,
+            command: pid,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let inside = Arc::clone(&house);
+        let thread = std::thread::Builder::new().name("programs".into()).spawn(move || inside.keep(&told))?;
+        Ok(Launched { house, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// All programs that have come up.
+pub(super) struct Launched {
+    house: Arc<House>,
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct House {
+    preload: Preload,
+    plan: Plan,
+    children: bool,
+    command: i32,
+    state: Mutex<State>,
+    /// The command has come up, or will not.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    clients: Vec<Client>,
+    /// What those have counted that are not among the clients any more.
+    past: Vec<Reading>,
+    /// Whether the command is armed, and which sites are not.
+    command: Option<Result<Vec<(usize, String)>, String>>,
+    /// It may run.
+    gone: bool,
+    /// Sites that others serve.
+    left: Vec<usize>,
+    /// Sites that could not be armed in some program.
+    refused: BTreeMap<usize, String>,
+    /// Programs that could not be let in, and one of the reasons.
+    failed: Option<(usize, String)>,
+}
+
+impl House {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens until it is told to stop.
+    fn keep(&self, told: &UnixStream) {
+        loop {
+            let mut ends = [
+                PollFd::new(told, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.preload.door(), PollFlags::IN),
+            ];
+            match poll(&mut ends, None) {
+                Ok(_) if ends[0].revents().is_empty() => {
+                    // One that has knocked and gone is no arrival.
+                    if let Some(arrival) = self.preload.accept() {
+                        self.let_in(arrival);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn let_in(&self, arrival: Arrival) {
+        let is_command = arrival.pid() == self.command;
+        if !is_command && !self.children {
+            // Not asked in, it runs on.
+            return;
+        }
+        let first = is_command && self.state().command.is_none();
+        let armed = self.arm(arrival);
+        let mut state = self.state();
+        let (client, refused) = match armed {
+            Ok((client, refused)) => (Some(client), Ok(refused)),
+            Err(reason) => {
+                let failed = state.failed.get_or_insert((0, reason.clone()));
+                failed.0 += 1;
+                (None, Err(reason))
+            }
+        };
+        if first {
+            state.command = Some(refused);
+            self.changed.notify_all();
+            // Others may have to probe it before it begins.
+            while !state.gone {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        } else {
+            state.refused.extend(refused.into_iter().flatten());
+        }
+        if let Some(client) = client {
+            // It may be gone; what it has counted until then counts.
+            _ = client.go();
+            if state.clients.len() >= KEPT {
+                self.fold(&mut state);
+            }
+            state.clients.push(client);
+        }
+    }
+
+    fn arm(&self, arrival: Arrival) -> Result<(Client, Vec<(usize, String)>), String> {
+        let client = arrival.enter(self.children).map_err(|refusal| refusal.to_string())?;
+        let without = self.state().left.clone();
+        let outcome = self.plan.tell(&client, &without).map_err(|broken| broken.to_string())?;
+        let refused = outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason));
+        // Told by the agent: only numbers that were given to it are believed.
+        let refused = refused.filter(|(number, _)| self.plan.served().binary_search(number).is_ok());
+        Ok((client, refused.collect()))
+    }
+
+    /// Adds up those that have ended, with all that they have forked.
+    fn fold(&self, state: &mut State) {
+        let State { clients, past, .. } = state;
+        clients.retain(|client| {
+            let over = client.is_over();
+            if over {
+                self.plan.add(past, client);
+            }
+            !over
+        });
+    }
+}
+
+impl Engine for Launched {
+    fn name(&self) -> &'static str {
+        "inproc"
+    }
+
+    fn read(&self) -> Vec<Reading> {
+        let state = self.house.state();
+        let mut readings = state.past.clone();
+        state.clients.iter().for_each(|client| self.house.plan.add(&mut readings, client));
+        readings
+    }
+
+    fn callers(&self) -> io::Result<Vec<Caller>> {
+        Ok(Vec::new())
+    }
+
+    fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
+        let until = Instant::now() + PATIENCE;
+        let mut state = self.house.state();
+        loop {
+            if let Some(command) = &state.command {
+                return command.clone();
+            }
+            let mut ends = [PollFd::new(&ended, PollFlags::IN)];
+            let over = matches!(poll(&mut ends, Some(&Timespec::default())), Ok(1..));
+            if over || Instant::now() >= until {
+                let how = if over { "ended" } else { "runs" };
+                return Err(format!(
+                    "the command {how} without having loaded the agent; are its dynamic linker or its security settings special?"
+                ));
+            }
+            state = self
+                .house
+                .changed
+                .wait_timeout(state, Duration::from_millis(20))
+                .map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        }
+    }
+
+    fn leave(&self, sites: &[usize]) {
+        self.house.state().left = sites.to_vec();
+    }
+
+    fn go(&self) {
+        self.house.state().gone = true;
+        self.house.changed.notify_all();
+    }
+
+    fn words(&self, sites: &[Site]) -> Vec<String> {
+        let state = self.house.state();
+        let mut refused = state.refused.clone();
+        for client in &state.clients {
+            refused.extend(client.refused_later().into_iter().map(|(id, reason)| (id as usize, reason)));
+        }
+        let named = |(number, reason): (&usize, &String)| {
+            let site = sites.get(*number)?;
+            Some(format!("not counted in all programs that were started: {}: {reason}", site.name))
+        };
+        let failed = state.failed.iter().map(|(count, reason)| {
+            format!("{count} of the programs that were started could not be probed, hits in them are not counted: {reason}")
+        });
+        refused.iter().filter_map(named).take(TOLD).chain(failed).collect()
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        self.go();
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has only this to do.
+            _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a command which cannot have the agent in it is refused before it is started, with the reason.
+    #[test]
+    fn refused_before_it_starts() {
+        let prepared = |command: &[&str]| {
+            let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+            prepare(Choice::Auto, &[], &Wish::default(), true, &command, &[]).map(|_| ())
+        };
+        assert!(prepared(&["/no/such/program"]).is_err());
+        assert!(prepared(&["/etc/passwd"]).is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! Commands that come up with the agent in them, and all that they start.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::programs::build;
+use crate::tools::{Need, Said, kymo, ready, skip};
+
+/// A copy of a program in a folder of its own: the kernel's probes of other tests are in every process of one file.
+struct Program {
+    path: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Program {
+    fn text(&self) -> &str {
+        self.path.to_str().expect("a path of text")
+    }
+
+    /// A file with a script in it.
+    fn script(&self, text: &str) -> PathBuf {
+        let path = self.folder.path().join("script.sh");
+        std::fs::write(&path, text.replace("PROBED", self.text())).expect("a script");
+        path
+    }
+}
+
+fn program(test: &str, flags: &[&str]) -> Option<Program> {
+    if !cfg!(target_arch = "x86_64") {
+        skip(test, "programs are patched on x86-64 only");
+        return None;
+    }
+    if !ready(test, &[Need::Program("cc")]) {
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().canonicalize().expect("a path").join("probed");
+    std::fs::copy(build("probed.c", flags), &path).expect("a copy");
+    Some(Program { path, folder })
+}
+
+fn document(said: &Said) -> Value {
+    serde_json::from_str(&said.stdout[said.stdout.find('{').expect("JSON")..]).expect("JSON")
+}
+
+/// Hits and engine of a probe.
+fn hits(document: &Value, name: &str) -> (u64, String) {
+    let probes = document["probes"].as_array().expect("a list");
+    let probe =
+        probes.iter().find(|probe| probe["name"] == name).unwrap_or_else(|| panic!("{name} in {document}"));
+    (probe["hits"].as_u64().expect("a number"), probe["engine"].as_str().expect("a word").to_owned())
+}
+
+fn inproc(number: u64) -> (u64, String) {
+    (number, "inproc".to_owned())
+}
+
+/// Checks that a command is counted from its first call on without being asked for, with threads and forked processes, as many as it counts itself;
+/// that its calls are timed; and that -i counts it alone.
+#[test]
+fn from_the_first_call() {
+    const TEST: &str = "launched::from_the_first_call";
+    let Some(program) = program(TEST, &[]) else { return };
+    let probes = ["probe", "--json", "--ret", "probed_inner", "probed_outer", "probed_deep", "--"];
+    let said = kymo().succeed(probes.iter().copied().chain([program.text(), "500", "3", "2"]));
+    assert!(said.stdout.contains("outer 4500 inner 4500"), "{}", said.stdout);
+    let found = document(&said);
+    assert_eq!(hits(&found, "probed_inner"), inproc(4500));
+    assert_eq!(hits(&found, "probed_outer"), inproc(4500));
+    assert_eq!(hits(&found, "probed_deep"), inproc(11));
+    for probe in found["probes"].as_array().expect("a list") {
+        assert_eq!(probe["latencies"]["count"], probe["hits"], "{probe}");
+    }
+    let said =
+        kymo().succeed(["probe", "-i", "--json", "probed_outer", "--", program.text(), "500", "3", "2"]);
+    assert_eq!(hits(&document(&said), "probed_outer"), inproc(1500));
+}
+
+/// Checks that a marker is counted inside of a command, with its semaphore raised from the program's first instruction on, also in what it forks; and a
+/// line.
+#[test]
+fn markers_and_lines() {
+    const TEST: &str = "launched::markers_and_lines";
+    let Some(program) = program(TEST, &[]) else { return };
+    let text = std::fs::read_to_string(crate::programs::sources().join("probed.c")).expect("the source");
+    let line = text.lines().position(|line| line.contains("return probed_inner(x)")).expect("the line") + 1;
+    let line = format!("probed.c:{line}");
+    let said = kymo().run([
+        "probe",
+        "--json",
+        "--engine",
+        "inproc",
+        "usdt:shop:sold",
+        &line,
+        "--",
+        program.text(),
+        "40",
+        "2",
+        "1",
+    ]);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    assert!(said.stdout.contains("outer 160 inner 160 marked 160"), "{}", said.stdout);
+    let found = document(&said);
+    assert_eq!(hits(&found, "shop:sold"), inproc(160), "{}", said.stderr);
+    // A compiler may have put the line where it cannot be served.
+    if !said.stderr.contains(&line) {
+        assert_eq!(hits(&found, &line), inproc(160));
+    }
+}
+
+/// Checks that both engines count the same in a script that executes and forks, and that its exit status and its output are its own.
+#[test]
+fn both_engines_agree_on_a_script() {
+    const TEST: &str = "launched::both_engines_agree_on_a_script";
+    if !ready(TEST, &[Need::Root]) {
+        return;
+    }
+    let Some(program) = program(TEST, &[]) else { return };
+    let script = program.script(
+        "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10; do PROBED $i 2 1 >/dev/null; (PROBED 3 >/dev/null) & done\nwait\n\
+         cat\nexec PROBED 100\n",
+    );
+    let outer = format!("{}:probed_outer", program.text());
+    let mut found = Vec::new();
+    for engine in ["kernel", "inproc"] {
+        let arguments = ["probe", "--engine", engine, "--json", &outer, "--", "/bin/sh"].map(str::to_owned);
+        let mut command =
+            kymo().command(arguments.iter().map(String::as_str).chain([script.to_str().expect("text")]));
+        command.stdin(std::process::Stdio::null());
+        let said = crate::tools::run(&mut command);
+        if engine == "kernel" && (said.stderr.contains("BPF") || said.stderr.contains("uprobes")) {
+            return skip(TEST, said.stderr);
+        }
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        assert!(said.stdout.contains("outer 100 inner 100"), "{}", said.stdout);
+        found.push(hits(&document(&said), "probed_outer").0);
+    }
+    // Twice 1 + 2 + ... + 10 in two processes each, ten times 3, and 100.
+    assert_eq!(found, [2 * 2 * 55 + 30 + 100; 2]);
+}
+
+/// Checks that exit statuses and signals of the command pass through, and that one which executes another program is counted there.
+#[test]
+fn ends_as_the_command_does() {
+    const TEST: &str = "launched::ends_as_the_command_does";
+    let Some(program) = program(TEST, &[]) else { return };
+    let outer = format!("{}:probed_outer", program.text());
+    let run = |script: &str| {
+        let script = script.replace("PROBED", program.text());
+        kymo().run(["probe", "--engine", "inproc", "-i", "--json", &outer, "--", "/bin/sh", "-c", &script])
+    };
+    assert_eq!(run("exit 9").code, Some(9));
+    // What ended it ends kymo.
+    assert_eq!(run("kill -TERM $$").code, None);
+    let said = run("exec PROBED 20");
+    assert_eq!((said.code, hits(&document(&said), "probed_outer")), (Some(0), inproc(20)));
+    let missing = kymo().run(["probe", "--engine", "inproc", "f", "--", "/no/such/program"]);
+    assert!(missing.code.is_some_and(|code| code != 0), "{}", missing.stderr);
+}
+
+/// Checks that commands which cannot have the agent in them are the kernel's with the reason said, and refused where only the agent was asked for,
+/// before they do anything.
+#[test]
+fn what_cannot_be_preloaded() {
+    const TEST: &str = "launched::what_cannot_be_preloaded";
+    let Some(program) = program(TEST, &["-static"]) else { return };
+    let said = kymo().run(["probe", "--engine", "inproc", "probed_outer", "--", program.text(), "10"]);
+    assert_eq!(said.code, Some(1));
+    assert!(
+        said.stderr.contains("linked statically") && said.stdout.is_empty(),
+        "{}{}",
+        said.stderr,
+        said.stdout
+    );
+    let Some(program) = self::program(TEST, &[]) else { return };
+    let setuid = Command::new("chmod").arg("u+s").arg(&program.path).status().expect("chmod");
+    assert!(setuid.success());
+    let said = kymo().run(["probe", "--engine", "inproc", "probed_outer", "--", program.text(), "10"]);
+    assert!(said.stderr.contains("setuid") && said.stdout.is_empty(), "{}{}", said.stderr, said.stdout);
+    if !ready(TEST, &[Need::Root]) {
+        return;
+    }
+    let said = kymo().run(["probe", "--json", "probed_outer", "--", program.text(), "10"]);
+    if said.stderr.contains("BPF") || said.stderr.contains("uprobes") {
+        return skip(TEST, said.stderr);
+    }
+    assert!(
+        said.stderr
+            .contains("by the kernel: its dynamic linker did not load the agent: the program is setuid"),
+        "{}",
+        said.stderr
+    );
+    assert_eq!(hits(&document(&said), "probed_outer"), (10, "kernel".to_owned()));
+}
+
+/// Checks that functions of the C library are counted in a command, and what cannot be patched is left to the kernel, from the first call on.
+#[test]
+fn the_c_library() {
+    const TEST: &str = "launched::the_c_library";
+    let Some(program) = program(TEST, &[]) else { return };
+    let said = kymo().succeed([
+        "probe",
+        "--engine",
+        "inproc",
+        "--json",
+        "libc.so.6:fork",
+        "libc.so.6:getchar",
+        "--",
+        program.text(),
+        "1",
+        "1",
+        "5",
+    ]);
+    let found = document(&said);
+    let forks = found["probes"].as_array().expect("a list").iter();
+    let forks = forks.filter(|probe| probe["name"].as_str().is_some_and(|name| name.contains("fork")));
+    assert_eq!(forks.map(|probe| probe["hits"].as_u64().unwrap_or(0)).max(), Some(5), "{found}");
+}
+
+/// Checks that a command whose kymo is killed goes on to its end.
+#[test]
+fn abandoned() {
+    const TEST: &str = "launched::abandoned";
+    let Some(program) = program(TEST, &[]) else { return };
+    let output = program.folder.path().join("output");
+    let script =
+        program.script(&format!("#!/bin/sh\nkill -KILL $PPID\nPROBED 50 2 1 >{}\n", output.display()));
+    let all = format!("{}:probed_*", program.text());
+    let script = script.to_str().expect("text");
+    let said = kymo().run(["probe", "--engine", "inproc", &all, "--", "/bin/sh", script]);
+    assert_eq!(said.code, None, "{}", said.stderr);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !std::fs::read_to_string(&output).is_ok_and(|text| text.ends_with('\n')) {
+        assert!(std::time::Instant::now() < until, "it did not go on");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(std::fs::read_to_string(&output).expect("text").starts_with("outer 200 inner 200"));
+}
