@@ -14,6 +14,7 @@
 //! | `KYMO_EVERYTHING_GROUP` | functions in a group of `each` |
 //! | `KYMO_EVERYTHING_PART` | `100-200`: some of the functions only, to find the one at which a program goes wrong |
 //! | `KYMO_EVERYTHING_REPORT` | a folder in which each process writes what was done, into a file with its number (`report.rs`) |
+//! | `KYMO_EVERYTHING_ONLY` | programs that the process starts are left alone |
 //! | `KYMO_EVERYTHING_STOP` | the process stops itself (SIGSTOP) before `main` and when it ends, for another counter to begin and to be read |
 //! | `KYMO_EVERYTHING_SAY` | the report goes to stderr, too, every two seconds |
 //!

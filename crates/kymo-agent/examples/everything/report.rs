@@ -3,7 +3,7 @@
 //! ```text
 //! module NUMBER FUNCTIONS SERVED PARTS PATH          then `refused NUMBER WORD COUNT` for each reason
 //! done PLACED ATTACHES DETACHES FAILED CYCLES HITS RETURNS MISSED LOST
-//! hit MODULE OFFSET HITS RETURNS                     for each function that was hit; RETURNS is - where nobody looked
+//! hit MODULE OFFSET HITS RETURNS                     for each function that was hit, and with STOP for all; RETURNS is - where nobody looked
 //! ```
 use super::functions::Module;
 use std::collections::BTreeMap;
@@ -66,10 +66,10 @@ pub(crate) fn text(modules: &[Module], done: &Done, sums: &Sums) -> String {
     text
 }
 
-/// Writes it whole, into `folder`, under this process's number.
-pub(crate) fn write(folder: &Path, text: &str, sums: &Sums) {
+/// Writes it whole, into `folder`, under this process's number; with functions that were not hit where `all` are wanted.
+pub(crate) fn write(folder: &Path, text: &str, sums: &Sums, all: bool) {
     let mut text = text.to_string();
-    for ((module, offset), sum) in sums.iter().filter(|(_, sum)| sum.hits > 0) {
+    for ((module, offset), sum) in sums.iter().filter(|(_, sum)| all || sum.hits > 0) {
         let returns = sum.returns.map_or("-".to_string(), |returns| returns.to_string());
         let _ = writeln!(text, "hit {module} {offset:#x} {} {returns}", sum.hits);
     }

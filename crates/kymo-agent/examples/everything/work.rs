@@ -126,6 +126,10 @@ pub(crate) fn begin() {
     let Some(wanted) = Wanted::read() else { return };
     let Ok(memory) = OwnMemory::open() else { return };
     let (how, stop) = (wanted.how, wanted.stop);
+    if std::env::var_os("KYMO_EVERYTHING_ONLY").is_some() {
+        // SAFETY: the process has one thread, which is here.
+        unsafe { std::env::remove_var("LD_PRELOAD") };
+    }
     let mut new = Everything {
         rings: None,
         process: std::process::id(),
@@ -362,7 +366,7 @@ impl Everything {
             eprint!("{text}");
         }
         if let Some(folder) = &self.wanted.report {
-            report::write(folder, &text, &sums);
+            report::write(folder, &text, &sums, self.wanted.stop);
         }
     }
 }

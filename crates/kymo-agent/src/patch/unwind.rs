@@ -16,7 +16,7 @@
 //! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
 #![allow(unsafe_code)]
 use super::mask;
-use super::shadow::ENTRY_BYTES;
+use super::shadow::{DEPTH, ENTRY_BYTES, FREE, STACK_BYTES};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -28,6 +28,7 @@ mod op {
     pub(super) const ADDR: u8 = 0x03;
     pub(super) const DEREF: u8 = 0x06;
     pub(super) const CONST1U: u8 = 0x08;
+    pub(super) const CONST2U: u8 = 0x0a;
     pub(super) const DUP: u8 = 0x12;
     pub(super) const DROP: u8 = 0x13;
     pub(super) const PICK: u8 = 0x15;
@@ -37,6 +38,7 @@ mod op {
     pub(super) const SHL: u8 = 0x24;
     pub(super) const BRA: u8 = 0x28;
     pub(super) const EQ: u8 = 0x29;
+    pub(super) const GT: u8 = 0x2b;
     pub(super) const LT: u8 = 0x2d;
     pub(super) const NE: u8 = 0x2e;
     pub(super) const SKIP: u8 = 0x2f;
@@ -67,22 +69,46 @@ fn origin(region: u64, count_at: u64) -> Vec<u8> {
     code.extend([op::DEREF_SIZE, 4, op::LIT0 + 12, op::SHL]);
     word(&mut code, region);
     code.push(op::PLUS);
-    // key at -> the one before
-    let again = code.len();
-    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DUP]);
+    // key stack -> the stack before
+    let next_stack = code.len();
+    code.push(op::CONST2U);
+    code.extend((STACK_BYTES as u16).to_le_bytes());
+    code.extend([op::MINUS, op::DUP]);
     word(&mut code, region);
     code.push(op::LT);
     let none = branch(&mut code, op::BRA);
-    // key at [at] key
-    code.extend([op::DUP, op::DEREF, op::PICK, 2, op::EQ]);
+    // Without its first two entries it has none: one may be about to be filled, and have others above.
+    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
+    word(&mut code, FREE);
+    code.push(op::NE);
+    let used = branch(&mut code, op::BRA);
+    code.extend([op::DUP, op::CONST1U, 2 * ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
+    word(&mut code, FREE);
+    code.push(op::EQ);
+    let unused = branch(&mut code, op::BRA);
+    land(&mut code, unused, next_stack);
+    let here = code.len();
+    land(&mut code, used, here);
+    code.extend([op::DUP, op::CONST2U]);
+    code.extend(((DEPTH as u16 + 1) * ENTRY_BYTES as u16).to_le_bytes());
+    code.push(op::PLUS);
+    // key stack at -> the one before
+    let again = code.len();
+    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
+    // key stack at [at] key
+    code.extend([op::DUP, op::DEREF, op::PICK, 3, op::EQ]);
     let found = branch(&mut code, op::BRA);
+    code.extend([op::DUP, op::PICK, 2, op::GT]);
+    let more = branch(&mut code, op::BRA);
+    land(&mut code, more, again);
+    code.push(op::DROP);
     let loops = branch(&mut code, op::SKIP);
-    land(&mut code, loops, again);
+    land(&mut code, loops, next_stack);
     let here = code.len();
     land(&mut code, found, here);
     // The one before, as long as it has the key: a shadow stack's bottom never has.
     let chain = code.len();
-    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DEREF, op::PICK, 2, op::NE]);
+    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DEREF, op::PICK, 3, op::NE]);
     let first = branch(&mut code, op::BRA);
     code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
     let loops = branch(&mut code, op::SKIP);
@@ -220,10 +246,11 @@ mod tests {
     /// Checks the loop on a region with a known key, by an interpreter of these few operations.
     #[test]
     fn the_expression_finds_the_entry() {
-        let mut region = vec![0_u64; 2 * 512];
+        let mut region = vec![FREE; 2 * 512];
         let count = 2_u32;
-        // Entry 3 of the second stack.
         let slot_behind = 0x7ffc_0000_1238_u64;
+        // Entry 3 of the second stack, and one of another call below it.
+        region[512 + 4] = !slot_behind - 64;
         region[512 + 3 * 4] = !slot_behind;
         let (base, count_at) = (region.as_ptr() as u64, &raw const count as u64);
         let code = origin(base, count_at);
@@ -264,6 +291,10 @@ mod tests {
                     stack.push(u64::from(code[at]));
                     at += 1;
                 }
+                op::CONST2U => {
+                    stack.push(u64::from(u16::from_le_bytes([code[at], code[at + 1]])));
+                    at += 2;
+                }
                 op::DUP => stack.push(*stack.last().expect("one")),
                 op::DROP => drop(pop()),
                 op::PICK => {
@@ -274,7 +305,7 @@ mod tests {
                     let value = !pop();
                     stack.push(value);
                 }
-                op::MINUS | op::PLUS | op::SHL | op::EQ | op::NE | op::LT => {
+                op::MINUS | op::PLUS | op::SHL | op::EQ | op::NE | op::LT | op::GT => {
                     let (b, a) = (pop(), pop());
                     stack.push(match byte {
                         op::MINUS => a.wrapping_sub(b),
@@ -282,6 +313,7 @@ mod tests {
                         op::SHL => a << b,
                         op::EQ => u64::from(a == b),
                         op::NE => u64::from(a != b),
+                        op::GT => u64::from(a as i64 > b as i64),
                         _ => u64::from((a as i64) < b as i64),
                     });
                 }

@@ -1,0 +1,1 @@
+"""Every function of real programs, probed (bench/everything.py)."""

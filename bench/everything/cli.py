@@ -1,0 +1,135 @@
+"""The command line of everything.py: which programs, which modes, the table, the dated result."""
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from everything import counts, modes, programs
+from versus.runner import ROOT, RUNS, commit, machine, table
+
+HEAD = ["program", "probes", "do", "functions", "served", "probed", "attaches", "detaches", "hits", "returns", "seconds", "outcome"]
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="bench/everything.py", description=__doc__)
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(programs.NAMES)}, divided by commas")
+    parser.add_argument("--how", metavar="NAMES", help=f"some of {','.join(modes.HOW)}")
+    parser.add_argument("--do", metavar="NAMES", help=f"some of {','.join(modes.DO)}")
+    parser.add_argument("--quick", action="store_true", help="small programs and few modes, in seconds: what `make test` runs")
+    parser.add_argument("--no-counts", action="store_true", help="compare no counts")
+    parser.add_argument("--only-counts", action="store_true", help="compare counts, and nothing else")
+    parser.add_argument("--library", metavar="PATH", help="the library to preload (default: build it)")
+    parser.add_argument("--work", metavar="DIR", help="where files go (default: a new folder in $TMPDIR, removed at the end)")
+    parser.add_argument("--no-save", action="store_true", help="print the table only, write no file to bench/runs/")
+    parser.add_argument("--note", default="", help="a sentence to keep with the result")
+    args = parser.parse_args(argv)
+    begun = datetime.datetime.now().astimezone()
+    scratch = Path(args.work or tempfile.mkdtemp(prefix="kymo-everything-"))
+    scratch.mkdir(parents=True, exist_ok=True)
+    # Programs and their libraries are copied there, so that nobody else's hits are counted; other users may run them.
+    scratch.chmod(0o755)
+    try:
+        library = Path(args.library) if args.library else build()
+        runs = [] if args.only_counts else run_all(args, scratch, library.resolve())
+        compared = [] if args.no_counts else counts.compare_all(scratch, library.resolve(), quick=args.quick, say=say)
+    finally:
+        if not args.work:
+            shutil.rmtree(scratch, ignore_errors=True)
+    show(runs, compared)
+    if not args.no_save:
+        save(args, begun, runs, compared)
+    wrong = [run for run in runs if run["outcome"] not in ("same", "skipped")]
+    wrong += [one for one in compared if one["outcome"] not in ("equal", "skipped")]
+    return 1 if wrong else 0
+
+
+def say(words):
+    print(f"everything: {words}", file=sys.stderr, flush=True)
+
+
+def build():
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    say("cargo build -p kymo-agent --example everything")
+    subprocess.run(["cargo", "build", "--locked", "--quiet", "-p", "kymo-agent", "--example", "everything"], cwd=ROOT, check=True)
+    return ROOT / target / "debug" / "examples" / "libeverything.so"
+
+
+def chosen(names, wanted, what):
+    if not wanted:
+        return list(names)
+    wanted = wanted.split(",")
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        sys.exit(f"everything: no such {what}: {', '.join(unknown)}; there are {', '.join(names)}")
+    return wanted
+
+
+def run_all(args, scratch, library):
+    every = programs.every(scratch, quick=args.quick)
+    wanted = chosen(programs.NAMES, args.only, "program")
+    hows, dos = chosen(modes.HOW, args.how, "way"), chosen(modes.DO, args.do, "consumer")
+    runs = []
+    for program in every:
+        if program.name not in wanted:
+            continue
+        reason = program.prepare()
+        if reason:
+            print(f"SKIPPED everything::{program.name}: {reason}", flush=True)
+            skip_log(f"SKIPPED everything::{program.name}: {reason}")
+            runs.append({"program": program.name, "outcome": "skipped", "reason": reason})
+            continue
+        runs += modes.run(program, hows, dos, scratch, library, say)
+    return runs
+
+
+def skip_log(line):
+    """Where the suite collects what was skipped."""
+    if os.environ.get("KYMO_SKIP_LOG"):
+        with open(os.environ["KYMO_SKIP_LOG"], "a", encoding="utf-8") as log:
+            print(line, file=log)
+
+
+def show(runs, compared):
+    def count(run, key):
+        return f"{run[key]:,}" if key in run else ""
+
+    rows = []
+    for run in runs:
+        share = f"{100 * run['served'] / run['functions']:.2f} %" if run.get("functions") else ""
+        rows.append([run["program"], run.get("how", ""), run.get("do", ""), count(run, "functions"), share] +
+                    [count(run, key) for key in ("placed", "attaches", "detaches", "hits", "returns")] +
+                    [f"{run['seconds']:.1f}" if "seconds" in run else "", run["outcome"]])
+    if rows:
+        table(HEAD, rows)
+    functions = {}
+    for run in runs:
+        for module in run.get("modules", []):
+            functions[module["path"]] = module
+    if functions:
+        all_of = sum(module["functions"] for module in functions.values())
+        served = sum(module["served"] for module in functions.values())
+        print(f"\n{served:,} of {all_of:,} functions are served inside the program ({100 * served / all_of:.2f} %), in {len(functions)} modules")
+    if compared:
+        print()
+        head = ["counts of", "against", "do", "functions", "equal", "hits", "outcome"]
+        table(head, [[one["program"], one["against"], one["do"], f"{one.get('functions', 0):,}", f"{one.get('equal', 0):,}",
+                      f"{one.get('hits', 0):,}", one["outcome"]] for one in compared])
+
+
+def save(args, begun, runs, compared):
+    record = {"subject": "everything", "begun": begun.isoformat(timespec="seconds"), "command": sys.argv, "note": args.note,
+              "machine": machine(), "commit": commit(), "runs": runs, "counts": compared}
+    RUNS.mkdir(parents=True, exist_ok=True)
+    name = f"{begun:%Y-%m-%d}-everything"
+    path, number = RUNS / f"{name}.json", 1
+    while path.exists():
+        number += 1
+        path = RUNS / f"{name}-{number}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    say(f"written: {path.relative_to(ROOT)}")

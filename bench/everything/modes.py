@@ -1,0 +1,122 @@
+"""One program, unprobed and in each mode: is everything the same?"""
+
+import dataclasses
+import os
+import shutil
+import time
+from pathlib import Path
+
+# How probes come: all before main, for good; group after group, so that each function is probed among few; at random.
+HOW = ["all", "each", "random"]
+# What they do: `mixed` changes it from one attach to the next.
+DO = ["count", "returns", "latency", "record", "mixed"]
+
+
+@dataclasses.dataclass
+class Report:
+    """What the preloaded libraries of all processes of one run wrote (examples/everything/report.rs), summed."""
+
+    modules: dict
+    totals: dict
+    hits: dict
+
+    @property
+    def functions(self):
+        return sum(module["functions"] for module in self.modules.values())
+
+    @property
+    def served(self):
+        return sum(module["served"] for module in self.modules.values())
+
+
+TOTALS = ["placed", "attaches", "detaches", "failed", "cycles", "hits", "returns", "missed", "lost"]
+
+
+def read_report(folder):
+    modules, totals, hits = {}, dict.fromkeys(TOTALS, 0), {}
+    for file in sorted(Path(folder).iterdir()):
+        if file.suffix == ".new":
+            continue
+        paths = {}
+        for line in file.read_text().splitlines():
+            words = line.split(" ", 5)
+            if words[0] == "module":
+                number, functions, served, parts, path = words[1], *map(int, words[2:5]), words[5]
+                paths[number] = path
+                modules[path] = {"path": path, "functions": functions, "served": served, "parts": parts, "refused": {}}
+            elif words[0] == "refused":
+                modules[paths[words[1]]]["refused"][words[2]] = int(words[3])
+            elif words[0] == "done":
+                values = map(int, line.split()[1:])
+                for key, value in zip(TOTALS, values):
+                    # Functions and rounds are of one process: the one that had most.
+                    totals[key] = max(totals[key], value) if key in ("placed", "cycles") else totals[key] + value
+            elif words[0] == "hit":
+                module, offset, count, returns = line.split()[1:]
+                key = (paths[module], int(offset, 16))
+                old = hits.get(key, (0, None))
+                # None: nobody looked at its returns.
+                hits[key] = (old[0] + int(count), old[1] if returns == "-" else (old[1] or 0) + int(returns))
+    return Report(modules, totals, hits)
+
+
+def environment(library, modules, do, how, report, **more):
+    env = dict(os.environ)
+    env.update(LD_PRELOAD=str(library), KYMO_EVERYTHING=",".join(modules), KYMO_EVERYTHING_DO=do, KYMO_EVERYTHING_HOW=how,
+               KYMO_EVERYTHING_REPORT=str(report))
+    env.update({f"KYMO_EVERYTHING_{key.upper()}": str(value) for key, value in more.items()})
+    return env
+
+
+def run(program, hows, dos, scratch, library, say):
+    """Runs it in all modes that are asked for; a list of results."""
+    begin = time.monotonic()
+    wanted = program.run(dict(os.environ))
+    bare = time.monotonic() - begin
+    say(f"{program.name}: {bare:.1f} s unprobed, status {wanted.status}")
+    results = []
+    for how in hows:
+        for do in dos:
+            if do not in program.dos or how not in program.hows:
+                continue
+            report = scratch / "report"
+            shutil.rmtree(report, ignore_errors=True)
+            report.mkdir()
+            report.chmod(0o777)
+            more = {}
+            if how == "each":
+                # So many groups are changed in a second, at least.
+                more["group"] = max(1, int(program.functions / max(bare, 1) / 40))
+            if how != "all":
+                more["only"] = 1
+            env = environment(library, program.modules, do, how, report, **more)
+            begin = time.monotonic()
+            got = program.run(env)
+            seconds = time.monotonic() - begin
+            told = read_report(report)
+            program.functions = max(program.functions, told.functions)
+            outcome = "same"
+            if got.status != wanted.status:
+                outcome = f"ended with {got.status} instead of {wanted.status}"
+            elif got.text != wanted.text:
+                outcome = "other output"
+            elif told.totals["attaches"] == 0:
+                outcome = "nothing was probed"
+            result = {"program": program.name, "how": how, "do": do, "functions": told.functions, "served": told.served, **told.totals,
+                      **more, "seconds": round(seconds, 2), "bare_seconds": round(bare, 2), "outcome": outcome,
+                      "modules": list(told.modules.values())}
+            if outcome != "same":
+                result["difference"] = difference(wanted.text, got.text)
+                result["said"] = got.said[-2000:]
+            say(f"{program.name}: {how}, {do}: {outcome}, {seconds:.1f} s, {told.totals['attaches']:,} attaches, {told.totals['hits']:,} hits")
+            results.append(result)
+    return results
+
+
+def difference(wanted, got):
+    """The first lines that differ."""
+    lines = zip(wanted.splitlines() + ["<end>"], got.splitlines() + ["<end>"])
+    for number, (one, other) in enumerate(lines):
+        if one != other:
+            return f"line {number}: {one[:200]!r} became {other[:200]!r}"
+    return "length"
