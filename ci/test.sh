@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole check, as continuous integration runs it and as `make test` runs it on a desk: what the tests need, formatting,
-# lints, every test, and the benchmark script once. What a machine cannot offer is skipped, counted and named at the end.
+# lints, every test, the benchmark script once, and small programs with all their functions probed. What a machine cannot offer is skipped, counted and named at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -111,6 +111,26 @@ can_race() {
     [[ -z $reason ]]
 }
 
+# Every function of real programs, probed: small ones each time, all of them at night.
+everything() {
+    local options=(--no-save --work "$scratch/everything" --library "${CARGO_TARGET_DIR:-target}/debug/examples/libeverything.so")
+    [[ -n ${KYMO_SOAK:-} ]] || options+=(--quick)
+    bench/everything.py "${options[@]}"
+}
+
+can_probe_everything() {
+    local reason=
+    if ! command -v python3 >/dev/null; then
+        reason="no python3 here"
+    elif [[ $(uname -m) != x86_64 ]]; then
+        reason="probes in the program are for x86-64"
+    elif [[ ! -e ${CARGO_TARGET_DIR:-target}/debug/examples/libeverything.so ]]; then
+        reason="the library was not built"
+    fi
+    [[ -z $reason ]] || echo "SKIPPED bench::everything: $reason" | tee -a "$KYMO_SKIP_LOG"
+    [[ -z $reason ]]
+}
+
 # Sums one word of cargo's result lines, such as `passed` in `test result: ok. 49 passed; 0 failed; ...`.
 sum() {
     grep -o "[0-9]* $1;" "$scratch/tests" 2>/dev/null | awk '{ n += $1 } END { print n + 0 }'
@@ -132,6 +152,9 @@ check loom
 if can_race; then
     check race_once
 fi
+if can_probe_everything; then
+    check everything
+fi
 
 step "result"
 skipped=$(wc -l <"$KYMO_SKIP_LOG")
@@ -143,6 +166,6 @@ for one in "${failed[@]}"; do
     echo "FAILED: $one"
 done
 # A test that skips returns early, so cargo counts it as passed.
-returned_early=$(grep -vc '^SKIPPED bench::' "$KYMO_SKIP_LOG" || true)
+returned_early=$(grep -vc -E '^SKIPPED (bench|everything)::' "$KYMO_SKIP_LOG" || true)
 echo "$(($(sum passed) - returned_early)) passed, $(sum failed) failed, $skipped skipped"
 ((${#failed[@]} == 0))

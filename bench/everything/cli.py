@@ -73,7 +73,7 @@ def chosen(names, wanted, what):
 def run_all(args, scratch, library):
     every = programs.every(scratch, quick=args.quick)
     wanted = chosen(programs.NAMES, args.only, "program")
-    hows, dos = chosen(modes.HOW, args.how, "way"), chosen(modes.DO, args.do, "consumer")
+    hows, dos = chosen(modes.HOW, args.how, "way"), chosen(modes.DO, args.do or args.quick and "mixed", "consumer")
     runs = []
     for program in every:
         if program.name not in wanted:

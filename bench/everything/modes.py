@@ -85,9 +85,9 @@ def run(program, hows, dos, scratch, library, say):
             report.chmod(0o777)
             more = {}
             if how == "each":
-                # So many groups are changed in a second, at least.
-                more["group"] = max(1, int(program.functions / max(bare, 1) / 40))
-            if how != "all":
+                # Each has had its turn when the program is at its end, on a busy machine, too.
+                more["group"] = max(1, int(program.functions / max(bare, 1) / 8))
+            if how != "all" or not program.children:
                 more["only"] = 1
             env = environment(library, program.modules, do, how, report, **more)
             begin = time.monotonic()

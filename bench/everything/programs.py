@@ -37,6 +37,8 @@ class Program:
     modules = ()
     hows = HOW
     dos = DO
+    # Whether programs that it starts are probed, too, where all functions are at once.
+    children = True
     # A guess, until it is known.
     functions = 5000
 
@@ -69,7 +71,6 @@ class Throws(Program):
     """C++: exceptions, coroutines, threads (workloads/everything/throws.cc). The C++ library's functions are probed, too."""
 
     name = "throws"
-    hows = HOW
 
     def prepare(self):
         self.program = self.scratch / "throws"
@@ -80,7 +81,7 @@ class Throws(Program):
         return None if made.status == 0 else f"throws.cc does not compile: {made.said[-200:]}"
 
     def run(self, env):
-        return call([self.program, 20 if self.quick else 100], env)
+        return call([self.program, 20 if self.quick else 300], env)
 
 
 class Panics(Program):
@@ -98,7 +99,7 @@ class Panics(Program):
         return None if made.status == 0 else f"panics.rs does not compile: {made.said[-200:]}"
 
     def run(self, env):
-        return call([self.program, 10 if self.quick else 100], env)
+        return call([self.program, 10 if self.quick else 200], env)
 
 
 def python_with_tests():
@@ -115,6 +116,7 @@ class CPython(Program):
     """CPython's own tests of its core, its modules in C among them, and of SQLite in it."""
 
     name = "cpython"
+    children = False
     modules = ("libpython3", "lib-dynload", "libsqlite3")
     tests = ["test_dict", "test_exceptions", "test_generators", "test_coroutines", "test_thread", "test_list", "test_descr", "test_zlib",
              "test_struct", "test_sqlite3", "test_contextlib"]
@@ -134,6 +136,7 @@ class Processes(CPython):
     """CPython's tests of signals, forks, threads and child processes."""
 
     name = "processes"
+    children = True
     hows = ["all", "random"]
     dos = ["returns", "mixed"]
     tests = ["test_fork1", "test_threadsignals", "test_queue", "test_signal", "test_wait3"]
