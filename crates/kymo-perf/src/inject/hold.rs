@@ -132,7 +132,8 @@ struct Thread {
 #[derive(Debug)]
 pub(super) struct Held {
     threads: Vec<Thread>,
-    since: Instant,
+    /// Since the first one was interrupted.
+    since: Option<Instant>,
 }
 
 /// Why an attempt failed.
@@ -164,7 +165,7 @@ impl Held {
         let mut stopped = Duration::ZERO;
         let mut last = 0;
         for _ in 0..TRIES {
-            let mut held = Held { threads: Vec::new(), since: Instant::now() };
+            let mut held = Held { threads: Vec::new(), since: None };
             let attempt = held.stop_all(target, one).and_then(|()| held.look(target, places, &stacks));
             match attempt {
                 Ok(()) => return Tried { held: Ok(held), stopped },
@@ -213,7 +214,7 @@ impl Held {
                 return Ok(());
             }
             if !started {
-                (started, self.since) = (true, Instant::now());
+                (started, self.since) = (true, Some(Instant::now()));
             }
             let mut ended = Vec::new();
             for (number, thread) in self.threads.iter().enumerate().skip(first) {
@@ -282,12 +283,11 @@ impl Held {
 
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
-        let any = !self.threads.is_empty();
         for Thread { traced, signal } in self.threads.drain(..) {
             // One that is gone need not go on; one that runs has its interruption taken back by the drop.
             _ = traced.release(signal);
         }
-        if any { self.since.elapsed() } else { Duration::ZERO }
+        self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
