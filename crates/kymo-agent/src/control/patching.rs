@@ -352,3 +352,21 @@ impl Drop for Patching {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::blocks_signals;
+
+    /// Checks that the C library and its dynamic linker are known by their files, old and new, and that others are not taken for them.
+    #[test]
+    fn c_libraries() {
+        for name in
+            ["libc.so.6", "libc-2.31.so", "ld-linux-x86-64.so.2", "libpthread-2.31.so", "ld-musl-x86_64.so.1"]
+        {
+            assert!(blocks_signals(format!("/usr/lib/{name}").as_bytes()), "{name}");
+        }
+        for name in ["libcrypto.so.3", "libc++.so.1", "libcurl.so.4", "libc", "server"] {
+            assert!(!blocks_signals(format!("/usr/lib/{name}").as_bytes()), "{name}");
+        }
+    }
+}

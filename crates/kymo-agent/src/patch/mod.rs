@@ -10,15 +10,29 @@
 //!   sub  rsp, 0x20     4 bytes         puts them back; stub.rs)             sub  rsp, 0x20
 //!   ...                                                                     jmp  function + 8
 //!
-//!   before    55        48 89 e5           48 83 ec 20
-//!   1 traps   cc        cc 89 e5           cc 83 ec 20     then every core is made to look at memory anew
-//!   2 leave   no thread stands at +1 or +4 (threads.rs): whoever did is in the moved copy now
-//!   3 tail    cc        xx xx xx           xx 83 ec 20     nobody executes these bytes; cores look again
-//!   4 head    e9        xx xx xx           xx 83 ec 20     cores look again: every hit jumps
+//!   before         55        48 89 e5           48 83 ec 20
+//!   after          e9        xx xx xx           xx 83 ec 20
 //! ```
 //!
-//! A detach goes back the same way: a trap over the `e9`, the old tail, the old head, with the cores looking between. While a trap is in place,
-//! its handler (`trap.rs`) does what the jump does: no hit is lost, none waits.
+//! # How a site is written
+//! Stubs and plans are made while all threads run. For the writing there are two ways, by who holds the threads (`hold.rs`):
+//!
+//! ```text
+//!   a tracer holds them (or there are none)               nobody holds them (publish.rs)
+//!   1 all but this thread stand still                     1 traps   cc        cc 89 e5           cc 83 ec 20     cores look again
+//!   2 who stands at +1 or +4, or was interrupted          2 leave   no thread stands at +1 or +4 (threads.rs): whoever did
+//!     there by a signal, goes on in the moved copy                  is in the moved copy now
+//!   3 all sites in one pass (pass.rs), cores look again   3 tail    cc        xx xx xx           xx 83 ec 20     cores look again
+//!   4 all go on                                           4 head    e9        xx xx xx           xx 83 ec 20     cores look again
+//! ```
+//!
+//! A detach goes back the same way: one pass, or a trap over the `e9`, the old tail, the old head, with the cores looking between. While a trap is in
+//! place, its handler (`trap.rs`) does what the jump does: no hit is lost, none waits. Only where threads are held can the C library be served, and
+//! programs that block SIGTRAP: there is no trap then.
+//!
+//! When the tracer ends without a word, its sites are restored with traps, but for those of the C library: they stay, count for nobody, and are taken
+//! away when the next tracer holds the threads ([`abandon`], [`clean`]). When it ends in the middle of a pass, the kernel lets the threads go, and
+//! the pass, which looks for that before each few sites, ends: each site is then either written or as it was.
 //!
 //! # What runs at a hit
 //! Registers and flags are the program's again before it goes on; a stub uses these meanwhile, kept below the red zone:
@@ -36,6 +50,7 @@
 //!
 //! # Invariants
 //! - **I1** A byte is written where a thread may execute it only if it is the first byte of an instruction, before and after.
+//!   Or no thread executes anything while it is written.
 //! - **I2** At the address of each instruction that a patch overwrites stands a trap, or no thread comes there.
 //! - **I3** A stub that was published is never changed nor freed; the same probe at the same site finds it again. So what comes and
 //!   goes costs memory once for each site and set of consumers.
@@ -43,22 +58,27 @@
 //! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes no register and no flag.
 //! - **I6** After a detach every byte is what it was.
 //! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`shadow.rs`).
+//! - **I8** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
 //!
 //! # What is refused
 //! [`plan`] looks at all instructions of the function: a branch, a known branch from elsewhere ([`Surroundings`]), or a jump table's entry that leads
 //! into the replaced bytes refuses the site. Jumps through addresses that are computed otherwise cannot be known: for these the rule
 //! is that only function entries are planned, to which compilers lead no computed jump but a call ([`plan_inside`] refuses). Of CPython, SQLite, zstd, the C and
-//! the C++ library, 99.8 to 100 % of the functions are served (`examples/coverage.rs`). A program in which a thread has blocked SIGTRAP before the
-//! first attach is refused as a whole; afterwards none can (`mask.rs`).
+//! the C++ library, 99.8 to 100 % of the functions are served (`examples/coverage.rs`). Where nobody holds the
+//! threads, a program in which one has blocked SIGTRAP before the first attach is refused as a whole; afterwards none can (`mask.rs`).
 //!
 //! # Known limits
-//! - A thread inside a signal's handler that interrupted it between two of the replaced instructions returns into the jump's bytes, if the attach
+//! - With threads held, stacks are searched for what signals have interrupted, from the stack pointer to the end of its mapping, 1 MiB at most (less where
+//!   there are hundreds of threads). A handler that has left for another stack by itself (coroutines that are switched in handlers) is not found.
+//! - Without: a thread inside a signal's handler that interrupted it between two of the replaced instructions returns into the jump's bytes, if the attach
 //!   happens while the handler runs. Sites of one instruction have no such place.
-//! - A program that installs its own handler of SIGTRAP while a site is being written (microseconds, or until the last interrupted thread has run) gets
-//!   our traps.
-//! - The C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library at
-//!   such a moment, while that site is being written, ends the process by SIGTRAP: seen once in some runs of CPython's `test_exceptions`
-//!   with all functions of libc coming and going without pause, never with other libraries' functions. For libc, prefer the kernel's probes.
+//! - Without: a program that installs its own handler of SIGTRAP while a site is being written (microseconds, or until the last interrupted thread has run)
+//!   gets our traps.
+//! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
+//!   at such a moment, while that site is being written, ends the process by SIGTRAP.
+//! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
+//! - Bytes between sites that are near each other are written as they were read less than a microsecond before: a trap that the kernel sets or
+//!   takes away there in that moment is lost.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there.
 //! - Unwinders that are not the process's own (a static copy of libgcc, profilers outside) see the stub as the caller of a function whose return is
 //!   looked at.

@@ -272,7 +272,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         at.entry(place.site).or_default()[usize::from(place.returns)] = Some(&place.name);
     }
     let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
-    let (mut wanted, mut refused) = candidates(sites, &returns, asked.engine == Choice::Inproc);
+    let (mut wanted, mut refused) = candidates(sites, &returns);
     let mut numbers = Hows::default();
     let mut events: Vec<(usize, GuestEvent)> = Vec::new();
     for (site, wanted) in &mut wanted {

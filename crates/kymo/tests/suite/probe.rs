@@ -282,7 +282,7 @@ fn inside_the_program() {
     let said: Vec<String> = words
         .by_ref()
         .map(|line| line.expect("text"))
-        .take_while(|line| !line.contains("patched in"))
+        .take_while(|line| !line.contains("patched while"))
         .collect();
     assert!(
         said.iter().any(|line| line.contains("6 probes in process") && line.contains("by the inproc engine")),

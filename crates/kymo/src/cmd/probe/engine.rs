@@ -177,15 +177,21 @@ pub(crate) fn serve(
         let engine = launch.begin(pid).context("failed to wait for programs to start")?;
         services.push(Service { sites: served, engine: Box::new(engine) });
     } else if choice != Choice::Kernel && !target.command {
-        match inside(choice, sites, wish, target) {
+        match inside(sites, wish, target) {
             Ok(entered) => {
                 words.extend(reasons_of(verb, entered.refused.iter().map(names)));
+                if entered.cleaned_up > 0 {
+                    words.push(format!("removed {} probes that a killed kymo had left", entered.cleaned_up));
+                }
                 left.retain(|number| entered.served.binary_search(number).is_err());
                 if !entered.served.is_empty() {
-                    words.push(format!(
-                        "patched in {:.2} ms, while the program ran",
-                        entered.stopped_ns as f64 / 1e6
-                    ));
+                    words.push(match entered.not_held {
+                        None => format!(
+                            "patched while the program's threads stood still, {:.2} ms",
+                            entered.stopped_ns as f64 / 1e6
+                        ),
+                        Some(why) => format!("patched while the program ran: {why}"),
+                    });
                     services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });
                 }
             }
@@ -230,12 +236,12 @@ pub(crate) fn by_the_kernel(
 }
 
 /// As much as possible inside of the one program.
-fn inside(choice: Choice, sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
+fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
     if let Some(objection) = inproc::objection(wish, target) {
         return Err(objection.to_owned());
     }
     match target.pids[..] {
-        [pid] => inproc::enter(sites, wish, choice == Choice::Inproc, pid),
+        [pid] => inproc::enter(sites, wish, pid),
         _ => Err("it enters one process at a time".to_owned()),
     }
 }

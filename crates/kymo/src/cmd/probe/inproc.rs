@@ -48,8 +48,12 @@ pub(super) struct Entered {
     /// Numbers of the sites that are armed.
     pub(super) served: Vec<usize>,
     pub(super) refused: Vec<(usize, String)>,
-    /// How long the patching took; threads run meanwhile.
+    /// How long the program's threads stood still for it.
     pub(super) stopped_ns: u64,
+    /// Why they ran meanwhile, if they did.
+    pub(super) not_held: Option<String>,
+    /// Probes that an earlier kymo had to leave in it, and that are gone now.
+    pub(super) cleaned_up: u32,
 }
 
 /// What a patch at a function's begin may move: a mark, four bytes, and the longest instruction.
@@ -96,15 +100,13 @@ fn objection_to(site: &Site, timed: bool, still: bool, inside: bool) -> Option<&
     odd.then_some("its return address is used for more than one return")
 }
 
-/// Sites to ask the agent for, by number, and those that it need not be asked for, with the reasons. `timed`: whether a site's returns are looked at; `asked`: the engine was
-/// asked for by name.
+/// Sites to ask the agent for, by number, and those that it need not be asked for, with the reasons. `timed`: whether a site's returns are looked at.
 #[allow(clippy::type_complexity, reason = "two lists by number")]
 pub(crate) fn candidates(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
-    asked: bool,
 ) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
-    candidates_of(sites, timed, asked, false)
+    candidates_of(sites, timed, true, false)
 }
 
 /// The same; `inside`: not only functions, but markers, lines and instructions inside of these.
@@ -291,9 +293,9 @@ fn mapped_name(site: &Site) -> Vec<u8> {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Result<Entered, String> {
+pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(sites, wish, asked)?;
+    let mut plan = Plan::of(sites, wish, true)?;
     let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
@@ -316,8 +318,10 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, asked: bool, pid: i32) -> Resul
         refused.sort_unstable();
     }
     plan.served = served.clone();
+    let cleaned_up = client.cleaned_up();
     let engine = Inproc { client: Some(client), plan };
-    Ok(Entered { engine, served, refused, stopped_ns: outcome.stopped_ns })
+    let inject::Outcome { stopped_ns, not_held, .. } = outcome;
+    Ok(Entered { engine, served, refused, stopped_ns, not_held, cleaned_up })
 }
 
 /// What a site is to do besides counting; `None` if the agent does not take as much.
