@@ -87,7 +87,7 @@ fn probe(program: &Path, calls: &str, arguments: &[&str]) -> Value {
         .spawn()
         .expect("kymo");
     let mut words = BufReader::new(probing.stderr.take().expect("its words")).lines().map_while(Result::ok);
-    let said: Vec<String> = words.by_ref().take_while(|line| !line.contains("patched in")).collect();
+    let said: Vec<String> = words.by_ref().take_while(|line| !line.contains("patched while")).collect();
     if probing.try_wait().expect("kymo").is_none() {
         running.work();
         interrupt(&probing);
