@@ -245,3 +245,36 @@ fn without_debug_information() {
     assert!(said.stdout.contains("called_plain(arg1=0x"), "{}", said.stdout);
     assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
 }
+
+/// Checks that the list shows what functions take and return, as text and as JSON, and says where nothing is known.
+#[test]
+fn list_of_parameters() {
+    const TEST: &str = "probe_args::list_of_parameters";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let shown = kymo().succeed(["list", "--probes", program.text(), "-v", "called_*"]).stdout;
+    let has = |text: &str| shown.lines().any(|line| line.ends_with(text));
+    assert!(
+        has("called_pointers(n: struct node *, d: const double *, text: const char *) -> const char *"),
+        "{shown}"
+    );
+    assert!(
+        has("called_records(p: struct point, q: struct pair, r: struct big, last: int) -> struct point"),
+        "{shown}"
+    );
+    let said =
+        kymo().succeed(["list", "--probes", program.text(), "--args", "--json", "called_plain"]).stdout;
+    let document: Value = serde_json::from_str(&said).expect("JSON");
+    let probe = &document["probes"][0];
+    let places: Vec<&str> = probe["parameters"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one["place"].as_str())
+        .collect();
+    assert_eq!(places, ["rdi", "rsi", "rdx", "rcx", "r8", "r9", "[rsp+8]", "[rsp+16]"]);
+    assert_eq!((&probe["returns"], &probe["parameters"][3]["type"]), (&"int".into(), &"const char *".into()));
+    let stripped = build("called.c", &["-g0"]);
+    let said = kymo().succeed(["list", "--probes", stripped.to_str().expect("a path"), "-v", "called_plain"]);
+    assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
+    assert!(said.stdout.ends_with("called_plain\n"), "{}", said.stdout);
+}

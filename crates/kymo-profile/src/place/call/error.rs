@@ -37,6 +37,16 @@ pub enum CallError {
         /// The function.
         function: String,
     },
+    /// The debug information has lines alone.
+    #[error(
+        "the debug information of {module} has only the lines of {function}, not what it takes: rebuild it with -g, not -g1, or write arg1 to arg6"
+    )]
+    LinesOnly {
+        /// The module.
+        module: String,
+        /// The function.
+        function: String,
+    },
     /// No parameter has the name.
     #[error("`{name}` is no parameter of {function}{}", Known(.known))]
     Unknown {

@@ -69,6 +69,11 @@ impl Register {
         }
     }
 
+    /// Whether calls leave it as it was, so that no argument comes in it.
+    pub(super) fn is_kept(self) -> bool {
+        matches!(self, Register::General(3 | 6 | 12..=15))
+    }
+
     pub(super) fn len_bytes(self) -> u64 {
         if matches!(self, Register::General(_)) { 8 } else { 16 }
     }

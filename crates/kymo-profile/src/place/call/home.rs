@@ -106,12 +106,12 @@ enum Told {
     },
 }
 
-/// Where each parameter is.
+/// Where each parameter is; and those that the convention would place elsewhere than the debug information does.
 pub(super) fn homes(
     reader: &Reader<'_>,
     called: &Called<'_>,
     parameters: &[Declared],
-) -> Vec<Result<Home, Lost>> {
+) -> (Vec<Result<Home, Lost>>, Vec<String>) {
     let is_changed = called.is_changed(reader);
     let mut supply = Supply::new();
     // From here on nothing is known of the convention.
@@ -128,10 +128,14 @@ pub(super) fn homes(
             Err(why) => broken = Some(Lost::Convention(why)),
         }
     }
-    let mut found = Vec::with_capacity(parameters.len());
+    let (mut found, mut odd) = (Vec::with_capacity(parameters.len()), Vec::new());
     for parameter in parameters {
         let told = parameter.die.map_or(Told::Nothing { by_address: false }, |die| told(reader, called, die));
-        let by_address = matches!(told, Told::Nothing { by_address: true });
+        let by_address = match &told {
+            Told::Nothing { by_address } => *by_address,
+            Told::Home(Home::Memory(register, 0)) => *register != Register::STACK,
+            Told::Home(_) | Told::Lost(_) => false,
+        };
         let has_place = parameter.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_location).is_some());
         let convention = match &broken {
             Some(lost) => Err(lost.clone()),
@@ -147,7 +151,17 @@ pub(super) fn homes(
             broken = Some(Lost::Behind(parameter.name.clone()));
         }
         found.push(match told {
-            Told::Home(home) => Ok(home),
+            Told::Home(home) => {
+                // Lengths of pieces may differ, and what has no bytes may be anywhere.
+                if let Ok(other) = &convention
+                    && *other != Home::Nothing
+                    && !is_changed
+                    && other.to_string() != home.to_string()
+                {
+                    odd.push(format!("{}: {home}, by convention {other}", parameter.name));
+                }
+                Ok(home)
+            }
             Told::Lost(lost) => Err(lost),
             Told::Nothing { .. } if is_changed => Err(match has_place {
                 true => Lost::Changed(called.symbol.to_owned()),
@@ -156,7 +170,7 @@ pub(super) fn homes(
             Told::Nothing { .. } => convention,
         });
     }
-    found
+    (found, odd)
 }
 
 /// Where the result is, at the return.
@@ -279,6 +293,12 @@ fn read(
         return Told::Home(Home::Registers(pieces));
     }
     match at {
+        // Of the whole function it can only be told where it is kept behind the prologue.
+        Some(At::Register(register)) if !exact && register.is_kept() => Told::Nothing { by_address: false },
+        Some(At::Memory(register, 0)) if !exact && register.is_kept() && register != Register::FRAME => {
+            Told::Nothing { by_address: true }
+        }
+        Some(At::Memory(register, _)) if !exact && register.is_kept() => odd(),
         Some(At::Register(register)) => Told::Home(Home::Registers(vec![Piece {
             offset: 0,
             len_bytes: register.len_bytes(),
@@ -286,7 +306,6 @@ fn read(
         }])),
         // Below the return address there is nothing yet, and the frame pointer is the caller's.
         Some(At::Memory(Register::STACK, offset)) if offset < FIRST_ON_STACK => odd(),
-        Some(At::Memory(Register::FRAME, _)) => odd(),
         // Relative to a stack pointer that the prologue has moved, unless it was told as of the canonical frame.
         Some(At::Memory(Register::STACK, _)) if !exact && !is_cfa => odd(),
         Some(At::Memory(register, offset)) => Told::Home(Home::Memory(register, offset)),

@@ -28,7 +28,16 @@ pub struct Routines<'m> {
     /// Units of which that is not told.
     unplaced: Vec<u32>,
     /// The functions of a unit, by their first address.
-    known: RefCell<HashMap<u32, Rc<HashMap<u64, Die>>>>,
+    known: RefCell<HashMap<u32, Rc<Known>>>,
+}
+
+/// What a unit knows of functions.
+#[derive(Debug, Default)]
+struct Known {
+    /// By their first address.
+    by_address: HashMap<u64, Die>,
+    /// There are types and parameters, not lines alone (`-g1`).
+    is_full: bool,
 }
 
 impl std::fmt::Debug for Routines<'_> {
@@ -58,6 +67,7 @@ pub struct Routine<'m> {
     pub(super) takes: Vec<Taken>,
     /// What it returns; [`Type::VOID`] for nothing.
     pub(super) returned: Type,
+    odd: Vec<String>,
 }
 
 /// A parameter, with where it is at the entry.
@@ -122,14 +132,21 @@ impl<'m> Routines<'m> {
             },
         };
         let die = self.find(svma).ok_or_else(unknown)?;
+        if !self.functions(die.unit).is_full {
+            return Err(CallError::LinesOnly {
+                module: self.module.short_name(),
+                function: crate::symbols::demangle::readable(symbol).into_owned(),
+            });
+        }
         Ok(Routine::read(&self.reader, die, svma, symbol))
     }
 
     /// Where functions begin, as linked, ascending; all units are read for it.
     pub fn beginnings(&self) -> Vec<u64> {
         let numbers = 0..self.reader.own_infos();
-        let mut all: Vec<u64> =
-            numbers.flat_map(|number| self.functions(number).keys().copied().collect::<Vec<_>>()).collect();
+        let mut all: Vec<u64> = numbers
+            .flat_map(|number| self.functions(number).by_address.keys().copied().collect::<Vec<_>>())
+            .collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -140,20 +157,23 @@ impl<'m> Routines<'m> {
         // Ranges of units may overlap; the nearest is the one that is meant.
         let near = self.extents[..after].iter().rev().take(64).filter(|&&(_, end, _)| svma < end);
         let units = near.map(|&(.., number)| number).chain(self.unplaced.iter().copied());
-        units.into_iter().find_map(|number| self.functions(number).get(&svma).copied())
+        units.into_iter().find_map(|number| self.functions(number).by_address.get(&svma).copied())
     }
 
     /// The functions of a unit that have code, by where it begins.
-    fn functions(&self, number: u32) -> Rc<HashMap<u64, Die>> {
+    fn functions(&self, number: u32) -> Rc<Known> {
         if let Some(known) = self.known.borrow().get(&number) {
             return Rc::clone(known);
         }
-        let mut found = HashMap::new();
+        let mut found = Known::default();
         if let Ok(unit) = self.reader.unit(number) {
             let dwarf = &self.reader.dwarf;
             let mut entries = unit.entries();
             while let Ok(Some(entry)) = entries.next_dfs() {
-                if entry.tag() != gimli::DW_TAG_subprogram || found.len() > MOST_FUNCTIONS {
+                let kinds =
+                    [gimli::DW_TAG_base_type, gimli::DW_TAG_pointer_type, gimli::DW_TAG_formal_parameter];
+                found.is_full |= kinds.contains(&entry.tag());
+                if entry.tag() != gimli::DW_TAG_subprogram || found.by_address.len() > MOST_FUNCTIONS {
                     continue;
                 }
                 let die = Die { unit: number, offset: entry.offset().0 };
@@ -164,7 +184,7 @@ impl<'m> Routines<'m> {
                     address(gimli::DW_AT_entry_pc).or(ranges.ok()?.map(|range| range.begin))
                 });
                 if let Some(first) = first.filter(|&first| first != 0) {
-                    found.entry(first).or_insert(die);
+                    found.by_address.entry(first).or_insert(die);
                 }
             }
         }
@@ -180,7 +200,8 @@ impl<'m> Routine<'m> {
         let language = language(reader, die.unit);
         let returned = Type::of(reader, die);
         let parameters = parameters(reader, die);
-        let homes = home::homes(reader, &home::Called { die, svma, symbol, language, returned }, &parameters);
+        let (homes, odd) =
+            home::homes(reader, &home::Called { die, svma, symbol, language, returned }, &parameters);
         let taken = |(parameter, home): (&Declared, _)| Taken {
             name: parameter.name.clone(),
             kind: parameter.kind,
@@ -188,7 +209,7 @@ impl<'m> Routine<'m> {
             home,
         };
         let takes = parameters.iter().zip(homes).map(taken).collect();
-        Routine { reader: Rc::clone(reader), name, language, takes, returned }
+        Routine { reader: Rc::clone(reader), name, language, takes, returned, odd }
     }
 
     /// The function's name.
@@ -213,6 +234,12 @@ impl<'m> Routine<'m> {
     /// The type of what it returns; nothing for `void`.
     pub fn return_type(&self) -> Option<String> {
         (self.returned.shape(&self.reader) != Shape::Void).then(|| self.returned.spelled(&self.reader))
+    }
+
+    /// The parameters that the debug information places elsewhere than the calling convention would. There are none in functions that the compiler has left as they are; to
+    /// test what we know of the convention.
+    pub fn unconventional(&self) -> &[String] {
+        &self.odd
     }
 
     /// The names of its parameters.

@@ -234,6 +234,9 @@ fn check(program: &Path, what: &str, cases: &[Case]) {
             (Err(error), _) => wrong.push(format!("{function} {expression}: {error}")),
         }
     }
+    for routine in &all {
+        wrong.extend(routine.unconventional().iter().map(|odd| format!("{}: {odd}", routine.name())));
+    }
     assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
 }
 
@@ -337,4 +340,77 @@ fn lists() {
     {
         assert_eq!(arguments(name), None, "{name}");
     }
+}
+
+/// C++ with much of its library, so that many functions take all kinds of values.
+const LIBRARY: &str = r#"
+#include <algorithm>
+#include <complex>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+struct mixed { float a; int b; double c; };
+struct floats { float a, b, c; };
+struct tiny { char c[3]; short s; };
+struct bits { unsigned a : 20, b : 20; long long c : 5; };
+union either { double d; long l; };
+struct __attribute__((packed)) packed { char c; int i; };
+volatile double sink;
+__attribute__((noinline)) void kinds(mixed m, floats f, tiny t, bits b, either e, packed p, std::complex<double> z, long double l, char32_t u, std::nullptr_t n, int mixed::*member, int (std::string::*method)() const) {
+    sink = m.a + f.c + t.s + b.b + e.d + p.i + z.imag() + (double)l + u + (n == nullptr) + (member != nullptr) + (method != nullptr);
+}
+__attribute__((noinline)) void pairs(std::pair<int, double> p, std::pair<std::string, int> q, std::function<int(int)> f, std::shared_ptr<int> s, std::vector<int> v) {
+    sink = p.second + (double)q.first.size() + f(1) + *s + v[0];
+}
+int main(int argc, char **argv) {
+    std::map<std::string, std::vector<int>> all;
+    for (int i = 0; i < argc; i++) { all[argv[i]].push_back(i); sink = sink + i; }
+    std::string out;
+    for (auto &[name, list] : all) { std::sort(list.begin(), list.end()); out += name + std::to_string(list.size()); }
+    kinds({ 1, 2, 3 }, { 1, 2, 3 }, {}, { 1, 2, 3 }, { 1 }, {}, { 1, 2 }, 3, U'x', nullptr, nullptr, nullptr);
+    pairs({ 1, 2 }, { "x", 1 }, [](int i) { return i; }, std::make_shared<int>(3), { 1 });
+    sink = (double)out.size();
+}
+"#;
+
+/// Checks what we know of the calling convention against what compilers say of many parameters of optimized functions, which lists place at their first instruction.
+#[test]
+fn convention_and_lists_agree() {
+    const TEST: &str = "place::call::convention_and_lists_agree";
+    if let Some(tool) = missing(&["c++", "nm"]) {
+        return skip(TEST, format_args!("{tool} is missing"));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("library.cc"), LIBRARY).expect("the source");
+    run(dir.path(), "c++", &["library.cc", "-std=c++17", "-g", "-O1", "-fno-inline", "-o", "library"]);
+    let program = dir.path().join("library");
+    let output = std::process::Command::new("nm").arg(&program).output().expect("nm");
+    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    let module = ModuleFile::open(&program, &program, &SymbolOptions::default()).expect("the program");
+    let routines = Routines::of(&module).expect("debug information");
+    let (mut wrong, mut known, mut unknown) = (Vec::new(), 0, Vec::new());
+    for line in symbols.lines() {
+        let mut words = line.split(' ');
+        let (Some(address), Some(_), Some(symbol)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let Ok(svma) = u64::from_str_radix(address, 16) else { continue };
+        let Ok(routine) = routines.at(svma, symbol) else { continue };
+        wrong.extend(routine.unconventional().iter().map(|what| format!("{symbol}: {what}")));
+        for parameter in routine.parameters() {
+            match parameter.place {
+                Ok(_) => known += 1,
+                Err(why) => unknown.push(format!("{symbol}: {}: {why}", parameter.name)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {known}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        known > 500 && unknown.len() * 20 < known,
+        "{known} known, {}:\n{}",
+        unknown.len(),
+        unknown.join("\n")
+    );
 }

@@ -29,6 +29,9 @@ pub(crate) struct ListArgs {
     /// List what `kymo probe` can be put on in this program or library: functions and USDT markers; FILTER is a glob of their names then
     #[arg(long, value_name = "BINARY")]
     probes: Option<OsString>,
+    /// With --probes: show what each function takes and returns, where debug information tells
+    #[arg(short = 'v', long, requires = "probes")]
+    args: bool,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -37,7 +40,7 @@ pub(crate) struct ListArgs {
 /// Lists events on stdout; what could not be listed is said on stderr.
 pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.probes {
-        return probes::run(file, args.filter.as_deref(), args.json);
+        return probes::run(file, args.filter.as_deref(), args.json, args.args);
     }
     let machine = Machine::here();
     let caps = caps::probe();

@@ -6,21 +6,38 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use kymo_perf::selector::nearest;
+use kymo_profile::place::call::{CallError, Parameter};
 use kymo_profile::symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Site, SiteKind, find};
+use kymo_profile::text::shown;
 use serde_json::json;
 
 use super::SCHEMA_VERSION;
-use crate::cmd::probe::modules;
+use crate::cmd::probe::{arguments, modules};
 use crate::terminal;
 
-/// Lists the sites of a file whose names match, all without a glob.
-pub(super) fn run(file: &OsStr, filter: Option<&str>, as_json: bool) -> anyhow::Result<ExitCode> {
+/// What a function takes and returns; nothing where that is not told.
+struct Call {
+    takes: Vec<Parameter>,
+    /// Nothing for `void`.
+    returns: Option<String>,
+}
+
+/// Lists the sites of a file whose names match, all without a glob; with `calls`, what functions take and return.
+pub(super) fn run(
+    file: &OsStr,
+    filter: Option<&str>,
+    as_json: bool,
+    calls: bool,
+) -> anyhow::Result<ExitCode> {
     let path = modules::program(file)?;
     let module = Arc::new(ProbeModule::open(&path, None)?);
     let sites = sites(&module, filter)?;
+    let calls = if calls { self::calls(&sites) } else { Vec::new() };
+    let call = |number: usize| calls.get(number).and_then(Option::as_ref);
     let mut out = io::BufWriter::new(io::stdout().lock());
     if as_json {
-        let probes: Vec<_> = sites.iter().map(document).collect();
+        let each = sites.iter().enumerate();
+        let probes: Vec<_> = each.map(|(number, site)| document(site, call(number))).collect();
         let document = json!({
             "schema": "kymo-list-probes",
             "schema_version": SCHEMA_VERSION,
@@ -31,7 +48,9 @@ pub(super) fn run(file: &OsStr, filter: Option<&str>, as_json: bool) -> anyhow::
         serde_json::to_writer_pretty(&mut out, &document)?;
         writeln!(out)?;
     } else {
-        write_text(&mut out, &sites)?;
+        for (number, site) in sites.iter().enumerate() {
+            write_text(&mut out, site, call(number))?;
+        }
     }
     out.flush()?;
     if !sites.is_empty() {
@@ -74,7 +93,32 @@ fn sites(module: &Arc<ProbeModule>, filter: Option<&str>) -> anyhow::Result<Vec<
     Ok(found)
 }
 
-fn document(site: &Site) -> serde_json::Value {
+/// What the functions at sites take and return; what is known of none is said.
+fn calls(sites: &[Site]) -> Vec<Option<Call>> {
+    let mut said = Vec::new();
+    arguments::each(sites, |_, site, routine| match routine {
+        Ok(routine) => Some(Call { takes: routine.parameters(), returns: routine.return_type() }),
+        Err(error) => {
+            let of_all = matches!(error, CallError::NoDebugInfo { .. } | CallError::Machine);
+            if of_all && site.kind == SiteKind::Function && !said.contains(&error) {
+                terminal::say(&error.to_string());
+                said.push(error);
+            }
+            None
+        }
+    })
+}
+
+fn document(site: &Site, call: Option<&Call>) -> serde_json::Value {
+    let parameter = |parameter: &Parameter| {
+        json!({
+            "name": parameter.name,
+            "type": parameter.type_name,
+            "place": parameter.place.as_ref().ok(),
+            "unknown": parameter.place.as_ref().err(),
+        })
+    };
+    let parameters = call.map(|call| call.takes.iter().map(parameter).collect::<Vec<_>>());
     json!({
         "name": site.name,
         "symbol": site.symbol,
@@ -84,23 +128,36 @@ fn document(site: &Site) -> serde_json::Value {
         "length_bytes": (site.length_bytes > 0).then_some(site.length_bytes),
         "semaphore": site.semaphore,
         "arguments": match &site.kind { SiteKind::Marker { arguments } => Some(arguments), _ => None },
+        "parameters": parameters,
+        "returns": call.and_then(|call| call.returns.as_ref()),
     })
 }
 
-fn write_text(out: &mut dyn Write, sites: &[Site]) -> io::Result<()> {
-    for site in sites {
-        let length = match site.length_bytes {
-            0 => String::new(),
-            bytes => format!("{bytes} bytes"),
-        };
-        let remark = match &site.kind {
-            SiteKind::Marker { arguments } => {
-                format!("  usdt, {} arguments", arguments.split_whitespace().count())
-            }
-            _ => String::new(),
-        };
-        let name = kymo_profile::text::shown(&site.name);
-        writeln!(out, "{:#10x}  {length:>12}  {name}{remark}", site.offset)?;
+fn write_text(out: &mut dyn Write, site: &Site, call: Option<&Call>) -> io::Result<()> {
+    let length = match site.length_bytes {
+        0 => String::new(),
+        bytes => format!("{bytes} bytes"),
+    };
+    let remark = match (&site.kind, call) {
+        (SiteKind::Marker { arguments }, _) => {
+            format!("  usdt, {} arguments", arguments.split_whitespace().count())
+        }
+        (_, Some(call)) => {
+            let one = |parameter: &Parameter| match &parameter.name[..] {
+                "" => parameter.type_name.clone(),
+                name => format!("{name}: {}", parameter.type_name),
+            };
+            let takes: Vec<String> = call.takes.iter().map(one).collect();
+            let returns = call.returns.as_ref().map_or(String::new(), |kind| format!(" -> {kind}"));
+            shown(&format!("({}){returns}", takes.join(", "))).into_owned()
+        }
+        _ => String::new(),
+    };
+    writeln!(out, "{:#10x}  {length:>12}  {}{remark}", site.offset, shown(&site.name))?;
+    for parameter in call.iter().flat_map(|call| &call.takes) {
+        if let Err(why) = &parameter.place {
+            writeln!(out, "{:26}{}: {}", "", shown(&parameter.name), shown(why))?;
+        }
     }
     Ok(())
 }
