@@ -130,6 +130,23 @@ fn values_of_rust() {
     }
 }
 
+/// Checks that it is known of every kind of value of Rust how it is passed: a number behind it is found.
+#[test]
+fn what_stands_behind_values_of_rust() {
+    const TEST: &str = "probe_args::what_stands_behind_values_of_rust";
+    for flags in [&[][..], &["-Copt-level=0"]] {
+        let Some(program) = program(TEST, "called_text_rs.rs", flags) else { return };
+        let said = kymo()
+            .succeed(["probe", "-q", "*::kinds::*(n)", "--hits-only", "--", program.text(), "kinds"])
+            .stdout;
+        let (expected, printed) = both(&said);
+        let printed: Vec<&str> =
+            printed.iter().map(|line| line.rsplit("::").next().unwrap_or(line)).collect();
+        assert_eq!(printed, expected, "{flags:?}: {said}");
+        assert_eq!(expected.len(), 22);
+    }
+}
+
 /// The hits that kymo counts with a condition.
 fn hits(program: &Program, condition: &str) -> u64 {
     let words = ["probe", "-q", "--json", "--if", condition, "called_often", "--", program.text(), "600"];

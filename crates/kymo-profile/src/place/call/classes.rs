@@ -461,84 +461,125 @@ fn of_rust(reader: &Reader<'_>, kind: Type, is_result: bool) -> Result<Passing, 
         17.. => return Ok(Passing::Address),
         _ => {}
     }
-    let mut parts = Vec::new();
-    match scalars(reader, kind, 0, &mut parts, 0) {
-        Some(()) => {}
-        // A pair or not: both are known where one register is enough for both.
-        None if is_result => {
-            return Ok(Passing::Registers(vec![Class::Integer; size.div_ceil(8) as usize], size));
-        }
-        None => return Err("how Rust's compiler passes a value of its type is not known to kymo"),
-    }
     let class = |float: bool| if float { Class::Vector } else { Class::Integer };
-    match parts[..] {
-        [] => Ok(Passing::Nothing),
-        [(0, bytes, float)] if bytes == size => Ok(match (bytes, float) {
+    let parts = scalars(reader, kind, 0, 0);
+    match parts.as_deref() {
+        Some([]) => Ok(Passing::Nothing),
+        Some(&[(0, bytes, float)]) if bytes == size => Ok(match (bytes, float) {
             (16, false) => Passing::Registers(vec![Class::Integer; 2], 16),
             (16, true) => Passing::Wide(16),
             _ => Passing::Registers(vec![class(float)], size),
         }),
-        [(a, first_bytes, first), (b, second_bytes, second)] => {
+        Some(&[(a, first_bytes, first), (b, second_bytes, second)]) => {
             Ok(Passing::Parts(vec![(a, first_bytes, class(first)), (b, second_bytes, class(second))]))
         }
-        // An array or a record of many parts is passed as one number.
+        // An array or a record of many parts is passed as one number, or, if that is longer than a register, by its address.
         _ if is_result => Ok(Passing::Registers(vec![Class::Integer; size.div_ceil(8) as usize], size)),
         _ if size <= 8 => Ok(Passing::Registers(vec![Class::Integer], size)),
-        _ => Err("how Rust's compiler passes a value of its type is not known to kymo"),
+        _ => Ok(Passing::Address),
     }
 }
 
-/// The numbers and pointers that a value consists of: offset, bytes, whether it is a float. `None` where that is not one list.
-fn scalars(
-    reader: &Reader<'_>,
-    kind: Type,
-    at: u64,
-    parts: &mut Vec<(u64, u64, bool)>,
-    depth: usize,
-) -> Option<()> {
-    if depth > DEEPEST || parts.len() > 4 {
+/// A number or pointer in a value: offset, bytes, whether it is a float.
+type Scalar = (u64, u64, bool);
+
+/// The numbers and pointers that a value consists of, one or two; `None` if it is of more parts, or of different ones at different times.
+fn scalars(reader: &Reader<'_>, kind: Type, at: u64, depth: usize) -> Option<Vec<Scalar>> {
+    if depth > DEEPEST {
         return None;
     }
     match kind.shape(reader) {
         Shape::Base => {
             let size = kind.size(reader)?;
-            if size > 0 {
-                parts.push((at, size, encoding(reader, kind) == Some(gimli::DW_ATE_float)));
-            }
+            let is_float = encoding(reader, kind) == Some(gimli::DW_ATE_float);
+            Some(if size == 0 { Vec::new() } else { vec![(at, size, is_float)] })
         }
-        Shape::Pointer | Shape::Reference => parts.push((at, 8, false)),
-        Shape::Enum => parts.push((at, kind.size(reader)?, false)),
+        Shape::Pointer | Shape::Reference => Some(vec![(at, 8, false)]),
+        Shape::Enum => Some(vec![(at, kind.size(reader)?, false)]),
         Shape::Record => {
             let die = kind.die?;
-            let (mut members, mut odd) = (Vec::new(), false);
-            let told = reader.children(die, |child, entry| {
-                match entry.tag() {
-                    gimli::DW_TAG_variant_part => odd = true,
-                    gimli::DW_TAG_member => {
-                        let offset = entry.attr_value(gimli::DW_AT_data_member_location);
-                        let offset = offset.and_then(|value| value.udata_value()).unwrap_or(0);
-                        members.push((offset, Type::of(reader, child)));
-                    }
-                    _ => {}
-                }
-                members.len() < MOST_MEMBERS
-            });
             let is_union = reader.entry(die).is_ok_and(|entry| entry.tag() == gimli::DW_TAG_union_type);
-            if told.is_err() || odd || is_union {
+            let (members, parts) = members(reader, die)?;
+            if is_union {
                 return None;
             }
-            members.sort_by_key(|(offset, _)| *offset);
-            for (offset, inner) in members {
-                if inner.size(reader) != Some(0) {
-                    scalars(reader, inner, at.checked_add(offset)?, parts, depth + 1)?;
-                }
+            let mut found = of_members(reader, &members, at, depth)?;
+            match parts[..] {
+                [] => {}
+                [part] if found.is_empty() => found = of_variants(reader, part, at, depth)?,
+                _ => return None,
             }
+            found.sort_unstable();
+            (found.len() <= 2).then_some(found)
         }
-        Shape::Array => {
-            // Never a pair: three parts stand for many.
-            parts.extend([(at, 1, false); 3]);
-        }
-        _ => return None,
+        _ => None,
     }
-    Some(())
+}
+
+/// Members with their offsets, and parts with variants.
+type Members = (Vec<(u64, Type)>, Vec<Die>);
+
+/// The members of a record, each with its offset, and the parts of it that have variants.
+fn members(reader: &Reader<'_>, record: Die) -> Option<Members> {
+    let (mut members, mut parts, mut count) = (Vec::new(), Vec::new(), 0);
+    let told = reader.children(record, |child, entry| {
+        count += 1;
+        match entry.tag() {
+            gimli::DW_TAG_variant_part => parts.push(child),
+            gimli::DW_TAG_member => {
+                let offset = entry.attr_value(gimli::DW_AT_data_member_location);
+                members.push((
+                    offset.and_then(|value| value.udata_value()).unwrap_or(0),
+                    Type::of(reader, child),
+                ));
+            }
+            _ => {}
+        }
+        count < MOST_MEMBERS
+    });
+    told.ok().map(|()| (members, parts))
+}
+
+fn of_members(reader: &Reader<'_>, members: &[(u64, Type)], at: u64, depth: usize) -> Option<Vec<Scalar>> {
+    let mut found = Vec::new();
+    for &(offset, inner) in members {
+        if inner.size(reader) != Some(0) {
+            found.extend(scalars(reader, inner, at.checked_add(offset)?, depth + 1)?);
+        }
+        if found.len() > 2 {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+/// Of an enum with fields: what tells the variant, and the one number that all variants have at the same place; or, where a value of the one variant with
+/// fields tells that it is another one, what that has.
+fn of_variants(reader: &Reader<'_>, part: Die, at: u64, depth: usize) -> Option<Vec<Scalar>> {
+    let entry = reader.entry(part).ok()?;
+    let tag = reader.link(part.unit, &entry, gimli::DW_AT_discr).and_then(|member| {
+        let offset = reader.attr(member, gimli::DW_AT_data_member_location)?.1.udata_value()?;
+        Some((at.checked_add(offset)?, Type::of(reader, member).size(reader)?, false))
+    });
+    let mut full: Vec<Vec<Scalar>> = Vec::new();
+    for (_, member, _) in super::super::field::variants_of(reader, part).into_iter().take(MOST_MEMBERS) {
+        let offset = reader.attr(member, gimli::DW_AT_data_member_location);
+        let offset = offset.and_then(|(_, value)| value.udata_value()).unwrap_or(0);
+        let kind = Type::of(reader, member);
+        let (members, _) = members(reader, kind.die?)?;
+        let mut found = of_members(reader, &members, at.checked_add(offset)?, depth)?;
+        found.sort_unstable();
+        if !found.is_empty() {
+            full.push(found);
+        }
+    }
+    let Some(tag) = tag else { return if full.len() == 1 { full.pop() } else { None } };
+    let Some(first) = full.first() else { return Some(vec![tag]) };
+    let is_inside = |scalar: &Scalar| scalar.0 <= tag.0 && tag.0 < scalar.0 + scalar.1;
+    if full.iter().flatten().any(is_inside) {
+        // Another variant is told by a number that the only one with fields cannot have.
+        return (full.len() == 1).then(|| first.clone());
+    }
+    let alike = full.iter().all(|other| other == first);
+    (alike && first.len() == 1).then(|| vec![tag, first[0]])
 }

@@ -254,7 +254,7 @@ pub(super) fn told(fetch: &Fetch) -> uprobe::Value {
 /// What cannot be told is among the words.
 ///
 /// # Errors
-/// A sentence about the first expression that means nothing.
+/// A sentence about the first expression, if it means nothing at any site.
 pub(super) fn of_sites(
     sites: &[Site],
     asked: &[Option<Vec<Part>>],
@@ -265,7 +265,7 @@ pub(super) fn of_sites(
     if !all && asked.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
-    let each = each(sites, |number, site, routine| {
+    let each: Vec<Result<Option<Values>, String>> = each(sites, |number, site, routine| {
         let is_function = site.kind == SiteKind::Function;
         let mut values = match asked.get(number).and_then(Option::as_ref) {
             Some(parts) => {
@@ -283,7 +283,20 @@ pub(super) fn of_sites(
         values.back.truncate(MOST_VALUES);
         Ok(Some(values))
     });
-    let values: Vec<Option<Values>> = each.into_iter().collect::<Result<_, String>>()?;
+    // Of many functions some may have no such parameter; if none has, it is a mistake.
+    if each.iter().all(Result::is_err)
+        && let Some(Err(error)) = each.first()
+    {
+        return Err(error.clone());
+    }
+    let mut said = |found: Result<Option<Values>, String>| match found {
+        Ok(values) => values,
+        Err(word) => {
+            words.push(word);
+            None
+        }
+    };
+    let values: Vec<Option<Values>> = each.into_iter().map(&mut said).collect();
     for word in values.iter().flatten().flat_map(|values| &values.words) {
         if !words.contains(word) {
             words.push(word.clone());
