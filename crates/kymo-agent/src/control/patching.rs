@@ -1,5 +1,5 @@
 //! Probes by patches (`crate::patch`).
-use super::engine::{Asked, Counters, Done, Probing, RingsFile};
+use super::engine::{Asked, CallersOf, Counters, Done, Probing, RingsFile};
 use super::hold::{By, Threads};
 use super::maps::Maps;
 use crate::patch::{
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 /// One probe of the conversation.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are armed")]
 enum Kept {
     Armed { probe: Probe, semaphore: Option<Semaphore>, still: bool },
     Waiting,
@@ -307,6 +308,17 @@ impl Probing for Patching {
             Some(Count { id: *id, hits })
         };
         there.chain(&self.gone).filter_map(of).collect()
+    }
+
+    fn callers(&self) -> Vec<CallersOf> {
+        let of = |(id, kept): (&u32, &Kept)| match kept {
+            Kept::Armed { probe, .. } => {
+                let (of, others) = probe.callers()?;
+                Some(CallersOf { id: *id, of: of.into_iter().collect(), others })
+            }
+            Kept::Waiting | Kept::Refused(_) => None,
+        };
+        self.kept.iter().filter_map(of).collect()
     }
 
     fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {

@@ -1,7 +1,7 @@
 //! Memory for stubs, near the code that jumps there.
 use super::memory::{OwnMemory, mapped};
 use super::stub::Calls;
-use super::{callout, os, shadow, unwind};
+use super::{callout, handler, os, shadow, unwind};
 use std::io;
 
 /// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
@@ -103,6 +103,7 @@ impl Chunk {
     fn furnish(&mut self, memory: &OwnMemory) -> io::Result<()> {
         let (enter, leave) = (shadow::enter as *const () as u64, shadow::leave as *const () as u64);
         let adopt = shadow::adopt as *const () as u64;
+        let handle = handler::handle as *const () as u64;
         let mut put = |function| {
             let code = callout::generate(function).map_err(io::Error::other)?;
             let at = self.used;
@@ -110,7 +111,8 @@ impl Chunk {
             self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
             Ok::<u64, io::Error>(at)
         };
-        self.calls = Calls { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)? };
+        self.calls =
+            Calls { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)?, handle: put(handle)? };
         Ok(())
     }
 }

@@ -44,6 +44,7 @@
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
 //! | [`Consumers::Only`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
+//! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `handler.rs`: tens of ns, and a system call for each look at memory |
 //!
 //! No lock, no locked instruction, no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
@@ -57,6 +58,8 @@
 //! - **I4** No page is writable and executable: stubs and sites are written through `/proc/self/mem`, as a debugger would.
 //! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes no register and no flag.
 //! - **I6** After a detach every byte is what it was.
+//! - **I8** What `handler.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; a consumer that was taken away is in no
+//!   hit's hands any more ([`kymo_core::probe`]).
 //! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`shadow.rs`).
 //! - **I8** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
 //!
@@ -84,11 +87,14 @@
 //!   looked at.
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
 mod arena;
+mod callers;
 mod callout;
 mod count;
 mod error;
 mod flow;
 mod gate;
+mod handled;
+mod handler;
 mod histogram;
 mod hold;
 mod mask;
@@ -145,13 +151,10 @@ pub enum Consumers {
 }
 
 impl Consumers {
-    /// Whether a stub's own instructions do not do for it.
+    /// Whether nobody can do it: conditions of memory at returns that are not events.
     pub(crate) fn is_beyond(self) -> bool {
         match self {
-            Consumers::Record(record) => {
-                record.how.needs_handler(true) || record.how.needs_handler_back(true)
-            }
-            Consumers::Only(only) => only.how.needs_handler(false) || only.how.needs_handler_back(false),
+            Consumers::Only(only) => only.how.needs_handler_back(false),
             _ => false,
         }
     }

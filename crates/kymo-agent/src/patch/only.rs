@@ -76,6 +76,11 @@ impl Kept {
     }
 }
 
+/// Whether the handler is needed at an entry, and at a return, by what was asked for.
+pub(super) fn needs(how: Kept, records: bool) -> (bool, bool) {
+    (how.needs_handler(records), records && how.back_event.is_some() && how.needs_handler_back(records))
+}
+
 /// Whether one of the tests looks at memory.
 pub(super) fn reads_memory(condition: &Condition) -> bool {
     let far = |operand: &Operand| !operand.steps.is_empty();
@@ -83,5 +88,5 @@ pub(super) fn reads_memory(condition: &Condition) -> bool {
 }
 
 fn is_far(fetch: &Fetch) -> bool {
-    !fetch.operand.steps.is_empty() || matches!(fetch.kind, Kind::String(_))
+    !fetch.operand.steps.is_empty() || matches!(fetch.kind, Kind::String { .. })
 }

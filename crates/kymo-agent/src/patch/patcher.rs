@@ -1,10 +1,13 @@
 //! The one patcher of this process: stubs, sites, attach, detach.
 use super::arena::Arena;
+use super::callers::Callers;
 use super::error::PatchError;
+use super::handled::Handling;
+use super::handler::{self, Counters, Watch};
 use super::histogram::{self, BUCKETS, Histogram};
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
-use super::only::Look;
+use super::only::{self, Kept, Look};
 use super::pass::{Edit, Fate, Pass};
 use super::publish::{self, Change};
 use super::record::RecordSlots;
@@ -16,9 +19,10 @@ use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
 use super::{Consumers, mask, os, shadow};
 use crate::sys::{fork, rseq};
+use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
 #[derive(Clone, Debug)]
@@ -30,6 +34,10 @@ pub struct Probe {
     recipe: Recipe,
     /// What the slots held before: a site's stub is used again.
     before: Vec<u64>,
+    /// What the handler does for it, and its registrations.
+    watch: Option<Arc<Watch>>,
+    handles: Vec<Handle>,
+    callers_before: (BTreeMap<u64, u64>, u64),
 }
 
 impl Probe {
@@ -73,7 +81,7 @@ impl Probe {
 
     /// What the counters of the return held.
     fn back_before(&self) -> &[u64] {
-        &self.before[1 + usize::from(self.recipe.record.is_some())..]
+        &self.before[1 + usize::from(self.recipe.lost().is_some())..]
     }
 }
 
@@ -89,10 +97,21 @@ impl Probe {
         Some((slot, self.back_before()))
     }
 
-    /// How many events did not fit into their CPU's ring, if the probe records.
+    /// How many events did not fit into their CPU's ring, if the probe records; or how many hits could not be looked at, if that takes more than a few instructions.
     pub fn lost(&self) -> Option<u64> {
-        let (_, slots) = self.recipe.record?;
-        Some(self.slots.read(slots.lost).wrapping_sub(self.before[1]))
+        Some(self.slots.read(self.recipe.lost()?).wrapping_sub(self.before[1]))
+    }
+
+    /// Return addresses and how often calls came from there, since the probe's site was first attached so; and calls of callers that there was no
+    /// place for. `None` unless that was asked for.
+    pub fn callers(&self) -> Option<(BTreeMap<u64, u64>, u64)> {
+        let (mut now, others) = self.watch.as_ref()?.callers()?.read();
+        let (before, others_before) = &self.callers_before;
+        now.retain(|address, calls| {
+            *calls = calls.wrapping_sub(before.get(address).copied().unwrap_or(0));
+            *calls > 0
+        });
+        Some((now, others.wrapping_sub(*others_before)))
     }
 }
 
@@ -115,6 +134,7 @@ pub fn open_slots(children: bool) -> io::Result<&'static Slots> {
 #[derive(Debug)]
 struct Built {
     recipe: Recipe,
+    watch: Option<Arc<Watch>>,
     slots: &'static Slots,
     enter: u64,
     moved: Vec<u64>,
@@ -133,6 +153,8 @@ struct Patcher {
     /// Probes that nobody could take away: they are attached.
     left: Vec<Probe>,
     retired: Retired,
+    /// How many stubs ever needed the handler.
+    handled: u64,
 }
 
 /// Room for any stub: some 600 bytes are the most that one has.
@@ -243,6 +265,12 @@ pub fn leave() {
     mask::release();
 }
 
+/// Ends the registrations of probes that are not there any more, all together.
+fn end_handling<'p>(probes: impl Iterator<Item = &'p Probe>) {
+    let handles: Vec<Handle> = probes.flat_map(|probe| probe.handles.iter().copied()).collect();
+    handler::unregister(&handles, os::own_tid() as u32);
+}
+
 impl Patcher {
     fn attach(
         &mut self,
@@ -310,7 +338,12 @@ impl Patcher {
         self.attached.insert(site.address, detours(site, built));
         let (recipe, enter) = (built.recipe, built.enter);
         let before = recipe.slots().map(|slot| slots.read(slot)).collect();
-        Ok(Probe { site: site.clone(), enter, slots, recipe, before })
+        let watch = built.watch.clone();
+        let number = recipe.handled.map_or(0, |(handling, _)| handling.number);
+        let handles = watch.as_ref().map_or_else(Vec::new, |watch| handler::register(number, watch));
+        let callers = watch.as_ref().and_then(|watch| watch.callers());
+        let callers_before = callers.map(Callers::read).unwrap_or_default();
+        Ok(Probe { site: site.clone(), enter, slots, recipe, before, watch, handles, callers_before })
     }
 
     /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the threads ends meanwhile, some.
@@ -413,6 +446,7 @@ impl Patcher {
             }
         }
         if ours.is_empty() {
+            end_handling(probes.iter());
             return changed.map_or(Ok(()), Err);
         }
         match holder {
@@ -442,6 +476,7 @@ impl Patcher {
                 }
             }
         }
+        end_handling(probes.iter().filter(|probe| !self.attached.contains_key(&probe.site.address)));
         changed.map_or(Ok(()), Err)
     }
 
@@ -517,11 +552,28 @@ impl Patcher {
             Consumers::Only(only) => (None, Some(only.how)),
             _ => (None, None),
         };
-        if record.is_some() {
+        let handling = self.handling(consumers, how);
+        if record.is_some() || handling.is_some() {
             // Stubs find their thread's number there.
             shadow::region().map_err(PatchError::system("map shadow stacks"))?;
         }
-        let recipe = Recipe { hits: take(1)?, back, record, how };
+        let missed = match (handling, record) {
+            (Some(_), None) => take(1)?,
+            (_, record) => record.map_or(0, |(_, slots)| slots.lost),
+        };
+        let recipe = Recipe { hits: take(1)?, back, record, how, handled: handling.map(|it| (it, missed)) };
+        let counters = Counters {
+            table: slots.table(),
+            hits: recipe.hits,
+            returns: if let Back::Recorded(slot) = back { slot } else { 0 },
+        };
+        let watch = match (handling, how) {
+            (Some(_), Some(how)) => {
+                let watch = Watch::new(how, counters, at, ground.rseq);
+                Some(Arc::new(watch.map_err(PatchError::system("map tables of callers"))?))
+            }
+            _ => None,
+        };
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         let place = self.arena.take(memory, at, LONGEST_STUB_BYTES).map_err(|_| unreachable())?;
         let ground = Ground { calls: self.arena.calls(place), ..*ground };
@@ -537,9 +589,23 @@ impl Patcher {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
-        let built = Built { recipe, slots, enter: stub.enter, moved: stub.moved, original: site.original };
+        let built =
+            Built { recipe, watch, slots, enter: stub.enter, moved: stub.moved, original: site.original };
         self.built.insert(key, built);
         Ok(())
+    }
+
+    /// What of a stub the handler is to do.
+    fn handling(&mut self, consumers: Consumers, how: Option<Kept>) -> Option<Handling> {
+        let how = how?;
+        let records = matches!(consumers, Consumers::Record(_));
+        let (entry, back) = only::needs(how, records);
+        if !entry && !back {
+            return None;
+        }
+        self.handled += 1;
+        let room = if records { Watch::room(&how) } else { 0 };
+        Some(Handling { number: self.handled, room, entry, back })
     }
 
     /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours, for there may be a trap.
@@ -549,6 +615,7 @@ impl Patcher {
         probes: Vec<Result<Probe, PatchError>>,
         error: PatchError,
     ) -> PatchError {
+        end_handling(probes.iter().flatten());
         for probe in probes.into_iter().flatten() {
             let site = &probe.site;
             if memory.bytes(site.address, JUMP_BYTES as u64) == site.original {

@@ -40,6 +40,9 @@ pub(super) const STACK_BYTES: usize = 4096;
 pub(super) const FREE: u64 = 1 << 63;
 /// A key that no slot has: the entry is done with, but not on top.
 const HOLE: u64 = u64::MAX;
+/// Where in a thread's page the handler keeps what is the thread's (`handler.rs`), and how much it may be.
+const OWN_AT: u64 = 3072;
+pub(super) const OWN_BYTES: u64 = 512;
 /// Ranges of code that stubs may be in.
 const RANGES: usize = 1024;
 
@@ -172,7 +175,7 @@ fn entry(address: u64) -> &'static Entry {
 }
 
 /// A system call with four numbers, without the C library, whose functions may be probed.
-fn system(number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+pub(super) fn system(number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
     let result;
     // SAFETY: the callers pass numbers and addresses of locals; the kernel checks the others.
     unsafe {
@@ -349,6 +352,8 @@ fn owner(bottom: u64) -> &'static AtomicU64 {
 }
 
 fn clear(bottom: u64) {
+    // The handler of the thread that had it before is not running any more; its seat goes over.
+    entry(bottom + OWN_AT).key.store(0, Ordering::Relaxed);
     let mut at = 0;
     while at < DEPTH as u64 + 2 {
         let entry = entry(bottom + at * ENTRY_BYTES as u64);
@@ -375,6 +380,22 @@ pub(super) extern "C" fn adopt() -> u64 {
         unsafe { top.write_volatile(bottom) };
     }
     system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64
+}
+
+/// This thread's number, and the handler's part of its page; null if it has none. Takes one for it if need be.
+pub(super) fn own() -> (u32, u64) {
+    // SAFETY: this thread's word.
+    let at = unsafe { top().read_volatile() } & !(STACK_BYTES as u64 - 1);
+    // Relaxed: written by this thread.
+    let tid = owner(at).load(Ordering::Relaxed) as u32;
+    if tid != 0 {
+        return (tid, at + OWN_AT);
+    }
+    let tid = adopt() as u32;
+    // SAFETY: as above.
+    let at = unsafe { top().read_volatile() } & !(STACK_BYTES as u64 - 1);
+    let taken = owner(at).load(Ordering::Relaxed) != 0;
+    (tid, if taken { at + OWN_AT } else { 0 })
 }
 
 /// Pushes an entry for the call whose return slot is at `slot`; 0 if its return will not be looked at. Called by stubs when the top is not simply

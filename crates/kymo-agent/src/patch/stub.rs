@@ -25,6 +25,7 @@
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
 use super::count::{Counter, DESCRIPTOR_BYTES};
 use super::gate;
+use super::handled::{self, Handling, Means};
 use super::moved;
 use super::only::Kept;
 use super::record::{Record, RecordSlots, Recorder, Task};
@@ -66,6 +67,7 @@ pub(super) struct Calls {
     pub(super) enter: u64,
     pub(super) leave: u64,
     pub(super) adopt: u64,
+    pub(super) handle: u64,
 }
 
 /// What a stub does beside what the function does.
@@ -78,13 +80,24 @@ pub(super) struct Recipe {
     pub(super) record: Option<(Record, RecordSlots)>,
     /// Which hits it is for, if not for all.
     pub(super) how: Option<Kept>,
+    /// What of it the handler does, and what counts the hits that it did not look at.
+    pub(super) handled: Option<(Handling, u32)>,
 }
 
 impl Recipe {
     /// The counters that it raises, in the order of [`Probe`](super::Probe)'s.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        let lost = self.record.map(|(_, slots)| slots.lost);
-        std::iter::once(self.hits).chain(lost).chain(self.back.slots())
+        std::iter::once(self.hits).chain(self.lost()).chain(self.back.slots())
+    }
+
+    /// The counter of what was not looked at, or had no room in a ring.
+    pub(super) fn lost(&self) -> Option<u32> {
+        self.record.map(|(_, slots)| slots.lost).or(self.handled.map(|(_, missed)| missed))
+    }
+
+    fn handled(&self, returned: bool) -> Option<Handling> {
+        let (handling, _) = self.handled?;
+        (if returned { handling.back } else { handling.entry }).then_some(handling)
     }
 
     fn at_entry(&self) -> Option<(Record, RecordSlots)> {
@@ -150,7 +163,16 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
     let gated = recipe.how.filter(|how| how.chooses());
     // Whether what comes now has counted the hit.
     let mut counted = true;
-    if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
+    if let Some(handling) = recipe.handled(false) {
+        let means = match (&mut recorder, entered, &mut hits) {
+            (Some(recorder), Some((record, slots)), _) => Means::Record(recorder, record, slots),
+            // SANITY: declared where there is no recorder; handling has a counter of what it misses.
+            (_, _, hits) => {
+                Means::Count(hits.as_mut().expect("a counter"), recipe.lost().expect("a counter"))
+            }
+        };
+        handled::write(&mut a, (handling, false), ground, means, body)?;
+    } else if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
         let task = Task { record: &record, slots, site: site.address, ground };
         recorder.at_entry(&mut a, recipe.hits, task, body)?;
     } else if let Some(how) = gated {
@@ -339,6 +361,13 @@ fn landing(
             restore(a, false)?;
             a.lea(rsp, rsp + LANDING)?;
             if let (Some((recorder, site)), Some((record, slots))) = (recorder, recipe.record) {
+                if let Some(handling) = recipe.handled(true) {
+                    let mut out = a.create_label();
+                    let means = Means::Record(recorder, record, slots);
+                    handled::write(a, (handling, true), ground, means, out)?;
+                    a.set_label(&mut out)?;
+                    return a.ret();
+                }
                 recorder.at_return(a, slot, Task { record: &record, slots, site, ground })?;
             }
             return a.ret();

@@ -8,6 +8,8 @@ mod c;
 mod counts;
 mod executor;
 #[cfg(target_arch = "x86_64")]
+mod handled;
+#[cfg(target_arch = "x86_64")]
 mod held;
 #[cfg(target_arch = "x86_64")]
 mod inject;

@@ -395,7 +395,7 @@ fn format(name: &str, kind: u16, names: &[String], fetches: &[Fetch], returns: b
                 shown.push_str(&format!(" {name}=0x%Lx"));
                 values.push_str(&format!(", REC->{name}"));
             }
-            Kind::String(_) => {
+            Kind::String { .. } => {
                 field(&format!("__data_loc char[] {name}"), at, 4, true);
                 shown.push_str(&format!(" {name}=\\\"%s\\\""));
                 values.push_str(&format!(", __get_str({name})"));
@@ -463,7 +463,7 @@ mod tests {
     fn described() {
         let (mut names, mut fetches) = fields(false);
         names.push("name".into());
-        fetches.push(Fetch { operand: Operand::register(6), kind: Kind::String(10) });
+        fetches.push(Fetch { operand: Operand::register(6), kind: Kind::String { offset: 0, most: 10 } });
         let text = format("f", 60_001, &names, &fetches, false);
         let read =
             kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");

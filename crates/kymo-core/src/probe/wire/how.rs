@@ -72,8 +72,13 @@ pub type Condition = Vec<Vec<Test>>;
 pub enum Kind {
     /// The number, extended to 64 bits. 0 where memory cannot be read.
     Number,
-    /// The text that it points to, up to a zero byte or this many bytes. Empty where memory cannot be read.
-    String(u8),
+    /// The text so many bytes behind where it points to, up to a zero byte or `most` bytes. Empty where memory cannot be read.
+    String {
+        /// Added to the number to get the text's address.
+        offset: i32,
+        /// How much of it, without the zero behind it.
+        most: u8,
+    },
 }
 
 /// One value of an event.
@@ -161,7 +166,7 @@ fn event(packer: Packer, event: Option<EventId>, fetches: &[Fetch]) -> Packer {
         let packer = operand(packer, &fetch.operand);
         match fetch.kind {
             Kind::Number => packer.u8(0),
-            Kind::String(most) => packer.u8(1).u8(most),
+            Kind::String { offset, most } => packer.u8(1).u32(offset as u32).u8(most),
         }
     })
 }
@@ -170,7 +175,11 @@ fn event_of(rest: &mut Unpacker<'_>) -> Result<(Option<EventId>, Vec<Fetch>), Ma
     let event = if rest.flag()? { Some(EventId { id: rest.u64()?, kind: rest.u16()? }) } else { None };
     let fetch = |rest: &mut Unpacker<'_>| {
         let operand = operand_of(rest)?;
-        let kind = if rest.flag()? { Kind::String(rest.u8()?.min(MOST_STRING_BYTES)) } else { Kind::Number };
+        let kind = if rest.flag()? {
+            Kind::String { offset: rest.u32()? as i32, most: rest.u8()?.min(MOST_STRING_BYTES) }
+        } else {
+            Kind::Number
+        };
         Ok(Fetch { operand, kind })
     };
     Ok((event, bounded(rest.list(fetch)?, MOST_FETCHES)?))
@@ -223,7 +232,7 @@ impl Layout {
             at.push(next);
             match fetch.kind {
                 Kind::Number => next += 8,
-                Kind::String(most) => {
+                Kind::String { most, .. } => {
                     next += 4;
                     texts += u32::from(most) + 1;
                 }

@@ -38,7 +38,10 @@ fn condition() -> impl Strategy<Value = Condition> {
 }
 
 fn how() -> impl Strategy<Value = How> {
-    let kind = prop_oneof![Just(Kind::Number), (0..=MOST_STRING_BYTES).prop_map(Kind::String)];
+    let kind = prop_oneof![
+        Just(Kind::Number),
+        (any::<i32>(), 0..=MOST_STRING_BYTES).prop_map(|(offset, most)| Kind::String { offset, most })
+    ];
     let fetch = (operand(), kind).prop_map(|(operand, kind)| Fetch { operand, kind });
     let fetches = prop::collection::vec(fetch, 0..=MOST_FETCHES);
     let event = prop::option::of((any::<u64>(), any::<u16>()).prop_map(|(id, kind)| EventId { id, kind }));
@@ -198,7 +201,8 @@ fn the_longest() {
     let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };
     let test = Test { operand: operand.clone(), compare: Compare::Less, value: 7 };
     let condition = vec![vec![test; MOST_TESTS]; MOST_TESTS];
-    let fetches = vec![Fetch { operand, kind: Kind::String(MOST_STRING_BYTES) }; MOST_FETCHES];
+    let fetches =
+        vec![Fetch { operand, kind: Kind::String { offset: -1, most: MOST_STRING_BYTES } }; MOST_FETCHES];
     let event = Some(EventId { id: u64::MAX, kind: 9 });
     let how = How {
         entry: condition.clone(),

@@ -1,0 +1,447 @@
+//! What happens at a hit beyond what a stub's own instructions do: memory that arguments point to, texts, callers.
+//!
+//! ```text
+//!   stub: all registers and flags into a frame --> handle(frame, which)
+//!                                                    |  this thread's seat, a section          (kymo_core::probe, kymo_core::epoch)
+//!                                                    |  the registry: which --> consumers
+//!                                                    v
+//!                                                  Watch: conditions, counters, callers, the event into the frame's buffer
+//!   stub: event into this CPU's ring, all registers back <-- what is to be done
+//! ```
+//!
+//! # What it may do
+//! It runs anywhere, also in a handler of a signal, with the locks of the program held: it takes no lock, allocates nothing, and calls no function of a
+//! library, not even to copy memory. It looks at the program's memory by a system call, which fails where a load would end the process. What it needs lies on the
+//! stack and in the thread's page (`shadow.rs`), so a signal that comes in between does no harm; a probe that it runs into itself is not handled but counted as
+//! missed.
+//!
+//! # Lifetime
+//! A consumer that was unregistered is freed when no hit is in its hands any more. A thread that left a handler by force (a `longjmp` out of a signal's handler,
+//! a cancelled thread) never comes back: then consumers stay.
+#![allow(unsafe_code)]
+use super::callers::Callers;
+use super::gate;
+use super::only::Kept;
+use super::record::{self, RAW_AT};
+use super::shadow;
+use crate::fence::Membarrier;
+use crate::sys::fork;
+use kymo_core::epoch::{Fence, Symmetric, TaskId};
+use kymo_core::probe::wire::{Compare, Condition, Fetch, How, Kind, Layout, Operand, Test};
+use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, Registry, Seat, Verdict, Wants};
+use std::arch::asm;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Threads that can have a seat; those beyond are missed.
+const SEATS: usize = 8 << 10;
+
+/// What a stub keeps for the handler, at its stack pointer. Stubs know these offsets.
+#[repr(C)]
+pub(super) struct Frame {
+    /// By their numbers.
+    registers: [u64; 16],
+    flags: u64,
+    /// The stub's own.
+    verdict: u64,
+    // Behind it: room for an event.
+}
+
+pub(super) const FLAGS_AT: i32 = 128;
+pub(super) const VERDICT_AT: i32 = 136;
+pub(super) const BUFFER_AT: i32 = 144;
+const _: () = assert!(size_of::<Frame>() == BUFFER_AT as usize);
+const STACK_POINTER: usize = 4;
+
+/// A verdict: it could not be looked at.
+pub(super) const MISSED: u64 = u64::MAX;
+/// A stub's question whether an event is to be written: fewer bytes are none.
+pub(super) const LEAST_EVENT: u32 = 2;
+
+/// One probe that needs the handler.
+#[derive(Debug)]
+pub(super) struct Watch {
+    how: Kept,
+    layouts: [Layout; 2],
+    /// The table of the CPUs' counters, and the counters in them.
+    pub(super) table: u64,
+    pub(super) hits: u32,
+    pub(super) returns: u32,
+    site: u64,
+    /// From the thread pointer to the number of its CPU.
+    cpu_at: i32,
+    process: u32,
+    callers: Option<Callers>,
+}
+
+/// A hit, as consumers see it.
+pub(super) struct Hit {
+    frame: *mut Frame,
+    returned: bool,
+    tid: u32,
+    /// 0: nothing more; 1: go on; more: there is an event of so many bytes.
+    verdict: u64,
+}
+
+/// The counters of a probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counters {
+    pub(super) table: u64,
+    pub(super) hits: u32,
+    pub(super) returns: u32,
+}
+
+impl Watch {
+    pub(super) fn new(how: Kept, counters: Counters, site: u64, rseq: i32) -> std::io::Result<Watch> {
+        let callers = if how.callers { Some(Callers::map()?) } else { None };
+        let Counters { table, hits, returns } = counters;
+        let layouts = [how.layout(false), how.layout(true)];
+        let process = std::process::id();
+        Ok(Watch { how, layouts, table, hits, returns, site, cpu_at: rseq, process, callers })
+    }
+
+    pub(super) fn callers(&self) -> Option<&Callers> {
+        self.callers.as_ref()
+    }
+
+    /// Room for its longest event.
+    pub(super) fn room(how: &How) -> u32 {
+        let most = |event: bool, returns| if event { how.layout(returns).most_bytes } else { 0 };
+        let most = most(how.event.is_some(), false).max(most(how.back_event.is_some(), true));
+        // A word more than needed, so that the end can be cleared at once.
+        (RAW_AT as u32 + most + 16).next_multiple_of(16)
+    }
+
+    fn cpu(&self) -> u64 {
+        let cpu: u32;
+        // SAFETY: the thread's own area for restartable sequences, of which a stub has read the same word.
+        unsafe {
+            asm!("mov {0:e}, dword ptr fs:[{1}]", out(reg) cpu, in(reg) i64::from(self.cpu_at),
+                options(nostack, readonly, preserves_flags));
+        };
+        u64::from(cpu)
+    }
+
+    /// Raises this CPU's counter; its new value, 0 where nothing is counted.
+    fn raise(&self, slot: u32) -> u64 {
+        let entry = (self.table + self.cpu() * 8) as *const AtomicU64;
+        // SAFETY: the table has a word for each CPU that there can be, and stays.
+        let base = unsafe { &*entry }.load(Ordering::Relaxed);
+        if base == 0 {
+            return 0;
+        }
+        let word = (base + u64::from(slot) * 8) as *const AtomicU64;
+        // SAFETY: a slot of ours, in memory that stays.
+        // Relaxed: a count. With a lock, for this thread may be on another CPU by now.
+        unsafe { &*word }.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    fn note(&self, hit: &mut Hit) {
+        let how = self.how.how();
+        if hit.returned {
+            if holds(&how.back, hit) {
+                self.raise(self.returns);
+                hit.verdict = 1;
+                if how.back_event.is_some() {
+                    self.event(hit, &how.back_fetches, &self.layouts[1]);
+                }
+            }
+            return;
+        }
+        if !holds(&how.entry, hit) {
+            return;
+        }
+        let number = self.raise(self.hits);
+        if how.every > 1 && number.checked_rem(u64::from(how.every)) != Some(0) {
+            return;
+        }
+        hit.verdict = 1;
+        if let Some(callers) = &self.callers {
+            callers.count(self.cpu(), hit.stack_word(0));
+        }
+        if how.event.is_some() {
+            self.event(hit, &how.fetches, &self.layouts[0]);
+        }
+    }
+
+    /// Writes the event into the frame's buffer, but for its time and CPU.
+    fn event(&self, hit: &mut Hit, fetches: &[Fetch], layout: &Layout) {
+        let how = self.how.how();
+        let event = if hit.returned { how.back_event } else { how.event };
+        let Some(event) = event else { return };
+        let mut place = self.site;
+        if hit.returned {
+            place = hit.stack_word(-8);
+            hit.put(RAW_AT as u32 + 16, place);
+        }
+        hit.put(8, event.id);
+        hit.put(16, place);
+        hit.put(24, u64::from(self.process) | u64::from(hit.tid) << 32);
+        hit.put(48, 1_u64);
+        hit.put(RAW_AT as u32, u32::from(event.kind));
+        hit.put(RAW_AT as u32 + 4, hit.tid);
+        hit.put(RAW_AT as u32 + 8, self.site);
+        let mut end = layout.fixed_bytes;
+        // Not by iterators of pairs, which unoptimised builds copy with the C library's help.
+        let mut number = 0;
+        while let (Some(fetch), Some(at)) = (fetches.get(number), layout.at.get(number)) {
+            number += 1;
+            match fetch.kind {
+                Kind::Number => {
+                    let value = hit.number(&fetch.operand).unwrap_or(0);
+                    hit.put(RAW_AT as u32 + *at, value);
+                }
+                Kind::String { offset, most } => {
+                    let bytes = hit.text(&fetch.operand, offset, most, RAW_AT as u32 + end);
+                    hit.put(RAW_AT as u32 + *at, end | bytes << 16);
+                    end += bytes;
+                }
+            }
+        }
+        let whole = (RAW_AT as u32 + end).next_multiple_of(8);
+        // What the texts have not filled of the last word.
+        let mut clear = RAW_AT as u32 + end;
+        while clear < whole {
+            hit.put(clear, 0_u8);
+            clear += 1;
+        }
+        hit.put(56, whole - RAW_AT as u32);
+        hit.put(0, record::header(whole));
+        hit.verdict = u64::from(whole);
+    }
+}
+
+impl Consumer for Watch {
+    type Context = Hit;
+
+    fn wants(&self) -> Wants {
+        Wants::Entry
+    }
+
+    fn entry(&self, hit: &mut Hit, _: &mut u64) -> Verdict {
+        self.note(hit);
+        Verdict::Keep
+    }
+}
+
+impl Hit {
+    fn register(&self, number: u8) -> u64 {
+        // SAFETY: the stub's frame, which is there until handle() returns.
+        let frame = unsafe { &*self.frame };
+        frame.registers[usize::from(number) % gate::REGISTERS.len()]
+    }
+
+    /// A word of the stack by its distance from the stack pointer, where a call has put a return address.
+    fn stack_word(&self, distance: i64) -> u64 {
+        let at = self.register(STACK_POINTER as u8).wrapping_add_signed(distance) as *const u64;
+        // SAFETY: a function's stack pointer at its entry, or the word that its return has read.
+        unsafe { at.read_volatile() }
+    }
+
+    /// Writes into the buffer, somewhere in its room.
+    fn put<T: Copy>(&mut self, at: u32, value: T) {
+        let to: *mut T = self.frame.cast::<u8>().wrapping_add(BUFFER_AT as usize + at as usize).cast();
+        // SAFETY: the stub has made room for the longest event behind the frame (Watch::room).
+        unsafe { to.write_unaligned(value) };
+    }
+
+    /// The number that an operand means; `None` where memory cannot be read.
+    fn number(&self, operand: &Operand) -> Option<u64> {
+        let mut value = self.register(operand.register);
+        let mut left = operand.steps.len();
+        for step in &operand.steps {
+            left -= 1;
+            let bytes = if left == 0 { u64::from(operand.bytes) } else { 8 };
+            let mut word = 0_u64;
+            let from = value.wrapping_add_signed(i64::from(*step));
+            if read(from, &raw mut word as u64, bytes) != bytes {
+                return None;
+            }
+            // SAFETY: our own variable, which the kernel has written.
+            value = unsafe { (&raw const word).read_volatile() };
+        }
+        let spare = 64 - 8 * u32::from(operand.bytes.clamp(1, 8));
+        let high = value.wrapping_shl(spare);
+        Some(if operand.signed { (high.cast_signed() >> spare).cast_unsigned() } else { high >> spare })
+    }
+
+    /// Reads the text that an operand points to into the buffer; its bytes with the zero behind it.
+    fn text(&mut self, operand: &Operand, offset: i32, most: u8, at: u32) -> u32 {
+        let into = self.frame as u64 + BUFFER_AT as u64 + u64::from(at);
+        let from = self.number(operand).map(|from| from.wrapping_add_signed(i64::from(offset)));
+        let got = from.map_or(0, |from| read(from, into, u64::from(most)) as u32);
+        let mut length = 0;
+        while length < got {
+            let byte = (into + u64::from(length)) as *const u8;
+            // SAFETY: in the buffer, written by the kernel.
+            if unsafe { byte.read_volatile() } == 0 {
+                break;
+            }
+            length += 1;
+        }
+        self.put(at + length, 0_u8);
+        length + 1
+    }
+}
+
+/// Copies memory of this process that may not be there; how many bytes came, from the first on.
+fn read(from: u64, into: u64, bytes: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    let pid = shadow::system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
+    let local = [into, bytes];
+    // In parts that are there or not.
+    let first = bytes.min(PAGE - from % PAGE);
+    let remote = [[from, first], [from.wrapping_add(first), bytes - first]];
+    let parts = 1 + u64::from(bytes > first);
+    let (local, remote) = (local.as_ptr() as u64, remote.as_ptr() as u64);
+    let got = shadow::system(libc::SYS_process_vm_readv, pid, local, 1, remote, parts, 0);
+    u64::try_from(got).unwrap_or(0).min(bytes)
+}
+
+fn holds(condition: &Condition, hit: &Hit) -> bool {
+    condition.is_empty() || condition.iter().any(|tests| tests.iter().all(|test| passes(test, hit)))
+}
+
+fn passes(test: &Test, hit: &Hit) -> bool {
+    let Some(value) = hit.number(&test.operand) else { return false };
+    let order = if test.operand.signed {
+        value.cast_signed().cmp(&test.value.cast_signed())
+    } else {
+        value.cmp(&test.value)
+    };
+    match test.compare {
+        Compare::Equal => order.is_eq(),
+        Compare::NotEqual => order.is_ne(),
+        Compare::Less => order.is_lt(),
+        Compare::LessEqual => order.is_le(),
+        Compare::Greater => order.is_gt(),
+        Compare::GreaterEqual => order.is_ge(),
+    }
+}
+
+/// The barrier of whatever kind there is; who waits for a thread that never comes back gives up.
+#[derive(Debug)]
+struct Patience(Option<Membarrier>);
+
+impl Fence for Patience {
+    #[inline]
+    fn light(&self) {
+        match &self.0 {
+            Some(fence) => fence.light(),
+            None => Symmetric.light(),
+        }
+    }
+
+    fn heavy(&self) {
+        match &self.0 {
+            Some(fence) => fence.heavy(),
+            None => Symmetric.heavy(),
+        }
+    }
+
+    fn pause(&self, turn: u32) {
+        const SPINS: u32 = 100;
+        const TURNS: u32 = 2_000;
+        if turn < SPINS {
+            std::thread::yield_now();
+        } else {
+            assert!(turn < TURNS, "a thread has left a handler by force");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+type Probes = Registry<Watch, NoSites, Patience>;
+type OwnSeat = Seat<'static, Watch, NoSites, Patience>;
+
+static REGISTRY: OnceLock<Probes> = OnceLock::new();
+/// A grace period did not end: none is waited for any more.
+static FOREVER: AtomicBool = AtomicBool::new(false);
+
+fn registry() -> &'static Probes {
+    REGISTRY.get_or_init(|| {
+        let registry = Registry::new(Patience(Membarrier::register()), NoSites);
+        registry.reserve(SEATS);
+        // From here on a hit asks without making anything.
+        _ = fork::is_child();
+        registry
+    })
+}
+
+/// What a stub asks by: a probe's entry, or its return.
+fn key(number: u64, returned: bool) -> Key {
+    Key { module: ModuleId(0), offset: number << 1 | u64::from(returned) }
+}
+
+/// Makes hits of the stubs with this number come to `watch`. To be called before the first of them, and not by threads that are hit.
+pub(super) fn register(number: u64, watch: &Arc<Watch>) -> Vec<Handle> {
+    let both = [false, true].map(|returned| (key(number, returned).into(), Arc::clone(watch)));
+    // Nothing is armed by this, so nothing is refused.
+    registry().register_all(both).into_iter().flatten().collect()
+}
+
+/// Ends that for all of these together. When it returns, none of them is in a hit's hands.
+pub(super) fn unregister(handles: &[Handle], tid: u32) {
+    if handles.is_empty() {
+        return;
+    }
+    registry().unregister(handles);
+    // Relaxed: a thread that does not know waits in vain, too.
+    if FOREVER.load(Ordering::Relaxed) {
+        return;
+    }
+    let waited = catch_unwind(AssertUnwindSafe(|| registry().synchronize(TaskId(u64::from(tid)))));
+    if waited.is_err() {
+        FOREVER.store(true, Ordering::Relaxed);
+    }
+}
+
+/// This thread's part of its page: whether it is handling, and its seat.
+#[repr(C)]
+struct Own {
+    /// The frame of the hit that is handled.
+    busy: u64,
+    seated: u64,
+    seat: MaybeUninit<OwnSeat>,
+}
+
+const _: () = assert!(size_of::<Own>() as u64 <= shadow::OWN_BYTES);
+
+/// Called by stubs with their frame and what they ask by.
+pub(super) extern "C" fn handle(frame: *mut Frame, which: u64) -> u64 {
+    let Some(registry) = REGISTRY.get() else { return 0 };
+    let key = Key { module: ModuleId(0), offset: which };
+    let (tid, own) = shadow::own();
+    let own = own as *mut Own;
+    if own.is_null() {
+        return MISSED;
+    }
+    // SAFETY: this thread's page, which stays, made of zeros; signals' handlers of this thread see it between two steps only.
+    let own = unsafe { &mut *own };
+    let at = frame as u64;
+    /// More than handling takes of a stack.
+    const OWN_STACK_BYTES: u64 = 4096;
+    if own.busy > at && own.busy - at < OWN_STACK_BYTES {
+        // A probe in what handling does.
+        return MISSED;
+    }
+    if own.seated == 0 {
+        let Some(seat) = registry.try_join(TaskId(u64::from(tid))) else {
+            return MISSED;
+        };
+        own.seat.write(seat);
+        own.seated = 1;
+    }
+    // SAFETY: written when `seated` became 1.
+    let seat = unsafe { own.seat.assume_init_ref() };
+    let before = own.busy;
+    own.busy = at;
+    let mut hit = Hit { frame, returned: which & 1 == 1, tid, verdict: 0 };
+    let found = seat.enter().hit(key, &mut hit);
+    own.busy = if before > at { 0 } else { before };
+    // A hit that began before the probe went is nobody's.
+    if found { hit.verdict } else { 0 }
+}
