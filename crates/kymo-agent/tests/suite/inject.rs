@@ -21,20 +21,20 @@ fn library() -> Option<PathBuf> {
 }
 
 /// `tests/c/target.c`, compiled.
-struct Program {
+pub(crate) struct Program {
     _scratch: tempfile::TempDir,
     path: PathBuf,
     library: PathBuf,
     /// Of `work`: offset in the file, bytes.
     work: (u64, u32),
-    original: Vec<u8>,
+    pub(crate) original: Vec<u8>,
     /// Of `listeners`: the address as linked, the offset in the file.
     listeners: (u64, u64),
 }
 
 impl Program {
     /// `None`, loudly, without a compiler.
-    fn of(test: &str, options: &[&str]) -> Option<Program> {
+    pub(crate) fn of(test: &str, options: &[&str]) -> Option<Program> {
         if Command::new("gcc").arg("--version").output().is_err() {
             kymo_testing::skip(test, "no gcc here");
             return None;
@@ -73,7 +73,7 @@ impl Program {
         Some(Program { _scratch: scratch, path, library, work: (offset, size), original, listeners })
     }
 
-    fn start(&self, how: &[&str]) -> Running<'_> {
+    pub(crate) fn start(&self, how: &[&str]) -> Running<'_> {
         self.run(Command::new(&self.path).args(how))
     }
 
@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-struct Running<'p> {
+pub(crate) struct Running<'p> {
     program: &'p Program,
     child: Child,
     input: ChildStdin,
@@ -110,12 +110,12 @@ struct Running<'p> {
 }
 
 impl Running<'_> {
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
     /// Has `work` called so many times; what the program makes of it.
-    fn call(&mut self, times: i32) -> String {
+    pub(crate) fn call(&mut self, times: i32) -> String {
         writeln!(self.input, "{times}").expect("it reads");
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it answers");
@@ -123,11 +123,11 @@ impl Running<'_> {
         line
     }
 
-    fn enter(&self) -> Client {
+    pub(crate) fn enter(&self) -> Client {
         inject::enter(self.pid(), &self.program.library).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
-    fn arm(&self, client: &Client, id: u32) {
+    pub(crate) fn arm(&self, client: &Client, id: u32) {
         let path = self.program.path.as_os_str().as_encoded_bytes();
         client.add(path, &[self.program.wanted(id)]).expect("it listens");
         let outcome = client.commit().expect("it answers");
@@ -135,7 +135,7 @@ impl Running<'_> {
     }
 
     /// The bytes of `work` in its memory.
-    fn text(&self) -> Vec<u8> {
+    pub(crate) fn text(&self) -> Vec<u8> {
         self.memory(self.program.work.0, self.program.work.1 as usize)
     }
 
@@ -156,7 +156,7 @@ impl Running<'_> {
         bytes
     }
 
-    fn threads_of_ours(&self) -> usize {
+    pub(crate) fn threads_of_ours(&self) -> usize {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("tasks");
         let named = |entry: std::io::Result<std::fs::DirEntry>| {
             std::fs::read_to_string(entry.ok()?.path().join("comm")).ok()
@@ -173,7 +173,7 @@ impl Drop for Running<'_> {
 }
 
 /// Waits for what happens soon, and fails if it does not.
-fn soon(what: &str, mut happened: impl FnMut() -> bool) {
+pub(crate) fn soon(what: &str, mut happened: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !happened() {
         assert!(Instant::now() < until, "{what} does not happen");

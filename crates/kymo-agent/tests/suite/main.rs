@@ -15,6 +15,8 @@ mod held;
 mod inject;
 #[cfg(target_arch = "x86_64")]
 mod library;
+#[cfg(target_arch = "x86_64")]
+mod lifetimes;
 mod misuse;
 #[cfg(target_arch = "x86_64")]
 mod probes;

@@ -64,6 +64,9 @@ fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal
     let content =
         fs::read(library).map_err(|_| Refusal::NoAgent { tried: vec![library.display().to_string()] })?;
     let target = Target::look(pid)?;
+    if is_musl(&target)? {
+        return Err(Refusal::Musl);
+    }
     let start = loaded(&target)?;
     let opener = opener(&target)?;
     if start.is_none() && opener.is_none() {
@@ -83,6 +86,20 @@ fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal
     let client = converse(&target, &mut thread, start)?;
     thread.give_back()?;
     client.hello(children)?.holds(pid)
+}
+
+/// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.
+fn is_musl(target: &Target) -> Result<bool, Refusal> {
+    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+    Ok(modules.iter().any(|(_, path)| names_musl(path)))
+}
+
+fn names_musl(path: &[u8]) -> bool {
+    let (folder, name) = path.split_at(path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1));
+    let of_musl = folder.split(|byte| *byte == b'/').any(|part| part == b"musl" || part.ends_with(b"-musl"));
+    name.starts_with(b"ld-musl-")
+        || name.starts_with(b"libc.musl-")
+        || (of_musl && name.starts_with(b"libc.so"))
 }
 
 /// The agent's way in, if it is loaded.
@@ -189,5 +206,32 @@ fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Resu
                 errno => format!("the agent did not start: {}", io::Error::from_raw_os_error(errno)),
             },
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_musl;
+
+    /// Checks that musl is known by its files, as distributions name them, and glibc is not taken for it.
+    #[test]
+    fn musl() {
+        for path in [
+            "/lib/ld-musl-x86_64.so.1",
+            "/lib/libc.musl-x86_64.so.1",
+            "/usr/lib/x86_64-linux-musl/libc.so",
+            "/usr/lib/musl/lib/libc.so",
+        ] {
+            assert!(names_musl(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/lib/x86_64-linux-gnu/libc.so.6",
+            "/home/musl/libcurl.so",
+            "libc.so.6",
+            "/opt/musl/x/libz.so",
+            "",
+        ] {
+            assert!(!names_musl(path.as_bytes()), "{path}");
+        }
     }
 }

@@ -17,6 +17,8 @@ pub enum Refusal {
     },
     /// It has no dynamic linker, or one without `dlopen`.
     Static,
+    /// Its C library is not the one that the agent was made for.
+    Musl,
     /// It may be traced by nobody or not by this user.
     NotPermitted {
         /// What stands in the way, as far as it can be seen.
@@ -79,18 +81,22 @@ impl fmt::Display for Refusal {
             Refusal::Gone => f.write_str("the process is gone"),
             Refusal::KernelThread => f.write_str("it is a thread of the kernel"),
             Refusal::Processor { is } => {
-                write!(f, "it is a {is} program, and the agent is one of 64 bits; use --engine kernel")
+                write!(f, "it is a {is} program, and the agent is one of 64 bits")
             }
-            Refusal::Static => f.write_str(
-                "it has no dynamic linker that could load the agent (it is linked statically); use --engine kernel",
-            ),
+            Refusal::Static => {
+                f.write_str("it has no dynamic linker that could load the agent (it is linked statically)")
+            }
+            Refusal::Musl => f.write_str("its C library is musl, and the agent needs glibc"),
             Refusal::NotPermitted { because } => write!(f, "tracing it is not permitted: {because}"),
             Refusal::Traced { by } => {
-                write!(f, "process {by} traces it already (a debugger?), and only one can; end that one first")
+                write!(
+                    f,
+                    "process {by} traces it already (a debugger?), and only one can; end that one first"
+                )
             }
             Refusal::Seccomp { mode } => write!(
                 f,
-                "it has restricted its own system calls (seccomp mode {mode}) and could be killed for what the agent needs; use --engine kernel"
+                "it has restricted its own system calls (seccomp mode {mode}) and could be killed for what the agent needs"
             ),
             Refusal::Stopped => f.write_str("it is stopped; continue it (kill -CONT) and try again"),
             Refusal::Busy { last } => write!(

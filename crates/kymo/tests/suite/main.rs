@@ -17,6 +17,8 @@
 //! | more samples than can be kept: `--overload`, `--max-memory` | `overload.rs` |
 //! | `kymo stat --tasks` | `tasks.rs` |
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
+//! | what a program is like while and after it is probed, whatever becomes of kymo | `probe_lifetimes.rs` |
+//! | programs that cannot be entered | `probe_refusals.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
@@ -39,6 +41,8 @@ mod overload;
 mod probe;
 mod probe_args;
 mod probe_inside;
+mod probe_lifetimes;
+mod probe_refusals;
 mod programs;
 mod real;
 mod record;

@@ -88,7 +88,7 @@ fn list_filters() {
 }
 
 /// What the kernel's engine needs.
-fn can_probe(test: &str) -> bool {
+pub(crate) fn can_probe(test: &str) -> bool {
     ready(test, &[Need::Root]) && {
         let said = kymo().run(["probe", "--engine", "kernel", "main", "--", "true"]);
         // `true` has no symbols; what is asked is whether it comes to that.

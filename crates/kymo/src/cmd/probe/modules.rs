@@ -100,7 +100,9 @@ pub(crate) fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
         identity(a).is_some() && identity(a) == identity(b)
     };
     let open = |path: &PathBuf| {
-        let own = same(path, &root.join(path.strip_prefix("/").unwrap_or(path)));
+        let inside = root.join(path.strip_prefix("/").unwrap_or(path));
+        // A process that only changed its root (chroot) has paths from the root of all, which is ours.
+        let own = same(path, &inside) || (!inside.exists() && path.exists());
         ProbeModule::open(path, (!own).then_some(root.as_path()))
     };
     let mut modules = Vec::new();

@@ -1,0 +1,297 @@
+//! Programs that cannot be entered: kymo says what, why, and what to do, leaves them alone, and lets the kernel probe them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::probe::can_probe;
+use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
+use crate::programs::build;
+use crate::tools::{find, kymo, skip};
+
+/// Asserts that kymo does not enter, says so with these words and with a way out, and that the program is what it was.
+fn refused(many: &Many, words: &str) {
+    let said = kymo().run(["probe", "--engine", "inproc", "-p", &many.pid(), "many_*"]);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
+    assert!(said.stderr.contains(words) && said.stderr.contains("leave --engine out"), "{}", said.stderr);
+    let file = format!("/{}", many.program());
+    assert!(many.is_untouched(&file) && many.threads() == [many.program()]);
+}
+
+/// Asserts that the kernel probes it all the same, with the reason said: `times` calls of each function, made by `work`.
+fn by_the_kernel(many: &mut Many, words: &str, times: u64, work: impl FnOnce(&mut Many)) {
+    let probing = Probing::start(many, &["many_*"]);
+    assert!(
+        probing.said.contains("64 probes") && probing.said.contains("by the kernel engine"),
+        "{}",
+        probing.said
+    );
+    work(many);
+    let (found, said) = probing.end();
+    assert_eq!(hits_of_all(&found), (times, "kernel".to_owned()), "{said}");
+    assert!(said.contains("not inside the program, but by the kernel") && said.contains(words), "{said}");
+}
+
+fn both(many: &mut Many, words: &str) {
+    let plain = many.call(100);
+    refused(many, words);
+    by_the_kernel(many, words, 200, |many| {
+        assert_eq!(many.call(100), plain);
+        assert_eq!(many.call(100), plain);
+    });
+    assert_eq!(many.call(100), plain);
+}
+
+/// The program compiled by somebody else's compiler, started in a folder of its own; `None`, loudly, where that cannot be.
+fn compiled(test: &str, compiler: &str, options: &[&str]) -> Option<(PathBuf, tempfile::TempDir)> {
+    let folder = Many::folder(test)?;
+    if !can_probe(test) {
+        return None;
+    }
+    let program = folder.path().canonicalize().expect("a path").join("many");
+    let source = crate::programs::sources().join("many.c");
+    let done =
+        Command::new(compiler).args(["-O2", "-g", "-o"]).args([&program, &source]).args(options).output();
+    match done {
+        Ok(done) if done.status.success() => Some((program, folder)),
+        Ok(done) => {
+            skip(test, String::from_utf8_lossy(&done.stderr).lines().last().unwrap_or("it does not compile"));
+            None
+        }
+        Err(error) => {
+            skip(test, format!("{compiler}: {error}"));
+            None
+        }
+    }
+}
+
+/// Checks a program that is linked statically.
+#[test]
+fn linked_statically() {
+    let Some((program, folder)) = compiled("probe_refusals::linked_statically", "gcc", &["-static"]) else {
+        return;
+    };
+    both(&mut Many::run(&mut Command::new(&program), &program, folder), "it is linked statically");
+}
+
+/// Checks a program of 32 bits.
+#[test]
+fn of_32_bits() {
+    let Some((program, folder)) = compiled("probe_refusals::of_32_bits", "gcc", &["-m32"]) else { return };
+    both(&mut Many::run(&mut Command::new(&program), &program, folder), "it is a 32-bit program");
+}
+
+/// Checks a program with another C library.
+#[test]
+fn of_musl() {
+    let Some((program, folder)) = compiled("probe_refusals::of_musl", "musl-gcc", &[]) else { return };
+    both(&mut Many::run(&mut Command::new(&program), &program, folder), "its C library is musl");
+}
+
+/// Checks a container whose root has another C library only.
+#[test]
+fn in_a_container_of_musl() {
+    const TEST: &str = "probe_refusals::in_a_container_of_musl";
+    let Some((program, folder)) = compiled(TEST, "musl-gcc", &[]) else { return };
+    let Some(linker) = ["/lib/ld-musl-x86_64.so.1"].iter().map(Path::new).find(|path| path.exists()) else {
+        return skip(TEST, "musl's dynamic linker is elsewhere");
+    };
+    let root = folder.path().canonicalize().expect("a path").join("root");
+    std::fs::create_dir_all(root.join("lib")).expect("a folder");
+    kymo_testing::copy_program(linker, &root.join("lib/ld-musl-x86_64.so.1"));
+    kymo_testing::copy_program(&program, &root.join("many"));
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "--pid", "--fork", "--kill-child", "chroot"]).arg(&root).arg("/many");
+    container.stderr(Stdio::null());
+    let many = Many::run(&mut container, Path::new("/many"), folder);
+    let outer = many.pid();
+    let mut inside = None;
+    soon("the container's start", || {
+        let children =
+            std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap_or_default();
+        inside = children.trim().parse().ok();
+        let exe = inside.map(|pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")));
+        let gone = !Path::new(&format!("/proc/{outer}/exe")).exists();
+        gone || exe.is_some_and(|exe| exe.is_ok_and(|exe| exe.ends_with("many")))
+    });
+    let Some(pid) = inside else { return skip(TEST, "no namespaces here") };
+    both(&mut many.of(pid), "its C library is musl");
+}
+
+/// Checks a program that has forbidden itself all but four system calls.
+#[test]
+fn under_strict_seccomp() {
+    const TEST: &str = "probe_refusals::under_strict_seccomp";
+    let Some(folder) = Many::folder(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let program = folder.path().canonicalize().expect("a path").join("many");
+    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let mut many = Many::run(Command::new(&program).arg("strict"), &program, folder);
+    assert_eq!(many.line(), "here\n");
+    assert_eq!(many.call(1), "done\n");
+    refused(&many, "seccomp mode 1");
+    by_the_kernel(&mut many, "seccomp mode 1", 20, |many| {
+        assert_eq!(many.call(1), "done\n");
+        assert_eq!(many.call(1), "done\n");
+    });
+    assert_eq!(many.call(1), "done\n");
+}
+
+/// Checks a program that is stopped: it stays so, and is probed when it goes on.
+#[test]
+fn stopped() {
+    const TEST: &str = "probe_refusals::stopped";
+    let Some(mut many) = Many::start(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    let plain = many.call(100);
+    let pid = rustix::process::Pid::from_raw(many.pid().parse().expect("a number")).expect("a process");
+    let signal = |signal| rustix::process::kill_process(pid, signal).expect("it runs");
+    let state = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next())
+    };
+    signal(rustix::process::Signal::STOP);
+    soon("the stop", || state() == Some('T'));
+    refused(&many, "it is stopped; continue it (kill -CONT)");
+    assert_eq!(state(), Some('T'));
+    by_the_kernel(&mut many, "it is stopped", 100, |many| {
+        signal(rustix::process::Signal::CONT);
+        assert_eq!(many.call(100), plain);
+    });
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+}
+
+/// Checks a program that a debugger holds: the debugger keeps it.
+#[test]
+fn traced() {
+    const TEST: &str = "probe_refusals::traced";
+    let Some(mut many) = Many::start(TEST) else { return };
+    if !can_probe(TEST) {
+        return;
+    }
+    if find("strace").is_none() {
+        return skip(TEST, "no strace here");
+    }
+    let plain = many.call(100);
+    let mut tracer = Command::new("strace")
+        .args(["-qq", "-e", "trace=none", "-o", "/dev/null", "-p", &many.pid()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace");
+    let by = format!("TracerPid:\t{}\n", tracer.id());
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", many.pid())).expect("status");
+    soon("the tracer's start", || status().contains(&by));
+    let words = format!("process {} traces it already", tracer.id());
+    refused(&many, &words);
+    assert!(status().contains(&by));
+    by_the_kernel(&mut many, &words, 100, |many| assert_eq!(many.call(100), plain));
+    tracer.kill().expect("it runs");
+    tracer.wait().expect("its end");
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+}
+
+/// Checks that an ordinary user is refused another user's program, and one that is his own but runs as root, with what would help.
+#[test]
+fn of_others() {
+    const TEST: &str = "probe_refusals::of_others";
+    let Some(mut own) = Many::start(TEST) else { return };
+    let Some(folder) = Many::folder(TEST) else { return };
+    let plain = own.call(100);
+    let program = folder.path().canonicalize().expect("a path").join("many");
+    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("our file");
+    let nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let mut raised = Many::run(Command::new("setpriv").args(nobody).arg(&program), &program, folder);
+    assert_eq!(raised.call(100), plain);
+    // Where the tests' programs lie an ordinary user may not come.
+    let shared = tempfile::tempdir().expect("a folder");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(shared.path(), mode).expect("our folder");
+    let copy = shared.path().join("kymo");
+    kymo_testing::copy_program(kymo().path(), &copy);
+    for many in [&mut own, &mut raised] {
+        for engine in ["inproc", "auto", "kernel"] {
+            let said = Command::new("setpriv")
+                .args(nobody)
+                .arg(&copy)
+                .args(["probe", "--engine", engine, "-p", &many.pid(), "many_00"])
+                .output()
+                .expect("setpriv runs");
+            let words = String::from_utf8_lossy(&said.stderr);
+            assert_eq!(said.status.code(), Some(1), "{words}");
+            assert!(
+                words.contains("belongs to another user") && words.contains("run kymo as root"),
+                "{words}"
+            );
+        }
+        assert!(many.is_untouched("/many"));
+        assert_eq!(many.call(100), plain);
+    }
+}
+
+/// Checks what is no program: one that has ended and is not buried, one that does not exist, and the kernel's.
+#[test]
+fn no_program() {
+    const TEST: &str = "probe_refusals::no_program";
+    if Many::folder(TEST).is_none() {
+        return;
+    }
+    let mut ended = Command::new("true").spawn().expect("it starts");
+    let pid = ended.id();
+    soon("the end", || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    });
+    // The kernel's first thread, where it is to be seen.
+    let threads: &[u32] =
+        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+            &[2]
+        } else {
+            &[]
+        };
+    for pid in [pid].iter().chain(threads) {
+        for engine in ["inproc", "auto"] {
+            let said = kymo().run(["probe", "--engine", engine, "-p", &pid.to_string(), "main"]);
+            assert_eq!(said.code, Some(1), "{}", said.stderr);
+            assert!(said.stderr.contains("it is the kernel's or has ended"), "{}", said.stderr);
+        }
+    }
+    ended.wait().expect("its end");
+}
+
+/// Checks the first process of a namespace, which has no handlers by default: it is entered as any other.
+#[test]
+fn the_first_process() {
+    const TEST: &str = "probe_refusals::the_first_process";
+    let Some(folder) = Many::folder(TEST) else { return };
+    let program = folder.path().canonicalize().expect("a path").join("many");
+    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let mut container = Command::new("unshare");
+    container.args(["--pid", "--fork", "--kill-child"]).arg(&program).stderr(Stdio::null());
+    let many = Many::run(&mut container, &program, folder);
+    let outer = many.pid();
+    let mut inside = None;
+    soon("its start", || {
+        let children =
+            std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap_or_default();
+        inside = children.trim().parse().ok();
+        let exe = inside.map(|pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")));
+        let gone = !Path::new(&format!("/proc/{outer}/exe")).exists();
+        gone || exe.is_some_and(|exe| exe.is_ok_and(|exe| exe.ends_with("many")))
+    });
+    let Some(pid) = inside else { return skip(TEST, "no namespaces here") };
+    let mut many = many.of(pid);
+    let plain = many.call(100);
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+    assert!(many.is_untouched("/many"));
+}
