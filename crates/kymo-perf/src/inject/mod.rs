@@ -30,6 +30,7 @@ mod agent;
 mod borrowed;
 mod client;
 mod counters;
+mod execs;
 mod hold;
 mod preload;
 mod preloadable;
@@ -40,6 +41,7 @@ mod target;
 
 pub use agent::{enter, enter_with_children, library};
 pub use client::{Client, Counted, Outcome, Span, Talk};
+pub use execs::Execs;
 pub use preload::{Arrival, Preload};
 pub use preloadable::preloadable;
 pub use refusal::Refusal;

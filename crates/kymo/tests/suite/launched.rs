@@ -195,6 +195,27 @@ fn what_cannot_be_preloaded() {
     assert_eq!(hits(&document(&said), "probed_outer"), (10, "kernel".to_owned()));
 }
 
+/// Checks that programs which come up without the agent are told, where the kernel tells of them, and not where all have it.
+#[test]
+fn programs_without_the_agent() {
+    const TEST: &str = "launched::programs_without_the_agent";
+    if !ready(TEST, &[Need::Root, Need::Tracepoints]) {
+        return;
+    }
+    let Some(program) = program(TEST, &[]) else { return };
+    let outer = format!("{}:probed_outer", program.text());
+    let run = |script: &str| {
+        let script = script.replace("PROBED", program.text());
+        kymo().succeed(["probe", "--engine", "inproc", "--json", &outer, "--", "/bin/sh", "-c", &script])
+    };
+    let said = run("/usr/bin/env -i PROBED 10; PROBED 5");
+    assert!(said.stderr.contains("1 of 4 programs came up without the agent"), "{}", said.stderr);
+    assert_eq!(hits(&document(&said), "probed_outer"), inproc(5));
+    let said = run("/usr/bin/env A=B PROBED 10; PROBED 5");
+    assert!(!said.stderr.contains("without the agent"), "{}", said.stderr);
+    assert_eq!(hits(&document(&said), "probed_outer"), inproc(15));
+}
+
 /// Checks that functions of the C library are counted in a command, and what cannot be patched is left to the kernel, from the first call on.
 #[test]
 fn the_c_library() {

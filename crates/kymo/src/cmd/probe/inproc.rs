@@ -73,22 +73,8 @@ pub(super) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
     !offsets.any(|offset| offset < site.offset && site.offset - offset < MOVED_BYTES)
 }
 
-/// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at times: a thread that comes there in the moment
-/// when a site is written meets a trap that it cannot take, and the process ends.
-fn blocks_signals(library: &Path) -> bool {
-    let name = library.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
-    [&b"libc.so"[..], b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"ld-musl", b"libc.musl"]
-        .iter()
-        .any(|start| name.starts_with(start))
-}
-
-/// Why a site is not for this engine, seen from outside. `still`: sites are written while no thread of the program runs.
-fn objection_to(site: &Site, timed: bool, still: bool, inside: bool) -> Option<&'static str> {
-    if !still && blocks_signals(site.module.file()) {
-        return Some(
-            "the C library blocks all signals at times, and a site cannot be written then (--engine inproc does it all the same)",
-        );
-    }
+/// Why a site is not for this engine, seen from outside.
+fn objection_to(site: &Site, timed: bool, inside: bool) -> Option<&'static str> {
     let function = site.kind == SiteKind::Function;
     if !function && !inside {
         return Some("it is not a function's entry");
@@ -106,7 +92,7 @@ pub(crate) fn candidates(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
 ) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
-    candidates_of(sites, timed, true, false)
+    candidates_of(sites, timed, false)
 }
 
 /// The same; `inside`: not only functions, but markers, lines and instructions inside of these.
@@ -114,16 +100,12 @@ pub(crate) fn candidates(
 fn candidates_of(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
-    still: bool,
     inside: bool,
 ) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-    let objections: Vec<Option<&str>> = sites
-        .iter()
-        .enumerate()
-        .map(|(number, site)| objection_to(site, timed(number), still, inside))
-        .collect();
+    let objections: Vec<Option<&str>> =
+        sites.iter().enumerate().map(|(number, site)| objection_to(site, timed(number), inside)).collect();
     for (site, _) in sites.iter().zip(&objections).filter(|(_, objection)| objection.is_some()) {
         others.entry(site.module.file()).or_default().push(site.offset);
     }
@@ -197,9 +179,9 @@ impl Plan {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn of(sites: &[Site], wish: &Wish, still: bool) -> Result<Plan, String> {
+    pub(super) fn of(sites: &[Site], wish: &Wish) -> Result<Plan, String> {
         let timed = wish.timed;
-        let (wanted, refused) = candidates_of(sites, &|_| timed, still, true);
+        let (wanted, refused) = candidates_of(sites, &|_| timed, true);
         let mut plan = Plan { modules: Vec::new(), hows: Hows::default(), served: Vec::new(), refused };
         for (number, wanted) in wanted {
             let site = &sites[number];
@@ -295,7 +277,7 @@ fn mapped_name(site: &Site) -> Vec<u8> {
 /// Enters a process and arms all sites that can be.
 pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(sites, wish, true)?;
+    let mut plan = Plan::of(sites, wish)?;
     let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
@@ -391,8 +373,7 @@ impl Drop for Inproc {
 
 #[cfg(test)]
 mod tests {
-    use super::{blocks_signals, is_crowded};
-    use std::path::Path;
+    use super::is_crowded;
 
     /// Checks that a probe within what a patch moves is seen, from the function's first byte to the last that can move, and none before or
     /// behind.
@@ -403,18 +384,5 @@ mod tests {
         assert!(is_crowded(0x140 - 23, &others) && !is_crowded(0x140 - 24, &others));
         assert!(!is_crowded(0x101, &others) && !is_crowded(0x201, &others));
         assert!(!is_crowded(0, &[]));
-    }
-
-    /// Checks that the C library and its dynamic linker are known by their files, old and new, and that others are not taken for them.
-    #[test]
-    fn c_libraries() {
-        for name in
-            ["libc.so.6", "libc-2.31.so", "ld-linux-x86-64.so.2", "libpthread-2.31.so", "ld-musl-x86_64.so.1"]
-        {
-            assert!(blocks_signals(&Path::new("/usr/lib").join(name)), "{name}");
-        }
-        for name in ["libcrypto.so.3", "libc++.so.1", "libcurl.so.4", "libc", "server"] {
-            assert!(!blocks_signals(&Path::new("/usr/lib").join(name)), "{name}");
-        }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kymo_perf::inject::{self, Arrival, Client, Preload};
+use kymo_perf::inject::{self, Arrival, Client, Execs, Preload};
 use kymo_profile::symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -66,7 +66,7 @@ pub(super) fn prepare(
     }
     let program = modules::executed(command).map_err(|error| error.to_string())?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(sites, wish, true)?;
+    let mut plan = Plan::of(sites, wish)?;
     if choice != Choice::Inproc {
         let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
         let later = plan.served().iter().copied().filter(later);
@@ -102,11 +102,13 @@ impl Launch {
         let Launch { preload, plan, children } = self;
         let (told, stop) = UnixStream::pair()?;
         let state = State { past: vec![Reading::default(); plan.served().len()], ..State::default() };
+        let execs = Execs::of(pid, children);
         let house = Arc::new(House {
             preload,
             plan,
             children,
             command: pid,
+            execs,
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -128,6 +130,8 @@ struct House {
     plan: Plan,
     children: bool,
     command: i32,
+    /// How many programs have been executed, if that can be known.
+    execs: Option<Execs>,
     state: Mutex<State>,
     /// The command has come up, or will not.
     changed: Condvar,
@@ -142,6 +146,8 @@ struct State {
     command: Option<Result<Vec<(usize, String)>, String>>,
     /// It may run.
     gone: bool,
+    /// Programs that have come up with the agent in them.
+    arrived: u64,
     /// Sites that others serve.
     left: Vec<usize>,
     /// Sites that could not be armed in some program.
@@ -182,6 +188,7 @@ impl House {
             return;
         }
         let first = is_command && self.state().command.is_none();
+        self.state().arrived += 1;
         let armed = self.arm(arrival);
         let mut state = self.state();
         let (client, refused) = match armed {
@@ -296,7 +303,15 @@ impl Engine for Launched {
         let failed = state.failed.iter().map(|(count, reason)| {
             format!("{count} of the programs that were started could not be probed, hits in them are not counted: {reason}")
         });
-        refused.iter().filter_map(named).take(TOLD).chain(failed).collect()
+        // One that is just coming up has been executed and has not arrived.
+        let executed = self.house.execs.as_ref().and_then(Execs::count).unwrap_or(0);
+        let without = executed.saturating_sub(state.arrived);
+        let without = (without > 0).then(|| {
+            format!(
+                "{without} of {executed} programs came up without the agent (linked statically, setuid, of another C library, or without LD_PRELOAD in their environment), hits in them are not counted; --engine kernel counts all"
+            )
+        });
+        refused.iter().filter_map(named).take(TOLD).chain(failed).chain(without).collect()
     }
 }
 
