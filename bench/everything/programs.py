@@ -39,6 +39,8 @@ class Program:
     dos = DO
     # Whether programs that it starts are probed, too, where all functions are at once.
     children = True
+    # Whether its tests fail by themselves at times.
+    retries = False
     # A guess, until it is known.
     functions = 5000
 
@@ -81,7 +83,7 @@ class Throws(Program):
         return None if made.status == 0 else f"throws.cc does not compile: {made.said[-200:]}"
 
     def run(self, env):
-        return call([self.program, 20 if self.quick else 300], env)
+        return call([self.program, 20 if self.quick else 60], env)
 
 
 class Panics(Program):
@@ -99,7 +101,7 @@ class Panics(Program):
         return None if made.status == 0 else f"panics.rs does not compile: {made.said[-200:]}"
 
     def run(self, env):
-        return call([self.program, 10 if self.quick else 200], env)
+        return call([self.program, 10 if self.quick else 40], env)
 
 
 def python_with_tests():
@@ -117,9 +119,9 @@ class CPython(Program):
 
     name = "cpython"
     children = False
+    retries = True
     modules = ("libpython3", "lib-dynload", "libsqlite3")
-    tests = ["test_dict", "test_exceptions", "test_generators", "test_coroutines", "test_thread", "test_list", "test_descr", "test_zlib",
-             "test_struct", "test_sqlite3", "test_contextlib"]
+    tests = ["test_dict", "test_generators", "test_coroutines", "test_thread", "test_contextlib", "test_exceptions", "test_sqlite3", "test_zlib"]
 
     def prepare(self):
         self.python = python_with_tests()
@@ -128,7 +130,7 @@ class CPython(Program):
     def run(self, env):
         done = call([self.python, "-m", "test", "--timeout", "100", *self.tests], env, cwd=self.scratch)
         # What is left out is times, seeds and loads.
-        kept = [line for line in done.text.splitlines() if line.startswith(("Total test", "Result", "All ", "test ")) or "failed" in line]
+        kept = [line for line in done.text.splitlines() if line.startswith(("Total test", "Result", "All ")) or " failed" in line and "load avg" not in line]
         return Outcome(done.status, "\n".join(kept), done.text[-2000:] + done.said)
 
 
@@ -139,7 +141,7 @@ class Processes(CPython):
     children = True
     hows = ["all", "random"]
     dos = ["returns", "mixed"]
-    tests = ["test_fork1", "test_threadsignals", "test_queue", "test_signal", "test_wait3"]
+    tests = ["test_fork1", "test_threadsignals", "test_signal", "test_wait3"]
 
 
 SQL = """
@@ -175,7 +177,7 @@ class SQLite(Program):
     name = "sqlite"
     modules = ("/sqlite3", "libsqlite3")
     functions = 2700
-    repeats = 12
+    repeats = 6
 
     def prepare(self):
         return None if shutil.which("sqlite3") else "sqlite3 is not installed"
@@ -214,7 +216,7 @@ class Zstd(Program):
             return "zstd is not installed"
         self.folder = self.scratch / "zstd-files"
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "text").write_bytes(payload(3 << 20))
+        (self.folder / "text").write_bytes(payload(1 << 20))
         samples = self.folder / "samples"
         samples.mkdir(exist_ok=True)
         for number in range(200):

@@ -1,7 +1,7 @@
 //! Memory for stubs, near the code that jumps there.
 use super::memory::{OwnMemory, mapped};
 use super::stub::Calls;
-use super::{callout, handler, os, shadow, unwind};
+use super::{asked, callout, handler, os, shadow};
 use std::io;
 
 /// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
@@ -87,7 +87,7 @@ impl Arena {
             if !shadow::add_range(chunk.base, chunk.end) {
                 return Err(io::Error::other("too many mappings for probes that look at returns"));
             }
-            unwind::describe(chunk.base, chunk.end, region, count_at);
+            asked::describe(chunk.base, chunk.end, region, count_at);
             chunk.described = true;
         }
         Ok(())

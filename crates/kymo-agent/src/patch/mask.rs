@@ -147,6 +147,7 @@ pub(super) fn guard() {
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {
         return;
     }
+    super::asked::look_again();
     let found = words_of(instead_of);
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (word, function) in found {

@@ -83,10 +83,11 @@
 //! - Bytes between sites that are near each other are written as they were read less than a microsecond before: a trap that the kernel sets or
 //!   takes away there in that moment is lost.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there.
-//! - Unwinders that are not the process's own (a static copy of libgcc, profilers outside) see the stub as the caller of a function whose return is
-//!   looked at.
+//! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
+//!   copies in programs (`asked.rs`).
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
 mod arena;
+mod asked;
 mod callers;
 mod callout;
 mod count;

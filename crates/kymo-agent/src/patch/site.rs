@@ -167,10 +167,14 @@ pub fn returns_oddly(name: &str) -> bool {
     ];
     // Then, in this order: ways that compilers take for `jmp` and `ret`, and for saving registers at entries; functions of OCaml, whose
     // collector looks the stack's return addresses up.
-    const BEGINS: [&str; 17] = [
+    const BEGINS: [&str; 20] = [
         "dl_runtime_",
         "dl_tlsdesc",
+        // Unwinders, libgcc's and LLVM's: they begin with who called them.
         "Unwind_",
+        "uw_init_context",
+        "uw_install_context",
+        "unw_",
         "morestack",
         "sigjmp",
         "libc_sigaction_restore",
@@ -388,6 +392,8 @@ mod tests {
             "__x86_indirect_thunk_rax",
             "__x86_return_thunk",
             "_Unwind_RaiseException",
+            "uw_init_context_1",
+            "__unw_getcontext",
             "__restore_rt",
             "__fentry__",
             "camlStdlib__List__map_123",

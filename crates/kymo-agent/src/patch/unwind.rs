@@ -14,11 +14,7 @@
 //! that calls such functions, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has
 //! none of. The last one counts because entries of frames that an exception has left may lie below, with the same key. Behind a tail
 //! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
-#![allow(unsafe_code)]
-use super::mask;
 use super::shadow::{DEPTH, ENTRY_BYTES, FREE, STACK_BYTES};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
@@ -137,7 +133,7 @@ fn unsigned(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A section `.eh_frame` with one description, for all code in `begin..end`.
-fn section(begin: u64, end: u64, region: u64, count_at: u64) -> Vec<u8> {
+pub(super) fn section(begin: u64, end: u64, region: u64, count_at: u64) -> Vec<u8> {
     const NOP: u8 = 0;
     let padded = |mut body: Vec<u8>| {
         while body.len() % 8 != 4 {
@@ -167,80 +163,10 @@ fn section(begin: u64, end: u64, region: u64, count_at: u64) -> Vec<u8> {
     all
 }
 
-/// Ranges of stubs that can be described.
-const RANGES: usize = 1024;
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Begin, end, and where the description of one of the range lies.
-static LIST: [[AtomicU64; 3]; RANGES] =
-    [const { [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)] }; RANGES];
-
-/// What the unwinder wants to know besides the description.
-#[repr(C)]
-struct Bases {
-    text: u64,
-    data: u64,
-    function: u64,
-}
-
-unsafe extern "C" {
-    /// Of the unwinder that C, C++ and Rust share (libgcc).
-    fn __register_frame(begin: *const u8);
-    /// What it finds descriptions with.
-    fn _Unwind_Find_FDE(address: u64, bases: *mut Bases) -> *const u8;
-}
-
-/// Takes the place of `_Unwind_Find_FDE`: knows stubs, and asks that one about all else. No lock, so that a forked child can throw what it likes.
-unsafe extern "C" fn find(address: u64, bases: *mut Bases) -> *const u8 {
-    // Acquire: pairs with the Release in describe().
-    let count = COUNT.load(Ordering::Acquire).min(RANGES);
-    for [begin, end, description] in &LIST[..count] {
-        // Relaxed: written before the count.
-        let begin = begin.load(Ordering::Relaxed);
-        if (begin..end.load(Ordering::Relaxed)).contains(&address) {
-            // SAFETY: the unwinder's own structure.
-            unsafe { bases.write(Bases { text: 0, data: 0, function: begin }) };
-            return std::ptr::with_exposed_provenance(description.load(Ordering::Relaxed) as usize);
-        }
-    }
-    // SAFETY: as we were called.
-    unsafe { _Unwind_Find_FDE(address, bases) }
-}
-
-/// Has the unwinder ask us; whether that can be.
-fn is_asked() -> bool {
-    static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(|| {
-        let words = mask::words_of(|name| (name == b"_Unwind_Find_FDE").then_some(find as *const () as u64));
-        // The unwinder's own word, and those of programs that have a part of it.
-        words.into_iter().filter(|(word, function)| mask::exchange(*word, *function)).count() > 0
-    })
-}
-
-/// Describes the stubs in `begin..end` to the process's unwinder, for good.
-///
-/// Not by its `__register_frame`, if that can be avoided: with one such registration it takes a lock at each throw, and a child that is
-/// forked meanwhile finds that lock taken for good.
-pub(super) fn describe(begin: u64, end: u64, region: u64, count_at: u64) {
-    let section: &'static [u8] = Vec::leak(section(begin, end, region, count_at));
-    // Relaxed: only called under the patcher's lock.
-    let at = COUNT.load(Ordering::Relaxed);
-    if at < RANGES && is_asked() {
-        // The description of the range is behind the one of all, which begins with its length.
-        let first = u32::from_le_bytes([section[0], section[1], section[2], section[3]]) as usize + 4;
-        let description = section[first..].as_ptr().expose_provenance() as u64;
-        for (place, value) in LIST[at].iter().zip([begin, end, description]) {
-            place.store(value, Ordering::Relaxed);
-        }
-        // Release: pairs with the Acquire in find().
-        COUNT.store(at + 1, Ordering::Release);
-        return;
-    }
-    // SAFETY: a whole section that ends with a zero length and lives for good.
-    unsafe { __register_frame(section.as_ptr()) };
-}
-
 #[cfg(test)]
 mod tests {
+    // The interpreter reads memory at addresses that are numbers.
+    #![allow(unsafe_code)]
     use super::*;
 
     /// Checks the loop on a region with a known key, by an interpreter of these few operations.

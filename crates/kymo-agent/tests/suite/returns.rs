@@ -104,6 +104,28 @@ fn exceptions_pass() {
     }
 }
 
+/// Checks exceptions in a library that has an unwinder of its own, which knows nothing of the process's.
+#[test]
+fn exceptions_pass_by_an_unwinder_of_the_librarys_own() {
+    const TEST: &str = "returns::exceptions_pass_by_an_unwinder_of_the_librarys_own";
+    let _alone = alone();
+    let Some(library) = Library::of(
+        TEST,
+        "returns.cc",
+        &["-pthread", "-fexceptions", "-fno-optimize-sibling-calls", "-static-libgcc", "-static-libstdc++"],
+    ) else {
+        return;
+    };
+    for consumers in LATENCY {
+        let probes = put(&library, &["throws", "catches"], consumers);
+        for n in 0..60 {
+            assert_eq!(library.function("catches")(n, n % 7), n as u32 + 1, "{n}");
+        }
+        assert_eq!(returns(&probes), [(0..60).filter(|n| n % 2 == 0).map(|n| n % 7 + 1).sum::<u64>(), 60]);
+        take(&library, &probes);
+    }
+}
+
 /// Checks that an exception finds its way through a frame that lies where another was which an exception left, on the same thread and on one
 /// that has the dead thread's stack.
 #[test]
