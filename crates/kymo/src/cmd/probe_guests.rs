@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::bail;
-use kymo_core::probe::wire::{EventId, Fetch, How, Kind, Layout, Listed, Operand, State, Wanted, What};
+use kymo_core::probe::wire::{
+    EventId, Fetch, How, Kind, Layout, Listed, MOST_FETCHES, Operand, State, Wanted, What,
+};
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_perf::machine::Machine;
+use kymo_profile::place;
 use kymo_profile::symbols::sites::{ProbeSelector, Site};
 use kymo_record::{Clock, Conduct, GuestEvent, Guests};
 
@@ -14,7 +17,7 @@ use super::mem_events::Whom;
 use super::probe::engine::Choice;
 use super::probe::hows::{self, Hows};
 use super::probe::inproc::{arm, candidates};
-use super::probe::{condition, modules};
+use super::probe::{arguments, condition, modules};
 use super::probe_events::{Written, selectors};
 use crate::exit;
 
@@ -60,7 +63,12 @@ struct Place {
     site: usize,
     returns: bool,
     name: String,
+    /// What it carries, if not what the convention for calls says.
+    fields: Option<Fields>,
 }
+
+/// The names and places of an event's values.
+type Fields = (Vec<String>, Vec<Fetch>);
 
 /// One selector and its places.
 struct Selected {
@@ -132,22 +140,27 @@ pub(crate) fn find(
     for (text, typed) in texts.iter().enumerate() {
         for written in selectors(typed).into_iter().filter(|written| !is_known(written)) {
             let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
-            if selector.arguments.is_some() {
-                if must {
-                    return cannot(&format!("{}: arguments are read by the kernel", written.selector));
+            let found = modules::sites(&selector, &modules)?;
+            let asked = match asked_fields(&selector, &found, say)? {
+                Ok(asked) => asked,
+                Err(reason) if must => return cannot(&reason),
+                Err(reason) => {
+                    say(&format!("not inside the program, but by the kernel: {reason}"));
+                    continue;
                 }
-                continue;
-            }
+            };
             let mut places = Vec::new();
-            for site in modules::sites(&selector, &modules)? {
-                let end = if selector.returns { "%return" } else { "" };
-                let name = format!("probe:{}:{}{end}", site.module.name(), site.name);
+            for (site, asked) in found.into_iter().zip(asked) {
                 let key = (site.module.file().to_owned(), site.offset, site.semaphore);
+                let plain = format!("probe:{}:{}", site.module.name(), site.name);
                 let number = *numbers.entry(key).or_insert_with(|| {
                     sites.push(site);
                     sites.len() - 1
                 });
-                places.push(Place { site: number, returns: selector.returns, name });
+                for (returns, fields) in asked {
+                    let name = format!("{plain}{}", if returns { "%return" } else { "" });
+                    places.push(Place { site: number, returns, name, fields });
+                }
             }
             all.push(Selected { text, begin: written.begin, end: written.end, places });
         }
@@ -228,8 +241,65 @@ struct Entered {
     reasons: Vec<(String, String)>,
 }
 
+/// The events of a site: whether it is the return, and its values if expressions were typed.
+type Events = Vec<(bool, Option<Fields>)>;
+
+/// The events that each site is to be; or why the program cannot write them.
+fn asked_fields(
+    selector: &ProbeSelector,
+    sites: &[Site],
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Result<Vec<Events>, String>> {
+    let Some(parts) = &selector.arguments else {
+        return Ok(Ok(sites.iter().map(|_| vec![(selector.returns, None)]).collect()));
+    };
+    let asked = arguments::each(sites, |_, site, routine| {
+        let values = arguments::listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+        values.words.iter().for_each(|word| say(word));
+        if selector.returns && !values.entry.is_empty() {
+            return Err(format!(
+                "{}: at the return only `ret` is known: leave `%return` out for both",
+                site.name
+            ));
+        }
+        let list = |fetches: &[place::call::Fetch]| -> Result<Fields, String> {
+            let no = |name: &str| format!("{}: `{name}` is not what a program can write itself", site.name);
+            let named = arguments::kernel_fields(fetches);
+            let names =
+                named.split(' ').filter_map(|field| Some(field.split_once('=')?.0.to_owned())).collect();
+            let mut all = Vec::new();
+            for fetch in fetches {
+                all.push(hows::fetch(fetch).ok_or_else(|| no(&fetch.name))?);
+                if let Some(length) = fetch.text.as_ref().and_then(|text| text.length.as_deref()) {
+                    all.push(hows::fetch(length).ok_or_else(|| no(&fetch.name))?);
+                }
+            }
+            Ok((names, all))
+        };
+        let mut events = Vec::new();
+        if !selector.returns {
+            events.push((false, list(&values.entry)));
+        }
+        if !values.back.is_empty() {
+            events.push((true, list(&values.back)));
+        } else if selector.returns {
+            events.push((true, Ok(fields(true))));
+        }
+        Ok(events)
+    });
+    let asked: Vec<Vec<(bool, Result<Fields, String>)>> =
+        asked.into_iter().collect::<Result<_, String>>().map_err(exit::usage_of)?;
+    let known = |(returns, fields): (bool, Result<Fields, String>)| {
+        let fields = fields?;
+        let fits = fields.1.len() <= MOST_FETCHES && fields.0.len() == fields.1.len();
+        fits.then_some((returns, Some(fields)))
+            .ok_or_else(|| "these are too many values of one event".to_owned())
+    };
+    Ok(asked.into_iter().map(|events| events.into_iter().map(known).collect()).collect())
+}
+
 /// The values of an event: named, as the convention for calls has them.
-fn fields(returns: bool) -> (Vec<String>, Vec<Fetch>) {
+fn fields(returns: bool) -> Fields {
     // What is returned, or the first three arguments, as the kernel's events of the same places have them.
     let named: &[(&str, u8)] = if returns { &[("ret", 0)] } else { &[("arg1", 7), ("arg2", 6), ("arg3", 2)] };
     let fetch =
@@ -267,9 +337,9 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     let (tick, zero_ns, clock) = clock(asked.clock)?;
     let typed = asked.condition.map(|text| condition::parse(text)?.at(sites)).transpose()?;
     // What each site is to write.
-    let mut at: BTreeMap<usize, [Option<&str>; 2]> = BTreeMap::new();
+    let mut at: BTreeMap<usize, [Option<&Place>; 2]> = BTreeMap::new();
     for place in all.iter().flat_map(|selected| &selected.places) {
-        at.entry(place.site).or_default()[usize::from(place.returns)] = Some(&place.name);
+        at.entry(place.site).or_default()[usize::from(place.returns)] = Some(place);
     }
     let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
     let (mut wanted, mut refused) = candidates(sites, &returns);
@@ -285,13 +355,13 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
                 (hows::condition(entry).ok_or(words)?, hows::condition(back).ok_or(words)?);
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
-            let Some(name) = name else { continue };
-            let (field_names, fetches) = fields(returns);
+            let Some(Place { name, fields: asked, .. }) = name else { continue };
+            let (field_names, fetches) = asked.clone().unwrap_or_else(|| fields(returns));
             let number = events.len();
             let kind = FIRST_KIND + number as u16;
             let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
             let event = GuestEvent {
-                name: (*name).to_owned(),
+                name: name.clone(),
                 system: format!("kymo_{}", std::process::id()),
                 format: format(&plain(name), kind, &field_names, &fetches, returns),
                 kind: u64::from(kind),

@@ -251,3 +251,42 @@ fn losses() {
     assert_eq!(samples.unwrap_or_else(|| panic!("{said}")) + lost, 600_000, "{said}");
     assert!(lost > 0, "rings of 40 events took 600,000 at once: {said}");
 }
+
+/// Checks that callers are told by the program, exactly, and by the names of the functions that they are in.
+#[test]
+fn callers() {
+    let Some(program) = program("probe_inside::callers") else { return };
+    let found = probe(&program.path, "1000", &["-g", "probed_inner", "probed_deep"]);
+    let callers = of(&found, "probed_inner")["callers"].as_array().expect("a list");
+    let told =
+        |caller: &Value| (caller["name"].as_str().expect("a name").to_owned(), caller["hits"].as_u64());
+    let told: Vec<(String, Option<u64>)> = callers.iter().map(told).collect();
+    let hits: u64 = told.iter().filter_map(|(_, hits)| *hits).sum();
+    assert_eq!(hits, 2000, "{told:?}");
+    assert!(told.iter().all(|(name, _)| name.starts_with("probed_outer+")), "{told:?}");
+    let deep = of(&found, "probed_deep")["callers"].to_string();
+    assert!(deep.contains("probed_deep+") && deep.contains("\"hits\":10"), "{deep}");
+}
+
+/// Checks that arguments by their names in the source, texts and what is returned are in the program's own events.
+#[test]
+fn arguments() {
+    let Some(program) = program("probe_inside::arguments") else { return };
+    let file = program.path.with_extension("data");
+    let name = file.to_str().expect("a path");
+    let event = "probe:'probed_outer(x, name:string, ret)'";
+    let (said, _) = record(&program.path, "100", &["record", "--engine", "inproc", "-e", event, "-o", name]);
+    assert!(said.contains("(400 samples)"), "{said}");
+    let lines = script(&file, "event,trace");
+    let entries: Vec<&String> = lines.iter().filter(|line| line.contains("probed_outer:")).collect();
+    assert_eq!(entries.len(), 200, "{}", lines[0]);
+    for n in [0, 42, 99] {
+        let found: Vec<_> = entries.iter().filter(|line| line.contains(&format!(" x={n} "))).collect();
+        assert_eq!(found.len(), 2, "{n}: {}", entries[0]);
+    }
+    assert!(
+        lines.iter().any(|line| line.contains("probed_outer%return:") && line.contains("ret=")),
+        "{lines:?}"
+    );
+    eprintln!("{}", entries[0]);
+}

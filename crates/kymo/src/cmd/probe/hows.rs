@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kymo_core::probe::wire::{self, How};
-use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Test};
+use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Register, Test};
 use kymo_perf::inject::{Client, Talk};
 
 /// An operand as the agent knows it; `None` if it is of another machine, or too long.
@@ -16,6 +16,24 @@ pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
         bytes: of.bytes,
         signed: of.signed,
     })
+}
+
+/// A value of an event, as the agent knows it; `None` if it does not: bits, and values in vector registers.
+pub(crate) fn fetch(of: &kymo_profile::place::call::Fetch) -> Option<wire::Fetch> {
+    let register = Register::named(of.register.general()?)?.number()?;
+    if of.bits.is_some() || of.steps.len() > wire::MOST_STEPS {
+        return None;
+    }
+    let operand =
+        wire::Operand { register, steps: of.steps.clone(), bytes: of.len_bytes, signed: of.is_signed() };
+    let kind = match &of.text {
+        None => wire::Kind::Number,
+        Some(text) => {
+            let most = text.most.unwrap_or(u32::MAX).min(u32::from(wire::MOST_STRING_BYTES));
+            wire::Kind::String { offset: text.offset, most: most as u8 }
+        }
+    };
+    Some(wire::Fetch { operand, kind })
 }
 
 fn test(of: &Test) -> Option<wire::Test> {
@@ -64,7 +82,6 @@ impl Hows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kymo_perf::bpf::uprobe::Register;
 
     /// Checks that what is the same has one number, that nothing has none, and that operands keep their registers, widths and steps.
     #[test]

@@ -3,6 +3,7 @@
 //! The agent counts in memory that the program shares with this process, so what was counted is read here without asking, at any time: nothing is
 //! lost when the program ends, however it does.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -28,6 +29,7 @@ fn returns_oddly(_: &str) -> bool {
 pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
     match () {
         () if target.children && !target.command => Some("what a running program starts has no agent"),
+        () if wish.callers && !target.command => objection_to_wish(&Wish { callers: false, ..wish.clone() }),
         () => objection_to_wish(wish),
     }
 }
@@ -37,7 +39,7 @@ pub(super) fn objection_to_wish(wish: &Wish) -> Option<&'static str> {
     match () {
         () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
         () if !wish.values.is_empty() => Some("it does not tell arguments"),
-        () if wish.callers => Some("it does not tell callers apart"),
+        () if wish.callers => Some("it tells callers apart in programs that run already (-p) only"),
         () => None,
     }
 }
@@ -185,7 +187,9 @@ impl Plan {
         let mut plan = Plan { modules: Vec::new(), hows: Hows::default(), served: Vec::new(), refused };
         for (number, wanted) in wanted {
             let site = &sites[number];
-            let Some(how) = how(wish, number).and_then(|how| plan.hows.number(how)) else {
+            // Only at a function's first instruction the stack shows who called.
+            let told = |how: How| How { callers: how.callers && site.kind == SiteKind::Function, ..how };
+            let Some(how) = how(wish, number).map(told).and_then(|how| plan.hows.number(how)) else {
                 plan.refused.push((number, "its condition is too long".to_owned()));
                 continue;
             };
@@ -301,7 +305,7 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, St
     }
     plan.served = served.clone();
     let cleaned_up = client.cleaned_up();
-    let engine = Inproc { client: Some(client), plan };
+    let engine = Inproc { client: Some(client), plan, pid, every: wish.every, callers: RefCell::new(None) };
     let inject::Outcome { stopped_ns, not_held, .. } = outcome;
     Ok(Entered { engine, served, refused, stopped_ns, not_held, cleaned_up })
 }
@@ -344,6 +348,27 @@ pub(super) struct Inproc {
     /// Until it has left.
     client: Option<Client>,
     plan: Plan,
+    pid: i32,
+    every: u32,
+    /// As they were told last: unlike counts they are in the program's own memory, and go with it.
+    callers: RefCell<Option<Vec<Caller>>>,
+}
+
+impl Inproc {
+    /// What the program told last, and all other hits as those of nobody known.
+    fn left_callers(&self) -> Vec<Caller> {
+        let mut callers = self.callers.borrow().clone().unwrap_or_default();
+        if self.every <= 1 && self.callers.borrow().is_some() {
+            for (site, reading) in self.read().iter().enumerate() {
+                let told: u64 = callers.iter().filter(|of| of.site == site).map(|of| of.hits).sum();
+                let hits = reading.hits.saturating_sub(told);
+                if hits > 0 {
+                    callers.push(Caller { site, pid: self.pid, address: 0, hits });
+                }
+            }
+        }
+        callers
+    }
 }
 
 impl Engine for Inproc {
@@ -358,7 +383,17 @@ impl Engine for Inproc {
     }
 
     fn callers(&self) -> io::Result<Vec<Caller>> {
-        Ok(Vec::new())
+        let Some(Ok(told)) = self.client.as_ref().map(Client::callers) else {
+            return Ok(self.left_callers());
+        };
+        let of = |(id, address, hits): (u32, u64, u64)| {
+            // Told by the program: only numbers that were given to it are believed.
+            let site = self.plan.served.binary_search(&(id as usize)).ok()?;
+            Some(Caller { site, pid: self.pid, address, hits })
+        };
+        let callers: Vec<Caller> = told.into_iter().filter_map(of).collect();
+        self.callers.replace(Some(callers.clone()));
+        Ok(callers)
     }
 }
 

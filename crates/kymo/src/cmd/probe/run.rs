@@ -288,6 +288,11 @@ impl<'a> Session<'a> {
                     self.places.look(pid);
                 }
             });
+            if self.args.callers {
+                // Those that a program tells go with it.
+                let inside = self.services.iter().filter(|service| service.engine.name() == "inproc");
+                inside.for_each(|service| _ = service.engine.callers());
+            }
             self.print_hits()?;
             let now = Instant::now();
             let ended = match workload.as_deref_mut() {
@@ -355,7 +360,10 @@ impl<'a> Session<'a> {
             service.sites.iter().for_each(|&site| engines[site] = service.engine.name());
             for caller in service.engine.callers().unwrap_or_default() {
                 let Some(&site) = service.sites.get(caller.site) else { continue };
-                let name = self.places.name(caller.pid, caller.address);
+                let name = match caller.address {
+                    0 => "(others)".to_owned(),
+                    address => self.places.name(caller.pid, address),
+                };
                 let list = &mut callers[site];
                 match list.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, hits)) => *hits += caller.hits,
