@@ -51,9 +51,17 @@ impl Histogram {
     }
 }
 
+static TICK: OnceLock<u64> = OnceLock::new();
+
+/// Takes the tick from somebody who has measured it, if it is not known yet.
+pub(crate) fn know_tick(tick: u64) {
+    if tick > 0 {
+        _ = TICK.set(tick);
+    }
+}
+
 /// Nanoseconds of one tick of the time stamp counter, times 2^32; measured once, in 20 ms.
 pub(super) fn tick() -> u64 {
-    static TICK: OnceLock<u64> = OnceLock::new();
     *TICK.get_or_init(|| {
         let (ticks, time) = super::os::ticks_and_time();
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -120,6 +120,7 @@ mod unwind;
 pub use error::PatchError;
 pub use flow::jump_targets;
 pub use histogram::Histogram;
+pub(crate) use histogram::know_tick;
 pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
 pub use only::{Look, Only};

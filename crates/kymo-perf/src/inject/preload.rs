@@ -41,6 +41,7 @@ pub struct Preload {
     name: String,
     password: String,
     library: OsString,
+    tick: Option<u64>,
 }
 
 /// A program that waits before its first instruction.
@@ -74,7 +75,12 @@ impl Preload {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
         bind(&listener, &address).map_err(failed)?;
         listen(&listener, QUEUE).map_err(failed)?;
-        Ok(Preload { listener, name, password, library: library.as_os_str().to_owned() })
+        Ok(Preload { listener, name, password, library: library.as_os_str().to_owned(), tick: None })
+    }
+
+    /// With what one tick of the processor's counter is, in nanoseconds times 2^32: so that not each program has to measure it.
+    pub fn with_tick(self, tick: u64) -> Preload {
+        Preload { tick: Some(tick), ..self }
     }
 
     /// Variables to set. A library that the caller preloads already stays.
@@ -84,7 +90,8 @@ impl Preload {
             preload.push(":");
             preload.push(others);
         }
-        [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}", self.name, self.password).into())]
+        let tick = self.tick.map(|tick| format!(".{tick}")).unwrap_or_default();
+        [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}{tick}", self.name, self.password).into())]
     }
 
     /// Becomes readable when somebody knocks.
