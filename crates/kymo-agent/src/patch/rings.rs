@@ -122,7 +122,8 @@ impl Rings {
         file.set_len(stride * cpus as u64)?;
         // Who maps it need not fear that it is cut off.
         memory_file::seal(&file)?;
-        let table = os::wide_zeros((cpus * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
+        // And one for the CPU of threads of ours, as in `slots.rs`.
+        let table = os::wide_zeros(((cpus + 1) * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
         let mut bases = Vec::new();
         for cpu in 0..cpus {
             let base = os::ring(&file, cpu as u64 * stride, PAGE_BYTES, u64::from(data_bytes))?;

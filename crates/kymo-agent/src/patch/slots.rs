@@ -84,7 +84,8 @@ impl Slots {
         file.set_len(stride * cpus as u64)?;
         memory_file::seal(&file)?;
         let base = os::shared(&file, stride * cpus as u64)?;
-        let table_bytes = (cpus * 8).next_multiple_of(4096);
+        // And one for a CPU that does not exist, which threads of ours are on: what they call is not counted.
+        let table_bytes = ((cpus + 1) * 8).next_multiple_of(4096);
         let table = os::wide_zeros(table_bytes, true)?;
         let bases: Box<[u64]> = (0..cpus).map(|cpu| base + cpu as u64 * stride).collect();
         for (cpu, &base) in bases.iter().enumerate() {

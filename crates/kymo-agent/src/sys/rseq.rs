@@ -9,6 +9,8 @@
 #![allow(unsafe_code)]
 use std::cell::Cell;
 use std::sync::OnceLock;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// What the kernel expects in the four bytes before an abort address, as the C library registered it.
@@ -99,6 +101,33 @@ fn find() -> Option<*const AtomicU64> {
         return None;
     }
     Some(thread_pointer().wrapping_offset(offset()?).wrapping_add(FIELD_AT).cast())
+}
+
+/// Takes the calling thread out of restartable sequences for good, and lets it find the number of a CPU that does not exist in its place: what
+/// counts by CPU finds no counter there. For a thread of ours, which calls functions that are probed as any other.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn leave_for(cpu: u32) {
+    const UNREGISTER: u64 = 1;
+    /// What C libraries register: the first form of the structure, or as much as the kernel says that it knows.
+    const FIRST_BYTES: u64 = 32;
+    const AT_RSEQ_FEATURE_SIZE: u64 = 27;
+    const AT_RSEQ_ALIGN: u64 = 28;
+    let Some(offset) = offset() else { return };
+    let area = thread_pointer().wrapping_offset(offset);
+    // SAFETY: two numbers that the kernel gave to this process.
+    let known = [AT_RSEQ_FEATURE_SIZE, AT_RSEQ_ALIGN].map(|what| unsafe { libc::getauxval(what) });
+    let rounded = known[0].next_multiple_of(known[1].max(FIRST_BYTES));
+    let left = [FIRST_BYTES, known[0], rounded].into_iter().any(|bytes| {
+        // SAFETY: the area of this thread; the kernel compares all numbers with what was registered.
+        unsafe { libc::syscall(libc::SYS_rseq, area, bytes, UNREGISTER, SIGNATURE) == 0 }
+    });
+    if left {
+        // SAFETY: the first word of this thread's area, which the kernel does not touch any more.
+        unsafe { area.cast::<AtomicU32>().cast_mut().as_ref() }.inspect(|number| {
+            // Relaxed: read by this thread.
+            number.store(cpu, Ordering::Relaxed);
+        });
+    }
 }
 
 /// From the thread pointer to a thread's `struct rseq`, the same for all threads, if the C library has registered one.

@@ -3,6 +3,7 @@
  *   makes      makes threads and processes in all ways, with all signals blocked
  *   handler    stands in a signal's handler that interrupted a function between its first instructions; "alternate": on another stack
  *   inside     stands inside of a function's first instructions nearly always
+ *   many       two thousand threads that sleep, and two that call
  *   calls      calls getppid() as often as each line of stdin says
  */
 #define _GNU_SOURCE
@@ -255,6 +256,40 @@ static int inside(void)
 	return pthread_join(thread, NULL) == 0;
 }
 
+/* ---- many ---- */
+static void *sleeps(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+static void *asks(void *unused)
+{
+	while (!done)
+		if (getppid() <= 0)
+			fail("getppid");
+	return unused;
+}
+
+static int many(void)
+{
+	pthread_attr_t small;
+	pthread_t thread, busy[2];
+	pthread_attr_init(&small);
+	pthread_attr_setstacksize(&small, 64 << 10);
+	for (int i = 0; i < 2000; i++)
+		if (pthread_create(&thread, &small, sleeps, NULL) != 0)
+			fail("pthread_create");
+	for (int i = 0; i < 2; i++)
+		pthread_create(&busy[i], NULL, asks, NULL);
+	puts("here");
+	fflush(stdout);
+	byte_came(-1);
+	done = 1;
+	return pthread_join(busy[0], NULL) == 0 && pthread_join(busy[1], NULL) == 0;
+}
+
 /* ---- calls ---- */
 static int calls(void)
 {
@@ -278,6 +313,7 @@ int main(int argc, char **argv)
 		   : !strcmp(how, "handler")   ? in_handler(0)
 		   : !strcmp(how, "alternate") ? in_handler(1)
 		   : !strcmp(how, "inside")    ? inside()
+		   : !strcmp(how, "many")      ? many()
 					       : calls();
 	printf("%s\n", well ? "ok" : "wrong");
 	fflush(stdout);

@@ -238,6 +238,54 @@ fn counts_of_the_c_library() {
     target.end();
 }
 
+/// Checks that what the agent's own thread calls is not counted: while the program waits, no function of the C library has a hit, though the agent
+/// allocates, reads files and talks.
+#[test]
+fn the_agent_is_not_counted() {
+    let Some(mut target) = Target::start("held::the_agent_is_not_counted", "calls") else { return };
+    let client = target.enter();
+    let batch = target.wanted("libc.so", 0, |name| name != "fills");
+    arm(&client, &batch);
+    let own = target.wanted("/held", 100_000, |name| name == "fills" || name == "faults");
+    for round in 0..3 {
+        let own = renumbered(&own, 50_000 + round);
+        assert_eq!(arm(&client, &own).refused, []);
+        disarm(&client, &own);
+    }
+    let hit: Vec<_> = client.counts().into_iter().filter(|count| count.hits > 0).collect();
+    let name = |id: u32| {
+        let offset = batch.1[id as usize].offset;
+        functions(&batch.0).into_iter().find(|function| function.1 == offset).map(|function| function.0)
+    };
+    let hit: Vec<_> = hit.into_iter().map(|count| (name(count.id), count.hits)).collect();
+    assert!(hit.is_empty(), "{hit:?}");
+    writeln!(target.input, "77").expect("it reads");
+    assert_eq!(target.line(), "called\n");
+    assert!(client.counts().iter().any(|count| count.hits == 77));
+    client.leave().expect("it leaves");
+    target.end();
+}
+
+/// Checks that a process of two thousand threads is held and let go, with what is written exact, and says how long it stood still.
+#[test]
+fn two_thousand_threads() {
+    let Some(mut target) = Target::start("held::two_thousand_threads", "many") else { return };
+    let client = target.enter();
+    let batch = target.wanted("libc.so", 0, |name| name == "getppid" || name == "pause");
+    let mut stopped = Vec::new();
+    for round in 0..5 {
+        let batch = renumbered(&batch, round);
+        let outcome = arm(&client, &batch);
+        assert_eq!((&outcome.refused[..], outcome.armed as usize), (&[][..], batch.1.len()));
+        stopped.push(outcome.stopped_ns / 1000);
+        disarm(&client, &batch);
+    }
+    eprintln!("2,000 threads stood still for {stopped:?} us");
+    client.leave().expect("it leaves");
+    assert!(target.is_files_own("libc.so"));
+    target.end();
+}
+
 /// Checks that a thread which is in a signal's handler, having been interrupted between the instructions that a jump replaces, comes back to where they are
 /// now, also when the handler has a stack of its own.
 #[test]

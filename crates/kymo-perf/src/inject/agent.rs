@@ -61,6 +61,14 @@ pub fn enter_with_children(pid: i32, library: &Path) -> Result<Client, Refusal> 
 }
 
 fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal> {
+    // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
+    let begun = std::thread::scope(|scope| scope.spawn(|| begin(pid, library)).join());
+    let died = || Refusal::Failed { step: "entering it", error: io::Error::other("a thread of ours died") };
+    begun.unwrap_or_else(|_| Err(died()))?.hello(children)?.holds(pid)
+}
+
+/// Has a thread of the process load the agent and start it.
+fn begin(pid: i32, library: &Path) -> Result<Client, Refusal> {
     let content =
         fs::read(library).map_err(|_| Refusal::NoAgent { tried: vec![library.display().to_string()] })?;
     let target = Target::look(pid)?;
@@ -85,7 +93,7 @@ fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal
     };
     let client = converse(&target, &mut thread, start)?;
     thread.give_back()?;
-    client.hello(children)?.holds(pid)
+    Ok(client)
 }
 
 /// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.

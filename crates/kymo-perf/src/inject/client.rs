@@ -1,6 +1,6 @@
 //! The tracer's end of the conversation.
 use super::counters::Counters;
-use super::hold::{Held, Places, thread_named};
+use super::hold::{Held, Places, is_stopped, thread_named};
 use super::refusal::Refusal;
 use super::rings;
 use super::target::Target;
@@ -221,18 +221,25 @@ impl Client {
         let held = prepared().and_then(|(target, one, places)| {
             let tried = Held::all_but(&target, one, &places);
             stopped = tried.stopped;
-            tried.held
+            Ok((tried.held?, one))
         });
-        let mut held = match held {
+        let (mut held, one) = match held {
             Ok(held) => held,
             Err(reason) => {
                 self.note(stopped, Some(reason.clone()));
                 return self.say(&Command::NotHeld { reason });
             }
         };
-        let written = self.say(&Command::Held).and_then(|()| match self.hear_within(WRITING)?.0 {
-            Reply::Written => Ok(()),
-            _ => Err(Talk::Unexpected),
+        let written = self.say(&Command::Held).and_then(|()| {
+            loop {
+                match self.hear_within(WRITING) {
+                    Ok((Reply::Written, _)) => return Ok(()),
+                    Ok(_) => return Err(Talk::Unexpected),
+                    // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run.
+                    Err(Talk::Silent) if is_stopped(one) => {}
+                    Err(error) => return Err(error),
+                }
+            }
         });
         if written.is_err() {
             // It must not write any more.

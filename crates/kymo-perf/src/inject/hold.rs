@@ -18,8 +18,8 @@
 //! - It was stopped by SIGSTOP: it is, until SIGCONT.
 //!
 //! # Who cannot be held
-//! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all are let go, and it is tried again. A
-//! process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+//! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all others are let go until it stops, and then
+//! interrupted again while it stands. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
 use super::target::Target;
 use crate::proc::{self, Mappings};
 use crate::sys::ptrace::{Registers, Stop, Traced};
@@ -32,8 +32,12 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// How long it may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often threads that cannot stop now are waited for, and how long in between at most.
-const TRIES: u32 = 12;
+/// How long a thread of this process that has held a thread may take until the kernel has let go of that.
+const OURS: Duration = Duration::from_millis(500);
+/// How long who cannot stop is waited for while the others run.
+const SLOW: Duration = Duration::from_secs(2);
+/// How often it is tried, and the longest pause in between.
+const TRIES: u32 = 50;
 const MOST_PAUSE: Duration = Duration::from_millis(200);
 /// Lists until nobody new is found: each finds who was made while the one before was read.
 const LISTS: usize = 1000;
@@ -126,6 +130,19 @@ struct Thread {
     traced: Traced,
     /// What it is given when it goes on: the signal that it has stopped before, or 0.
     signal: i32,
+    /// It does, or is gone; otherwise it was interrupted and has not stopped yet.
+    stands: bool,
+}
+
+impl Thread {
+    /// Waits until it stands still, but not for ever.
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        if let Stop::Signal(signal) = self.traced.wait(limit)? {
+            self.signal = signal;
+        }
+        self.stands = true;
+        Ok(())
+    }
 }
 
 /// Held threads. Dropping it lets them go.
@@ -138,8 +155,10 @@ pub(super) struct Held {
 
 /// Why an attempt failed.
 enum Failed {
-    /// Another one may succeed: this thread does not stop now.
+    /// This thread does not stop now. Who has not stopped will be waited for.
     NotNow(i32),
+    /// This one has stopped at a place where it cannot stay.
+    Inside(i32),
     /// In words.
     Never(String),
 }
@@ -160,32 +179,47 @@ pub(super) struct Tried {
 impl Held {
     /// Holds all threads of a process but one.
     pub(super) fn all_but(target: &Target, one: i32, places: &Places) -> Tried {
+        // Others wait for this thread, which ends with the holding: it should not wait behind other programs. Only root may.
+        _ = rustix::process::setpriority_process(None, -20);
         let stacks = Stacks::of(target);
         let mut pause = Duration::from_millis(1);
         let mut stopped = Duration::ZERO;
         let mut last = 0;
+        let mut kept = Vec::new();
         for _ in 0..TRIES {
-            let mut held = Held { threads: Vec::new(), since: None };
+            let mut held = Held { threads: std::mem::take(&mut kept), since: None };
             let attempt = held.stop_all(target, one).and_then(|()| held.look(target, places, &stacks));
             match attempt {
                 Ok(()) => return Tried { held: Ok(held), stopped },
-                Err(failed) => {
+                Err(Failed::Never(why)) => {
                     stopped += held.release();
-                    match failed {
-                        Failed::NotNow(tid) => last = tid,
-                        Failed::Never(why) => return Tried { held: Err(why), stopped },
-                    }
+                    return Tried { held: Err(why), stopped };
+                }
+                Err(Failed::Inside(tid)) => {
+                    last = tid;
+                    stopped += held.release();
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(MOST_PAUSE);
+                }
+                Err(Failed::NotNow(tid)) => {
+                    last = tid;
+                    let waiting = held.let_go_who_stands();
+                    stopped += held.release();
+                    // Who made the others wait stops first the next time.
+                    kept = match come_to_stand(waiting) {
+                        Ok(kept) => kept,
+                        Err(why) => return Tried { held: Err(why), stopped },
+                    };
                 }
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(MOST_PAUSE);
         }
-        let why = format!("thread {last} does not stop: it waits for a child of vfork, or for a disk");
+        let why = format!("thread {last} is never where it can be held");
         Tried { held: Err(why), stopped }
     }
 
     fn stop_all(&mut self, target: &Target, one: i32) -> Result<(), Failed> {
-        let mut known: HashSet<i32> = HashSet::from([one]);
+        let mut known: HashSet<i32> = self.threads.iter().map(|thread| thread.traced.tid()).collect();
+        known.insert(one);
         let mut started = false;
         for _ in 0..LISTS {
             let tasks =
@@ -200,14 +234,8 @@ impl Held {
                     continue;
                 }
                 new = true;
-                match Traced::seize(tid) {
-                    Ok(traced) => self.threads.push(Thread { traced, signal: 0 }),
-                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => match state(target.pid, tid) {
-                        // It runs no code any more.
-                        None | Some('Z' | 'X') => {}
-                        Some(_) => return Err(Failed::Never(refused(target.pid, tid, &error))),
-                    },
+                if let Some(traced) = seize(target.pid, tid)? {
+                    self.threads.push(Thread { traced, signal: 0, stands: false });
                 }
             }
             if !new {
@@ -235,12 +263,11 @@ impl Held {
         let thread = &mut self.threads[number];
         let tid = thread.traced.tid();
         loop {
-            match thread.traced.wait(LOOK) {
-                Ok(Stop::Signal(signal)) => thread.signal = signal,
-                Ok(_) => {}
+            match thread.wait(LOOK) {
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => match state(pid, tid) {
                     // A first thread that has ended tells it when the last one has.
-                    None | Some('Z' | 'X') => {}
+                    None | Some('Z' | 'X') => thread.stands = true,
                     Some('D') => return Err(Failed::NotNow(tid)),
                     Some(_) if Instant::now() >= until => return Err(Failed::NotNow(tid)),
                     Some(_) => continue,
@@ -249,6 +276,20 @@ impl Held {
             }
             return Ok(());
         }
+    }
+
+    /// Leaves only those who do not stand still yet, and takes them out.
+    fn let_go_who_stands(&mut self) -> Vec<Thread> {
+        for thread in &mut self.threads {
+            if !thread.stands {
+                // Where this fails it runs.
+                _ = thread.wait(Duration::ZERO);
+            }
+        }
+        let (stand, waiting): (Vec<Thread>, Vec<Thread>) =
+            self.threads.drain(..).partition(|thread| thread.stands);
+        self.threads = stand;
+        waiting
     }
 
     /// Puts each thread where it can go on after the writing.
@@ -266,7 +307,7 @@ impl Held {
             match places.stand(registers.rip) {
                 Stand::Outside => {}
                 Stand::Moves(to) => (registers.rip, changed) = (to, true),
-                Stand::Inside => return Err(Failed::NotNow(traced.tid())),
+                Stand::Inside => return Err(Failed::Inside(traced.tid())),
             }
             if ended_for_nothing(&registers) {
                 (registers.rax, changed) = (REPEAT_UNLESS_HANDLED as u64, true);
@@ -283,12 +324,55 @@ impl Held {
 
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
-        for Thread { traced, signal } in self.threads.drain(..) {
+        for Thread { traced, signal, .. } in self.threads.drain(..) {
             // One that is gone need not go on; one that runs has its interruption taken back by the drop.
             _ = traced.release(signal);
         }
         self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }
+}
+
+/// Takes a thread; `None` if it runs no code any more.
+fn seize(pid: i32, tid: i32) -> Result<Option<Traced>, Failed> {
+    let until = Instant::now() + OURS;
+    loop {
+        let error = match Traced::seize(tid) {
+            Ok(traced) => return Ok(Some(traced)),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) => error,
+        };
+        if let None | Some('Z' | 'X') = state(pid, tid) {
+            return Ok(None);
+        }
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let by = super::target::field(&status, "TracerPid").filter(|by| *by != "0");
+        // One that held it before is about to end.
+        let ours = by.is_none_or(|by| {
+            let status = fs::read_to_string(format!("/proc/{by}/status"));
+            status.is_ok_and(|status| {
+                super::target::field(&status, "Tgid") == Some(std::process::id().to_string().as_str())
+            })
+        });
+        if !ours || Instant::now() >= until {
+            return Err(Failed::Never(match by {
+                Some(by) => format!("process {by} traces its thread {tid} (a debugger?)"),
+                None => format!("thread {tid} cannot be traced: {error}"),
+            }));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits for threads that were interrupted while all others run.
+fn come_to_stand(mut waiting: Vec<Thread>) -> Result<Vec<Thread>, String> {
+    let until = Instant::now() + SLOW;
+    for thread in &mut waiting {
+        if thread.wait(until.saturating_duration_since(Instant::now())).is_err() {
+            let tid = thread.traced.tid();
+            return Err(format!("thread {tid} does not stop: it waits for a child of vfork, or for a disk"));
+        }
+    }
+    Ok(waiting)
 }
 
 impl Drop for Held {
@@ -303,14 +387,9 @@ fn state(pid: i32, tid: i32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// Why a thread cannot be seized, in words.
-fn refused(pid: i32, tid: i32, error: &io::Error) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    let by = super::target::field(&status, "TracerPid").filter(|by| *by != "0");
-    match by {
-        Some(by) => format!("process {by} traces its thread {tid} (a debugger?)"),
-        None => format!("thread {tid} cannot be traced: {error}"),
-    }
+/// Whether a thread is stopped as by SIGSTOP.
+pub(super) fn is_stopped(tid: i32) -> bool {
+    state(tid, tid) == Some('T')
 }
 
 /// Where stacks end: the process's mappings, before anybody was stopped.
