@@ -1,6 +1,8 @@
 //! Arguments and results by their names: what kymo prints of calls equals what the programs print of them.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -243,6 +245,95 @@ fn recorded_fields() {
         let shown = perf().succeed(["script", "-i", &first]).stdout;
         let has = |text: &str| shown.lines().any(|line| line.contains(text));
         assert!(has("a=-1 d=\"text\" e=7 size=-1234567890123") && has("ret=2147483647"), "{shown}");
+    }
+}
+
+/// Checks that events that the program writes itself have the same fields as the kernel's: numbers, texts, what pointers lead to, results.
+#[test]
+fn fields_written_by_the_program() {
+    const TEST: &str = "probe_args::fields_written_by_the_program";
+    let Some(program) = program(TEST, "called.c", &[]) else { return };
+    let mut command = std::process::Command::new(&program.path);
+    let mut target =
+        command.arg("-w").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
+    let mut output = BufReader::new(target.stdout.take().expect("its output"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    let (file, pid) = (program.beside("own.data"), target.id().to_string());
+    let plain = "probe:'called_plain(a, b, c, d, g, h, ret)'";
+    let pointers = "probe:'called_pointers(n->value, n->next->label, n->next->next->label, *d, ret)'";
+    let words = [
+        "record",
+        "--engine",
+        "inproc",
+        "--no-call-graph",
+        "-o",
+        &file,
+        "-e",
+        plain,
+        "-e",
+        pointers,
+        "-p",
+        &pid,
+    ];
+    let mut recorder = kymo().command(words).stderr(Stdio::piped()).spawn().expect("kymo");
+    let mut said = BufReader::new(recorder.stderr.take().expect("its words"));
+    // It begins when it has said so.
+    let mut all = String::new();
+    while !all.contains("are written by the program itself") {
+        let before = all.len();
+        said.read_line(&mut all).expect("a line");
+        assert!(all.len() > before, "{all}");
+    }
+    ["called_plain", "called_pointers"].iter().for_each(|name| wait_for_patch(&pid, &program, name));
+    let mut input = target.stdin.take().expect("its input");
+    input.write_all(b"x").expect("it waits");
+    line.clear();
+    while !line.contains("called_text") {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("a line") > 0);
+    }
+    let recorder_pid = rustix::process::Pid::from_raw(recorder.id() as i32).expect("a process");
+    rustix::process::kill_process(recorder_pid, rustix::process::Signal::INT).expect("it runs");
+    recorder.wait().expect("its end");
+    drop(input);
+    target.wait().expect("its end");
+    let shown = kymo().succeed(["script", "-i", &file]).stdout;
+    for expected in [
+        "a=-1 b=200 c=-1234567890123 d=text g=77 h=-8",
+        "a=2147483646 b=129 c=0 d= g=-1 h=32767",
+        "ret=2147483647",
+        "n_value=12 n_next_label=second n_next_next_label=",
+        "ret=first",
+    ] {
+        assert!(shown.lines().any(|line| line.contains(expected)), "{expected} in {shown}{all}");
+    }
+}
+
+/// Waits until a function of a process begins otherwise than in the file, and not with a trap.
+fn wait_for_patch(pid: &str, program: &Program, name: &str) {
+    use std::os::unix::fs::FileExt as _;
+    let said = kymo().succeed(["list", "--probes", program.text(), name, "--json"]).stdout;
+    let document: Value = serde_json::from_str(&said).expect("JSON");
+    let at = document["probes"][0]["offset"].as_u64().expect("an offset");
+    let file = std::fs::read(&program.path).expect("the program");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("its mappings");
+    let line =
+        maps.lines().find(|line| line.contains("r-x") && line.ends_with(program.text())).expect("its code");
+    let hex = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+    let mut words = line.split_whitespace();
+    let start = hex(words.next().and_then(|range| range.split('-').next()).expect("a range"));
+    let address = start + (at - hex(words.nth(1).expect("an offset")));
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let mut now = [0; 12];
+    loop {
+        memory.read_exact_at(&mut now, address).expect("its code");
+        let differs = now.iter().zip(&file[at as usize..]).find(|(now, then)| now != then);
+        if differs.is_some_and(|(now, _)| *now != 0xcc) {
+            return;
+        }
+        std::thread::yield_now();
     }
 }
 
