@@ -150,6 +150,9 @@ pub(crate) fn begin() {
     new.look();
     if matches!(how, How::All | How::Random) {
         new.place_idle();
+    } else if how == How::Each {
+        // The first before all threads: one that blocks traps before there is a probe would keep out all of them.
+        new.next_group();
     }
     *everything() = Some(new);
     if stop {
