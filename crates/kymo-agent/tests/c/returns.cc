@@ -388,3 +388,79 @@ C int abandons_on_threads(int, int)
     }
     return 1;
 }
+
+// A tail call: two functions return by one return address.
+extern "C" int throws_by_tail(int n, int);
+asm(".pushsection .text\n"
+    ".globl throws_by_tail\n"
+    ".type throws_by_tail, @function\n"
+    "throws_by_tail:\n"
+    ".cfi_startproc\n"
+    "xorl %esi, %esi\n"
+    "nopl 0(%rax)\n"
+    "jmp throws_alone@PLT\n"
+    ".cfi_endproc\n"
+    ".size throws_by_tail, . - throws_by_tail\n"
+    ".popsection\n");
+
+C int catches_by_tail(int n, int)
+{
+    try {
+        return throws_by_tail(n, 0) + sink - sink;
+    } catch (const std::runtime_error &) {
+        return n + 1;
+    }
+}
+
+// Nothing, and uses no register
+extern "C" void touches_nothing();
+asm(".pushsection .text\n"
+    ".globl touches_nothing\n"
+    ".type touches_nothing, @function\n"
+    "touches_nothing:\n"
+    ".cfi_startproc\n"
+    "nopw 0(%rax,%rax)\n"
+    "ret\n"
+    ".cfi_endproc\n"
+    ".size touches_nothing, . - touches_nothing\n"
+    ".popsection\n");
+
+__attribute__((target("avx"))) static bool vectors_stay()
+{
+    alignas(32) unsigned char before[16][32], after[16][32];
+    for (unsigned i = 0; i < sizeof before; i++)
+        before[0][i] = (unsigned char)(i * 37 + 11);
+    memset(after, 0, sizeof after);
+#define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
+#define LOAD(n) "vmovups 32*" #n "(%0), %%ymm" #n "\n"
+#define STORE(n) "vmovups %%ymm" #n ", 32*" #n "(%1)\n"
+    asm volatile("subq $256, %%rsp\n" EACH(LOAD) "call touches_nothing@PLT\n" EACH(STORE) "vzeroupper\naddq $256, %%rsp\n"
+                 :
+                 : "b"(before), "r"((unsigned char(*)[32])after)
+                 : "memory", "cc", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
+                   "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+    return memcmp(before, after, sizeof before) == 0;
+}
+
+C int vectors_below(int depth)
+{
+    volatile int here = depth;
+    return vectors_stay() && (here == 0 || vectors_below(here - 1));
+}
+
+C void *vectors_body(void *)
+{
+    return (void *)(intptr_t)vectors_below(70);
+}
+
+// 1 if all vector registers, with their upper halves, are what they were behind a call; on this thread and on one that makes its first such call
+C int vectors(int, int)
+{
+    if (!__builtin_cpu_supports("avx"))
+        return 1;
+    pthread_t thread;
+    void *result = nullptr;
+    pthread_create(&thread, nullptr, vectors_body, nullptr);
+    pthread_join(thread, &result);
+    return vectors_below(70) && result;
+}

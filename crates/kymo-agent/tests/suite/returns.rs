@@ -104,6 +104,38 @@ fn exceptions_pass() {
     }
 }
 
+/// Checks that an exception passes two functions with one return address between them.
+#[test]
+fn exceptions_pass_tail_calls() {
+    let _alone = alone();
+    let Some(library) = library("returns::exceptions_pass_tail_calls") else { return };
+    for consumers in LATENCY {
+        let probes = put(&library, &["throws_by_tail", "throws_alone", "catches_by_tail"], consumers);
+        for n in 0..20 {
+            assert_eq!(library.function("catches_by_tail")(n, 0), n as u32 + 1, "{n}");
+        }
+        assert_eq!((hits(&probes), returns(&probes)), (vec![20; 3], vec![10, 10, 20]));
+        take(&library, &probes);
+    }
+}
+
+/// Checks that vector registers are left alone, also where a stub calls functions of the agent: at a thread's first hit, and beyond the depth.
+#[test]
+fn vectors_are_kept() {
+    let _alone = alone();
+    let Some(library) = library("returns::vectors_are_kept") else { return };
+    for consumers in LATENCY {
+        let probes = put(&library, &["touches_nothing", "vectors_below"], consumers);
+        for _ in 0..10 {
+            assert_eq!(library.function("vectors")(0, 0), 1);
+        }
+        // As many turns below each other as are more than the depth, on two threads; none without AVX.
+        let calls = hits(&probes);
+        assert!(calls == [1420, 1420] || calls == [0, 0], "{calls:?}");
+        take(&library, &probes);
+    }
+}
+
 /// Checks exceptions in a library that has an unwinder of its own, which knows nothing of the process's.
 #[test]
 fn exceptions_pass_by_an_unwinder_of_the_librarys_own() {
