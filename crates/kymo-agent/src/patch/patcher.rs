@@ -17,7 +17,7 @@ use super::slots::{self, Slots, slots};
 use super::stub::{self, Back, Calls, Ground, Recipe};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
-use super::{Consumers, mask, os, shadow};
+use super::{Consumers, frames, mask, os, shadow};
 use crate::sys::{fork, rseq};
 use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
@@ -406,6 +406,7 @@ impl Patcher {
                 return Err(PatchError::BlocksTraps { tid });
             }
             self.publish_detours();
+            frames::learn(&os::restorers());
             let done = publish::set_traps(memory, changes)
                 .map_err(PatchError::system("write traps"))
                 .and_then(|()| {

@@ -4,10 +4,13 @@
 //! inside already is in one of three states:
 //! - it runs: then its next instruction is a trap, and it is sent to the stub (`trap.rs`);
 //! - it waits in a system call: its address is known from `/proc`, and no site contains a system call;
-//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose handler moves it.
+//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose handler moves it;
+//! - it is in a handler of a signal that interrupted it there: what was saved of it is moved (`frames.rs`).
 //!
 //! Threads that wait are not signalled, so no call of the program fails with "interrupted" because of a probe, but where a thread goes to sleep
 //! between the look and the signal: then calls that the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
+use super::frames;
+use super::memory::{Memory, OwnMemory};
 use super::os;
 use super::trap;
 use std::ffi::c_int;
@@ -48,6 +51,20 @@ fn waits_at(tid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?;
     let address = text.trim_end().rsplit(' ').next()?.strip_prefix("0x")?;
     u64::from_str_radix(address, 16).ok()
+}
+
+/// Whether a thread that waits does so in a handler of a signal that interrupted it inside of a site: it is moved, and to be asked all the same, for
+/// it may be on its way out of the handler.
+fn waits_in_handler(tid: i32) -> bool {
+    /// Of each stack that are looked through.
+    const BYTES: u64 = 64 << 10;
+    let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")) else { return false };
+    let mut words = text.trim_end().rsplit(' ').skip(1);
+    let pointer = words.next().and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let (Some(pointer), Ok(memory)) = (pointer, OwnMemory::open()) else { return false };
+    let read = |at: u64, into: &mut [u8]| memory.read(at, into);
+    let write = |at: u64, value: u64| _ = memory.write(at, &value.to_le_bytes());
+    frames::redirect(pointer, BYTES, read, write, trap::interior)
 }
 
 fn is_gone(tid: i32) -> bool {
@@ -91,9 +108,16 @@ pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
 /// [`Unclear`] after two seconds.
 pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
     let mut left = others()?;
+    let mut moved = Vec::new();
     for look in 0..LOOKS {
-        left.retain(|&tid| waits_at(tid).is_none_or(&inside));
-        if left.is_empty() {
+        left.retain(|&tid| {
+            if waits_in_handler(tid) {
+                moved.push(tid);
+                return false;
+            }
+            waits_at(tid).is_none_or(&inside)
+        });
+        if left.is_empty() && moved.is_empty() {
             return Ok(());
         }
         if look + 1 < LOOKS {
@@ -102,7 +126,7 @@ pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
     }
     let round = trap::new_round();
     let mut asked = Vec::new();
-    for tid in left {
+    for tid in left.into_iter().chain(moved) {
         match os::signal(tid, question, round) {
             Ok(()) => asked.push(tid),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}

@@ -7,7 +7,8 @@
 //! Everything here runs in a signal handler of any thread at any moment: it takes no lock, allocates nothing, and calls
 //! nothing of any library, for those functions may be the ones that are being patched.
 #![allow(unsafe_code)]
-use crate::sys::signal;
+use super::frames;
+use crate::sys::{raw, signal};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr;
@@ -246,6 +247,14 @@ fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
+/// Of a thread's stack that are looked through: handlers need no more.
+const MOST_STACK_BYTES: u64 = 256 << 10;
+
+/// Where a thread goes on that merely stands at an address inside of a site.
+pub(super) fn interior(at: u64) -> Option<u64> {
+    find(at).filter(|detour| detour.interior && detour.to != 0).map(|detour| detour.to)
+}
+
 extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: valid in a handler with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
@@ -259,9 +268,16 @@ extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, context: *mut c_
     let ucontext: *mut libc::ucontext_t = context.cast();
     // SAFETY: valid in a handler with SA_SIGINFO.
     let ip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
-    if let Some(detour) = find(*ip as u64).filter(|detour| detour.interior && detour.to != 0) {
-        *ip = detour.to as i64;
+    if let Some(to) = interior(*ip as u64) {
+        *ip = to as i64;
     }
+    // SAFETY: valid in a handler with SA_SIGINFO.
+    let pointer = unsafe { (*ucontext).uc_mcontext.gregs[libc::REG_RSP as usize] } as u64;
+    let put = |at: u64, value: u64| {
+        // SAFETY: a word of this thread's stack that was just read, in a context that the kernel reads when a handler below returns.
+        unsafe { (at as *mut u64).write_volatile(value) };
+    };
+    frames::redirect(pointer, MOST_STACK_BYTES, raw::peek, put, interior);
     // Acquire: pairs with the Release in new_round().
     if ROUND.load(Ordering::Acquire) == round {
         // Release: pairs with the Acquire in answers(): this thread has moved.

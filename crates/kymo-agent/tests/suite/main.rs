@@ -10,6 +10,8 @@ mod executor;
 #[cfg(target_arch = "x86_64")]
 mod handled;
 #[cfg(target_arch = "x86_64")]
+mod hazards;
+#[cfg(target_arch = "x86_64")]
 mod held;
 #[cfg(target_arch = "x86_64")]
 mod inject;

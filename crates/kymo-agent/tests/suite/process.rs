@@ -99,3 +99,22 @@ pub(crate) fn block_all_signals() {
     // SAFETY: only this thread's mask.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
 }
+
+/// Sends a signal to a thread of this process.
+pub(crate) fn signal(tid: i32, signal: i32) {
+    // SAFETY: numbers.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal) };
+    assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A signal whose handler does nothing but end a system call.
+pub(crate) fn quiet_signal() -> i32 {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: all zeros are a valid action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    // SAFETY: an action that is ours.
+    let done = unsafe { libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut()) };
+    assert_eq!(done, 0);
+    libc::SIGURG
+}

@@ -1,0 +1,47 @@
+//! Moments in which a thread is where it must not be, made on purpose.
+use super::library::Library;
+use super::probes::alone;
+use kymo_agent::patch::{Consumers, attach, detach};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+/// Checks that a thread in a handler of a signal that interrupted it between two instructions which a patch replaces goes on in the moved copy when the
+/// handler returns, be the thread busy or asleep in its handler, with a signal's stack or without.
+#[test]
+fn a_handler_returns_into_a_patch() {
+    let _alone = alone();
+    let Some(library) = Library::of("hazards::a_handler_returns_into_a_patch", "interrupted.c", &[]) else {
+        return;
+    };
+    let (prepare, wait) = (library.function("prepare"), library.function("wait_there"));
+    for how in [0, 1] {
+        assert_eq!(prepare(how, libc::SIGUSR1 as u64), 0);
+        let (there, tid) = (AtomicU32::new(0), AtomicI32::new(0));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                tid.store(super::process::own_thread(), Ordering::Relaxed);
+                wait(41, there.as_ptr() as u64)
+            });
+            while there.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            super::process::signal(tid.load(Ordering::Relaxed), libc::SIGUSR1);
+            while prepare(3, 0) == 0 {
+                std::thread::yield_now();
+            }
+            let site = library.plan("two_instructions").expect("a plan");
+            assert!(!site.is_single_instruction());
+            let probes = attach(&[site], Consumers::Count).unwrap_or_else(|error| panic!("{error}"));
+            prepare(2, 0);
+            // Wakes it, if it sleeps.
+            if how == 1 {
+                super::process::signal(tid.load(Ordering::Relaxed), super::process::quiet_signal());
+            }
+            assert_eq!(waits.join().expect("no panic"), 42);
+            assert_eq!(probes[0].hits(), 0, "it came in behind the probe");
+            assert_eq!(library.function("two_instructions")(1, 0), 2);
+            assert_eq!(probes[0].hits(), 1);
+            detach(&probes).expect("detached");
+            library.assert_untouched();
+        });
+    }
+}
