@@ -45,3 +45,35 @@ fn a_handler_returns_into_a_patch() {
         });
     }
 }
+
+/// Checks sites whose bytes lie on two pages, while a thread runs through them.
+#[test]
+fn a_site_across_pages() {
+    let _alone = alone();
+    let Some(library) = Library::of("hazards::a_site_across_pages", "pages.S", &["-nostdlib"]) else {
+        return;
+    };
+    let names = ["three_bytes_before", "last_byte"];
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                for name in names {
+                    assert_eq!(library.function(name)(41, 0), 42, "{name}");
+                }
+            }
+        });
+        for round in 0..50 {
+            let sites = names.map(|name| library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}")));
+            assert!(sites.iter().all(|site| site.address % 4096 > 4091));
+            let consumers = if round % 2 == 0 { Consumers::Count } else { Consumers::CountReturns };
+            let probes = attach(&sites, consumers).unwrap_or_else(|error| panic!("{error}"));
+            while probes.iter().any(|probe| probe.hits() == 0) {
+                std::thread::yield_now();
+            }
+            detach(&probes).expect("detached");
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    library.assert_untouched();
+}

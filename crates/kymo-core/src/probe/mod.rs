@@ -35,6 +35,41 @@
 //! - **P9** Return handlers run for consumers that are registered at the return. Those that want [`Both`](Wants::Both) run only if
 //!   their own entry handler ran for this call.
 //!
+//! # What shows it
+//! Tests of this module by their names (`tests/`, `loom.rs`), and of the agent (`crates/kymo-agent/tests/suite`), which does it in real text.
+//!
+//! | | here | in programs |
+//! |---|---|---|
+//! | P1 | `loom::hit_and_unregister`, `two_unregisters`, `ends_itself`, `return_and_unregister`; `threads::come_and_go`, `threads_come_and_go`; `cases::ends_itself`, `one_grace_period_for_many` | |
+//! | P2 | `loom::hit_and_unregister`; `threads::come_and_go`; `property::as_the_locked_model` | `probes::probes_come_and_go_under_running_threads`, `stress` |
+//! | P3 | `loom::*` and all tests with threads, by canaries that are poisoned when they are freed (`tests::a_witness_complains`) | `stress::under_the_address_sanitizer` |
+//! | P4 | `loom::lookup_and_insert`, `two_unregisters`; `property::a_table_of_keys`; `cases::again_before_the_old_one_is_freed`, `end_twice`, `modules_differ` | `probes::a_site_has_one_patch` |
+//! | P5 | `sites::armed_as_wanted`, `a_batch`, `not_restored` | all of `probes`, `returns`, `stress`; `inject::all_of_libc`; `probe_lifetimes` of the command |
+//! | P6 | `sites::armed_as_wanted`, `another_semaphore` | `inject::semaphores` |
+//! | P7 | `sites::armed_as_wanted`, `one_removes_and_one_does_not` | |
+//! | P8 | `property::as_the_locked_model`; `loom::return_and_unregister`; `returns::*` | `returns::*`, `stress` |
+//! | P9 | `property::as_the_locked_model`; `returns::register_between_entry_and_return`, `register_again_with_outstanding_returns`, `more_pairs_than_cookies` | |
+//!
+//! Cases that a simpler one would miss:
+//!
+//! | | here | in programs |
+//! |---|---|---|
+//! | a miss, then the same key while the old probe is not freed | `cases::again_before_the_old_one_is_freed` | `probes::libraries_come_and_go` |
+//! | a hit between the restore of the byte and its trap; a site that is entered while it is written | | `probes::probes_come_and_go_under_running_threads`, `hazards::a_handler_returns_into_a_patch`, `stress` |
+//! | one consumer removes, another one does not | `sites::one_removes_and_one_does_not` | |
+//! | registered between entry and return; unregistered with calls inside | `returns::register_between_entry_and_return`, `unregister_with_outstanding_returns` | `returns::a_probe_may_go_while_calls_are_inside` |
+//! | fork, vfork, exec, a thread's end, with calls inside | `cases::fork`; `returns::fork_copies`, `vfork_child_execs` | `returns::both_processes_return_from_a_fork`, `threads_end_inside`, `stress` |
+//! | longjmp and exceptions over several calls, then a shallower return | `returns::longjmp_over_several_frames`, `longjmp_for_ever` | `returns::jumps_land`, `exceptions_pass`, `panics_pass`, `what_exceptions_left_misleads_nobody` |
+//! | signal stacks | `returns::signal_stack` | `returns::signals_on_their_own_stack_return`, `stress` |
+//! | deeper than [`DEPTH`]; tail calls | `returns::deeper_than_the_limit`, `chained` | `returns::deep_recursion_returns`, `calls_return` |
+//! | coroutines, also on other threads and after their threads' end | `returns::coroutines`, `slot_used_again` | `returns::coroutines_return`, `coroutines_outlive_their_threads` |
+//! | a module that is mapped later, unmapped, or mapped again | `sites::armed_as_wanted` | `probes::libraries_come_and_go`, `stress` |
+//! | a handler that unregisters itself | `cases::ends_itself`, `loom::ends_itself` | `returns::a_probe_may_go_while_calls_are_inside` |
+//! | a site at the end of a page | | `hazards::a_site_across_pages` |
+//!
+//! Handlers cannot change where a program goes on, there is no timer, and a program's own memory is its semaphores' only place: what a kernel has to
+//! mind there does not exist.
+//!
 //! # Which calls were left
 //! On one stack, a call whose return address lies deeper than the stack pointer is gone: `slot < pointer`, or `slot <= pointer` at an
 //! entry that finds an address of the program's own. Between stacks addresses say nothing: a program that switches (signal stacks,
