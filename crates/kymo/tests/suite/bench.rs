@@ -449,10 +449,10 @@ fn probe_trigger() {
     assert_eq!(results.len(), 8);
     for result in results {
         assert!(result["bare"]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0), "{result}");
-        for engine in ["inproc-count", "inproc-ret", "inproc-latency", "inproc-record", "inproc-record-args"]
-        {
+        let inproc = ["count", "ret", "latency", "record", "record-args", "if", "callers"];
+        for engine in inproc.map(|engine| format!("inproc-{engine}")) {
             assert!(
-                result["engines"][engine]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0),
+                result["engines"][&engine]["ns_per_hit"].as_f64().is_some_and(|ns| ns > 0.0),
                 "{engine}: {result}"
             );
         }

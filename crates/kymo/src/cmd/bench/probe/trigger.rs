@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use kymo_agent::patch::{self, Clock, Consumers, Function, OwnMemory, Rings, Surroundings};
+use kymo_agent::patch::{self, Clock, Consumers, Function, Look, Only, OwnMemory, Rings, Surroundings};
 use kymo_agent::trigger::Trigger;
+use kymo_core::probe::wire::{Compare, How, Operand, Test};
 use kymo_core::ring::Reader;
 use kymo_perf::bpf::uprobe::{Options, Place, Returns, Uprobes, Whom};
 use kymo_perf::proc::{self, Mappings};
@@ -78,10 +79,14 @@ enum Engine {
     InprocRecord,
     /// The same with the registers of arguments
     InprocRecordArgs,
+    /// The patched program counts entries that meet a condition, as all do here
+    InprocIf,
+    /// The patched program tells callers apart, by its handler
+    InprocCallers,
 }
 
 impl Engine {
-    const ALL: [Engine; 8] = [
+    const ALL: [Engine; 10] = [
         Engine::Uprobe,
         Engine::Uretprobe,
         Engine::UprobeLatency,
@@ -90,6 +95,8 @@ impl Engine {
         Engine::InprocLatency,
         Engine::InprocRecord,
         Engine::InprocRecordArgs,
+        Engine::InprocIf,
+        Engine::InprocCallers,
     ];
 
     fn name(self) -> &'static str {
@@ -102,6 +109,8 @@ impl Engine {
             Engine::InprocLatency => "inproc-latency",
             Engine::InprocRecord => "inproc-record",
             Engine::InprocRecordArgs => "inproc-record-args",
+            Engine::InprocIf => "inproc-if",
+            Engine::InprocCallers => "inproc-callers",
         }
     }
 
@@ -115,6 +124,16 @@ impl Engine {
             Engine::InprocLatency => Consumers::Latency,
             Engine::InprocRecord => Consumers::Record(rings()?.record(1)),
             Engine::InprocRecordArgs => Consumers::Record(rings()?.record(1).with_arguments()),
+            Engine::InprocIf => {
+                /// The stack pointer, which is not 0.
+                const REGISTER: u8 = 4;
+                let operand = Operand::register(REGISTER);
+                let holds = Test { operand, compare: Compare::NotEqual, value: 0 };
+                Consumers::Only(Only::new(Look::Count, How { entry: vec![vec![holds]], ..How::default() }))
+            }
+            Engine::InprocCallers => {
+                Consumers::Only(Only::new(Look::Count, How { callers: true, ..How::default() }))
+            }
         };
         let memory = OwnMemory::open().context("failed to open /proc/self/mem")?;
         let start = trigger.address();
