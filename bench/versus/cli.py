@@ -12,7 +12,7 @@ A new subject is a new file and a new entry in SUBJECTS.
 import argparse
 import sys
 
-from versus import attach, breakpoint, evlist, overhead, probe, report, spawn, start, stat, storm, watch
+from versus import attach, breakpoint, evlist, idle, overhead, probe, report, spawn, start, stat, storm, watch
 from versus.runner import Bench, Refusal
 
 SUBJECTS = {
@@ -25,6 +25,7 @@ SUBJECTS = {
     "storm": storm,
     "stat": stat,
     "breakpoint": breakpoint,
+    "idle": idle,
     "watch": watch,
     "probe": probe,
 }
