@@ -14,8 +14,10 @@ use super::routine::Language;
 
 /// Records inside records.
 const DEEPEST: usize = 8;
-/// Members that are looked at.
+/// Members of one record that are looked at.
 const MOST_MEMBERS: usize = 256;
+/// Records that are looked at for one value: types inside each other may be more than there are bytes of them.
+const MOST_RECORDS: usize = 1024;
 
 /// The class of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,7 +197,10 @@ pub(super) fn of_result(reader: &Reader<'_>, kind: Type, language: Language) -> 
     if language == Language::Rust {
         return of_rust(reader, kind, true);
     }
-    if language == Language::Cplusplus && kind.shape(reader) == Shape::Record && is_special(reader, kind, 0) {
+    if language == Language::Cplusplus
+        && kind.shape(reader) == Shape::Record
+        && is_special(reader, kind, 0, &mut { MOST_RECORDS })
+    {
         return Ok(Passing::Address);
     }
     match of_value(reader, kind)? {
@@ -205,8 +210,9 @@ pub(super) fn of_result(reader: &Reader<'_>, kind: Type, language: Language) -> 
 }
 
 /// Whether objects of a class have a destructor or copy themselves in a way of their own, so that they are never in registers.
-fn is_special(reader: &Reader<'_>, kind: Type, depth: usize) -> bool {
-    let Some(die) = kind.die.filter(|_| depth < DEEPEST) else { return false };
+fn is_special(reader: &Reader<'_>, kind: Type, depth: usize, left: &mut usize) -> bool {
+    let Some(die) = kind.die.filter(|_| depth < DEEPEST && *left > 0) else { return false };
+    *left -= 1;
     if let Some((_, gimli::AttributeValue::CallingConvention(told))) =
         reader.attr(die, gimli::DW_AT_calling_convention)
     {
@@ -246,7 +252,7 @@ fn is_special(reader: &Reader<'_>, kind: Type, depth: usize) -> bool {
         || inner
             .into_iter()
             .filter(|kind| kind.shape(reader) == Shape::Record)
-            .any(|kind| is_special(reader, kind, depth + 1))
+            .any(|kind| is_special(reader, kind, depth + 1, left))
 }
 
 /// Whether a constructor takes another object of the class.
@@ -462,7 +468,7 @@ fn of_rust(reader: &Reader<'_>, kind: Type, is_result: bool) -> Result<Passing, 
         _ => {}
     }
     let class = |float: bool| if float { Class::Vector } else { Class::Integer };
-    let parts = scalars(reader, kind, 0, 0);
+    let parts = scalars(reader, kind, 0, 0, &mut { MOST_RECORDS });
     match parts.as_deref() {
         Some([]) => Ok(Passing::Nothing),
         Some(&[(0, bytes, float)]) if bytes == size => Ok(match (bytes, float) {
@@ -484,10 +490,11 @@ fn of_rust(reader: &Reader<'_>, kind: Type, is_result: bool) -> Result<Passing, 
 type Scalar = (u64, u64, bool);
 
 /// The numbers and pointers that a value consists of, one or two; `None` if it is of more parts, or of different ones at different times.
-fn scalars(reader: &Reader<'_>, kind: Type, at: u64, depth: usize) -> Option<Vec<Scalar>> {
-    if depth > DEEPEST {
+fn scalars(reader: &Reader<'_>, kind: Type, at: u64, depth: usize, left: &mut usize) -> Option<Vec<Scalar>> {
+    if depth > DEEPEST || *left == 0 {
         return None;
     }
+    *left -= 1;
     match kind.shape(reader) {
         Shape::Base => {
             let size = kind.size(reader)?;
@@ -503,10 +510,10 @@ fn scalars(reader: &Reader<'_>, kind: Type, at: u64, depth: usize) -> Option<Vec
             if is_union {
                 return None;
             }
-            let mut found = of_members(reader, &members, at, depth)?;
+            let mut found = of_members(reader, &members, at, depth, left)?;
             match parts[..] {
                 [] => {}
-                [part] if found.is_empty() => found = of_variants(reader, part, at, depth)?,
+                [part] if found.is_empty() => found = of_variants(reader, part, at, depth, left)?,
                 _ => return None,
             }
             found.sort_unstable();
@@ -540,11 +547,17 @@ fn members(reader: &Reader<'_>, record: Die) -> Option<Members> {
     told.ok().map(|()| (members, parts))
 }
 
-fn of_members(reader: &Reader<'_>, members: &[(u64, Type)], at: u64, depth: usize) -> Option<Vec<Scalar>> {
+fn of_members(
+    reader: &Reader<'_>,
+    members: &[(u64, Type)],
+    at: u64,
+    depth: usize,
+    left: &mut usize,
+) -> Option<Vec<Scalar>> {
     let mut found = Vec::new();
     for &(offset, inner) in members {
         if inner.size(reader) != Some(0) {
-            found.extend(scalars(reader, inner, at.checked_add(offset)?, depth + 1)?);
+            found.extend(scalars(reader, inner, at.checked_add(offset)?, depth + 1, left)?);
         }
         if found.len() > 2 {
             return None;
@@ -555,7 +568,13 @@ fn of_members(reader: &Reader<'_>, members: &[(u64, Type)], at: u64, depth: usiz
 
 /// Of an enum with fields: what tells the variant, and the one number that all variants have at the same place; or, where a value of the one variant with
 /// fields tells that it is another one, what that has.
-fn of_variants(reader: &Reader<'_>, part: Die, at: u64, depth: usize) -> Option<Vec<Scalar>> {
+fn of_variants(
+    reader: &Reader<'_>,
+    part: Die,
+    at: u64,
+    depth: usize,
+    left: &mut usize,
+) -> Option<Vec<Scalar>> {
     let entry = reader.entry(part).ok()?;
     let tag = reader.link(part.unit, &entry, gimli::DW_AT_discr).and_then(|member| {
         let offset = reader.attr(member, gimli::DW_AT_data_member_location)?.1.udata_value()?;
@@ -567,7 +586,7 @@ fn of_variants(reader: &Reader<'_>, part: Die, at: u64, depth: usize) -> Option<
         let offset = offset.and_then(|(_, value)| value.udata_value()).unwrap_or(0);
         let kind = Type::of(reader, member);
         let (members, _) = members(reader, kind.die?)?;
-        let mut found = of_members(reader, &members, at.checked_add(offset)?, depth)?;
+        let mut found = of_members(reader, &members, at.checked_add(offset)?, depth, left)?;
         found.sort_unstable();
         if !found.is_empty() {
             full.push(found);

@@ -290,6 +290,32 @@ fn parameters_of_rust() {
     }
 }
 
+/// Checks that types inside of types, of which there are more than anyone can look at, are answered about soon.
+#[test]
+fn types_without_end() {
+    const TEST: &str = "place::call::types_without_end";
+    if let Some(tool) = missing(&["c++"]) {
+        return skip(TEST, format_args!("{tool} is missing"));
+    }
+    let mut text = "struct s0 { int x; };\n".to_owned();
+    for level in 1..9 {
+        let members: Vec<String> = (0..10).map(|number| format!("s{} m{number};", level - 1)).collect();
+        text += &format!("struct s{level} {{ {} }};\n", members.join(" "));
+    }
+    text += "s8 *address; s8 made(int n) { return address[n]; }\nint main() { return address ? made(1).m0.m0.m0.m0.m0.m0.m0.m0.x : 0; }\n";
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("types.cc"), text).expect("the source");
+    run(dir.path(), "c++", &["types.cc", "-g", "-O0", "-o", "types"]);
+    check(
+        &dir.path().join("types"),
+        "types",
+        &[
+            ("made", "n", Ok("rsi [] 4 signed")),
+            ("made", "ret.m1.m2.m3.m4.m5.m6.m7.m8.x", Ok("rax [49382712] 4 signed")),
+        ],
+    );
+}
+
 /// Checks that of a function that the compiler has changed only what the debug information says is believed.
 #[test]
 fn changed_functions() {
