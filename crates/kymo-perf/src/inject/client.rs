@@ -230,6 +230,10 @@ impl Client {
                 return self.say(&Command::NotHeld { reason });
             }
         };
+        // All wait for this one thread now: neither should it wait behind other programs. Only root may.
+        let writer = rustix::process::Pid::from_raw(one);
+        let nice = rustix::process::getpriority_process(writer).unwrap_or(0);
+        _ = rustix::process::setpriority_process(writer, -20);
         let written = self.say(&Command::Held).and_then(|()| {
             loop {
                 match self.hear_within(WRITING) {
@@ -246,6 +250,7 @@ impl Client {
             _ = shutdown(&self.socket, Shutdown::Both);
         }
         self.note(stopped + held.release(), None);
+        _ = rustix::process::setpriority_process(writer, nice);
         written
     }
 
