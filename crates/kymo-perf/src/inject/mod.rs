@@ -12,7 +12,7 @@
 //!     kymo_agent_start(other end)
 //!   give it back
 //! ```
-//! An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself, and so does
+//! Whenever the agent is about to write code it asks for it, and all other threads are held meanwhile (hold.rs). An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself, and so does
 //! everything that it executes.
 //!
 //! # Guarantees
