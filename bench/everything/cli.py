@@ -27,11 +27,14 @@ def main(argv=None):
     parser.add_argument("--only-counts", action="store_true", help="compare counts, and nothing else")
     parser.add_argument("--library", metavar="PATH", help="the library to preload (default: build it)")
     parser.add_argument("--work", metavar="DIR", help="where files go (default: a new folder in $TMPDIR, removed at the end)")
+    parser.add_argument("--limit", type=int, default=programs.LIMIT_S, metavar="SECONDS",
+                        help="a program that is not at its end by then is killed (default: %(default)s)")
     parser.add_argument("--no-save", action="store_true", help="print the table only, write no file to bench/runs/")
     parser.add_argument("--note", default="", help="a sentence to keep with the result")
     args = parser.parse_args(argv)
     # A shell's background job ignores it, and so would all programs, whose tests ask for it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    programs.LIMIT_S = args.limit
     begun = datetime.datetime.now().astimezone()
     scratch = Path(args.work or tempfile.mkdtemp(prefix="kymo-everything-"))
     scratch.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,9 @@ def run(program, hows, dos, scratch, library, say):
                 repeated, got = got.said[-2000:], program.run(env)
             program.functions = max(program.functions, told.functions)
             outcome = "same"
-            if got.status != wanted.status:
+            if "not at its end" in got.said:
+                outcome = f"not at its end after {seconds:.0f} s"
+            elif got.status != wanted.status:
                 outcome = f"ended with {got.status} instead of {wanted.status}"
             elif got.text != wanted.text:
                 outcome = "other output"
