@@ -28,7 +28,8 @@ pub(crate) fn build(name: &str, flags: &[&str]) -> PathBuf {
     }
     std::fs::create_dir_all(&folder).expect("the folder for programs");
     // Tests run at the same time, in threads and in processes: each builds its own and the last one to end stays.
-    let unique = format!("{stem}.{}.{:?}", std::process::id(), std::thread::current().id());
+    // No dots: rustc names its object files by what stands before the last one.
+    let unique = format!("{stem}-{}-{:?}", std::process::id(), std::thread::current().id());
     let fresh = folder.join(unique.replace(['(', ')'], "-"));
     let mut command = match kind {
         "c" => compiler("cc", &["-O2", "-g", "-pthread"]),
