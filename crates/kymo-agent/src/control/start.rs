@@ -118,8 +118,42 @@ fn knock(at: &str) -> Option<OwnedFd> {
     if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
         return None;
     }
+    // The name is anyone's to take when the tracer has ended, and who listens commands this program.
+    if !may_command(listener_of(&socket)?, own_user()) {
+        return None;
+    }
     socket.send(password.as_bytes()).ok()?;
     Some(socket.into())
+}
+
+/// Whose number the kernel gives to users that this user namespace does not have: it may be anyone.
+const NO_USER: libc::uid_t = 65534;
+
+/// Whether a listener of this user may command a program of that one.
+fn may_command(listener: libc::uid_t, own: libc::uid_t) -> bool {
+    listener == 0 || (listener == own && listener != NO_USER)
+}
+
+fn own_user() -> libc::uid_t {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() }
+}
+
+/// The user that listens where this socket is connected to, as it was when it began to listen.
+fn listener_of(socket: &UnixDatagram) -> Option<libc::uid_t> {
+    let mut peer = libc::ucred { pid: 0, uid: NO_USER, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: fills what is ours and as long as said.
+    let asked = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut length,
+        )
+    };
+    (asked == 0 && length as usize == size_of::<libc::ucred>()).then_some(peer.uid)
 }
 
 /// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns when the tracer lets it run.
@@ -154,4 +188,66 @@ pub(super) fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
     // SAFETY: new and nobody else's.
     let own = |end: c_int| UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(end) });
     Ok((own(ends[0]), own(ends[1])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that only root and the program's own user may command it, and nobody whom its user namespace does not know.
+    #[test]
+    fn who_may_command() {
+        assert!(may_command(0, 0) && may_command(0, 1000) && may_command(1000, 1000));
+        assert!(!may_command(1000, 0) && !may_command(1001, 1000));
+        assert!(!may_command(NO_USER, NO_USER) && may_command(0, NO_USER));
+    }
+
+    /// Checks that who listens is asked for, and that a name which another user has taken is not talked to.
+    #[test]
+    fn names_that_others_took() {
+        let name = format!("kymo-test-knock-{}", std::process::id());
+        let listen = |user: Option<libc::uid_t>| {
+            let name = name.clone();
+            let body = move || {
+                if let Some(user) = user {
+                    // SAFETY: changes this thread's user only, and it ends with this function.
+                    let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+                    assert_eq!(changed, 0);
+                }
+                listener(&name)
+            };
+            std::thread::spawn(body).join().unwrap()
+        };
+        let at = format!("{name}.password");
+        let ours = listen(None);
+        assert!(knock(&at).is_some(), "the same user's");
+        drop(ours);
+        if own_user() != 0 {
+            eprintln!("SKIPPED names_that_others_took: needs root to be another user");
+            return;
+        }
+        let _other = listen(Some(12345));
+        assert!(knock(&at).is_none(), "another user's");
+    }
+
+    fn listener(name: &str) -> OwnedFd {
+        // SAFETY: plain numbers, for which 0 is a value.
+        let mut raw: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        raw.sun_path[1..]
+            .iter_mut()
+            .zip(name.bytes())
+            .for_each(|(place, byte)| *place = byte as libc::c_char);
+        // SAFETY: three numbers.
+        let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+        assert!(socket >= 0);
+        // SAFETY: new and nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
+        // SAFETY: an address that is ours and as long as said.
+        assert_eq!(unsafe { libc::bind(socket.as_raw_fd(), (&raw const raw).cast(), length) }, 0);
+        // SAFETY: two numbers.
+        assert_eq!(unsafe { libc::listen(socket.as_raw_fd(), 4) }, 0);
+        socket
+    }
 }
