@@ -3,6 +3,7 @@ use crate::synth;
 use kymo_data::BuildId;
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_perf::proc::{self, Module, build_id_of_notes};
+use rustix::fs::{Mode, OFlags};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,9 +14,17 @@ use std::path::{Path, PathBuf};
 /// No sane note segment is larger.
 const NOTES_LIMIT: u64 = 1 << 16;
 
+/// Opens a regular file and nothing else: whoever is recorded names it, and a pipe would be waited for.
+fn open_regular(path: &Path) -> Option<File> {
+    // Without waiting, for what it is shows only then.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
 /// The GNU build ID of an ELF file; `None` if it has none, cannot be read, or is no (little-endian) ELF file.
 pub(crate) fn of_file(path: &Path) -> Option<Vec<u8>> {
-    let file = File::open(path).ok()?;
+    let file = open_regular(path)?;
     // The header and, in all but odd files, the program headers right behind it.
     let mut start = vec![0; 4096];
     let read = file.read_at(&mut start, 0).ok()?;
@@ -73,7 +82,18 @@ pub(crate) fn of_recording(modules: &[Module], files: &HashSet<Vec<u8>>) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::of_file;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::path::Path;
+
+    /// Checks that a pipe that nobody writes to is no file to wait for.
+    #[test]
+    fn pipes() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(of_file(&pipe), None);
+        assert_eq!(of_file(Path::new("/dev/zero")), None);
+    }
 
     /// Checks a real library against what `file`-like tools see in it: 20 bytes, and nothing for a text file, a directory and a cut
     /// ELF file.
