@@ -5,9 +5,11 @@ use super::refusal::Refusal;
 use super::symbols::{Function, Symbols};
 use super::target::Target;
 use crate::sys::ptrace::descriptor_of;
+use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ const START: Duration = Duration::from_secs(2);
 const NAME: &str = "libkymo_agent.so";
 /// The name of the memory file, and so of its mapping.
 const MEMORY_NAME: &[u8] = b"kymo-agent\0";
+/// Of linux/magic.h.
+const TMPFS: i64 = 0x0102_1994;
 const LOADED: [&[u8]; 2] = [b"/memfd:kymo-agent", b"libkymo_agent.so"];
 const START_FUNCTION: &str = "kymo_agent_start";
 
@@ -152,9 +156,9 @@ fn load(target: &Target, thread: &mut Borrowed<'_>, opener: Opener, content: &[u
     let flags = u64::from(libc::MFD_CLOEXEC);
     let file =
         thread.system_call("making a file in memory", libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?;
-    let path = format!("/proc/{}/fd/{file}", target.pid);
-    let written =
-        File::options().write(true).open(path).and_then(|mut file| io::Write::write_all(&mut file, content));
+    let number = i32::try_from(file)
+        .map_err(|_| Refusal::failed("copying the agent")(io::ErrorKind::InvalidData.into()))?;
+    let written = memory_of(target, number).and_then(|file| file.write_all_at(content, 0));
     let opened = written.map_err(Refusal::failed("copying the agent")).and_then(|()| {
         let path = thread.lend(format!("/proc/self/fd/{file}\0").as_bytes())?;
         thread.call("loading the agent", opener.open.start, [path, 2 | opener.flags, 0], LOAD)
@@ -169,6 +173,18 @@ fn load(target: &Target, thread: &mut Borrowed<'_>, opener: Opener, content: &[u
         Some(why) => Err(Refusal::NotLoaded { why }),
         None => opened.map(|_| ()),
     }
+}
+
+/// The file in memory that this descriptor of the process is. Another thread may have put another file at its number: that is taken as the process has
+/// opened it, with no more rights than it has, and must be memory.
+fn memory_of(target: &Target, descriptor: i32) -> io::Result<File> {
+    let pid = Pid::from_raw(target.pid).ok_or(io::ErrorKind::NotFound)?;
+    let file = descriptor_of(&pidfd_open(pid, PidfdFlags::empty())?, descriptor)?;
+    let regular = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
+    if !regular || fstatfs(&file)?.f_type as i64 != TMPFS {
+        return Err(io::Error::other("another file is at its number"));
+    }
+    Ok(File::from(file))
 }
 
 /// What the dynamic linker says about its failure.
@@ -219,7 +235,33 @@ fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::names_musl;
+    use super::{memory_of, names_musl};
+    use crate::inject::target::Target;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::pipe::pipe;
+    use std::fs::{self, File};
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
+
+    /// Checks that the agent is only ever copied into memory, and only as the process itself might: not into a file that is opened for reading, nor into
+    /// a pipe, nor into a file of a disk.
+    #[test]
+    fn copied_into_memory_only() {
+        let target = Target::look(std::process::id() as i32).unwrap();
+        let at = |file: &OwnedFd| memory_of(&target, file.as_raw_fd());
+        let memory = memfd_create("kymo-agent", MemfdFlags::CLOEXEC).unwrap();
+        at(&memory).unwrap().write_all_at(b"content", 0).unwrap();
+        let mut read = [0; 7];
+        File::from(memory.try_clone().unwrap()).read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"content");
+        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        let reading = OwnedFd::from(File::open(path).unwrap());
+        assert!(at(&reading).unwrap().write_all_at(b"other", 0).is_err());
+        let (out, into) = pipe().unwrap();
+        assert!(at(&out).is_err() && at(&into).is_err());
+        assert!(at(&File::open("/proc/self/status").unwrap().into()).is_err());
+        assert!(at(&fs::OpenOptions::new().write(true).open("/dev/null").unwrap().into()).is_err());
+    }
 
     /// Checks that musl is known by its files, as distributions name them, and glibc is not taken for it.
     #[test]
