@@ -4,9 +4,11 @@ use super::client::Client;
 use super::refusal::Refusal;
 use super::symbols::{Function, Symbols};
 use super::target::Target;
+use crate::sys::is_privileged_by_file;
 use crate::sys::ptrace::descriptor_of;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -25,26 +27,29 @@ const LOADED: [&[u8]; 2] = [b"/memfd:kymo-agent", b"libkymo_agent.so"];
 const START_FUNCTION: &str = "kymo_agent_start";
 
 /// Where the agent's library is: named by KYMO_AGENT, else beside the running program, or in `lib` or `lib/kymo` beside its folder, or where cargo
-/// builds libraries.
+/// builds libraries. A kymo whose file gives it rights (setuid, capabilities) does not listen to KYMO_AGENT: its users would choose what runs in the
+/// processes of others.
 ///
 /// # Errors
 /// [`Refusal::NoAgent`] with the places that were tried.
 pub fn library() -> Result<PathBuf, Refusal> {
-    let mut places = Vec::new();
-    match std::env::var_os("KYMO_AGENT") {
-        Some(named) => places.push(PathBuf::from(named)),
-        None => {
-            let program = std::env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
-            if let Some(folder) = program.parent() {
-                // The tests' programs are one folder below.
-                places
-                    .extend(["", "../lib", "../lib/kymo", "..", "deps"].map(|at| folder.join(at).join(NAME)));
-            }
-        }
-    }
+    let named = std::env::var_os("KYMO_AGENT");
+    let program = std::env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+    let places = places(named, is_privileged_by_file(), &program);
     let found = places.iter().find(|place| place.is_file()).cloned();
     found
         .ok_or_else(|| Refusal::NoAgent { tried: places.iter().map(|at| at.display().to_string()).collect() })
+}
+
+fn places(named: Option<OsString>, privileged: bool, program: &Path) -> Vec<PathBuf> {
+    match (named.filter(|_| !privileged), program.parent()) {
+        (Some(named), _) => vec![PathBuf::from(named)],
+        // The tests' programs are one folder below.
+        (None, Some(folder)) => {
+            ["", "../lib", "../lib/kymo", "..", "deps"].map(|at| folder.join(at).join(NAME)).to_vec()
+        }
+        (None, None) => Vec::new(),
+    }
 }
 
 /// Puts the agent into a process, or finds the one that is there, and opens a conversation. Stops one thread of the process for some
@@ -235,13 +240,14 @@ fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::{memory_of, names_musl};
+    use super::{memory_of, names_musl, places};
     use crate::inject::target::Target;
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::pipe::pipe;
     use std::fs::{self, File};
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     /// Checks that the agent is only ever copied into memory, and only as the process itself might: not into a file that is opened for reading, nor into
     /// a pipe, nor into a file of a disk.
@@ -261,6 +267,16 @@ mod tests {
         assert!(at(&out).is_err() && at(&into).is_err());
         assert!(at(&File::open("/proc/self/status").unwrap().into()).is_err());
         assert!(at(&fs::OpenOptions::new().write(true).open("/dev/null").unwrap().into()).is_err());
+    }
+
+    /// Checks that the environment names the library, but not to a kymo that has rights by its file.
+    #[test]
+    fn named_by_the_environment() {
+        let of = |privileged| places(Some("/tmp/evil.so".into()), privileged, Path::new("/usr/bin/kymo"));
+        assert_eq!(of(false), [Path::new("/tmp/evil.so")]);
+        assert_eq!(of(true), places(None, false, Path::new("/usr/bin/kymo")));
+        assert_eq!(of(true)[0], Path::new("/usr/bin/libkymo_agent.so"));
+        assert!(of(true).iter().all(|place| place.starts_with("/usr")));
     }
 
     /// Checks that musl is known by its files, as distributions name them, and glibc is not taken for it.

@@ -21,7 +21,7 @@ pub use clock::{date, timestamp};
 pub use descriptor::{Descriptor, Place};
 pub use fake::Fake;
 pub use fork::{Child, fork};
-pub use inherited::inherited;
+pub use inherited::{inherited, is_privileged_by_file};
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
