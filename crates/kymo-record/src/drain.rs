@@ -6,6 +6,7 @@
 //! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
 //! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
 use crate::brake::Pedal;
+use crate::guests;
 use crate::look::{Look, Poke, Ticks};
 use crate::mail::{Bell, Sender, timespec};
 use crate::pool::Pool;
@@ -84,7 +85,7 @@ pub(crate) struct Shared {
     pub(crate) pedal: Option<Pedal>,
     /// Whether drains run before everyone else, where permitted.
     pub(crate) first: bool,
-    /// Bytes skipped in rings with impossible counters.
+    /// Bytes skipped in rings with impossible counters, and what observed programs wrote that is none of their events.
     pub(crate) corrupt_bytes: AtomicU64,
     /// How often a drain woke up and found records.
     pub(crate) wakeups: AtomicU64,
@@ -99,11 +100,14 @@ pub(crate) struct Source<'a> {
     pub(crate) ring: &'a Ring,
     /// The descriptors.
     pub(crate) fds: Vec<BorrowedFd<'a>>,
+    /// If it is an observed program that writes there: its events' ids, ascending. No other record of its is believed.
+    pub(crate) guests: Option<&'a [u64]>,
 }
 
 struct State<'a> {
     index: usize,
     reader: Reader<'a>,
+    guests: Option<&'a [u64]>,
     fds: Vec<BorrowedFd<'a>>,
     /// The descriptor that is polled; those before it have hung up.
     alive: usize,
@@ -137,6 +141,7 @@ pub(crate) fn run(
     let states = sources.into_iter().map(|source| State {
         index: source.index,
         reader: Reader::new(source.ring.area()),
+        guests: source.guests,
         fds: source.fds,
         alive: 0,
         told: None,
@@ -254,9 +259,23 @@ impl<'a> Drain<'a> {
         }
         span.copy_to(&mut buffer[..len]);
         state.reader.release(span, len);
-        let starved = std::mem::take(&mut state.starved);
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
+        // In the copy, which the program cannot change any more.
+        let kept = state.guests.map_or(len, |ids| guests::retain_own(&mut buffer[..len], ids));
+        if kept < len {
+            // Relaxed: a statistic.
+            self.shared.corrupt_bytes.fetch_add((len - kept) as u64, Ordering::Relaxed);
+        }
+        if kept == 0 {
+            self.spare = Some(buffer);
+            if emptied && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok() {
+                state.told = Some(round);
+            }
+            return if much { Found::Much } else { Found::Some };
+        }
+        let len = kept;
+        let starved = std::mem::take(&mut state.starved);
         let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
         if let Some(pedal) = &self.shared.pedal
             && self.shared.pool.is_short()

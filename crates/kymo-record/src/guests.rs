@@ -75,13 +75,99 @@ impl GuestEvent {
     }
 }
 
-/// Adds the guests' rings to those that each CPU's drain empties. `first`: how many rings there are before them.
-pub(crate) fn join<'a>(groups: &mut [(Option<u32>, Vec<Source<'a>>)], rings: &'a [Ring], first: usize) {
+/// Adds the guests' rings to those that each CPU's drain empties. `ids`: of their events, ascending. `first`: how many rings there are before them.
+pub(crate) fn join<'a>(
+    groups: &mut [(Option<u32>, Vec<Source<'a>>)],
+    rings: &'a [Ring],
+    ids: &'a [u64],
+    first: usize,
+) {
     let Some(count) = groups.len().checked_sub(1) else { return };
     for (cpu, ring) in rings.iter().enumerate() {
         let own = groups.iter().position(|(of, _)| of.is_some_and(|of| of as usize == cpu));
         // Of a CPU that nobody drains, any other can.
         let group = &mut groups[own.unwrap_or(cpu.min(count))];
-        group.1.push(Source { index: first + cpu, ring, fds: Vec::new() });
+        group.1.push(Source { index: first + cpu, ring, fds: Vec::new(), guests: Some(ids) });
+    }
+}
+
+/// Moves those records to the front that a program may write: samples of code in user space, of its own events (`ids`, ascending), as long as they say. Returns their
+/// length. What else the program wrote must not get into the recording, where it would be taken for the kernel's word.
+pub(crate) fn retain_own(records: &mut [u8], ids: &[u64]) -> usize {
+    let (mut kept, mut at) = (0, 0);
+    while let Some(size) = records.get(at + 6..at + 8) {
+        let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
+        let Some(record) = records.get(at..at + size).filter(|_| size >= 8 && size.is_multiple_of(8)) else {
+            break;
+        };
+        if is_own(record, ids) {
+            if kept != at {
+                records.copy_within(at..at + size, kept);
+            }
+            kept += size;
+        }
+        at += size;
+    }
+    kept
+}
+
+/// Where a sample of [`SAMPLE_TYPE`] has the length of its raw data, and the data.
+const RAW_LENGTH_AT: usize = 56;
+const RAW_AT: usize = 60;
+
+fn is_own(record: &[u8], ids: &[u64]) -> bool {
+    let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
+    let id = record.get(8..16).and_then(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
+    word(0) == Some(abi::PERF_RECORD_SAMPLE)
+        && record.get(4..6) == Some(&abi::PERF_RECORD_MISC_USER.to_le_bytes())
+        && id.is_some_and(|id| ids.binary_search(&id).is_ok())
+        && word(RAW_LENGTH_AT).is_some_and(|bytes| bytes as usize <= record.len() - RAW_AT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, id: u64, raw_bytes: u32) -> Vec<u8> {
+        let mut out = vec![0xee; RAW_AT + 12];
+        let size = out.len() as u16;
+        out[..4].copy_from_slice(&kind.to_le_bytes());
+        out[4..6].copy_from_slice(&misc.to_le_bytes());
+        out[6..8].copy_from_slice(&size.to_le_bytes());
+        out[8..16].copy_from_slice(&id.to_le_bytes());
+        out[RAW_LENGTH_AT..RAW_AT].copy_from_slice(&raw_bytes.to_le_bytes());
+        out
+    }
+
+    /// Checks that of what a program wrote only samples of its own events stay: no mapping, no name, no sample of another event or of the kernel's code, none
+    /// that says more data than it has, and nothing behind a size that cannot be.
+    #[test]
+    fn nothing_but_own_samples() {
+        const USER: u16 = abi::PERF_RECORD_MISC_USER;
+        let own = [record(abi::PERF_RECORD_SAMPLE, USER, 7, 12), record(abi::PERF_RECORD_SAMPLE, USER, 9, 4)];
+        let mut foreign = vec![
+            record(abi::PERF_RECORD_MMAP2, USER, 7, 12),
+            record(abi::PERF_RECORD_COMM, USER, 7, 12),
+            record(abi::PERF_RECORD_LOST, USER, 7, 12),
+            record(abi::PERF_RECORD_SAMPLE, USER, 8, 12),
+            record(abi::PERF_RECORD_SAMPLE, 1, 7, 12),
+            record(abi::PERF_RECORD_SAMPLE, USER, 7, 13),
+            record(abi::PERF_RECORD_SAMPLE, USER, 7, u32::MAX),
+        ];
+        let mut short = record(abi::PERF_RECORD_SAMPLE, USER, 7, 0);
+        short.truncate(56);
+        short[6] = 56;
+        foreign.push(short);
+        let mut tiny = 9_u64.to_le_bytes().to_vec();
+        tiny[6] = 8;
+        foreign.push(tiny);
+        let mut cut = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
+        cut.truncate(40);
+        let mut records =
+            [&own[0], &foreign.concat(), &own[1], &cut].into_iter().flatten().copied().collect::<Vec<u8>>();
+        let kept = retain_own(&mut records, &[7, 9]);
+        assert_eq!(records[..kept], own.concat());
+        let mut zero = vec![0; 64];
+        assert_eq!(retain_own(&mut zero, &[0]), 0);
     }
 }

@@ -284,12 +284,14 @@ impl Session {
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
         let mut groups = sources(&self.events, &self.rings);
-        let (guest_rings, mut conduct) = match self.guests {
-            Some(guests) => (guests.rings, Some(guests.conduct)),
-            None => (Vec::new(), None),
+        let (guest_rings, guest_events, mut conduct) = match self.guests {
+            Some(guests) => (guests.rings, guests.events, Some(guests.conduct)),
+            None => (Vec::new(), Vec::new(), None),
         };
+        let mut guest_ids: Vec<u64> = guest_events.iter().map(|event| event.id).collect();
+        guest_ids.sort_unstable();
         let lost_before: u64 = guest_rings.iter().map(Ring::lost).sum();
-        guests::join(&mut groups, &guest_rings, self.rings.len());
+        guests::join(&mut groups, &guest_rings, &guest_ids, self.rings.len());
         let rings = self.rings.len() + guest_rings.len();
         let options = &self.plan.options;
         let overload = options.overload;
