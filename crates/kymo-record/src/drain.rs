@@ -108,6 +108,8 @@ struct State<'a> {
     index: usize,
     reader: Reader<'a>,
     guests: Option<&'a [u64]>,
+    /// How much is still taken from it, once the recording is to end: its program may write for ever.
+    left_bytes: Option<usize>,
     fds: Vec<BorrowedFd<'a>>,
     /// The descriptor that is polled; those before it have hung up.
     alive: usize,
@@ -142,6 +144,7 @@ pub(crate) fn run(
         index: source.index,
         reader: Reader::new(source.ring.area()),
         guests: source.guests,
+        left_bytes: None,
         fds: source.fds,
         alive: 0,
         told: None,
@@ -187,12 +190,7 @@ impl<'a> Drain<'a> {
             // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
             let stopping = self.shared.stop.load(Ordering::Acquire);
             self.asked = self.poke.take();
-            let (mut some, mut much) = (false, false);
-            for at in 0..self.states.len() {
-                let found = self.look(at);
-                some |= found != Found::Nothing;
-                much |= found == Found::Much;
-            }
+            let (some, much) = self.look_at_all(stopping);
             if some {
                 // Relaxed: a statistic.
                 self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -209,6 +207,31 @@ impl<'a> Drain<'a> {
         if let Some(buffer) = self.spare.take() {
             self.shared.pool.give(buffer);
         }
+    }
+
+    /// Looks at each ring; whether there was something, and whether there may be more by now.
+    fn look_at_all(&mut self, stopping: bool) -> (bool, bool) {
+        let (mut some, mut much) = (false, false);
+        for at in 0..self.states.len() {
+            let state = &mut self.states[at];
+            if stopping && state.guests.is_some() {
+                // What was there when the events went off is no more than the ring holds.
+                let left = *state.left_bytes.get_or_insert(state.reader.size_bytes());
+                if left == 0 {
+                    continue;
+                }
+            }
+            let before = state.reader.position();
+            let found = self.look(at);
+            let state = &mut self.states[at];
+            if let Some(left) = &mut state.left_bytes {
+                let taken = state.reader.position().wrapping_sub(before);
+                *left = left.saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX));
+            }
+            some |= found != Found::Nothing;
+            much |= found == Found::Much;
+        }
+        (some, much)
     }
 
     fn look(&mut self, at: usize) -> Found {
@@ -335,5 +358,87 @@ impl<'a> Drain<'a> {
         self.polled.extend(own.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let alive = self.states.iter().filter_map(|state| state.fds.get(state.alive));
         self.polled.extend(alive.map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::mail;
+    use kymo_core::handover::Next;
+    use kymo_core::ring::Writer;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
+
+    const DATA_BYTES: usize = 4096;
+    const RECORD_BYTES: usize = 64;
+
+    /// Checks that of a ring into which a program goes on writing no more is taken than what can have been there when the recording was to end.
+    #[test]
+    fn a_program_that_never_stops() {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, (kymo_perf::sys::page_size() + DATA_BYTES) as u64).unwrap();
+        let ring = Ring::map(file.as_fd(), DATA_BYTES / kymo_perf::sys::page_size()).unwrap();
+        let shared = Shared {
+            pool: Pool::new(8, 2 * DATA_BYTES, 8, 1).unwrap(),
+            round: RoundNumber::default(),
+            ticks: Ticks::default(),
+            stop: AtomicBool::new(true),
+            stop_bell: Bell::new().unwrap(),
+            pedal: None,
+            first: false,
+            corrupt_bytes: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+        };
+        let poke = Poke::new().unwrap();
+        let (mut senders, mut messages) = mail([16]).unwrap();
+        let state = State {
+            index: 0,
+            reader: Reader::new(ring.area()),
+            guests: Some(&[7]),
+            left_bytes: None,
+            fds: Vec::new(),
+            alive: 0,
+            told: None,
+            starved: false,
+        };
+        let naps = (BLIND_NAP, BLIND_LONG_NAP);
+        let mut drain = Drain {
+            states: vec![state],
+            shared: &shared,
+            poke: &poke,
+            out: senders.remove(0),
+            spare: None,
+            naps,
+            nap: naps.0,
+            asked: false,
+            polled: Vec::with_capacity(OWN_FDS + 1),
+        };
+        drain.poll_all();
+        let mut record = [0; RECORD_BYTES];
+        record[0] = 9;
+        record[4] = 2;
+        record[6] = RECORD_BYTES as u8;
+        record[8] = 7;
+        let mut writer = Writer::new(ring.area());
+        let (mut taken, mut looks) = (0, 0);
+        loop {
+            for _ in 0..16 {
+                let _ = writer.push(&record, 7, &[]);
+            }
+            let (some, _) = drain.look_at_all(true);
+            while let Next::Item(message) = messages.take() {
+                if let Message::Full { len, buffer, .. } = message {
+                    taken += len;
+                    shared.pool.give(buffer);
+                }
+            }
+            if !some {
+                break;
+            }
+            looks += 1;
+            assert!(looks < 100, "it never ends");
+        }
+        assert_eq!((taken, shared.corrupt_bytes.load(Ordering::Relaxed)), (DATA_BYTES, 0));
     }
 }
