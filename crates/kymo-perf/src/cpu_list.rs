@@ -14,6 +14,13 @@ pub fn parse(text: &str) -> Vec<u32> {
     cpus
 }
 
+/// How many CPUs this machine can ever have, so that every number of a CPU is smaller.
+pub(crate) fn possible() -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = parse(&text).last().copied();
+    last.or_else(|| crate::sys::online_cpus().last().copied()).map_or(1, |last| last + 1)
+}
+
 #[cfg(test)]
 mod tests {
     /// Checks ranges, single CPUs, order, repetition and what is no list at all.

@@ -102,7 +102,7 @@ impl Tally {
         ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
         let whose = find(path).map_err(unseen)?;
-        let cpus = possible_cpus();
+        let cpus = crate::cpu_list::possible();
         let entries = (CPU_0 + cpus) * LINE;
         let (map, words) = sys::create_shared(entries, sys::name("kymo_tally"))
             .map_err(|cause| BpfError::Map { what: "counts", entries, cause })?;
@@ -197,13 +197,6 @@ fn find(path: &Path) -> io::Result<Whose> {
     let is_cgroup = |path: &Path| path.join("cgroup.procs").exists();
     let level = path.ancestors().skip(1).take_while(|above| is_cgroup(above)).count();
     Ok(Whose { id: std::fs::metadata(path)?.ino(), level: level as i32 })
-}
-
-/// CPUs that there can ever be: numbers that programs may see.
-pub(super) fn possible_cpus() -> u32 {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = crate::cpu_list::parse(&text).last().copied();
-    last.or_else(|| crate::sys::online_cpus().last().copied()).map_or(1, |last| last + 1)
 }
 
 impl Assembler {

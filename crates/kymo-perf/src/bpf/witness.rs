@@ -99,7 +99,7 @@ impl Witness {
             let words = "this architecture's registers are not known to it".into();
             return Err(BpfError::Unavailable(super::Unavailable::Refused { words }));
         }
-        let cpus = super::tally::possible_cpus();
+        let cpus = crate::cpu_list::possible();
         let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let events = sys::create_map(MapKind::Events, cpus, sys::name("kymo_hits"));
         let events = events.map_err(map("events for hits", cpus))?;

@@ -468,8 +468,9 @@ impl Client {
     pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, Talk> {
         self.say(&Command::Rings { data_bytes, tick, zero_ns })?;
         match self.hear_with()? {
-            (Reply::Rings { cpus, data_bytes }, Some(file)) => {
-                rings::map(&file, cpus, data_bytes).map_err(Talk::Io)
+            (Reply::Rings { cpus, data_bytes: made_bytes }, Some(file)) => {
+                let most_cpus = crate::cpu_list::possible();
+                rings::map(&file, (cpus, most_cpus), (made_bytes, data_bytes)).map_err(Talk::Io)
             }
             (Reply::Failed { reason }, _) => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
