@@ -73,7 +73,7 @@ fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
     let begun = std::thread::scope(|scope| scope.spawn(|| begin(pid, library)).join());
     let died = || Refusal::Failed { step: "entering it", error: io::Error::other("a thread of ours died") };
-    begun.unwrap_or_else(|_| Err(died()))?.hello(children)?.holds(pid)
+    begun.unwrap_or_else(|_| Err(died()))?.hello(children)?.holds()
 }
 
 /// Has a thread of the process load the agent and start it.
@@ -102,7 +102,7 @@ fn begin(pid: i32, library: &Path) -> Result<Client, Refusal> {
     };
     let client = converse(&target, &mut thread, start)?;
     thread.give_back()?;
-    Ok(client)
+    Ok(client.of(target))
 }
 
 /// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.

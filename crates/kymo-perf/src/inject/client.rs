@@ -138,8 +138,8 @@ pub struct Client {
     known: Mutex<Known>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
-    /// Whose threads are held when the agent writes.
-    pid: Option<i32>,
+    /// Whose threads are held when the agent writes, with the memory that it had when the agent entered.
+    target: Option<Target>,
     /// What became of that since it was asked last.
     holding: Mutex<Holding>,
 }
@@ -154,7 +154,12 @@ struct Holding {
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
         let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
-        Client { socket, process, counters, known, cleaned_up: 0, pid: None, holding }
+        Client { socket, process, counters, known, cleaned_up: 0, target: None, holding }
+    }
+
+    /// In this process, whose threads may be held.
+    pub(super) fn of(self, target: Target) -> Client {
+        Client { target: Some(target), ..self }
     }
 
     /// The first exchange. `children`: forked children of the process count, too.
@@ -180,8 +185,7 @@ impl Client {
 
     /// From now on holds the process's threads whenever the agent writes code, for which it must be possible to trace them. Probes that an
     /// earlier tracer had to leave are removed at once.
-    pub(super) fn holds(mut self, pid: i32) -> Result<Client, Refusal> {
-        self.pid = Some(pid);
+    pub(super) fn holds(mut self) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
         match self.ask(&Command::Holds).map_err(|error| not_loaded(error.to_string()))? {
             Reply::Cleaned { probes } => {
@@ -210,30 +214,30 @@ impl Client {
     /// Holds the threads while the agent writes.
     fn hold(&self, said: &wire::Places) -> Result<(), Talk> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
-        let prepared = || -> Result<(Target, i32, Places), String> {
-            let pid = self.pid.ok_or("nobody said that its threads would be held")?;
-            let target = Target::again(pid).map_err(failed)?;
-            let one = thread_named(pid, said.thread).ok_or("its writing thread is not found")?;
-            let places = Places::read(&target, said).map_err(failed)?;
-            Ok((target, one, places))
-        };
         let mut stopped = Duration::ZERO;
-        let held = prepared().and_then(|(target, one, places)| {
-            let tried = Held::all_but(&target, one, &places);
+        let mut hold = || -> Result<(Held, i32, &Target), String> {
+            let both = self.target.as_ref().zip(self.process.as_ref());
+            let (target, process) = both.ok_or("nobody said that its threads would be held")?;
+            let one = thread_named(target.pid, said.thread).ok_or("its writing thread is not found")?;
+            let places = Places::read(target, said).map_err(failed)?;
+            let tried = Held::all_but(target, process, one, &places);
             stopped = tried.stopped;
-            Ok((tried.held?, one))
-        });
-        let (mut held, one) = match held {
+            Ok((tried.held?, one, target))
+        };
+        let held = hold();
+        let (mut held, one, target) = match held {
             Ok(held) => held,
             Err(reason) => {
                 self.note(stopped, Some(reason.clone()));
                 return self.say(&Command::NotHeld { reason });
             }
         };
-        // All wait for this one thread now: neither should it wait behind other programs. Only root may.
-        let writer = rustix::process::Pid::from_raw(one);
+        // All wait for this one thread now: neither should it wait behind other programs. Only root may, and only for a process that might by itself.
+        let writer = rustix::process::Pid::from_raw(one).filter(|_| target.is_of_root());
         let nice = rustix::process::getpriority_process(writer).unwrap_or(0);
-        _ = rustix::process::setpriority_process(writer, -20);
+        if writer.is_some() {
+            _ = rustix::process::setpriority_process(writer, -20);
+        }
         let written = self.say(&Command::Held).and_then(|()| {
             loop {
                 match self.hear_within(WRITING) {
@@ -250,7 +254,9 @@ impl Client {
             _ = shutdown(&self.socket, Shutdown::Both);
         }
         self.note(stopped + held.release(), None);
-        _ = rustix::process::setpriority_process(writer, nice);
+        if writer.is_some() {
+            _ = rustix::process::setpriority_process(writer, nice);
+        }
         written
     }
 

@@ -23,9 +23,11 @@
 use super::target::Target;
 use crate::proc::{self, Mappings};
 use crate::sys::ptrace::{Registers, Stop, Traced};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long nobody may stop until it is looked whether somebody cannot.
@@ -177,8 +179,8 @@ pub(super) struct Tried {
 }
 
 impl Held {
-    /// Holds all threads of a process but one.
-    pub(super) fn all_but(target: &Target, one: i32, places: &Places) -> Tried {
+    /// Holds all threads of a process but one. `process` is its descriptor: nobody is changed who is another one by now, or another program.
+    pub(super) fn all_but(target: &Target, process: &OwnedFd, one: i32, places: &Places) -> Tried {
         // Others wait for this thread, which ends with the holding: it should not wait behind other programs. Only root may.
         _ = rustix::process::setpriority_process(None, -20);
         let stacks = Stacks::of(target);
@@ -188,7 +190,13 @@ impl Held {
         let mut kept = Vec::new();
         for _ in 0..TRIES {
             let mut held = Held { threads: std::mem::take(&mut kept), since: None };
-            let attempt = held.stop_all(target, one).and_then(|()| held.look(target, places, &stacks));
+            // Nobody but that one thread can execute another program from then on, and that lets the others end.
+            let is_same = || match !has_ended(process) && target.is_memory_of(one) {
+                true => Ok(()),
+                false => Err(Failed::Never("it has ended, or executes another program".to_owned())),
+            };
+            let stopped_all = held.stop_all(target, one).and_then(|()| is_same());
+            let attempt = stopped_all.and_then(|()| held.look(target, places, &stacks));
             match attempt {
                 Ok(()) => return Tried { held: Ok(held), stopped },
                 Err(Failed::Never(why)) => {
@@ -385,6 +393,12 @@ impl Drop for Held {
 fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Whether the process of this descriptor has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut ends = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut ends, Some(&Timespec::default())) != Ok(0)
 }
 
 /// Whether a thread is stopped as by SIGSTOP.

@@ -97,10 +97,31 @@ impl Target {
         Ok(Target { pid, memory })
     }
 
-    /// A process that was looked at before.
-    pub(super) fn again(pid: i32) -> io::Result<Target> {
-        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
-        Ok(Target { pid, memory })
+    /// Whether this thread of the process still runs in the memory that was looked at, so whether it has not executed another program since. The
+    /// random bytes that the kernel gives to each program tell it, which nobody knows before.
+    pub(super) fn is_memory_of(&self, tid: i32) -> bool {
+        const AT_RANDOM: u64 = 25;
+        const MOST_VECTOR_BYTES: u64 = 4096;
+        let same = || -> io::Result<bool> {
+            let task = format!("/proc/{}/task/{tid}", self.pid);
+            let mut vector = Vec::new();
+            File::open(format!("{task}/auxv"))?.take(MOST_VECTOR_BYTES).read_to_end(&mut vector)?;
+            let word =
+                |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+            let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            let (_, at) = pairs.find(|(kind, _)| *kind == AT_RANDOM).ok_or(io::ErrorKind::NotFound)?;
+            let (mut ours, mut its) = ([0; 16], [0; 16]);
+            self.memory.read_exact_at(&mut ours, at)?;
+            File::open(format!("{task}/mem"))?.read_exact_at(&mut its, at)?;
+            Ok(ours == its)
+        };
+        same().unwrap_or(false)
+    }
+
+    /// Whether its real user is root.
+    pub(super) fn is_of_root(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        field(&status, "Uid").and_then(|uids| uids.split_ascii_whitespace().next()) == Some("0")
     }
 
     /// Reads memory as far as there is some: how many bytes.
@@ -169,6 +190,8 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
 
     /// Checks that states in which a process cannot be entered are told apart, from the kernel's own words.
     #[test]
@@ -195,6 +218,30 @@ mod tests {
         head[4] = 1;
         assert!(matches!(check_elf(&head), Err(Refusal::Processor { is: "32-bit" })));
         assert!(check_elf(b"\x7fELF").is_err());
+    }
+
+    /// Checks that a process which has executed another program is not the one that was looked at, although its number is the same.
+    #[test]
+    fn another_program() {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "read line; echo begun; read line; exec cat"]);
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut say, mut said) = (shell.stdin.take().unwrap(), BufReader::new(shell.stdout.take().unwrap()));
+        let mut hear = || {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            line
+        };
+        say.write_all(b"one\n").unwrap();
+        assert_eq!(hear(), "begun\n");
+        let pid = shell.id() as i32;
+        let target = Target::look(pid).unwrap();
+        assert!(target.is_memory_of(pid));
+        say.write_all(b"two\nthree\n").unwrap();
+        assert_eq!(hear(), "three\n");
+        assert!(!target.is_memory_of(pid));
+        drop(say);
+        shell.wait().unwrap();
     }
 
     /// Checks on this process that modules have the addresses of their ELF headers, and that there is a way to make system calls.
