@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recvmsg, send, shutdown,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,12 +21,20 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Patching a hundred thousand functions takes seconds.
+/// For one question with all that belongs to it, and for a program that is stopped in the middle of it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A program that is held before its first instruction waits no longer.
+const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+/// And for each probe: patching a hundred thousand functions takes seconds.
+const PATIENCE_PER_PROBE: Duration = Duration::from_millis(1);
 /// While threads stand still. Writing takes milliseconds.
 const WRITING: Duration = Duration::from_secs(5);
-/// An agent that says more about one question (a refusal is a packet) is not one.
-const MOST_PACKETS: usize = 10_000_000;
+/// How often threads are held for one question, besides once for each probe.
+const MOST_HOLDS: usize = 64;
+/// Entries of all answers to one question.
+const MOST_ANSWERS: usize = 1 << 20;
+/// Packets that are taken at once of what the agent says unasked.
+const MOST_UNASKED: usize = 10_000;
 
 /// How the conversation broke.
 #[derive(Debug)]
@@ -50,9 +58,7 @@ impl fmt::Display for Talk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Talk::Gone => f.write_str("the process has ended, or its agent has"),
-            Talk::Silent => {
-                write!(f, "the agent did not answer within {} s; is the process stopped?", PATIENCE.as_secs())
-            }
+            Talk::Silent => f.write_str("the agent did not answer in time; is the process stopped?"),
             Talk::Malformed(error) => error.fmt(f),
             Talk::Unexpected => {
                 f.write_str("the agent answered another question; is it of the same version of kymo?")
@@ -126,6 +132,59 @@ struct Known {
     places: BTreeMap<u32, Place>,
     /// Not told to anybody yet.
     refused: Vec<(u32, String)>,
+    /// All that were ever added, and whether they were refused.
+    added: HashMap<u32, bool>,
+}
+
+impl Known {
+    /// Each is refused once; only for a probe that there is.
+    fn refuse(&mut self, id: u32, reason: String) -> Result<(), Talk> {
+        let refused = self.added.get_mut(&id).ok_or(Talk::Unexpected)?;
+        if !std::mem::replace(refused, true) {
+            self.refused.push((id, reason));
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, placed: Placed) -> Result<(), Talk> {
+        if !self.added.contains_key(&placed.id) {
+            return Err(Talk::Unexpected);
+        }
+        self.places.insert(placed.id, Place { placed, times_before: Vec::new() });
+        Ok(())
+    }
+}
+
+/// How much the agent may still make of one question.
+#[derive(Debug)]
+struct Limits {
+    until: Instant,
+    holds: usize,
+    answers: usize,
+}
+
+impl Limits {
+    /// Puts more entries to those that are there.
+    fn extend<T>(&mut self, all: &mut Vec<T>, more: impl IntoIterator<Item = T>) -> Result<(), Talk> {
+        for entry in more {
+            self.answers = self.answers.checked_sub(1).ok_or_else(too_many)?;
+            all.push(entry);
+        }
+        Ok(())
+    }
+}
+
+fn too_many() -> Talk {
+    Talk::Failed(format!("it answers with more than {MOST_ANSWERS} entries"))
+}
+
+/// What a packet was.
+enum Heard {
+    Answer(Reply, Option<OwnedFd>),
+    /// Something that comes unasked.
+    Kept,
+    /// There was none.
+    Nothing,
 }
 
 /// A conversation with the agent in one process. When it is dropped, or this process ends however it ends, the agent removes its probes.
@@ -140,6 +199,8 @@ pub struct Client {
     cleaned_up: u32,
     /// Whose threads are held when the agent writes, with the memory that it had when the agent entered.
     target: Option<Target>,
+    /// For one question.
+    patience: Duration,
     /// What became of that since it was asked last.
     holding: Mutex<Holding>,
 }
@@ -154,20 +215,21 @@ struct Holding {
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
         let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
-        Client { socket, process, counters, known, cleaned_up: 0, target: None, holding }
+        let patience = FIRST_PATIENCE;
+        Client { socket, process, counters, known, cleaned_up: 0, target: None, patience, holding }
     }
 
     /// In this process, whose threads may be held.
     pub(super) fn of(self, target: Target) -> Client {
-        Client { target: Some(target), ..self }
+        Client { target: Some(target), patience: PATIENCE, ..self }
     }
 
     /// The first exchange. `children`: forked children of the process count, too.
     pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
         let talk = |talk: Talk| not_loaded(talk.to_string());
-        self.say(&Command::Hello { version: VERSION, children }).map_err(talk)?;
-        let (reply, descriptor) = self.hear_with().map_err(talk)?;
+        let (reply, descriptor) =
+            self.ask_with(&Command::Hello { version: VERSION, children }).map_err(talk)?;
         match reply {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
@@ -206,13 +268,26 @@ impl Client {
         self.process.as_ref()
     }
 
-    fn say(&self, command: &Command) -> Result<(), Talk> {
-        send(&self.socket, &command.encode(), SendFlags::NOSIGNAL).map_err(broken)?;
-        Ok(())
+    fn limits(&self) -> Limits {
+        let probes = self.known().added.len();
+        let patience = self.patience + PATIENCE_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
+        Limits { until: Instant::now() + patience, holds: MOST_HOLDS + probes, answers: MOST_ANSWERS }
+    }
+
+    fn say(&self, command: &Command, until: Instant) -> Result<(), Talk> {
+        let packet = command.encode();
+        loop {
+            match send(&self.socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT, until)?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
     }
 
     /// Holds the threads while the agent writes.
-    fn hold(&self, said: &wire::Places) -> Result<(), Talk> {
+    fn hold(&self, said: &wire::Places, until: Instant) -> Result<(), Talk> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
         let mut stopped = Duration::ZERO;
         let mut hold = || -> Result<(Held, i32, &Target), String> {
@@ -229,7 +304,7 @@ impl Client {
             Ok(held) => held,
             Err(reason) => {
                 self.note(stopped, Some(reason.clone()));
-                return self.say(&Command::NotHeld { reason });
+                return self.say(&Command::NotHeld { reason }, until.max(Instant::now() + WRITING));
             }
         };
         // All wait for this one thread now: neither should it wait behind other programs. Only root may, and only for a process that might by itself.
@@ -238,13 +313,15 @@ impl Client {
         if writer.is_some() {
             _ = rustix::process::setpriority_process(writer, -20);
         }
-        let written = self.say(&Command::Held).and_then(|()| {
+        let begun = Instant::now();
+        let written = self.say(&Command::Held, begun + WRITING).and_then(|()| {
             loop {
-                match self.hear_within(WRITING) {
+                match self.hear_until(Instant::now() + WRITING) {
                     Ok((Reply::Written, _)) => return Ok(()),
                     Ok(_) => return Err(Talk::Unexpected),
-                    // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run.
-                    Err(Talk::Silent) if is_stopped(one) => {}
+                    // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run. When it
+                    // is continued later than that, it finds the conversation closed and writes nothing more.
+                    Err(Talk::Silent) if is_stopped(one) && begun.elapsed() < PATIENCE => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -272,16 +349,19 @@ impl Client {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until the agent has said something, or can say nothing any more.
-    fn wait(&self, patience: Duration) -> Result<(), Talk> {
-        let until = Instant::now() + patience;
+    /// Until the agent has said something or can hear something, or can do neither any more.
+    fn wait(&self, for_what: PollFlags, until: Instant) -> Result<(), Talk> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // Also if it is never short of words.
+                return Err(Talk::Silent);
+            }
             let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
             // A forked child may hold the socket of a process that has ended.
             let process = self.process.iter().map(|process| PollFd::new(process, PollFlags::IN));
             let mut ends: Vec<PollFd<'_>> =
-                std::iter::once(PollFd::new(&self.socket, PollFlags::IN)).chain(process).collect();
+                std::iter::once(PollFd::new(&self.socket, for_what)).chain(process).collect();
             match poll(&mut ends, Some(&limit)) {
                 Ok(0) => return Err(Talk::Silent),
                 Ok(_) if ends[0].revents().is_empty() => return Err(Talk::Gone),
@@ -292,49 +372,60 @@ impl Client {
         }
     }
 
-    fn hear(&self) -> Result<Reply, Talk> {
-        self.hear_with().map(|(reply, _)| reply)
+    fn hear(&self, limits: &mut Limits) -> Result<Reply, Talk> {
+        self.hear_with(limits).map(|(reply, _)| reply)
     }
 
     /// Hears an answer that a descriptor may come with; threads are held for the agent meanwhile if it asks for that.
-    fn hear_with(&self) -> Result<(Reply, Option<OwnedFd>), Talk> {
+    fn hear_with(&self, limits: &mut Limits) -> Result<(Reply, Option<OwnedFd>), Talk> {
+        let mut until = limits.until;
         loop {
-            match self.hear_within(PATIENCE)? {
-                // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
-                (Reply::Ready(places), _) => std::thread::scope(|scope| {
-                    let holds = scope.spawn(|| self.hold(&places));
-                    holds.join().unwrap_or(Err(Talk::Unexpected))
-                })?,
+            match self.hear_until(until)? {
+                (Reply::Ready(_), _) if Instant::now() >= limits.until => return Err(Talk::Silent),
+                (Reply::Ready(places), _) => {
+                    limits.holds = limits.holds.checked_sub(1).ok_or(Talk::Unexpected)?;
+                    // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
+                    std::thread::scope(|scope| {
+                        let holds = scope.spawn(|| self.hold(&places, limits.until));
+                        holds.join().unwrap_or(Err(Talk::Unexpected))
+                    })?;
+                    // What took its time there is not the agent's fault.
+                    until = limits.until.max(Instant::now() + WRITING);
+                }
                 answer => return Ok(answer),
             }
         }
     }
 
-    fn hear_within(&self, patience: Duration) -> Result<(Reply, Option<OwnedFd>), Talk> {
+    fn hear_until(&self, until: Instant) -> Result<(Reply, Option<OwnedFd>), Talk> {
         loop {
-            self.wait(patience)?;
-            if let Some(answer) = self.receive(RecvFlags::empty())? {
-                return Ok(answer);
+            self.wait(PollFlags::IN, until)?;
+            if let Heard::Answer(reply, descriptor) = self.receive()? {
+                return Ok((reply, descriptor));
             }
         }
     }
 
-    /// The next packet, if it is an answer; what may come unasked is kept.
-    fn receive(&self, flags: RecvFlags) -> Result<Option<(Reply, Option<OwnedFd>)>, Talk> {
+    /// The next packet, if it is there; what may come unasked is kept.
+    fn receive(&self) -> Result<Heard, Talk> {
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut hear = || {
             let mut parts = [IoSliceMut::new(&mut packet)];
-            recvmsg(&self.socket, &mut parts, &mut control, flags | RecvFlags::CMSG_CLOEXEC)
+            recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC)
         };
         // An agent that hung up with something unread: that is told once, before what it had said.
         let heard = match hear() {
             Err(rustix::io::Errno::CONNRESET) => hear(),
             heard => heard,
         };
-        let bytes = heard.map_err(broken)?.bytes;
+        let bytes = match heard {
+            // Another holder of this socket may have taken it.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Heard::Nothing),
+            heard => heard.map_err(broken)?.bytes,
+        };
         let descriptor = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -344,39 +435,47 @@ impl Client {
         }
         let mut known = self.known();
         match Reply::decode(&packet[..bytes])? {
-            Reply::Refused { id, reason } => known.refused.push((id, reason)),
-            Reply::Placed { of } => {
-                let place = |placed: Placed| (placed.id, Place { placed, times_before: Vec::new() });
-                known.places.extend(of.into_iter().map(place));
-            }
+            Reply::Refused { id, reason } => known.refuse(id, reason)?,
+            Reply::Placed { of } => of.into_iter().try_for_each(|placed| known.place(placed))?,
             Reply::Before { id, of } => match known.places.get_mut(&id) {
                 Some(place) => place.times_before = of,
                 None => return Err(Talk::Unexpected),
             },
-            answer => return Ok(Some((answer, descriptor))),
+            answer => return Ok(Heard::Answer(answer, descriptor)),
         }
-        Ok(None)
+        Ok(Heard::Kept)
     }
 
     /// Takes what the agent has said unasked until now.
     fn listen(&self) {
         // A broken conversation is told by the next question; an answer that nobody asked for breaks it.
-        while let Ok(None) = self.receive(RecvFlags::DONTWAIT) {}
+        for _ in 0..MOST_UNASKED {
+            if !matches!(self.receive(), Ok(Heard::Kept)) {
+                break;
+            }
+        }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, Talk> {
-        self.say(command)?;
-        self.hear()
+        self.ask_with(command).map(|(reply, _)| reply)
     }
 
-    /// Hears answers until `part` says that it was the last one.
-    fn hear_all(&self, mut part: impl FnMut(Reply) -> Result<bool, Talk>) -> Result<(), Talk> {
-        for _ in 0..MOST_PACKETS {
-            if part(self.hear()?)? {
-                return Ok(());
-            }
-        }
-        Err(Talk::Unexpected)
+    fn ask_with(&self, command: &Command) -> Result<(Reply, Option<OwnedFd>), Talk> {
+        let mut limits = self.limits();
+        self.say(command, limits.until)?;
+        self.hear_with(&mut limits)
+    }
+
+    /// Says it, and hears answers until `part` says that it was the last one.
+    fn ask_all(
+        &self,
+        command: &Command,
+        mut part: impl FnMut(Reply, &mut Limits) -> Result<bool, Talk>,
+    ) -> Result<(), Talk> {
+        let mut limits = self.limits();
+        self.say(command, limits.until)?;
+        while !part(self.hear(&mut limits)?, &mut limits)? {}
+        Ok(())
     }
 
     /// Adds probes of a module, named as the process's list of mappings names it. They are armed by [`Client::commit`].
@@ -384,8 +483,10 @@ impl Client {
     /// # Errors
     /// See [`Talk`]: the conversation is over.
     pub fn add(&self, module: &[u8], probes: &[Wanted]) -> Result<(), Talk> {
+        self.known().added.extend(probes.iter().map(|wanted| (wanted.id, false)));
+        let until = self.limits().until;
         for probes in probes.chunks(MOST_ENTRIES) {
-            self.say(&Command::Add { module: module.to_vec(), probes: probes.to_vec() })?;
+            self.say(&Command::Add { module: module.to_vec(), probes: probes.to_vec() }, until)?;
         }
         Ok(())
     }
@@ -395,8 +496,9 @@ impl Client {
     /// # Errors
     /// See [`Talk`]: the conversation is over.
     pub fn remove(&self, ids: &[u32]) -> Result<(), Talk> {
+        let until = self.limits().until;
         for ids in ids.chunks(MOST_ENTRIES) {
-            self.say(&Command::Remove { ids: ids.to_vec() })?;
+            self.say(&Command::Remove { ids: ids.to_vec() }, until)?;
         }
         Ok(())
     }
@@ -407,16 +509,12 @@ impl Client {
     /// See [`Talk`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
     pub fn commit(&self) -> Result<Outcome, Talk> {
         std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
-        self.say(&Command::Commit)?;
         let mut outcome = Outcome::default();
-        self.hear_all(|reply| match reply {
-            Reply::Armed { armed, .. } => {
-                outcome.armed = armed;
-                Ok(true)
-            }
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
-        })?;
+        match self.ask(&Command::Commit)? {
+            Reply::Armed { armed, .. } => outcome.armed = armed,
+            Reply::Failed { reason } => return Err(Talk::Failed(reason)),
+            _ => return Err(Talk::Unexpected),
+        }
         let holding = std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
         outcome.stopped_ns = holding.stopped.as_nanos() as u64;
         outcome.not_held = holding.failed;
@@ -456,7 +554,7 @@ impl Client {
     /// # Errors
     /// See [`Talk`]: the conversation is over.
     pub fn go(&self) -> Result<(), Talk> {
-        self.say(&Command::Go)
+        self.say(&Command::Go, self.limits().until)
     }
 
     /// Says what probes do that name this number ([`Wanted::how`]), from now on.
@@ -464,7 +562,7 @@ impl Client {
     /// # Errors
     /// See [`Talk`]: the conversation is over.
     pub fn how(&self, number: u16, how: How) -> Result<(), Talk> {
-        self.say(&Command::How { number, how })
+        self.say(&Command::How { number, how }, self.limits().until)
     }
 
     /// The rings that events are written to, one for each CPU. Times in them are `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
@@ -472,8 +570,7 @@ impl Client {
     /// # Errors
     /// See [`Talk`].
     pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, Talk> {
-        self.say(&Command::Rings { data_bytes, tick, zero_ns })?;
-        match self.hear_with()? {
+        match self.ask_with(&Command::Rings { data_bytes, tick, zero_ns })? {
             (Reply::Rings { cpus, data_bytes: made_bytes }, Some(file)) => {
                 let most_cpus = crate::cpu_list::possible();
                 rings::map(&file, (cpus, most_cpus), (made_bytes, data_bytes)).map_err(Talk::Io)
@@ -488,13 +585,9 @@ impl Client {
     /// # Errors
     /// See [`Talk`].
     pub fn losses(&self) -> Result<Vec<Count>, Talk> {
-        self.say(&Command::Losses)?;
         let mut losses = Vec::new();
-        self.hear_all(|reply| match reply {
-            Reply::Losses { of, last } => {
-                losses.extend(of);
-                Ok(last)
-            }
+        self.ask_all(&Command::Losses, |reply, limits| match reply {
+            Reply::Losses { of, last } => limits.extend(&mut losses, of).map(|()| last),
             Reply::Failed { reason } => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
         })?;
@@ -506,15 +599,12 @@ impl Client {
     /// # Errors
     /// See [`Talk`].
     pub fn callers(&self) -> Result<Vec<(u32, u64, u64)>, Talk> {
-        self.say(&Command::Callers)?;
         let mut callers = Vec::new();
-        self.hear_all(|reply| match reply {
+        self.ask_all(&Command::Callers, |reply, limits| match reply {
             Reply::Callers { id, others, of, last } => {
-                callers.extend(of.into_iter().map(|(address, hits)| (id, address, hits)));
-                if others > 0 {
-                    callers.push((id, 0, others));
-                }
-                Ok(last)
+                let others = (others > 0).then_some((0, others));
+                let of = of.into_iter().chain(others).map(|(address, hits)| (id, address, hits));
+                limits.extend(&mut callers, of).map(|()| last)
             }
             Reply::Failed { reason } => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
@@ -534,13 +624,9 @@ impl Client {
     /// # Errors
     /// See [`Talk`].
     pub fn list(&self) -> Result<Vec<Listed>, Talk> {
-        self.say(&Command::List)?;
         let mut listed = Vec::new();
-        self.hear_all(|reply| match reply {
-            Reply::Listed { of, last } => {
-                listed.extend(of);
-                Ok(last)
-            }
+        self.ask_all(&Command::List, |reply, limits| match reply {
+            Reply::Listed { of, last } => limits.extend(&mut listed, of).map(|()| last),
             Reply::Failed { reason } => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
         })?;
@@ -570,5 +656,95 @@ impl Place {
             Span { from_ns: times::first_ns(bucket), to_ns: times::first_ns(bucket + 1), calls }
         };
         times::USED.map(span).filter(|span| span.calls > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kymo_core::probe::wire::What;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// A client that soon loses patience, and who answers it. Nobody here says when something is to happen, only that it ends.
+    fn pair() -> (Client, OwnedFd) {
+        let (ours, its) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Client { patience: Duration::from_millis(100), ..Client::new(ours, None) }, its)
+    }
+
+    fn wanted(id: u32) -> Wanted {
+        let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
+        Wanted { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, what: What::Count, how: 0 }
+    }
+
+    fn tell(socket: &OwnedFd, reply: &Reply) -> bool {
+        send(socket, &reply.encode(), SendFlags::NOSIGNAL).is_ok()
+    }
+
+    fn refused(id: u32) -> Reply {
+        Reply::Refused { id, reason: "odd".to_owned() }
+    }
+
+    /// Checks that who does not listen is not waited for for ever.
+    #[test]
+    fn deaf() {
+        let (client, _its) = pair();
+        let many = vec![wanted(1); 100 * MOST_ENTRIES];
+        assert!(matches!(client.add(b"/lib/x.so", &many), Err(Talk::Silent)));
+    }
+
+    /// Checks that who talks without end and without an answer is not listened to for ever, and that what is refused many times is refused once.
+    #[test]
+    fn endless() {
+        let (client, its) = pair();
+        client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
+        assert!(tell(&its, &refused(1)));
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| while tell(&its, &refused(1)) {});
+            let outcome = client.commit();
+            shutdown(&client.socket, Shutdown::Both).unwrap();
+            outcome
+        });
+        assert!(matches!(outcome, Err(Talk::Silent)));
+        assert_eq!(client.refused_later(), [(1, "odd".to_owned())]);
+    }
+
+    /// Checks that probes which nobody has added are neither refused nor placed.
+    #[test]
+    fn unknown_probes() {
+        let placed = |id| Reply::Placed { of: vec![Placed { id, hits: 0, before: 0, times: None }] };
+        for (reply, known) in [(refused(7), false), (placed(7), false), (refused(1), true), (placed(1), true)]
+        {
+            let (client, its) = pair();
+            client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
+            assert!(tell(&its, &reply) && tell(&its, &Reply::Armed { armed: 0, stopped_ns: 0 }));
+            let outcome = client.commit();
+            assert_eq!(outcome.is_ok(), known, "{reply:?}");
+            assert!(known || matches!(outcome, Err(Talk::Unexpected)));
+        }
+    }
+
+    /// Checks that threads are not held for one question without end, and that lists end, too.
+    #[test]
+    fn too_much() {
+        let places =
+            wire::Places { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
+        let ready = Reply::Ready(places);
+        let (mut client, its) = pair();
+        client.patience = PATIENCE;
+        for _ in 0..=MOST_HOLDS {
+            assert!(tell(&its, &ready));
+        }
+        assert!(matches!(client.commit(), Err(Talk::Unexpected)));
+        let (mut client, its) = pair();
+        client.patience = PATIENCE;
+        let some = Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
+        let losses = std::thread::scope(|scope| {
+            scope.spawn(|| while tell(&its, &some) {});
+            let losses = client.losses();
+            shutdown(&client.socket, Shutdown::Both).unwrap();
+            losses
+        });
+        assert!(matches!(losses, Err(Talk::Failed(_))));
     }
 }
