@@ -234,7 +234,7 @@ impl Client {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
                 let file = descriptor.ok_or_else(|| not_loaded("the agent sent no counters".to_owned()))?;
-                self.counters = Some(Counters::map(file, cpus, slots)?);
+                self.counters = Some(Counters::map(file, cpus, crate::cpu_list::possible(), slots)?);
                 Ok(self)
             }
             Reply::Hello { version, .. } => Err(not_loaded(format!(

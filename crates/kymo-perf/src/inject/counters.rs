@@ -13,8 +13,6 @@ use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// More CPUs than Linux can have.
-const MOST_CPUS: u32 = 1 << 16;
 /// More slots than an agent makes.
 const MOST_SLOTS: u32 = 1 << 24;
 /// Of linux/magic.h.
@@ -51,13 +49,13 @@ impl Written {
 }
 
 impl Counters {
-    /// Maps what came with the agent's first word.
-    pub(super) fn map(file: OwnedFd, cpus: u32, slots: u32) -> Result<Counters, Refusal> {
+    /// Maps what came with the agent's first word. `most_cpus`: that this machine can have.
+    pub(super) fn map(file: OwnedFd, cpus: u32, most_cpus: u32, slots: u32) -> Result<Counters, Refusal> {
         let not = |why: &str| Refusal::NotLoaded { why: format!("the agent's counters are none: {why}") };
         let failed =
             |error: rustix::io::Errno| Refusal::Failed { step: "mapping the counters", error: error.into() };
         let whole_pages = slots > 0 && slots.is_multiple_of(PAGE_SLOTS);
-        if !(1..=MOST_CPUS).contains(&cpus) || !whole_pages || slots > MOST_SLOTS {
+        if !(1..=most_cpus).contains(&cpus) || !whole_pages || slots > MOST_SLOTS {
             return Err(not("their number is out of bounds"));
         }
         // At most 2^43.
@@ -160,7 +158,7 @@ mod tests {
         let put = |cpu: u64, slot: u64, value: u64| {
             writer.write_all_at(&value.to_le_bytes(), (cpu * 4096 + slot) * 8).unwrap();
         };
-        let counters = Counters::map(file, 3, 4096).unwrap();
+        let counters = Counters::map(file, 3, 3, 4096).unwrap();
         put(0, 5, 7);
         put(2, 5, 8);
         put(1, 4095, u64::MAX);
@@ -181,7 +179,7 @@ mod tests {
     #[test]
     fn no_counters() {
         let right = || memory(2 * 512 * 8, SealFlags::SHRINK);
-        assert!(Counters::map(right(), 2, 512).is_ok());
+        assert!(Counters::map(right(), 2, 2, 512).is_ok());
         for (cpus, slots) in [
             (1, 512),
             (2, 1024),
@@ -192,10 +190,12 @@ mod tests {
             (2, u32::MAX),
             (1 << 16, 1 << 24),
         ] {
-            assert!(Counters::map(right(), cpus, slots).is_err(), "{cpus} {slots}");
+            assert!(Counters::map(right(), cpus, 1 << 16, slots).is_err(), "{cpus} {slots}");
         }
-        assert!(Counters::map(memory(2 * 512 * 8, SealFlags::GROW), 2, 512).is_err());
-        assert!(Counters::map(tempfile::tempfile().unwrap().into(), 2, 512).is_err());
-        assert!(Counters::map(File::open("/dev/zero").unwrap().into(), 2, 512).is_err());
+        // More than the machine has.
+        assert!(Counters::map(right(), 2, 1, 512).is_err());
+        assert!(Counters::map(memory(2 * 512 * 8, SealFlags::GROW), 2, 2, 512).is_err());
+        assert!(Counters::map(tempfile::tempfile().unwrap().into(), 2, 2, 512).is_err());
+        assert!(Counters::map(File::open("/dev/zero").unwrap().into(), 2, 2, 512).is_err());
     }
 }

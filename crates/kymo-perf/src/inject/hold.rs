@@ -51,6 +51,8 @@ const MOST_STACK_BYTES: usize = 1 << 20;
 const STACKS: usize = 8;
 /// More sites than any program has functions.
 const MOST_SITES: u32 = 8 << 20;
+/// Places where handlers return to: that of the C library, and those of who does without. Each word of all stacks is compared with all of them.
+const MOST_RESTORERS: usize = 8;
 const JUMP_BYTES: u64 = 5;
 
 /// Means to the kernel: make the call again when the thread goes on, unless a handler runs then; in that case it has failed with EINTR.
@@ -92,6 +94,9 @@ impl Places {
         };
         if said.sites > MOST_SITES || said.moves > MOST_SITES {
             return Err(io::Error::other("it names more sites than there can be"));
+        }
+        if said.restorers.len() > MOST_RESTORERS {
+            return Err(io::Error::other("its handlers return to more places than those of any program"));
         }
         let sites = read(said.sites_at, said.sites)?;
         let moves = read(said.moves_at, said.moves * 2)?;
@@ -514,6 +519,23 @@ mod tests {
         for (at, stand) in expected {
             assert_eq!(places.stand(at), stand, "{at:#x}");
         }
+    }
+
+    /// Checks that no more places are looked for on stacks than a program has.
+    #[test]
+    fn few_restorers() {
+        let target = Target::look(std::process::id() as i32).unwrap();
+        let list = [0_u64; 2];
+        let said = |restorers| kymo_core::probe::wire::Places {
+            thread: 1,
+            sites_at: (&raw const list) as u64,
+            sites: 2,
+            moves_at: 0,
+            moves: 0,
+            restorers: vec![0x1000; restorers],
+        };
+        assert!(Places::read(&target, &said(8)).is_ok());
+        assert!(Places::read(&target, &said(9)).is_err());
     }
 
     /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out, and that other words are not taken for it.
