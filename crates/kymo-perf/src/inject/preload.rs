@@ -4,7 +4,7 @@
 //! ```text
 //!   kymo                               a program, before its main function
 //!   environment: LD_PRELOAD, where to knock
-//!   [`Preload::accept`]      <------   connects, says the password
+//!   [`Preload::wait`]        <------   connects, says the password
 //!   [`Arrival::enter`]       <----->   the conversation begins
 //!   probes                   <----->
 //!   [`Client::go`]           ------>   runs
@@ -12,26 +12,40 @@
 //! A program that is let in by nobody (kymo is gone, or does not want it) runs at once; one that is held for longer than ten seconds, then.
 //!
 //! The socket has no name in any file system, so programs in other mount namespaces find it, and a name that is 128 random bits. As such names can be
-//! listed by anyone, whoever knocks must also say a password, which only the environment has, and belong to the same user, unless that is root.
+//! listed by anyone, whoever knocks must also say a password, which only the environment has, and belong to the same user or root, unless we are root. Who
+//! says nothing is sent away after a second; few such visitors are kept, and of other users' fewer, so that they crowd out nobody else's.
 use super::client::Client;
 use super::refusal::Refusal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recv,
     socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Programs that may wait to be let in.
 const QUEUE: i32 = 128;
 /// Who has knocked says the password at once.
-const PASSWORD_WITHIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const PASSWORD_WITHIN: Duration = Duration::from_secs(1);
+/// A program that was let in listens to what it is told.
+const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+/// How many may be silent at a time: of root and our own user, and of others.
+const MOST_OURS: usize = 56;
+const MOST_OTHERS: usize = 8;
+/// How many are let to the door before who is there already is heard again.
+const MOST_AT_ONCE: usize = 64;
+/// How long the door stays shut when there are no descriptors left.
+const WHEN_SHORT: Duration = Duration::from_millis(20);
 const VARIABLE: &str = "KYMO_AGENT_AT";
 
 /// What a command needs to come up with the agent in it, and where it knocks.
@@ -42,6 +56,25 @@ pub struct Preload {
     password: String,
     library: OsString,
     tick: Option<u64>,
+    visitors: Mutex<Visitors>,
+}
+
+/// Who has knocked and said nothing yet.
+#[derive(Debug, Default)]
+struct Visitors {
+    /// The one that came first is the first.
+    waiting: VecDeque<Visitor>,
+    /// Nobody could be let to the door, for want of descriptors or memory.
+    short: bool,
+}
+
+#[derive(Debug)]
+struct Visitor {
+    socket: OwnedFd,
+    pid: Pid,
+    /// It is root's, or our own user's.
+    ours: bool,
+    until: Instant,
 }
 
 /// A program that waits before its first instruction.
@@ -66,7 +99,7 @@ impl Preload {
     /// If there are no descriptors left.
     pub fn new(library: &Path) -> Result<Preload, Refusal> {
         const STEP: &str = "making a socket for programs that start";
-        let failed = |error: rustix::io::Errno| Refusal::Failed { step: STEP, error: error.into() };
+        let failed = |error: Errno| Refusal::Failed { step: STEP, error: error.into() };
         let text = || random().map_err(Refusal::failed(STEP));
         let (name, password) = (format!("kymo-{}", text()?), text()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -75,7 +108,14 @@ impl Preload {
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
         bind(&listener, &address).map_err(failed)?;
         listen(&listener, QUEUE).map_err(failed)?;
-        Ok(Preload { listener, name, password, library: library.as_os_str().to_owned(), tick: None })
+        Ok(Preload {
+            listener,
+            name,
+            password,
+            library: library.as_os_str().to_owned(),
+            tick: None,
+            visitors: Mutex::default(),
+        })
     }
 
     /// With what one tick of the processor's counter is, in nanoseconds times 2^32: so that not each program has to measure it.
@@ -94,30 +134,119 @@ impl Preload {
         [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}{tick}", self.name, self.password).into())]
     }
 
-    /// Becomes readable when somebody knocks.
-    pub fn door(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    /// The next program that has knocked and said the password; waits for it. `None` when `stop` becomes readable or hangs up, or the kernel cannot wait.
+    ///
+    /// Nobody who is silent keeps others waiting: so many knock at once that are told apart by what they say.
+    pub fn wait(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
+        loop {
+            let visitors = self.visitors();
+            let mut ends = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+            ends.extend(visitors.waiting.iter().map(|visitor| PollFd::new(&visitor.socket, PollFlags::IN)));
+            let first = visitors.waiting.iter().map(|visitor| visitor.until).min();
+            let mut most = first.map(|until| until.saturating_duration_since(Instant::now()));
+            if visitors.short {
+                // The door would be found open for ever.
+                most = Some(most.map_or(WHEN_SHORT, |most| most.min(WHEN_SHORT)));
+            } else {
+                ends.push(PollFd::new(&self.listener, PollFlags::IN));
+            }
+            let most = most.map(|most| Timespec {
+                tv_sec: most.as_secs().cast_signed(),
+                tv_nsec: i64::from(most.subsec_nanos()),
+            });
+            match poll(&mut ends, most.as_ref()) {
+                Ok(_) if !ends[0].revents().is_empty() => return None,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+            drop(ends);
+            drop(visitors);
+            if let Some(arrival) = self.accept() {
+                return Some(arrival);
+            }
+        }
     }
 
-    /// Who has knocked; `None` if nobody has, or somebody without the password. Blocks for a second at most.
+    /// A program that has knocked and said the password; `None` if there is none now. Does not wait.
     pub fn accept(&self) -> Option<Arrival> {
-        let socket = accept_with(&self.listener, SocketFlags::CLOEXEC).ok()?;
-        let peer = socket_peercred(&socket).ok()?;
+        let mut visitors = self.visitors();
+        let now = Instant::now();
+        let mut at = 0;
+        while let Some(visitor) = visitors.waiting.get(at) {
+            match self.heard(visitor) {
+                Heard::Nothing if now < visitor.until => at += 1,
+                Heard::Password => return visitors.waiting.remove(at)?.enters(),
+                _ => drop(visitors.waiting.remove(at)),
+            }
+        }
         let us = geteuid();
-        if !us.is_root() && peer.uid != us {
-            return None;
+        visitors.short = false;
+        for _ in 0..MOST_AT_ONCE {
+            let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(error) => {
+                    visitors.short = error != Errno::AGAIN;
+                    break;
+                }
+            };
+            let Ok(peer) = socket_peercred(&socket) else { continue };
+            let ours = peer.uid == us || peer.uid.is_root();
+            if !ours && !us.is_root() {
+                continue;
+            }
+            let visitor = Visitor { socket, pid: peer.pid, ours, until: now + PASSWORD_WITHIN };
+            // Most have said it by now.
+            match self.heard(&visitor) {
+                Heard::Nothing => visitors.keep(visitor),
+                Heard::Password => return visitor.enters(),
+                Heard::Else => {}
+            }
         }
+        None
+    }
+
+    fn visitors(&self) -> MutexGuard<'_, Visitors> {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self, visitor: &Visitor) -> Heard {
         let mut said = [0; 64];
-        let mut ends = [PollFd::new(&socket, PollFlags::IN)];
-        if poll(&mut ends, Some(&PASSWORD_WITHIN)) != Ok(1) {
-            return None;
+        match recv(&visitor.socket, &mut said[..], RecvFlags::DONTWAIT) {
+            Ok((bytes, _)) if said[..bytes] == *self.password.as_bytes() => Heard::Password,
+            Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+            _ => Heard::Else,
         }
-        let (bytes, _) = recv(&socket, &mut said[..], RecvFlags::DONTWAIT).ok()?;
-        if said[..bytes] != *self.password.as_bytes() {
-            return None;
+    }
+}
+
+enum Heard {
+    Nothing,
+    Password,
+    /// Something else, or that it is gone.
+    Else,
+}
+
+impl Visitors {
+    /// Keeps it until it says something. Where too many of its kind are silent, the one that has been for longest goes.
+    fn keep(&mut self, visitor: Visitor) {
+        let most = if visitor.ours { MOST_OURS } else { MOST_OTHERS };
+        let same = |other: &Visitor| other.ours == visitor.ours;
+        if self.waiting.iter().filter(|other| same(other)).count() >= most
+            && let Some(oldest) = self.waiting.iter().position(same)
+        {
+            drop(self.waiting.remove(oldest));
         }
-        let process = pidfd_open(peer.pid, PidfdFlags::empty()).ok()?;
-        Some(Arrival { socket, process, pid: Pid::as_raw(Some(peer.pid)) })
+        self.waiting.push_back(visitor);
+    }
+}
+
+impl Visitor {
+    fn enters(self) -> Option<Arrival> {
+        let process = pidfd_open(self.pid, PidfdFlags::empty()).ok()?;
+        // One that does not listen must not be waited for either.
+        set_socket_timeout(&self.socket, Timeout::Send, Some(LISTENS_WITHIN)).ok()?;
+        Some(Arrival { socket: self.socket, process, pid: Pid::as_raw(Some(self.pid)) })
     }
 }
 
@@ -133,5 +262,69 @@ impl Arrival {
     /// [`Refusal::NotLoaded`] if it is no agent that answers.
     pub fn enter(self, children: bool) -> Result<Client, Refusal> {
         Client::new(self.socket, Some(self.process)).hello(children)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendFlags, connect, send, socketpair};
+    use std::os::fd::AsFd;
+
+    fn preload() -> Preload {
+        Preload::new(Path::new("/nowhere")).unwrap()
+    }
+
+    fn knock(preload: &Preload) -> OwnedFd {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new_abstract_name(preload.name.as_bytes()).unwrap()).unwrap();
+        socket
+    }
+
+    /// Checks that a program is let in at once though many have knocked and are silent, that only so many of those are kept, and that one that says something wrong goes.
+    #[test]
+    fn silent_visitors() {
+        let preload = preload();
+        let _silent: Vec<OwnedFd> = (0..100).map(|_| knock(&preload)).collect();
+        let wrong = knock(&preload);
+        send(&wrong, b"something else", SendFlags::NOSIGNAL).unwrap();
+        let program = knock(&preload);
+        send(&program, preload.password.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        let (stop, stopper) = rustix::pipe::pipe().unwrap();
+        let arrival = preload.wait(stop.as_fd()).expect("it says the password");
+        assert_eq!(arrival.pid(), std::process::id() as i32);
+        assert!(preload.visitors().waiting.len() <= MOST_OURS);
+        let late = knock(&preload);
+        assert!(preload.accept().is_none());
+        send(&late, preload.password.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        assert!(preload.wait(stop.as_fd()).is_some(), "it was silent at first");
+        drop(stopper);
+        assert!(preload.wait(stop.as_fd()).is_none(), "stopped");
+    }
+
+    /// Checks that who is silent goes when its time is over, and that other users crowd out only each other.
+    #[test]
+    fn crowds() {
+        let preload = preload();
+        let visitor = |ours, until| {
+            let (socket, other) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            (Visitor { socket, pid: rustix::process::getpid(), ours, until }, other)
+        };
+        let later = Instant::now() + Duration::from_secs(1000);
+        let (mut ends, now) = (Vec::new(), Instant::now());
+        for (ours, until) in [(true, later), (true, now)].into_iter().chain([(false, later); 100]) {
+            let (visitor, end) = visitor(ours, until);
+            preload.visitors().keep(visitor);
+            ends.push(end);
+        }
+        let count = |ours| preload.visitors().waiting.iter().filter(|visitor| visitor.ours == ours).count();
+        assert_eq!((count(true), count(false)), (2, MOST_OTHERS));
+        assert!(preload.accept().is_none());
+        assert_eq!((count(true), count(false)), (1, MOST_OTHERS));
+        drop(ends);
+        assert!(preload.accept().is_none());
+        assert_eq!((count(true), count(false)), (0, 0));
     }
 }

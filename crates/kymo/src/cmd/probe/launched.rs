@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use kymo_perf::inject::{self, Arrival, Client, Execs, Preload};
 use kymo_profile::symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::engine::{Caller, Choice, Engine, Reading, Wish};
 use super::inproc::Plan;
@@ -115,6 +116,7 @@ impl Launch {
             children,
             command: pid,
             execs,
+            most: most_programs(take_descriptors()),
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -138,6 +140,8 @@ struct House {
     command: i32,
     /// How many programs have been executed, if that can be known.
     execs: Option<Execs>,
+    /// So many programs are observed at a time.
+    most: usize,
     state: Mutex<State>,
     /// The command has come up, or will not.
     changed: Condvar,
@@ -145,7 +149,7 @@ struct House {
 
 #[derive(Default)]
 struct State {
-    clients: Vec<Client>,
+    clients: Vec<Arc<Client>>,
     /// What those have counted that are not among the clients any more.
     past: Vec<Reading>,
     /// Whether the command is armed, and which sites are not.
@@ -162,6 +166,34 @@ struct State {
     failed: Option<(usize, String)>,
 }
 
+impl State {
+    /// One more program that could not be let in.
+    fn fail(&mut self, reason: String) {
+        self.failed.get_or_insert((0, reason)).0 += 1;
+    }
+}
+
+/// Descriptors of each program that is observed: a socket, the process, its counters.
+const OF_EACH: u64 = 3;
+/// Descriptors for everything else.
+const RESERVED: u64 = 100;
+/// More programs than this would need more mappings than a process may have.
+const MOST_PROGRAMS: u64 = 16_384;
+
+/// How many programs can be observed at a time with so many descriptors.
+fn most_programs(descriptors: Option<u64>) -> usize {
+    let most = descriptors.map_or(MOST_PROGRAMS, |all| all.saturating_sub(RESERVED) / OF_EACH);
+    most.clamp(1, MOST_PROGRAMS) as usize
+}
+
+/// Takes all descriptors that this process may have; returns how many these are, if they are limited. The command, which has begun by now, keeps its own limit.
+fn take_descriptors() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer it works as well.
+    _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    getrlimit(Resource::Nofile).current
+}
+
 impl House {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -169,21 +201,8 @@ impl House {
 
     /// Opens until it is told to stop.
     fn keep(&self, told: &UnixStream) {
-        loop {
-            let mut ends = [
-                PollFd::new(told, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.preload.door(), PollFlags::IN),
-            ];
-            match poll(&mut ends, None) {
-                Ok(_) if ends[0].revents().is_empty() => {
-                    // One that has knocked and gone is no arrival.
-                    if let Some(arrival) = self.preload.accept() {
-                        self.let_in(arrival);
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                _ => return,
-            }
+        while let Some(arrival) = self.preload.wait(told.as_fd()) {
+            self.let_in(arrival);
         }
     }
 
@@ -193,15 +212,27 @@ impl House {
             // Not asked in, it runs on.
             return;
         }
-        let first = is_command && self.state().command.is_none();
-        self.state().arrived += 1;
+        let mut state = self.state();
+        let first = is_command && state.command.is_none();
+        state.arrived += 1;
+        if state.clients.len() >= KEPT.min(self.most) {
+            self.fold(&mut state);
+        }
+        if state.clients.len() >= self.most {
+            state.fail(format!(
+                "{} programs run at a time, more than kymo may have descriptors for",
+                self.most
+            ));
+            return;
+        }
+        drop(state);
+        // While it talks to a program nobody waits for the state.
         let armed = self.arm(arrival);
         let mut state = self.state();
         let (client, refused) = match armed {
             Ok((client, refused)) => (Some(client), Ok(refused)),
             Err(reason) => {
-                let failed = state.failed.get_or_insert((0, reason.clone()));
-                failed.0 += 1;
+                state.fail(reason.clone());
                 (None, Err(reason))
             }
         };
@@ -215,13 +246,12 @@ impl House {
         } else {
             state.refused.extend(refused.into_iter().flatten());
         }
-        if let Some(client) = client {
+        if let Some(client) = client.map(Arc::new) {
+            // Before it runs: what it counts is seen from its first hit on.
+            state.clients.push(Arc::clone(&client));
+            drop(state);
             // It may be gone; what it has counted until then counts.
             _ = client.go();
-            if state.clients.len() >= KEPT {
-                self.fold(&mut state);
-            }
-            state.clients.push(client);
         }
     }
 
@@ -335,6 +365,13 @@ impl Drop for Launched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Checks that programs are observed only as far as descriptors reach, and one always.
+    #[test]
+    fn as_many_as_descriptors() {
+        assert_eq!([Some(1024), Some(10), None].map(most_programs), [308, 1, 16_384]);
+        assert_eq!(most_programs(Some(u64::MAX)), 16_384);
+    }
 
     /// Checks that a command which cannot have the agent in it is refused before it is started, with the reason.
     #[test]
