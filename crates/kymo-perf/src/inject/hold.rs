@@ -337,9 +337,11 @@ impl Held {
 
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
-        for Thread { traced, signal, .. } in self.threads.drain(..) {
-            // One that is gone need not go on; one that runs has its interruption taken back by the drop.
-            _ = traced.release(signal);
+        for Thread { traced, signal, stands } in self.threads.drain(..) {
+            // One that is gone need not go on; one that runs, or has stopped since, is let go by the drop, with its signal.
+            if stands {
+                _ = traced.release(signal);
+            }
         }
         self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }

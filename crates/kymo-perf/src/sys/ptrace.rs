@@ -237,12 +237,21 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        if self.gone || self.ask(libc::PTRACE_DETACH, 0, 0).is_ok() {
+        if self.gone {
             return;
         }
-        // It runs: it must stand still to be let go.
-        if self.interrupt().is_ok() && self.wait(Duration::from_millis(100)).is_ok() {
-            _ = self.ask(libc::PTRACE_DETACH, 0, 0);
+        // A signal that it has stopped before must reach it: after a trap or a fault it would go on in the middle of something.
+        let signal = |stop| if let Ok(Stop::Signal(signal)) = stop { signal } else { 0 };
+        let limit = match self.registers() {
+            // It stands still, perhaps since nobody has looked.
+            Ok(_) => Duration::ZERO,
+            // It runs: it must stand still to be let go.
+            Err(_) if self.interrupt().is_ok() => Duration::from_millis(100),
+            Err(_) => return,
+        };
+        let last = signal(self.wait(limit));
+        if !self.gone {
+            _ = self.ask(libc::PTRACE_DETACH, 0, last as usize);
         }
     }
 }
@@ -260,4 +269,28 @@ pub fn descriptor_of(pidfd: &OwnedFd, descriptor: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    /// Checks that a signal which a thread has stopped before, while nobody looked, still reaches it when it is let go.
+    #[test]
+    fn signals_reach_who_is_let_go() {
+        let mut program = Command::new("cat");
+        let mut program = program.stdin(Stdio::piped()).spawn().unwrap();
+        let pid = program.id();
+        let traced = Traced::seize(pid as i32).unwrap();
+        let id = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") t ") {
+            std::thread::yield_now();
+        }
+        drop(traced);
+        // Otherwise it ends by the end of its input.
+        assert_eq!(program.wait().unwrap().signal(), Some(libc::SIGTERM));
+    }
 }
