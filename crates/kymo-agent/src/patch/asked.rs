@@ -195,9 +195,12 @@ fn is_asked() -> bool {
     })
 }
 
-/// Looks for unwinders in modules that have been loaded since, if there are stubs that they must know.
+/// Looks for unwinders in modules that have been loaded since the last time, if there are stubs that they must know.
 pub(super) fn look_again() {
-    if !ranges().is_empty() {
+    static LOADED: AtomicU64 = AtomicU64::new(0);
+    let loaded = mask::loaded();
+    // Relaxed: only called under the patcher's lock.
+    if !ranges().is_empty() && LOADED.swap(loaded, Ordering::Relaxed) != loaded {
         take_places();
     }
 }

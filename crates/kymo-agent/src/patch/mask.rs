@@ -137,17 +137,22 @@ fn instead_of(name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Looks through the tables of all modules that have been loaded since the last time. Modules of a kind that it does not understand
-/// are left alone.
-pub(super) fn guard() {
+/// How many modules the loader has loaded, ever.
+pub(super) fn loaded() -> u64 {
     let mut loaded = 0_u64;
     // SAFETY: a function of the right type and a word of ours.
     unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut loaded).cast()) };
+    loaded
+}
+
+/// Looks through the tables of all modules that have been loaded since the last time. Modules of a kind that it does not understand
+/// are left alone.
+pub(super) fn guard() {
+    let loaded = loaded();
     // Relaxed: only called under the patcher's lock.
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {
         return;
     }
-    super::asked::look_again();
     let found = words_of(instead_of);
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for (word, function) in found {

@@ -17,7 +17,7 @@ use super::slots::{self, Slots, slots};
 use super::stub::{self, Back, Calls, Ground, Recipe};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
-use super::{Consumers, frames, mask, os, shadow};
+use super::{Consumers, asked, frames, mask, os, shadow};
 use crate::sys::{fork, rseq};
 use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
@@ -237,9 +237,13 @@ pub fn abandon(probes: Vec<Probe>) {
 
 /// Takes away what was left by [`abandon`]. How many probes that were; 0 as long as the threads cannot be held.
 pub fn clean(holder: &mut Holder<'_>) -> usize {
+    // First this: in a forked child the lock may be taken for good.
+    if fork::is_child() {
+        return 0;
+    }
     let mut patcher = patcher();
     let patcher = patcher.get_or_insert_default();
-    if patcher.left.is_empty() || fork::is_child() {
+    if patcher.left.is_empty() {
         return 0;
     }
     let left = std::mem::take(&mut patcher.left);
@@ -253,10 +257,11 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
 /// Takes back what the first [`attach`] did to the process besides its probes: SIGTRAP is the program's, and calls that change signal masks and
 /// handlers go to the C library again. To be called when the last probe is gone; the handler of one real-time signal stays.
 pub fn leave() {
-    let patcher = patcher();
+    // First this: in a forked child the lock may be taken for good.
     if fork::is_child() {
         return;
     }
+    let patcher = patcher();
     if patcher.as_ref().is_none_or(|patcher| patcher.attached.is_empty()) {
         // A thread that has run into a site's trap may be about to call its handler.
         let asked = || trap::question().is_ok_and(|question| threads::leave(question, |_| false).is_ok());
@@ -315,6 +320,9 @@ impl Patcher {
         }
         if !probes.iter().any(Result::is_ok) {
             return Ok(probes);
+        }
+        if consumers.returns() {
+            asked::look_again();
         }
         match self.arm(&memory, &mut probes, holder) {
             Ok(()) => Ok(probes),

@@ -27,8 +27,10 @@
 //! anywhere, so they take no lock, allocate nothing and call no library.
 #![allow(unsafe_code)]
 use super::os;
+use crate::sys::fork;
 use std::arch::{asm, global_asm};
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Calls of one thread whose returns are waited for at the same time, as in the kernel.
@@ -185,8 +187,8 @@ pub(super) fn system(number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64
     result
 }
 
-/// The word at an address of any stack, if it is still there.
-fn word_at(address: u64) -> Option<u64> {
+/// Whether a return slot, of any stack, still holds a stub. One that cannot be looked at (a filter of system calls) is taken for one that does.
+fn holds_stub(address: u64) -> bool {
     let mut word = 0_u64;
     let local = [&raw mut word as u64, 8];
     let remote = [address, 8];
@@ -195,7 +197,10 @@ fn word_at(address: u64) -> Option<u64> {
     let got = system(libc::SYS_process_vm_readv, pid, local, 1, remote, 1, 0);
     // SAFETY: our own variable, which the kernel may have written.
     let word = unsafe { (&raw const word).read_volatile() };
-    (got == 8).then_some(word)
+    match got {
+        8 => is_stub(word),
+        error => error < 0 && error != -i64::from(libc::EFAULT),
+    }
 }
 
 /// Takes a shadow stack for this thread; the address of its bottom.
@@ -206,10 +211,18 @@ fn claim() -> Option<u64> {
         return None;
     }
     let own = system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) as u64;
+    let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
+    // Relaxed: written once. A child of vfork has its parent's thread-local words: it would take a page for that thread, under a number that ends
+    // first, and a third thread would take it from the living.
+    if pid != u64::from(PROCESS.load(Ordering::Relaxed)) && !fork::is_child() {
+        return None;
+    }
     // Relaxed: a hint; owners are taken by exchange.
     let taken = TAKEN.load(Ordering::Relaxed);
-    // A thread that had this thread's stack has ended. What it left would be taken for this one's by an unwinder.
+    // A thread that had this thread's stack has ended. What it left would be taken for this one's by an unwinder. There may be several: of each but
+    // the last something was awaited when the next one came.
     let pointer = thread_pointer();
+    let mut taken_over = None;
     let mut at = 0;
     while at < taken {
         let bottom = base + u64::from(at) * STACK_BYTES as u64;
@@ -217,23 +230,25 @@ fn claim() -> Option<u64> {
         // Relaxed: the exchange below decides.
         let tid = owner.load(Ordering::Relaxed);
         if stack_of(bottom).load(Ordering::Relaxed) == pointer {
-            if is_awaited(bottom) {
-                forget_former(bottom);
-            }
+            forget_former(bottom);
             // Acquire: what the dead thread wrote is before our clearing.
-            if !is_awaited(bottom)
+            if taken_over.is_none()
+                && !is_awaited(bottom)
                 && owner.compare_exchange(tid, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 clear(bottom);
-                return Some(bottom);
+                taken_over = Some(bottom);
+            } else {
+                // Calls of coroutines are left to whoever goes on with them. If another thread has taken the page by now, the word is its own.
+                _ = stack_of(bottom).compare_exchange(pointer, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
-            // Calls of coroutines are left to whoever goes on with them.
-            stack_of(bottom).store(0, Ordering::Relaxed);
         }
         at += 1;
     }
+    if taken_over.is_some() {
+        return taken_over;
+    }
     // The dead are looked for when the number of stacks would reach the next power of two; a forked child knows nobody's number.
-    let pid = system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) as u64;
     let search = taken >= 32 && taken.is_power_of_two() && pid == u64::from(PROCESS.load(Ordering::Relaxed));
     at = 0;
     while search && at < taken {
@@ -272,7 +287,7 @@ fn is_awaited(bottom: u64) -> bool {
     while at <= DEPTH as u64 {
         // Relaxed: its thread is dead, and who returns for it makes a hole.
         let key = entry(bottom + at * ENTRY_BYTES as u64).key.load(Ordering::Relaxed);
-        if key != FREE && key != HOLE && word_at((!key).wrapping_sub(8)).is_some_and(is_stub) {
+        if key != FREE && key != HOLE && holds_stub((!key).wrapping_sub(8)) {
             return true;
         }
         at += 1;
@@ -280,44 +295,54 @@ fn is_awaited(bottom: u64) -> bool {
     false
 }
 
-/// Makes holes of a dead thread's calls on the stack that this thread runs on now; calls of coroutines, elsewhere, stay.
+/// Makes holes of a dead thread's calls on the stack that is this thread's now; calls of coroutines, elsewhere, stay. This thread has no calls in
+/// that page, so whatever lies on its stack is the dead one's: also above the frame that runs now, where the next call may have the same slot.
 fn forget_former(bottom: u64) {
-    let here = &raw const bottom as u64;
-    let begin = stack_begin(here);
+    let end = thread_pointer();
+    let mut begin = 0;
     let mut at = 1;
     while at <= DEPTH as u64 {
         let found = entry(bottom + at * ENTRY_BYTES as u64);
         // Relaxed: its thread is dead.
         let key = found.key.load(Ordering::Relaxed);
         let slot = (!key).wrapping_sub(8);
-        if key != FREE && key != HOLE && slot >= begin && slot < here {
+        at += 1;
+        if key == FREE || key == HOLE || slot >= end {
+            continue;
+        }
+        if begin == 0 {
+            begin = mapping_begin(end);
+        }
+        if slot >= begin {
             _ = found.key.compare_exchange(key, HOLE, Ordering::Relaxed, Ordering::Relaxed);
         }
-        at += 1;
     }
 }
 
-/// Where the mapping begins that holds `here`, if it holds the thread's own data as well, which lie above a thread's stack; else `here`.
-fn stack_begin(here: u64) -> u64 {
+/// Where the mapping begins that holds an address; the address itself where that is not known. A thread's own data lie at the end of its stack.
+fn mapping_begin(held: u64) -> u64 {
     const PATH: &[u8] = b"/proc/self/maps\0";
     const CWD: u64 = libc::AT_FDCWD as u64;
+    const PIECE: usize = 512;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
     let file = system(libc::SYS_openat, CWD, PATH.as_ptr() as u64, flags, 0, 0, 0);
     if file < 0 {
-        return here;
+        return held;
     }
     // The two numbers at a line's begin; then the rest of the line.
     let (mut numbers, mut which) = ([0_u64; 2], 0);
-    let mut text = [0_u8; 512];
+    // Not filled: that would be a call of the C library's memset, which may be probed, and changes vector registers.
+    let mut text = [const { MaybeUninit::<u8>::uninit() }; PIECE];
     let mut begin = None;
     while begin.is_none() {
-        let got = system(libc::SYS_read, file as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0);
+        let got = system(libc::SYS_read, file as u64, text.as_mut_ptr() as u64, PIECE as u64, 0, 0, 0);
         if got <= 0 {
             break;
         }
         let mut at = 0;
-        while at < got as usize && at < text.len() && begin.is_none() {
-            let byte = text[at];
+        while at < got as usize && at < PIECE && begin.is_none() {
+            // SAFETY: the kernel has written `got` bytes.
+            let byte = unsafe { text.as_ptr().add(at).cast::<u8>().read_volatile() };
             at += 1;
             let digit = match byte {
                 b'0'..=b'9' => u64::from(byte - b'0'),
@@ -328,8 +353,8 @@ fn stack_begin(here: u64) -> u64 {
                 }
                 _ => {
                     which += 1;
-                    if which == 2 && numbers[0] <= here && here < numbers[1] {
-                        begin = Some(numbers);
+                    if which == 2 && numbers[0] <= held && held < numbers[1] {
+                        begin = Some(numbers[0]);
                     }
                     continue;
                 }
@@ -341,8 +366,8 @@ fn stack_begin(here: u64) -> u64 {
     }
     system(libc::SYS_close, file as u64, 0, 0, 0, 0, 0);
     match begin {
-        Some([begin, end]) if (here..end).contains(&thread_pointer()) => begin,
-        _ => here,
+        Some(begin) => begin,
+        None => held,
     }
 }
 
@@ -425,13 +450,16 @@ pub(super) extern "C" fn enter(slot: u64) -> u64 {
             FREE => false,
             _ if its == key => !is_stub(origin),
             _ if its_slot > slot => false,
-            _ => !word_at(its_slot).is_some_and(is_stub),
+            _ => !holds_stub(its_slot),
         };
         if !gone {
             break;
         }
         found.key.store(FREE, Ordering::Relaxed);
         at -= ENTRY_BYTES as u64;
+        // At once: what is free below others' entries hides these from unwinders (`unwind.rs`), if the handler of a signal throws now.
+        // SAFETY: this thread's word.
+        unsafe { top.write_volatile(at) };
     }
     let new = at + ENTRY_BYTES as u64;
     if entry(new).room.load(Ordering::Relaxed) == 0 {
@@ -475,17 +503,17 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
                 while above >= at {
                     entry(above).key.store(FREE, Ordering::Relaxed);
                     above -= ENTRY_BYTES as u64;
+                    // At once, as in enter().
+                    // SAFETY: this thread's word.
+                    unsafe { top.write_volatile(above) };
                 }
-                // SAFETY: this thread's word.
-                unsafe { top.write_volatile(at - ENTRY_BYTES as u64) };
             } else {
                 found.key.store(HOLE, Ordering::Relaxed);
             }
             return;
         }
         let its_slot = (!its).wrapping_sub(8);
-        droppable &=
-            its == HOLE || its == FREE || (its_slot < slot && !word_at(its_slot).is_some_and(is_stub));
+        droppable &= its == HOLE || its == FREE || (its_slot < slot && !holds_stub(its_slot));
         at -= ENTRY_BYTES as u64;
     }
     if !steal(key, left) {

@@ -19,6 +19,9 @@ use super::shadow::{DEPTH, ENTRY_BYTES, FREE, STACK_BYTES};
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
 
+/// Entries that tell whether a shadow stack has any: more than signals are nested.
+const LOOKED_AT: u8 = 6;
+
 /// DWARF's numbers of what is used below.
 mod op {
     pub(super) const ADDR: u8 = 0x03;
@@ -73,18 +76,19 @@ fn origin(region: u64, count_at: u64) -> Vec<u8> {
     word(&mut code, region);
     code.push(op::LT);
     let none = branch(&mut code, op::BRA);
-    // Without its first two entries it has none: one may be about to be filled, and have others above.
-    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
-    word(&mut code, FREE);
-    code.push(op::NE);
-    let used = branch(&mut code, op::BRA);
-    code.extend([op::DUP, op::CONST1U, 2 * ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
-    word(&mut code, FREE);
-    code.push(op::EQ);
-    let unused = branch(&mut code, op::BRA);
+    // Without its first entries it has none. Each handler of a signal that has interrupted a stub leaves one that is about to be filled, or was
+    // emptied just now, below its own.
+    let mut used = Vec::new();
+    for entry in 1..=LOOKED_AT {
+        code.extend([op::DUP, op::CONST1U, entry * ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
+        word(&mut code, FREE);
+        code.push(op::NE);
+        used.push(branch(&mut code, op::BRA));
+    }
+    let unused = branch(&mut code, op::SKIP);
     land(&mut code, unused, next_stack);
     let here = code.len();
-    land(&mut code, used, here);
+    used.into_iter().for_each(|used| land(&mut code, used, here));
     code.extend([op::DUP, op::CONST2U]);
     code.extend(((DEPTH as u16 + 1) * ENTRY_BYTES as u16).to_le_bytes());
     code.push(op::PLUS);
@@ -182,6 +186,9 @@ mod tests {
         let code = origin(base, count_at);
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         assert_eq!(run(&code, slot_behind + 9), base + 8);
+        // With handlers of signals below it that have interrupted stubs.
+        region[512 + 4] = FREE;
+        assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         // One that an exception left behind, and a chain of tail calls above it.
         region[512 + 5 * 4] = !slot_behind;
         region[512 + 6 * 4] = !slot_behind;
