@@ -341,8 +341,9 @@ fn mapping_begin(held: u64) -> u64 {
         }
         let mut at = 0;
         while at < got as usize && at < PIECE && begin.is_none() {
+            let byte = text.as_ptr().wrapping_add(at).cast::<u8>();
             // SAFETY: the kernel has written `got` bytes.
-            let byte = unsafe { text.as_ptr().add(at).cast::<u8>().read_volatile() };
+            let byte = unsafe { byte.read_volatile() };
             at += 1;
             let digit = match byte {
                 b'0'..=b'9' => u64::from(byte - b'0'),
