@@ -14,13 +14,10 @@
 //! that calls such functions, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has
 //! none of. The last one counts because entries of frames that an exception has left may lie below, with the same key. Behind a tail
 //! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
-use super::shadow::{DEPTH, ENTRY_BYTES, FREE, STACK_BYTES};
+use super::shadow::{DEPTH, ENTRY_BYTES, STACK_BYTES};
 
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
-
-/// Entries that tell whether a shadow stack has any: more than signals are nested.
-const LOOKED_AT: u8 = 6;
 
 /// DWARF's numbers of what is used below.
 mod op {
@@ -76,19 +73,7 @@ fn origin(region: u64, count_at: u64) -> Vec<u8> {
     word(&mut code, region);
     code.push(op::LT);
     let none = branch(&mut code, op::BRA);
-    // Without its first entries it has none. Each handler of a signal that has interrupted a stub leaves one that is about to be filled, or was
-    // emptied just now, below its own.
-    let mut used = Vec::new();
-    for entry in 1..=LOOKED_AT {
-        code.extend([op::DUP, op::CONST1U, entry * ENTRY_BYTES as u8, op::PLUS, op::DEREF]);
-        word(&mut code, FREE);
-        code.push(op::NE);
-        used.push(branch(&mut code, op::BRA));
-    }
-    let unused = branch(&mut code, op::SKIP);
-    land(&mut code, unused, next_stack);
-    let here = code.len();
-    used.into_iter().for_each(|used| land(&mut code, used, here));
+    // All entries of each, however many are free: what signals' handlers leave by exceptions can lie above free ones.
     code.extend([op::DUP, op::CONST2U]);
     code.extend(((DEPTH as u16 + 1) * ENTRY_BYTES as u16).to_le_bytes());
     code.push(op::PLUS);
@@ -172,6 +157,7 @@ mod tests {
     // The interpreter reads memory at addresses that are numbers.
     #![allow(unsafe_code)]
     use super::*;
+    use crate::patch::shadow::FREE;
 
     /// Checks the loop on a region with a known key, by an interpreter of these few operations.
     #[test]
@@ -187,7 +173,7 @@ mod tests {
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         assert_eq!(run(&code, slot_behind + 9), base + 8);
         // With handlers of signals below it that have interrupted stubs.
-        region[512 + 4] = FREE;
+        region[512..512 + 3 * 4].fill(FREE);
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         // One that an exception left behind, and a chain of tail calls above it.
         region[512 + 5 * 4] = !slot_behind;
