@@ -84,6 +84,10 @@
 //!   another thread that does the same (`examples/stress`). A probe that records may lose events of the thread on the CPU that the parent was on.
 //! - Calls that exceptions and longjmps have left pile up as long as nothing overwrites their return slots; with more than [`DEPTH`] the next returns are
 //!   not looked at, and [`returns_missed`] says so.
+//! - In a thread whose signal handlers throw, such entries can stay for the thread's life, free, below those in use; then it reaches [`DEPTH`] sooner.
+//! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
+//! - An exception costs some microseconds for each thread that has had returns looked at and each frame of such a function.
+//! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
 //!   copies in programs (`asked.rs`).
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
