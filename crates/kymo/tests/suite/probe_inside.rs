@@ -206,7 +206,11 @@ fn recordings() {
     };
     assert_eq!(values(&deep, "arg1="), (0..11).rev().collect::<Vec<u64>>());
     assert_eq!(values(&back, "ret="), (1..12).collect::<Vec<u64>>());
-    assert!(lines.iter().all(|line| line.starts_with("probed ")), "{}", lines[0]);
+    // The program's clock is the kernel's to some microseconds: the first hits of a new thread may come before what names it.
+    let (named, early): (Vec<&String>, Vec<&String>) =
+        lines.iter().partition(|line| line.starts_with("probed "));
+    assert!(early.len() * 100 < named.len(), "{early:?}");
+    assert!(early.iter().all(|line| line.starts_with(':')), "{early:?}");
     if ready("probe_inside::recordings", &[Need::Perf]) {
         let said = perf().run(["script", "-i", name, "-F", "event,trace"]);
         let own: Vec<&str> = said.stdout.lines().filter(|line| line.contains("probed_inner")).collect();
