@@ -14,6 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 from versus.runner import ROOT, Refusal, alternate, environment, output, spread, table
 
@@ -145,6 +146,9 @@ class Race:
             before = program.bytes_at(address)
             tool = subprocess.Popen([str(self.bench.kymo), "probe", "--engine", "inproc", "-o", str(into), "hot", "-p",
                                      str(program.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+            until_probed(program, tool, address, before)
+            # It tries its patches before the recording begins, and takes them back.
+            time.sleep(0.5)
             until_probed(program, tool, address, before)
             found = program.go()
             _, words = tool.communicate(timeout=PATIENCE_S)
