@@ -1,6 +1,7 @@
 //! When a hit counts: tests of registers, and of memory that they point to.
 
 use super::super::insn::Compare as Jump;
+pub use kymo_core::probe::wire::Compare;
 
 /// Places of the integer arguments and of other registers in the registers that the kernel saves at a trap.
 #[cfg(target_arch = "x86_64")]
@@ -89,18 +90,6 @@ pub struct Operand {
     pub signed: bool,
     /// The bits of it that are meant, counted from the lowest: the first, and how many; `None`: all.
     pub bits: Option<(u8, u8)>,
-}
-
-/// How two numbers compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the operators' own names")]
-pub enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
 }
 
 /// A comparison with a number.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kymo_core::probe::wire::{self, How};
-use kymo_perf::bpf::uprobe::{Compare, Condition, Operand, Register, Test};
+use kymo_perf::bpf::uprobe::{Condition, Operand, Register, Test};
 use kymo_perf::inject::{Client, Talk};
 
 /// An operand as the agent knows it; `None` if it is of another machine, or too long.
@@ -40,15 +40,7 @@ fn test(of: &Test) -> Option<wire::Test> {
     if of.characters.is_some() {
         return None;
     }
-    let compare = match of.compare {
-        Compare::Equal => wire::Compare::Equal,
-        Compare::NotEqual => wire::Compare::NotEqual,
-        Compare::Less => wire::Compare::Less,
-        Compare::LessEqual => wire::Compare::LessEqual,
-        Compare::Greater => wire::Compare::Greater,
-        Compare::GreaterEqual => wire::Compare::GreaterEqual,
-    };
-    Some(wire::Test { operand: operand(&of.operand)?, compare, value: of.value })
+    Some(wire::Test { operand: operand(&of.operand)?, compare: of.compare, value: of.value })
 }
 
 /// A condition as the agent knows it; `None` if it is longer than it takes.
@@ -93,7 +85,8 @@ mod tests {
             return;
         };
         let operand = Operand { register, steps: vec![8], bytes: 4, signed: true, bits: None };
-        let tests = vec![vec![Test { operand, compare: Compare::GreaterEqual, value: 7, characters: None }]];
+        let tests =
+            vec![vec![Test { operand, compare: wire::Compare::GreaterEqual, value: 7, characters: None }]];
         let entry = condition(&tests).expect("short enough");
         assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
         let how = How { entry, every: 2, ..How::default() };

@@ -1,0 +1,85 @@
+//! Agents that do not listen, talk without end, or say what nobody asked.
+use super::*;
+use kymo_core::probe::wire::What;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// A client that soon loses patience, and who answers it. Nobody here says when something is to happen, only that it ends.
+fn pair() -> (Client, OwnedFd) {
+    let (ours, its) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    (Client { patience: Duration::from_millis(100), ..Client::new(ours, None) }, its)
+}
+
+fn wanted(id: u32) -> Wanted {
+    let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
+    Wanted { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, what: What::Count, how: 0 }
+}
+
+fn tell(socket: &OwnedFd, reply: &Reply) -> bool {
+    send(socket, &reply.encode(), SendFlags::NOSIGNAL).is_ok()
+}
+
+fn refused(id: u32) -> Reply {
+    Reply::Refused { id, reason: "odd".to_owned() }
+}
+
+/// Checks that who does not listen is not waited for for ever.
+#[test]
+fn deaf() {
+    let (client, _its) = pair();
+    let many = vec![wanted(1); 100 * MOST_ENTRIES];
+    assert!(matches!(client.add(b"/lib/x.so", &many), Err(Talk::Silent)));
+}
+
+/// Checks that who talks without end and without an answer is not listened to for ever, and that what is refused many times is refused once.
+#[test]
+fn endless() {
+    let (client, its) = pair();
+    client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
+    assert!(tell(&its, &refused(1)));
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| while tell(&its, &refused(1)) {});
+        let outcome = client.commit();
+        shutdown(&client.socket, Shutdown::Both).unwrap();
+        outcome
+    });
+    assert!(matches!(outcome, Err(Talk::Silent)));
+    assert_eq!(client.refused_later(), [(1, "odd".to_owned())]);
+}
+
+/// Checks that probes which nobody has added are neither refused nor placed.
+#[test]
+fn unknown_probes() {
+    let placed = |id| Reply::Placed { of: vec![Placed { id, hits: 0, before: 0, times: None }] };
+    for (reply, known) in [(refused(7), false), (placed(7), false), (refused(1), true), (placed(1), true)] {
+        let (client, its) = pair();
+        client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
+        assert!(tell(&its, &reply) && tell(&its, &Reply::Armed { armed: 0, stopped_ns: 0 }));
+        let outcome = client.commit();
+        assert_eq!(outcome.is_ok(), known, "{reply:?}");
+        assert!(known || matches!(outcome, Err(Talk::Unexpected)));
+    }
+}
+
+/// Checks that threads are not held for one question without end, and that lists end, too.
+#[test]
+fn too_much() {
+    let places = wire::Places { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
+    let ready = Reply::Ready(places);
+    let (mut client, its) = pair();
+    client.patience = PATIENCE;
+    for _ in 0..=MOST_HOLDS {
+        assert!(tell(&its, &ready));
+    }
+    assert!(matches!(client.commit(), Err(Talk::Unexpected)));
+    let (mut client, its) = pair();
+    client.patience = PATIENCE;
+    let some = Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
+    let losses = std::thread::scope(|scope| {
+        scope.spawn(|| while tell(&its, &some) {});
+        let losses = client.losses();
+        shutdown(&client.socket, Shutdown::Both).unwrap();
+        losses
+    });
+    assert!(matches!(losses, Err(Talk::Failed(_))));
+}

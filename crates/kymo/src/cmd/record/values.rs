@@ -1,0 +1,105 @@
+//! Values of the command line: sizes, lists of CPUs, users, and the words of single options.
+
+use kymo_perf::{cpu_list, sys};
+use kymo_record::{CallGraph, Clock, Overload, Scope};
+
+/// A list of CPUs, as one value of the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Cpus(pub(crate) Vec<u32>);
+
+pub(super) fn parse_frequency(text: &str) -> Result<u64, String> {
+    match text {
+        "max" => Ok(u64::MAX),
+        _ => {
+            text.parse().ok().filter(|&hz| hz > 0).ok_or_else(|| "expected samples per second, or max".into())
+        }
+    }
+}
+
+pub(super) fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
+    const LIMIT: u32 = 65_528;
+    match text.split_once(',').map_or((text, None), |(mode, bytes)| (mode, Some(bytes))) {
+        ("fp", None) => Ok(CallGraph::FramePointers),
+        ("no" | "none", None) => Ok(CallGraph::None),
+        ("dwarf", bytes) => {
+            let bytes = bytes.map_or(Some(CallGraph::DEFAULT_STACK_BYTES), |bytes| bytes.parse().ok());
+            let bytes = bytes
+                .map(|bytes: u32| bytes.saturating_add(7) & !7)
+                .filter(|bytes| (8..=LIMIT).contains(bytes));
+            bytes
+                .map(|stack_bytes| CallGraph::Dwarf { stack_bytes })
+                .ok_or_else(|| format!("a stack copy has 8 to {LIMIT} bytes"))
+        }
+        _ => Err("expected fp, or dwarf[,BYTES]".into()),
+    }
+}
+
+pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: usize =
+        digits.parse().map_err(|_| "expected a number of pages, or bytes with B, K, M or G")?;
+    let page = sys::page_size();
+    let pages = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => Some(number),
+        "B" => Some(number.div_ceil(page)),
+        "K" => number.checked_mul(1 << 10).map(|bytes| bytes.div_ceil(page)),
+        "M" => number.checked_mul(1 << 20).map(|bytes| bytes.div_ceil(page)),
+        "G" => number.checked_mul(1 << 30).map(|bytes| bytes.div_ceil(page)),
+        _ => return Err("expected a number of pages, or bytes with B, K, M or G".into()),
+    };
+    // 4 GiB per ring is beyond every use.
+    let pages = pages.filter(|&pages| pages > 0 && pages <= (4 << 30) / page);
+    pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
+}
+
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1u64 << 30,
+        _ => 0,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a size in bytes, or with B, K, M or G".into())
+}
+
+pub(super) fn parse_overload(text: &str) -> Result<Overload, String> {
+    match text {
+        "slow" => Ok(Overload::Slow),
+        "drop" => Ok(Overload::Drop),
+        "pause" => Ok(Overload::Pause),
+        _ => Err("expected slow, drop or pause".into()),
+    }
+}
+
+pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
+    let valid = text.split(',').all(|part| part.split('-').all(|number| number.parse::<u32>().is_ok()));
+    let cpus = cpu_list::parse(text);
+    if valid && !cpus.is_empty() {
+        Ok(Cpus(cpus))
+    } else {
+        Err("expected a list of CPUs such as 0-2,5".into())
+    }
+}
+
+pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found.ok_or_else(|| "no such user in /etc/passwd".into())
+}
+
+pub(super) fn parse_clock(text: &str) -> Result<Clock, String> {
+    Clock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
+}
+
+pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
+    Scope::parse(text).ok_or_else(|| "expected cgroup, filtered, inherit or thread-cpu".into())
+}
