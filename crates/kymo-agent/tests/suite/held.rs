@@ -1,4 +1,5 @@
 //! Sites that are written while all threads are held: `tests/c/held.c`, from outside.
+use super::inject::library;
 use kymo_agent::patch::{self, Consumers, Function, Hold, Holder, OwnMemory, PatchError, Request, Site};
 use kymo_core::probe::wire::{Wanted, What};
 use kymo_perf::inject::{self, Client};
@@ -10,17 +11,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// The library that cargo built with this test.
-fn library() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    let folders = program.ancestors().skip(1).take(2);
-    let libraries = folders.map(|folder| folder.join("libkymo_agent.so"));
-    libraries
-        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
-        .max()
-        .map(|(_, file)| file)
-}
 
 /// Functions of a file: name, offset, bytes, bytes until the next one.
 fn functions(path: &Path) -> Vec<(String, u64, u32, u32)> {

@@ -5,26 +5,14 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::programs::build;
+use crate::programs::Program;
 use crate::tools::{Need, Said, kymo, ready, skip};
 
-/// A copy of a program in a folder of its own: the kernel's probes of other tests are in every process of one file.
-struct Program {
-    path: PathBuf,
-    folder: tempfile::TempDir,
-}
-
-impl Program {
-    fn text(&self) -> &str {
-        self.path.to_str().expect("a path of text")
-    }
-
-    /// A file with a script in it.
-    fn script(&self, text: &str) -> PathBuf {
-        let path = self.folder.path().join("script.sh");
-        std::fs::write(&path, text.replace("PROBED", self.text())).expect("a script");
-        path
-    }
+/// A file with a script in it, beside a program.
+fn script(program: &Program, text: &str) -> PathBuf {
+    let path = PathBuf::from(program.beside("script.sh"));
+    std::fs::write(&path, text.replace("PROBED", program.text())).expect("a script");
+    path
 }
 
 fn program(test: &str, flags: &[&str]) -> Option<Program> {
@@ -35,10 +23,7 @@ fn program(test: &str, flags: &[&str]) -> Option<Program> {
     if !ready(test, &[Need::Program("cc")]) {
         return None;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().canonicalize().expect("a path").join("probed");
-    std::fs::copy(build("probed.c", flags), &path).expect("a copy");
-    Some(Program { path, folder })
+    Some(Program::of("probed.c", flags))
 }
 
 fn document(said: &Said) -> Value {
@@ -118,7 +103,8 @@ fn both_engines_agree_on_a_script() {
         return;
     }
     let Some(program) = program(TEST, &[]) else { return };
-    let script = program.script(
+    let script = script(
+        &program,
         "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10; do PROBED $i 2 1 >/dev/null; (PROBED 3 >/dev/null) & done\nwait\n\
          cat\nexec PROBED 100\n",
     );
@@ -247,7 +233,7 @@ fn abandoned() {
     let Some(program) = program(TEST, &[]) else { return };
     let output = program.folder.path().join("output");
     let script =
-        program.script(&format!("#!/bin/sh\nkill -KILL $PPID\nPROBED 50 2 1 >{}\n", output.display()));
+        script(&program, &format!("#!/bin/sh\nkill -KILL $PPID\nPROBED 50 2 1 >{}\n", output.display()));
     let all = format!("{}:probed_*", program.text());
     let script = script.to_str().expect("text");
     let said = kymo().run(["probe", "--engine", "inproc", &all, "--", "/bin/sh", script]);

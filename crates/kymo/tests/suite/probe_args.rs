@@ -1,29 +1,12 @@
 //! Arguments and results by their names: what kymo prints of calls equals what the programs print of them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::programs::build;
+use crate::programs::{Program, build};
 use crate::tools::{Need, kymo, perf, ready, skip};
-
-/// A copy of a program in a folder of its own: the kernel's probes of other tests are in every process of one file.
-struct Program {
-    path: PathBuf,
-    folder: tempfile::TempDir,
-}
-
-impl Program {
-    fn text(&self) -> &str {
-        self.path.to_str().expect("a path of text")
-    }
-
-    fn beside(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("a path of text").to_owned()
-    }
-}
 
 fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {
     if !cfg!(target_arch = "x86_64") {
@@ -39,11 +22,7 @@ fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {
         skip(test, said.stderr);
         return None;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let path =
-        folder.path().canonicalize().expect("a path").join(Path::new(source).file_stem().expect("a name"));
-    std::fs::copy(build(source, flags), &path).expect("a copy");
-    Some(Program { path, folder })
+    Some(Program::of(source, flags))
 }
 
 /// What the program says of its calls, and what kymo printed of them.

@@ -105,16 +105,7 @@ fn in_a_container_of_musl() {
     container.stderr(Stdio::null());
     let many = Many::run(&mut container, Path::new("/many"), folder);
     let outer = many.pid();
-    let mut inside = None;
-    soon("the container's start", || {
-        let children =
-            std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap_or_default();
-        inside = children.trim().parse().ok();
-        let exe = inside.map(|pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")));
-        let gone = !Path::new(&format!("/proc/{outer}/exe")).exists();
-        gone || exe.is_some_and(|exe| exe.is_ok_and(|exe| exe.ends_with("many")))
-    });
-    let Some(pid) = inside else { return skip(TEST, "no namespaces here") };
+    let Some(pid) = inside(&outer) else { return skip(TEST, "no namespaces here") };
     both(&mut many.of(pid), "its C library is musl");
 }
 
@@ -278,8 +269,19 @@ fn the_first_process() {
     container.args(["--pid", "--fork", "--kill-child"]).arg(&program).stderr(Stdio::null());
     let many = Many::run(&mut container, &program, folder);
     let outer = many.pid();
+    let Some(pid) = inside(&outer) else { return skip(TEST, "no namespaces here") };
+    let mut many = many.of(pid);
+    let plain = many.call(100);
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
+    assert!(many.is_untouched("/many"));
+}
+
+/// The one child of a process, when it executes `many`; `None` if the process has ended instead.
+fn inside(outer: &str) -> Option<u32> {
     let mut inside = None;
-    soon("its start", || {
+    soon("the start of what is inside", || {
         let children =
             std::fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).unwrap_or_default();
         inside = children.trim().parse().ok();
@@ -287,11 +289,5 @@ fn the_first_process() {
         let gone = !Path::new(&format!("/proc/{outer}/exe")).exists();
         gone || exe.is_some_and(|exe| exe.is_ok_and(|exe| exe.ends_with("many")))
     });
-    let Some(pid) = inside else { return skip(TEST, "no namespaces here") };
-    let mut many = many.of(pid);
-    let plain = many.call(100);
-    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
-    assert_eq!(many.call(100), plain);
-    assert_eq!(hits_of_all(&probing.end().0), (100, "inproc".to_owned()));
-    assert!(many.is_untouched("/many"));
+    inside
 }
