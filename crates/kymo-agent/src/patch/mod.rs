@@ -46,7 +46,7 @@
 //! | [`Consumers::Only`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
 //! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `handler.rs`: tens of ns, and a system call for each look at memory |
 //!
-//! No lock, no locked instruction, no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
+//! No lock, no locked instruction (but one where an event is lost), no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
 //!
 //! # Invariants
