@@ -115,6 +115,8 @@ struct State<'a> {
     alive: usize,
     /// The round in which the writer was told last that the ring is empty.
     told: Option<u64>,
+    /// Somebody waits to hear of it, also if it is empty.
+    asked: bool,
     starved: bool,
 }
 
@@ -148,13 +150,14 @@ pub(crate) fn run(
         fds: source.fds,
         alive: 0,
         told: None,
+        asked: false,
         starved: false,
     });
     let states: Vec<_> = states.collect();
     let polled = Vec::with_capacity(OWN_FDS + states.len());
     let blind = states.iter().any(|state| state.fds.is_empty());
     let naps = if blind { (BLIND_NAP, BLIND_LONG_NAP) } else { (NAP, LONG_NAP) };
-    let mut drain = Drain { states, shared, poke, out, spare: None, naps, nap: naps.0, asked: false, polled };
+    let mut drain = Drain { states, shared, poke, out, spare: None, naps, nap: naps.0, polled };
     drain.poll_all();
     ready();
     drain.run();
@@ -178,8 +181,6 @@ struct Drain<'a> {
     /// While records come, and when none come.
     naps: (Duration, Duration),
     nap: Duration,
-    /// Somebody waits to hear also of rings that are empty.
-    asked: bool,
     /// What wakes it: three bells, then the rings of which somebody is alive.
     polled: Vec<PollFd<'a>>,
 }
@@ -189,7 +190,10 @@ impl<'a> Drain<'a> {
         loop {
             // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
             let stopping = self.shared.stop.load(Ordering::Acquire);
-            self.asked = self.poke.take();
+            if self.poke.take() {
+                // Of a ring for which there is no buffer now somebody still hears when there is one.
+                self.states.iter_mut().for_each(|state| state.asked = true);
+            }
             let (some, much) = self.look_at_all(stopping);
             if some {
                 // Relaxed: a statistic.
@@ -264,10 +268,11 @@ impl<'a> Drain<'a> {
         let available = span.len_bytes();
         if available == 0 {
             self.spare = Some(buffer);
-            if (self.asked || state.told != Some(round))
+            if (state.asked || state.told != Some(round))
                 && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok()
             {
                 state.told = Some(round);
+                state.asked = false;
             }
             return Found::Nothing;
         }
@@ -294,11 +299,15 @@ impl<'a> Drain<'a> {
             self.spare = Some(buffer);
             if emptied && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok() {
                 state.told = Some(round);
+                state.asked = false;
             }
             return if much { Found::Much } else { Found::Some };
         }
         let len = kept;
         let starved = std::mem::take(&mut state.starved);
+        if emptied {
+            state.asked = false;
+        }
         let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
         if let Some(pedal) = &self.shared.pedal
             && self.shared.pool.is_short()
@@ -400,6 +409,7 @@ mod tests {
             fds: Vec::new(),
             alive: 0,
             told: None,
+            asked: false,
             starved: false,
         };
         let naps = (BLIND_NAP, BLIND_LONG_NAP);
@@ -411,7 +421,6 @@ mod tests {
             spare: None,
             naps,
             nap: naps.0,
-            asked: false,
             polled: Vec::with_capacity(OWN_FDS + 1),
         };
         drain.poll_all();

@@ -30,6 +30,36 @@ pub(crate) struct Look {
     pub(crate) after: u64,
 }
 
+/// Whether every ring was emptied by a look that began after a moment.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    since: u64,
+    seen: Vec<bool>,
+    missing: usize,
+}
+
+impl Sweep {
+    /// Over this many rings, from now on.
+    pub(crate) fn begin(ticks: &Ticks, rings: usize) -> Sweep {
+        Sweep { since: ticks.tick(), seen: vec![false; rings], missing: rings }
+    }
+
+    /// What this look found in the ring, if anything, has been dealt with, and it was all that was there.
+    pub(crate) fn emptied(&mut self, ring: usize, look: Look) {
+        if look.before > self.since
+            && let Some(seen) = self.seen.get_mut(ring)
+            && !std::mem::replace(seen, true)
+        {
+            self.missing -= 1;
+        }
+    }
+
+    /// Whether all of them were.
+    pub(crate) fn is_done(&self) -> bool {
+        self.missing == 0
+    }
+}
+
 /// Asks a drain to look at its rings now, and to tell also what it finds empty.
 #[derive(Debug)]
 pub(crate) struct Poke {

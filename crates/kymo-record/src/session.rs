@@ -399,6 +399,7 @@ impl Session {
                 strangers,
                 rings,
                 shared: &shared,
+                pokes: pokes.iter().collect(),
                 preferred: overload != Overload::Drop,
                 max_bytes: self.limits.max_bytes,
                 series,

@@ -2,6 +2,7 @@
 use crate::disk::count_samples;
 use crate::drain::{Message, Shared};
 use crate::flight::Coverage;
+use crate::look::{Poke, Sweep};
 use crate::mail::{Messages, Next};
 use crate::pool::Pool;
 use crate::round::Rounds;
@@ -33,6 +34,8 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) strangers: Strangers,
     pub(crate) rings: usize,
     pub(crate) shared: &'a Shared,
+    /// One for each drain.
+    pub(crate) pokes: Vec<&'a Poke>,
     /// Whether it runs before the target, where permitted.
     pub(crate) preferred: bool,
     /// The recording ends at this size.
@@ -129,15 +132,17 @@ impl WriterThread<'_> {
         // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
         // that is made up must be there.
         let mut complete = false;
-        let mut wanted = false;
+        // Another file begins when every ring has been emptied once more: what a quiet CPU has told of names and mappings would otherwise lie in its ring
+        // while files with samples of others pass, none of which could name them.
+        let mut sweep: Option<Sweep> = None;
         loop {
-            let series = state.series.as_mut().filter(|_| !wanted);
+            let series = state.series.as_mut().filter(|_| sweep.is_none());
             let task = next(&mut messages, series, unpublished > 0, &self.shared.pool);
             let resting = matches!(task, Task::Rest);
             let message = match task {
                 Task::Message(message) => Some(message),
                 Task::Switch => {
-                    wanted = true;
+                    sweep = Some(sweep_of(self.shared, &self.pokes, self.rings));
                     None
                 }
                 Task::Rest => None,
@@ -155,12 +160,12 @@ impl WriterThread<'_> {
                     (state.append(&records, 0, &mut packed), None)
                 }
                 Some(Message::Note(records)) => (state.append(&records, 0, &mut packed), None),
-                Some(Message::Empty { ring, round, .. }) => (Ok(0), Some((ring, round))),
-                Some(Message::Full { ring, mut buffer, len, round, emptied, starved, .. }) => {
+                Some(Message::Empty { ring, round, look }) => (Ok(0), Some((ring, round, look))),
+                Some(Message::Full { ring, mut buffer, len, round, look, emptied, starved }) => {
                     let len = self.strangers.remove(&mut buffer[..len]);
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);
-                    (written, emptied.then_some((ring, round)))
+                    (written, emptied.then_some((ring, round, look)))
                 }
             };
             if state.full && !was_full {
@@ -177,7 +182,10 @@ impl WriterThread<'_> {
                 unpublished = 0;
                 continue;
             }
-            let due = drained.is_some_and(|(ring, round)| rounds.drained(ring, round));
+            let due = drained.is_some_and(|(ring, round, _)| rounds.drained(ring, round));
+            if let (Some(sweep), Some((ring, _, look))) = (&mut sweep, drained) {
+                sweep.emptied(ring, look);
+            }
             let mut result = Ok(());
             if due && complete && since_marker > 0 {
                 result = state.sink.append(&build::finished_round(), 0);
@@ -193,7 +201,11 @@ impl WriterThread<'_> {
                 && complete
                 && let Some(mut series) = state.series.take()
             {
-                if std::mem::take(&mut wanted) || series.is_due(state.sink.bytes()) {
+                if sweep.is_none() && series.is_due(state.sink.bytes()) {
+                    sweep = Some(sweep_of(self.shared, &self.pokes, self.rings));
+                }
+                if sweep.as_ref().is_some_and(Sweep::is_done) {
+                    sweep = None;
                     let files = series.sideband.files();
                     result = state
                         .switch(&mut series, files)
@@ -213,6 +225,13 @@ impl WriterThread<'_> {
         }
         state
     }
+}
+
+/// Has every drain look at its rings once more.
+fn sweep_of(shared: &Shared, pokes: &[&Poke], rings: usize) -> Sweep {
+    let sweep = Sweep::begin(&shared.ticks, rings);
+    pokes.iter().for_each(|poke| poke.ask());
+    sweep
 }
 
 impl Written {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scenario::fresh_folder;
-use crate::tools::{Need, kymo, perf, ready};
+use crate::tools::{Need, kymo, perf, ready, skip};
 
 /// How long a file is waited for before it is certain that it does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -246,6 +246,45 @@ fn by_size() {
     for path in &kept[..2] {
         let bytes = path.metadata().expect("it is there").len();
         assert!(bytes >= 40 << 10, "{bytes}: {said}");
+    }
+}
+
+/// Checks that names and mappings are in every file, also those that were told on a CPU on which nothing else happened: its ring wakes nobody for a
+/// quarter of a second, while file after file was begun that could not name its samples.
+#[test]
+fn told_on_a_quiet_cpu() {
+    let test = "switching::told_on_a_quiet_cpu";
+    if !ready(test, &[Need::Root, Need::Program("taskset")]) {
+        return;
+    }
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        return skip(test, "one CPU");
+    }
+    let folder = fresh_folder("switching-quiet-cpu");
+    let output = folder.join("perf.data");
+    // Executed on one CPU, it computes on the other.
+    let script = "taskset -cp 0 $$ >&2; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let mut recorder = std::process::Command::new("taskset");
+    recorder.args(["-c", "1"]).arg(kymo().path()).args([
+        "record",
+        "-e",
+        "cpu-clock",
+        "-F",
+        "8000",
+        "-m",
+        "4",
+    ]);
+    recorder.args(["--switch-output=20K", "-o", text(&output), "--", "sh", "-c", script]);
+    let said = crate::tools::run(&mut recorder);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let dumped = dumped(&said.stderr);
+    assert!(dumped.len() > 1, "{}", said.stderr);
+    // In the first one, what was before the exec may be without.
+    for path in &dumped[1..] {
+        let report = kymo()
+            .succeed(["report", "-i", text(path), "--stdio", "--no-children", "-g", "none", "-s", "comm,dso"])
+            .stdout;
+        assert!(!report.contains("[unknown]") && !report.contains("kymo"), "{}: {report}", path.display());
     }
 }
 
