@@ -242,8 +242,8 @@ fn exact_counts() {
         assert_eq!(pages["minor-faults"] + pages["major-faults"], all, "{name}");
         faults.push(all);
         let pings = with("context-switches", &[program, "pings", "2000"]);
-        // Whoever else wants the CPU adds some.
-        assert!(pings["context-switches"] >= 4000.0, "{name}: {pings:?}");
+        // Whoever else wants the CPU adds some. The child's last turn ends with its end, which is none, and its parent need not have waited for that.
+        assert!(pings["context-switches"] >= 3999.0, "{name}: {pings:?}");
         assert!(pings["context-switches"] < 8000.0, "{name}: {pings:?}");
     }
     // Addresses are random, so a start has a few pages more or less.
