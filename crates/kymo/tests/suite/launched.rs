@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::programs::Program;
+use crate::copied::Program;
 use crate::tools::{Need, Said, kymo, ready, skip};
 
 /// A file with a script in it, beside a program.

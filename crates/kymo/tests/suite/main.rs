@@ -21,13 +21,14 @@
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
-//! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs` |
+//! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
 mod bench;
 mod cli;
 mod control;
+mod copied;
 mod damaged;
 mod exports;
 mod faults;

@@ -5,7 +5,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::programs::{Program, build};
+use crate::copied::Program;
+use crate::programs::build;
 use crate::tools::{Need, kymo, perf, ready, skip};
 
 fn program(test: &str, source: &str, flags: &[&str]) -> Option<Program> {

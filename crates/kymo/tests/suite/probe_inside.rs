@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::programs::Program;
+use crate::copied::Program;
 use crate::tools::{Need, kymo, perf, ready, skip};
 
 fn program(test: &str) -> Option<Program> {

@@ -53,31 +53,3 @@ fn compiler(name: &str, flags: &[&str]) -> Command {
     command.args(flags);
     command
 }
-
-/// A copy of a built program in a folder of its own: the kernel's probes of other tests are in every process of one file.
-pub(crate) struct Program {
-    pub(crate) path: PathBuf,
-    pub(crate) folder: tempfile::TempDir,
-}
-
-impl Program {
-    /// Builds and copies it.
-    pub(crate) fn of(name: &str, flags: &[&str]) -> Program {
-        let folder = tempfile::tempdir().expect("a folder");
-        let stem = Path::new(name).file_stem().expect("a name");
-        let path = folder.path().canonicalize().expect("a path").join(stem);
-        // By another process: what this one has open for writing while another test forks cannot be executed as long as that child lives.
-        let copied = Command::new("cp").arg(build(name, flags)).arg(&path).status().expect("cp");
-        assert!(copied.success(), "{}", path.display());
-        Program { path, folder }
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        self.path.to_str().expect("a path of text")
-    }
-
-    /// The path of a file in its folder.
-    pub(crate) fn beside(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("a path of text").to_owned()
-    }
-}
