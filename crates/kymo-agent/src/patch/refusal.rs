@@ -14,7 +14,7 @@ pub enum Refusal {
     },
     /// It ends before a jump ends, and what follows is not padding.
     TooShort {
-        /// The function's bytes.
+        /// The function's bytes from there on.
         bytes: u64,
     },
     /// Bytes that are no instruction.

@@ -295,7 +295,7 @@ impl Attempt<'_> {
         begin: usize,
         needed: usize,
     ) -> Result<(), Refusal> {
-        let too_short = Refusal::TooShort { bytes: self.function.bytes };
+        let too_short = Refusal::TooShort { bytes: JUMP_BYTES.saturating_sub(needed) as u64 };
         let ends = last.is_some_and(is_end);
         if !ends || begin != self.code.len() || self.padding.len() < needed {
             return Err(too_short);

@@ -77,12 +77,15 @@ struct Refusal {
     ordinal: usize,
     slot: Slot,
     error: io::Error,
+    /// The kernel was asked.
+    asked: bool,
 }
 
 impl Refusal {
-    /// Which of two the serial engine meets first: the kernel takes a number for the event before it looks at anything else.
-    fn rank(&self) -> (usize, bool) {
-        (self.ordinal, !self.no_descriptor())
+    /// Which of two the serial engine meets first: what is refused without the kernel, then, as the kernel takes a number for the event before it
+    /// looks at anything else, the lack of descriptors.
+    fn rank(&self) -> (usize, bool, bool) {
+        (self.ordinal, self.asked, !self.no_descriptor())
     }
 
     fn no_descriptor(&self) -> bool {
@@ -140,6 +143,7 @@ fn advance(
             ordinal: shape.ordinal(slot),
             slot,
             error,
+            asked: !shape.lacks_leader(slot),
         }));
     }
     (units, refusals, any)

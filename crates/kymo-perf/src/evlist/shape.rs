@@ -109,6 +109,12 @@ impl Shape {
         attr
     }
 
+    /// Whether the slot's leader is not on its CPU, so that it is refused before the kernel is asked.
+    pub(crate) fn lacks_leader(&self, slot: Slot) -> bool {
+        let cpu = self.cpus[slot.event][slot.row];
+        self.leader(slot.event).is_some_and(|leader| self.cpus[leader].binary_search(&cpu).is_err())
+    }
+
     /// Opens one slot. `leader` gives the descriptor of an event in the row of a CPU and the column of this slot.
     pub(crate) fn open<'a>(
         &self,

@@ -364,6 +364,23 @@ proptest! {
     }
 }
 
+/// Checks that a member whose leader is on another CPU is what both engines name, where descriptors run out at the same place: the kernel is not even asked
+/// for the member.
+#[test]
+fn no_leader_where_descriptors_run_out() {
+    let mut leader = Request::new("event0", attr_zeroed());
+    leader.attr.type_ = Perf::SOFTWARE;
+    let member = Request { name: "event1".into(), leader: Some(0), ..leader.clone() };
+    leader.cpus = Some(vec![1]);
+    let plan = Plan { events: vec![leader, member], targets: Targets::system(&[0, 1]) };
+    let case = Case { plan, faults: Vec::new(), limit: Some((1, 0)), homes: vec![None], workers: 1 };
+    let said = [Engine::Serial, Engine::Parallel { workers: Some(1) }].map(|engine| {
+        let kernel = case.kernel();
+        told(&case.open(&kernel, engine).expect_err("there is no leader"))
+    });
+    assert_eq!((said[0].4, &said[0]), (Some(libc::EINVAL), &said[1]));
+}
+
 fn tasks_gone_late(engine: Engine) -> (Arc<Fake>, Evlist) {
     let mut request = Request::new("a", attr_zeroed());
     request.attr.type_ = Perf::SOFTWARE;
