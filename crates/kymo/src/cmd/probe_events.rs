@@ -138,7 +138,8 @@ fn fields(selector: &ProbeSelector, sites: &[Site], say: &dyn Fn(&str)) -> anyho
         return Ok(sites.iter().map(plain).collect());
     };
     let asked = arguments::each(sites, |_, site, routine| {
-        let values = arguments::listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+        let values =
+            arguments::listed(site, &routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
         values.words.iter().for_each(|word| say(word));
         let (entry, back) = (!selector.returns, selector.returns || !values.back.is_empty());
         if selector.returns && !values.entry.is_empty() {

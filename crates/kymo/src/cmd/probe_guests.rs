@@ -254,7 +254,8 @@ fn asked_fields(
         return Ok(Ok(sites.iter().map(|_| vec![(selector.returns, None)]).collect()));
     };
     let asked = arguments::each(sites, |_, site, routine| {
-        let values = arguments::listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+        let values =
+            arguments::listed(site, &routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
         values.words.iter().for_each(|word| say(word));
         if selector.returns && !values.entry.is_empty() {
             return Err(format!(

@@ -366,3 +366,57 @@ fn list_of_parameters() {
     assert!(said.stderr.contains("was built without debug information"), "{}", said.stderr);
     assert!(said.stdout.ends_with("called_plain\n"), "{}", said.stdout);
 }
+
+/// Checks that a marker's arguments are read where its note says, in registers and in memory: those that kymo prints, by number and as texts; what cannot
+/// be read and why; conditions; and fields of a recording.
+#[test]
+fn arguments_of_markers() {
+    const TEST: &str = "probe_args::arguments_of_markers";
+    for flags in [&[][..], &["-O0"]] {
+        let Some(program) = program(TEST, "marked.c", flags) else { return };
+        let named = |stdout: &str| -> Vec<String> {
+            let lines = stdout.lines().filter_map(|line| line.strip_prefix("named "));
+            lines.map(str::to_owned).collect()
+        };
+        let said = kymo().succeed(["probe", "--args", "usdt:shop:paid", "--", program.text()]);
+        let (expected, printed) = both(&said.stdout);
+        assert_eq!(expected.len(), 3, "{}", said.stdout);
+        let plain = |line: &str| line.replace(" = ", "=");
+        let in_hex = |line: &str| -> String {
+            // The address of a text is printed as what the note says of it: a number without a sign.
+            let (before, rest) = line.split_once("0x").expect("an address");
+            let (digits, behind) = rest.split_once(',').expect("more");
+            format!("{before}{},{behind}", u64::from_str_radix(digits, 16).expect("an address"))
+        };
+        let expected: Vec<String> = expected.into_iter().map(|line| in_hex(&plain(line))).collect();
+        assert_eq!(printed, expected, "{flags:?}");
+        for why in ["it is always 7", "a floating-point number"] {
+            assert!(said.stderr.contains(why), "{}", said.stderr);
+        }
+        let event = "usdt:shop:paid(arg2:string, cents=arg3)";
+        let said = kymo().succeed(["probe", "-q", event, "--", program.text()]).stdout;
+        let expected: Vec<String> = named(&said).iter().map(|line| plain(line)).collect();
+        assert_eq!(both(&said).1, expected, "{flags:?}");
+        let counted = |condition: &str| {
+            let words =
+                ["probe", "-q", "--json", "--if", condition, "usdt:shop:paid", "--", program.text(), "20"];
+            let said = kymo().succeed(words).stdout;
+            let document: Value = serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON");
+            document["probes"][0]["hits"].as_u64().expect("a number")
+        };
+        assert_eq!(counted("arg1 < -3 && arg4 == 250"), 3, "{flags:?}");
+        assert_eq!(counted("arg2:string == \"odd\" && arg3 > 50000000000"), 7, "{flags:?}");
+        let recording = program.beside("marked.data");
+        let event = "probe:'usdt:shop:paid(arg1, cents=arg3)'";
+        kymo().succeed(["record", "-q", "-o", &recording, "-e", event, "--", program.text()]);
+        let shown = kymo().succeed(["script", "-i", &recording]).stdout;
+        for fields in ["arg1=0 cents=0", "arg1=-1 cents=10000000000", "arg1=-2 cents=20000000000"] {
+            assert!(shown.contains(fields), "{fields} in {shown}");
+        }
+    }
+    let Some(program) = program(TEST, "marked.c", &[]) else { return };
+    for (condition, why) in [("arg7 > 1", "the arguments arg1 to arg6"), ("arg5 == 7", "always 7")] {
+        let said = kymo().run(["probe", "--if", condition, "usdt:shop:paid", "--", program.text()]);
+        assert!(said.code != Some(0) && said.stderr.contains(why), "{}", said.stderr);
+    }
+}

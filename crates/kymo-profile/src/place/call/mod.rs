@@ -25,11 +25,13 @@ mod error;
 mod fetch;
 mod home;
 mod list;
+mod marker;
 mod routine;
 
 pub use error::CallError;
 pub use fetch::{Fetch, Register, Text};
 pub use list::{Part, arguments};
+pub use marker::marker_arguments;
 pub use routine::{Parameter, Routine, Routines};
 
 /// Whether a text can be an expression over parameters, whatever they are called.

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use kymo_perf::bpf::uprobe::{self, MOST_VALUES, Operand};
 use kymo_profile::place::ValueKind;
-use kymo_profile::place::call::{CallError, Fetch, Part, Register, Routine, Routines, Text};
+use kymo_profile::place::call::{
+    CallError, Fetch, Part, Register, Routine, Routines, Text, marker_arguments,
+};
 use kymo_profile::symbols::sites::{ProbeModule, Site, SiteKind};
 
 /// The kernel's longest name of a field.
@@ -128,13 +130,46 @@ fn as_kind(fetch: Fetch, kind: &str) -> Fetch {
     Fetch { len_bytes: bits / 8, kind: own, text: None, bits: fetch.bits.filter(|_| offset == 0), ..fetch }
 }
 
-/// What one expression means in a function; records become their fields where `spread`.
+/// What one expression means at a marker, whose arguments are `arg1` and so on, wherever its compiler has put them.
+fn of_marker(arguments: &str, part: &Part) -> Result<Fetch, String> {
+    let (expression, kind) = split_kind(&part.expression);
+    let number = expression.strip_prefix("arg").and_then(|number| number.parse::<usize>().ok());
+    let fetch = match number {
+        Some(number) => {
+            let mut all = marker_arguments(arguments);
+            if number == 0 || number > all.len() {
+                return Err(match all.len() {
+                    0 => "the marker has no arguments".to_owned(),
+                    1 => "the marker has one argument, arg1".to_owned(),
+                    count => format!("the marker has the arguments arg1 to arg{count}"),
+                });
+            }
+            all.swap_remove(number - 1)?
+        }
+        None => match expression.starts_with('$').then(|| register(expression)).flatten() {
+            Some(register) => plain(&part.name, register),
+            None => {
+                return Err(format!(
+                    "`{expression}` means nothing at a marker: its arguments are arg1, arg2 and so on, and $rdi is a register"
+                ));
+            }
+        },
+    };
+    let fetch = kind.map_or(fetch.clone(), |kind| as_kind(fetch, kind));
+    Ok(Fetch { name: part.name.clone(), ..fetch })
+}
+
+/// What one expression means at a site, in the function `routine`; records become their fields where `spread`.
 fn resolve_one(
+    kind: &SiteKind,
     routine: &Result<&Routine<'_>, CallError>,
     part: &Part,
     spread: bool,
 ) -> Result<Vec<Fetch>, String> {
-    let (expression, kind) = split_kind(&part.expression);
+    if let SiteKind::Marker { arguments } = kind {
+        return of_marker(arguments, part).map(|fetch| vec![fetch]);
+    }
+    let (expression, typed) = split_kind(&part.expression);
     let known = match routine {
         Ok(routine) if !routine.names().iter().any(|name| name == expression) => register(expression),
         Ok(_) => None,
@@ -146,7 +181,7 @@ fn resolve_one(
         (None, Ok(routine)) => vec![routine.fetch(expression).map_err(|error| error.to_string())?],
         (None, Err(error)) => return Err(error.to_string()),
     };
-    if let Some(kind) = kind {
+    if let Some(kind) = typed {
         found = found.into_iter().map(|fetch| as_kind(fetch, kind)).collect();
     }
     if let [one] = &mut found[..] {
@@ -165,25 +200,38 @@ fn resolve_one(
 ///
 /// # Errors
 /// A sentence about the first that means nothing there.
-pub(crate) fn listed(routine: &Result<&Routine<'_>, CallError>, parts: &[Part]) -> Result<Values, String> {
+pub(crate) fn listed(
+    site: &Site,
+    routine: &Result<&Routine<'_>, CallError>,
+    parts: &[Part],
+) -> Result<Values, String> {
     let mut values = Values::default();
     for part in parts {
         if part.expression == ALL {
-            let all = everything(routine, false);
+            let all = everything(site, routine, false);
             values.entry.extend(all.entry);
             values.words.extend(all.words);
             continue;
         }
-        let found = resolve_one(routine, part, true)?;
+        let found = resolve_one(&site.kind, routine, part, true)?;
         let list = if is_result(&part.expression) { &mut values.back } else { &mut values.entry };
         list.extend(found);
     }
     Ok(values)
 }
 
-/// All that a function takes; and what it returns, where `returns`. What cannot be read is among the words.
-pub(crate) fn everything(routine: &Result<&Routine<'_>, CallError>, returns: bool) -> Values {
+/// All that a function takes; and what it returns, where `returns`; all that a marker tells. What cannot be read is among the words.
+pub(crate) fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>, returns: bool) -> Values {
     let mut values = Values::default();
+    if let SiteKind::Marker { arguments } = &site.kind {
+        for found in marker_arguments(arguments) {
+            match found {
+                Ok(fetch) => values.entry.push(fetch),
+                Err(why) => values.words.push(format!("{}: {why}", site.name)),
+            }
+        }
+        return values;
+    }
     let routine = match routine {
         Ok(routine) => routine,
         Err(error) => {
@@ -209,7 +257,12 @@ pub(crate) fn everything(routine: &Result<&Routine<'_>, CallError>, returns: boo
         }
     }
     if returns && routine.return_type().is_some() {
-        match resolve_one(&Ok(routine), &Part { name: "ret".into(), expression: "ret".into() }, true) {
+        match resolve_one(
+            &site.kind,
+            &Ok(routine),
+            &Part { name: "ret".into(), expression: "ret".into() },
+            true,
+        ) {
             Ok(found) => values.back.extend(found),
             Err(error) => values.words.push(error),
         }
@@ -217,10 +270,14 @@ pub(crate) fn everything(routine: &Result<&Routine<'_>, CallError>, returns: boo
     values
 }
 
-/// One expression of a function, as `--if` knows it.
-pub(crate) fn value(routine: &Result<&Routine<'_>, CallError>, expression: &str) -> Result<Fetch, String> {
+/// One expression at a site, as `--if` knows it.
+pub(crate) fn value(
+    kind: &SiteKind,
+    routine: &Result<&Routine<'_>, CallError>,
+    expression: &str,
+) -> Result<Fetch, String> {
     let part = Part { name: expression.to_owned(), expression: expression.to_owned() };
-    let mut found = resolve_one(routine, &part, false)?;
+    let mut found = resolve_one(kind, routine, &part, false)?;
     found.pop().ok_or_else(|| format!("`{expression}` has no value"))
 }
 
@@ -267,15 +324,17 @@ pub(super) fn of_sites(
     }
     let each: Vec<Result<Option<Values>, String>> = each(sites, |number, site, routine| {
         let is_function = site.kind == SiteKind::Function;
+        let is_marker = matches!(site.kind, SiteKind::Marker { .. });
         let mut values = match asked.get(number).and_then(Option::as_ref) {
             Some(parts) => {
-                let mut values = listed(&routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
+                let mut values =
+                    listed(site, &routine, parts).map_err(|why| format!("{}: {why}", site.name))?;
                 if returns && is_function && values.back.is_empty() {
-                    values.back = result(&routine);
+                    values.back = result(site, &routine);
                 }
                 values
             }
-            None if all && is_function => everything(&routine, returns),
+            None if all && (is_function || is_marker) => everything(site, &routine, returns),
             None if all => Values::default(),
             None => return Ok(None),
         };
@@ -306,12 +365,12 @@ pub(super) fn of_sites(
 }
 
 /// What a function returns, as far as it can be told.
-fn result(routine: &Result<&Routine<'_>, CallError>) -> Vec<Fetch> {
+fn result(site: &Site, routine: &Result<&Routine<'_>, CallError>) -> Vec<Fetch> {
     match routine {
         Err(_) => vec![plain("ret", Register::result())],
         Ok(_) => {
             let part = Part { name: "ret".into(), expression: "ret".into() };
-            resolve_one(routine, &part, true).unwrap_or_default()
+            resolve_one(&site.kind, routine, &part, true).unwrap_or_default()
         }
     }
 }

@@ -186,7 +186,7 @@ fn tests(
 ) -> Result<Condition, String> {
     let mut lists: Condition = vec![Vec::new()];
     for part in parts {
-        let any = part.tests(routine).map_err(|why| format!("--if at {}: {why}", site.name))?;
+        let any = part.tests(&site.kind, routine).map_err(|why| format!("--if at {}: {why}", site.name))?;
         let with = |list: &Vec<Test>| -> Vec<Vec<Test>> {
             any.iter().map(|more| list.iter().chain(more).cloned().collect()).collect()
         };
@@ -197,8 +197,8 @@ fn tests(
 
 impl Part {
     /// Lists of which any must hold.
-    fn tests(&self, routine: &Result<&Routine<'_>, CallError>) -> Result<Condition, String> {
-        let fetch = arguments::value(routine, &self.expression)?;
+    fn tests(&self, kind: &SiteKind, routine: &Result<&Routine<'_>, CallError>) -> Result<Condition, String> {
+        let fetch = arguments::value(kind, routine, &self.expression)?;
         match (&self.value, &fetch.text) {
             (Typing::Text(text), Some(_)) => self.text(&fetch, text.as_bytes()),
             (Typing::Text(_), None) => Err(format!(
@@ -319,11 +319,18 @@ mod tests_of_this {
         }
     }
 
-    /// Checks tests of registers: signs, widths, and numbers that none can be.
+    fn uprobe_register(name: &str) -> kymo_perf::bpf::uprobe::Register {
+        kymo_perf::bpf::uprobe::Register::named(name).unwrap()
+    }
+
+    /// Checks tests of registers and of a marker's arguments: signs, widths, and numbers that none can be.
     #[test]
     fn numbers_of_registers() {
         let none: Result<&Routine<'_>, CallError> = Err(CallError::Machine);
-        let test = |text: &str| parse(text).unwrap().0[0][0].tests(&none).map(|lists| lists[0][0].clone());
+        let at = |kind: &SiteKind, text: &str| {
+            parse(text).unwrap().0[0][0].tests(kind, &none).map(|lists| lists[0][0].clone())
+        };
+        let test = |text: &str| at(&SiteKind::Function, text);
         let found = test("arg1 > 3").unwrap();
         assert_eq!((found.value, found.operand.bytes, found.operand.signed), (3, 8, false));
         let found = test("$rsi != -1").unwrap();
@@ -337,6 +344,22 @@ mod tests_of_this {
         assert_eq!(found.characters.map(|c| (c.bytes, c.ended)), Some((b"abc".to_vec(), true)));
         for wrong in ["arg1 == \"abc\"", "arg1 > four", "size > 3", "arg1:string < \"a\""] {
             assert!(test(wrong).is_err(), "{wrong}");
+        }
+        // A marker's arguments are where it says.
+        let marker = SiteKind::Marker { arguments: "-4@%ebx 8@-16(%rbp) 8@$7".to_owned() };
+        let found = at(&marker, "arg1 < -3").unwrap().operand;
+        assert_eq!((found.register, found.bytes, found.signed), (uprobe_register("rbx"), 4, true));
+        let found = at(&marker, "arg2 > 3").unwrap().operand;
+        assert_eq!((found.register, found.steps), (uprobe_register("rbp"), vec![-16]));
+        assert_eq!(at(&marker, "$rdi > 3").unwrap().operand.register, uprobe_register("rdi"));
+        for (wrong, word) in [
+            ("arg3 > 1", "always 7"),
+            ("arg4 > 1", "arg1 to arg3"),
+            ("ret > 1", "nothing"),
+            ("x > 1", "nothing"),
+        ] {
+            let why = at(&marker, wrong).unwrap_err();
+            assert!(why.contains(word), "{why}");
         }
     }
 }
