@@ -11,20 +11,41 @@ import sys
 import tempfile
 from pathlib import Path
 
-from everything import counts, modes, programs
+from everything import counts, modes, outside, programs
 from versus.runner import ROOT, RUNS, commit, machine, table
 
+ROWS = """Rows are programs, as `--only` names them:
+
+  throws        a C++ program of exceptions, coroutines, threads; itself and libstdc++
+  panics        a Rust program of panics, threads, an executor of futures; itself, with Rust's library
+  cpython       CPython's tests of its core and of modules in C (dictionaries, generators, exceptions, SQLite, ...); libpython, its modules, libsqlite3
+  processes     CPython's tests of signals, forks and child processes, which are probed, too
+  threads       CPython's tests of threads, asyncio and subprocesses
+  sqlite        the shell of SQLite with a long script; itself and libsqlite3
+  zstd          zstd at many levels and formats; itself, liblzma, liblz4, zlib
+  redis         redis-server under commands of all kinds and its benchmark; itself, jemalloc, lzf
+  libc          cpython's and processes' tests, while `kymo probe` comes and goes from outside, with all functions of the C library, and at times of libpython
+  libc-threads  the same beside the tests of `threads`
+
+`probes` says how they come: `all` at once before main; `each` one after another, over as many runs as it takes until each function had its turn;
+`random` all, and parts go and come back; `outside` by a kymo that enters the process, leaves, or is killed. `do` says what they do at a hit."""
 HEAD = ["program", "probes", "do", "functions", "served", "probed", "attaches", "detaches", "hits", "returns", "seconds", "outcome"]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="bench/everything.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench/everything.py", description=__doc__, epilog=ROWS,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(programs.NAMES)}, divided by commas")
     parser.add_argument("--how", metavar="NAMES", help=f"some of {','.join(modes.HOW)}")
     parser.add_argument("--do", metavar="NAMES", help=f"some of {','.join(modes.DO)}")
     parser.add_argument("--quick", action="store_true", help="small programs and few modes, in seconds: what `make test` runs")
     parser.add_argument("--no-counts", action="store_true", help="compare no counts")
     parser.add_argument("--only-counts", action="store_true", help="compare counts, and nothing else")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what comes and goes at random is another for each N")
+    parser.add_argument("--group", type=int, default=1, metavar="N",
+                        help="how many functions have probes at a time where one after another has (default: %(default)s)")
+    parser.add_argument("--release", action="store_true", help="build with optimisation, as kymo is when it is used")
+    parser.add_argument("--kymo", metavar="PATH", help="the kymo that probes from outside, with libkymo_agent.so beside it or in KYMO_AGENT")
     parser.add_argument("--library", metavar="PATH", help="the library to preload (default: build it)")
     parser.add_argument("--work", metavar="DIR", help="where files go (default: a new folder in $TMPDIR, removed at the end)")
     parser.add_argument("--limit", type=int, default=programs.LIMIT_S, metavar="SECONDS",
@@ -41,7 +62,7 @@ def main(argv=None):
     # Programs and their libraries are copied there, so that nobody else's hits are counted; other users may run them.
     scratch.chmod(0o755)
     try:
-        library = Path(args.library) if args.library else build()
+        library = Path(args.library) if args.library else build(args.release)
         runs = [] if args.only_counts else run_all(args, scratch, library.resolve())
         compared = [] if args.no_counts else counts.compare_all(scratch, library.resolve(), quick=args.quick, say=say)
     finally:
@@ -59,11 +80,12 @@ def say(words):
     print(f"everything: {words}", file=sys.stderr, flush=True)
 
 
-def build():
+def build(release):
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    say("cargo build -p kymo-agent --example everything")
-    subprocess.run(["cargo", "build", "--locked", "--quiet", "-p", "kymo-agent", "--example", "everything"], cwd=ROOT, check=True)
-    return ROOT / target / "debug" / "examples" / "libeverything.so"
+    how = ["--release"] if release else []
+    say(" ".join(["cargo build -p kymo-agent --example everything", *how]))
+    subprocess.run(["cargo", "build", "--locked", "--quiet", "-p", "kymo-agent", "--example", "everything", *how], cwd=ROOT, check=True)
+    return ROOT / target / ("release" if release else "debug") / "examples" / "libeverything.so"
 
 
 def chosen(names, wanted, what):
@@ -90,7 +112,9 @@ def run_all(args, scratch, library):
             skip_log(f"SKIPPED everything::{program.name}: {reason}")
             runs.append({"program": program.name, "outcome": "skipped", "reason": reason})
             continue
-        runs += modes.run(program, hows, dos, scratch, library, say)
+        runs += modes.run(program, hows, dos, scratch, library, say, args.seed, args.group)
+    if not args.quick:
+        runs += outside.run_all([name for name in outside.NAMES if name in wanted], args.kymo, scratch, args.seed, say)
     return runs
 
 

@@ -9,14 +9,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 from everything.modes import DO, HOW
 from versus.runner import ROOT
 
-NAMES = ["throws", "panics", "cpython", "processes", "sqlite", "zstd", "redis"]
-LIMIT_S = 120
+NAMES = ["throws", "panics", "cpython", "processes", "threads", "sqlite", "zstd", "redis", "libc", "libc-threads"]
+LIMIT_S = 900
 SOURCES = ROOT / "bench" / "workloads" / "everything"
 
 
@@ -41,8 +42,8 @@ class Program:
     children = True
     # Whether its tests fail by themselves at times.
     retries = False
-    # A guess, until it is known.
-    functions = 5000
+    # What runs beside it.
+    beside = None
 
     def __init__(self, scratch, quick):
         self.scratch = scratch
@@ -56,16 +57,21 @@ class Program:
         raise NotImplementedError
 
 
-def call(argv, env, cwd=None, stdin=None):
-    """Runs a command with a limit; nobody is asked to end nicely."""
+def call(argv, env, cwd=None, stdin=None, beside=None):
+    """Runs a command with a limit; nobody is asked to end nicely. `beside` gets the child, in a thread of its own."""
     child = subprocess.Popen([str(word) for word in argv], env=env, cwd=cwd, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    other = threading.Thread(target=beside, args=(child,)) if beside else None
+    if other:
+        other.start()
     try:
         out, words = child.communicate(stdin, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         out, words = child.communicate()
         words += f"\nnot at its end after {LIMIT_S} s".encode()
+    if other:
+        other.join()
     return Outcome(child.returncode, out.decode(errors="replace"), words.decode(errors="replace"))
 
 
@@ -94,7 +100,6 @@ class Panics(Program):
     def prepare(self):
         self.program = self.scratch / "panics"
         self.modules = (str(self.program),)
-        self.functions = 800
         if not shutil.which("rustc"):
             return "rustc is not installed"
         made = call(["rustc", "--edition", "2024", "-O", "-o", self.program, SOURCES / "panics.rs"], None)
@@ -127,8 +132,11 @@ class CPython(Program):
         self.python = python_with_tests()
         return None if self.python else "no Python 3 with its test package is installed"
 
+    def argv(self):
+        return [self.python, "-m", "test", "--timeout", str(LIMIT_S), *self.tests]
+
     def run(self, env):
-        done = call([self.python, "-m", "test", "--timeout", "100", *self.tests], env, cwd=self.scratch)
+        done = call(self.argv(), env, cwd=self.scratch, beside=self.beside)
         # What is left out is times, seeds and loads.
         kept = [line for line in done.text.splitlines() if line.startswith(("Total test", "Result", "All ")) or " failed" in line and "load avg" not in line]
         return Outcome(done.status, "\n".join(kept), done.text[-2000:] + done.said)
@@ -142,6 +150,15 @@ class Processes(CPython):
     hows = ["all", "random"]
     dos = ["returns", "mixed"]
     tests = ["test_fork1", "test_threadsignals", "test_signal", "test_wait3"]
+
+
+class Threads(CPython):
+    """CPython's tests of threads, of asyncio, and of programs that are started."""
+
+    name = "threads"
+    hows = ["all", "random"]
+    dos = ["returns", "mixed"]
+    tests = ["test_threading", "test_asyncio", "test_subprocess"]
 
 
 SQL = """
@@ -176,7 +193,6 @@ class SQLite(Program):
 
     name = "sqlite"
     modules = ("/sqlite3", "libsqlite3")
-    functions = 2700
     repeats = 6
 
     def prepare(self):
@@ -209,7 +225,6 @@ class Zstd(Program):
 
     name = "zstd"
     modules = ("/zstd", "liblzma", "liblz4", "libz.so")
-    functions = 2500
 
     def prepare(self):
         if not shutil.which("zstd"):
@@ -262,7 +277,6 @@ class Redis(Program):
 
     name = "redis"
     modules = ("/redis-", "libjemalloc", "liblzf")
-    functions = 4500
 
     def prepare(self):
         if not shutil.which("redis-server"):
@@ -379,5 +393,5 @@ def talk(path, server, told, rounds):
 
 
 def every(scratch, quick):
-    kinds = [Throws, Panics] if quick else [Throws, Panics, CPython, Processes, SQLite, Zstd, Redis]
+    kinds = [Throws, Panics] if quick else [Throws, Panics, CPython, Processes, Threads, SQLite, Zstd, Redis]
     return [kind(scratch, quick) for kind in kinds]

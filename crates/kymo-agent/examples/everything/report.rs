@@ -3,10 +3,10 @@
 //! ```text
 //! module NUMBER FUNCTIONS SERVED PARTS PATH          then `refused NUMBER WORD COUNT` for each reason
 //! done PLACED ATTACHES DETACHES FAILED CYCLES HITS RETURNS MISSED LOST
-//! hit MODULE OFFSET HITS RETURNS                     for each function that was hit, and with STOP for all; RETURNS is - where nobody looked
+//! hit MODULE OFFSET HITS RETURNS                     for each function that was hit, and with `each` and STOP for all that had a probe; RETURNS is - where nobody looked
 //! ```
 use super::functions::Module;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -45,6 +45,32 @@ pub(crate) struct Done {
 
 /// By module and offset.
 pub(crate) type Sums = BTreeMap<(usize, u64), Sum>;
+
+/// By the module's path and offset.
+pub(crate) type Turns = HashSet<(String, u64)>;
+
+/// The functions that reports of other processes tell of, in a folder.
+pub(crate) fn turns(folder: &Path) -> Turns {
+    let mut turns = Turns::new();
+    for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        let mut paths = HashMap::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(6, ' ').collect();
+            match words[..] {
+                ["module", number, _, _, _, path] => _ = paths.insert(number, path),
+                ["hit", module, offset, ..] => {
+                    let offset = offset.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
+                    if let (Some(path), Some(Ok(offset))) = (paths.get(module), offset) {
+                        turns.insert((path.to_string(), offset));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    turns
+}
 
 pub(crate) fn text(modules: &[Module], done: &Done, sums: &Sums) -> String {
     let mut text = String::new();

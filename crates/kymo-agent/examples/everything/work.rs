@@ -1,6 +1,6 @@
 //! Probes that are put in place, come and go.
 use super::functions::{self, Module, Planned};
-use super::report::{self, Done, Sum, Sums};
+use super::report::{self, Done, Sum, Sums, Turns};
 use kymo_agent::patch::{
     Clock, Consumers, OwnMemory, PatchError, Probe, Rings, Site, attach, detach, returns_missed,
 };
@@ -39,6 +39,7 @@ struct Wanted {
     how: How,
     group: usize,
     part: Option<(usize, usize)>,
+    seed: u64,
     report: Option<PathBuf>,
     stop: bool,
     say: bool,
@@ -68,6 +69,7 @@ impl Wanted {
             },
             group: get("_GROUP").and_then(|group| group.parse().ok()).unwrap_or(1).max(1),
             part,
+            seed: get("_SEED").and_then(|seed| seed.parse().ok()).unwrap_or(0),
             report: get("_REPORT").map(PathBuf::from),
             stop: get("_STOP").is_some(),
             say: get("_SAY").is_some(),
@@ -106,6 +108,8 @@ struct Everything {
     random: u64,
     /// Functions still to be skipped and taken, of `KYMO_EVERYTHING_PART`.
     seen: usize,
+    /// Functions that had their turn in other processes of this run.
+    turns: Turns,
 }
 
 static EVERYTHING: Mutex<Option<Everything>> = Mutex::new(None);
@@ -142,8 +146,13 @@ pub(crate) fn begin() {
         done: Done::default(),
         random: u64::from(std::process::id()) | 1,
         seen: 0,
+        turns: Turns::new(),
         wanted,
     };
+    new.random ^= new.wanted.seed << 32;
+    if let Some(folder) = new.wanted.report.as_ref().filter(|_| how == How::Each) {
+        new.turns = report::turns(folder);
+    }
     if new.wanted.what == What::Record {
         new.rings = Rings::create(RING_BYTES, Clock::measured()).ok();
     }
@@ -237,12 +246,16 @@ impl Everything {
             if let Some((module, planned)) = functions::plan_all(&self.memory, &path, base, number) {
                 self.modules.push(module);
                 let (from, to) = self.wanted.part.unwrap_or((0, usize::MAX));
+                let mut first = Vec::new();
                 for one in planned {
+                    let had_its_turn = self.turns.contains(&(path.clone(), one.offset));
                     if (from..to).contains(&self.seen) {
-                        self.idle.push(one);
+                        if had_its_turn { self.idle.push(one) } else { first.push(one) }
                     }
                     self.seen += 1;
                 }
+                // Before those that had theirs: a program may be at its end before all have.
+                self.idle.splice(0..0, first);
             }
         }
     }
@@ -373,7 +386,8 @@ impl Everything {
             eprint!("{text}");
         }
         if let Some(folder) = &self.wanted.report {
-            report::write(folder, &text, &sums, self.wanted.stop);
+            let all = self.wanted.stop || self.wanted.how == How::Each;
+            report::write(folder, &text, &sums, all);
         }
     }
 }
