@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `KYMO_EVERYTHING` | parts of modules' paths, divided by commas; nothing happens without it |
 //! | `KYMO_EVERYTHING_DO` | `count` (what it is without), `returns`, `latency`, `record`, or `mixed` |
-//! | `KYMO_EVERYTHING_HOW` | `all`: every function before `main`, for good; `each`: one group after another, first those that the folder's reports do not tell of; `random` (what it is without): all, and random parts come and go; `stop`: nothing is probed |
+//! | `KYMO_EVERYTHING_HOW` | `all`: every function before `main`, for good; `each`: one group after another, first those that the folder's reports do not tell of; `random` (what it is without): all, and random parts come and go; `stop`: nothing is probed any more when `main` begins |
 //! | `KYMO_EVERYTHING_GROUP` | functions in a group of `each` |
 //! | `KYMO_EVERYTHING_SEED` | a number: what comes and goes at random is another for each, and for each process |
 //! | `KYMO_EVERYTHING_PART` | `100-200`: some of the functions only, to find the one at which a program goes wrong |

@@ -162,6 +162,12 @@ pub(crate) fn begin() {
     } else if how == How::Each {
         // The first before all threads: one that blocks traps before there is a probe would keep out all of them.
         new.next_group();
+    } else if stop {
+        // For another's counts: memory is laid out as with the probes, so what programs do by addresses is the same.
+        new.place_idle();
+        let placed = std::mem::take(&mut new.placed);
+        new.remove(placed);
+        (new.sums, new.done) = (Sums::new(), Done::default());
     }
     *everything() = Some(new);
     if stop {
