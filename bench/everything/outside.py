@@ -55,10 +55,12 @@ class Visitor:
     def visit(self, child):
         kind = self.random.choice(list(VISITS))
         selectors = ["libc:*"] if self.random.random() < 0.7 else ["libc:*", "libpython*:*"]
-        seconds = self.random.uniform(0.1, 2.0)
-        words = [self.kymo, "probe", "--engine", "inproc", "-p", str(child.pid), "--json", "-d", f"{seconds:.2f}", *VISITS[kind]]
         if kind == "record":
-            words.append(str(self.scratch / "visit.data"))
+            # It is all of them, or none.
+            selectors = [selector.replace(":*", name) for selector, name in zip(selectors, (":*alloc*", ":PyObject_*"))]
+        seconds = self.random.uniform(0.1, 2.0)
+        words = [self.kymo, "probe", "--engine", "inproc", "-p", str(child.pid), "-d", f"{seconds:.2f}", *VISITS[kind]]
+        words.append(str(self.scratch / "visit.data") if kind == "record" else "--json")
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
             kymo = subprocess.Popen([*words, *selectors], stdin=subprocess.DEVNULL, stdout=out, stderr=said)
             if kind == "killed":

@@ -12,6 +12,7 @@
 //! # Safety
 //! What is unsafe here are structures of the callers, as the functions' contracts say, and calls of the functions whose places are taken.
 #![allow(unsafe_code)]
+use super::mask::Exchange;
 use super::{mask, unwind};
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -175,13 +176,20 @@ fn instead_of(name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Has all unwinders ask here; how many words of libgcc_s's kind lead here now.
-fn take_places() -> usize {
-    let words = mask::words_of(instead_of);
+/// Has all unwinders ask here; how many words of libgcc_s's kind lead here now, and whether some are still to come.
+fn take_places() -> (usize, bool) {
     let first = find_description as *const () as u64;
-    let there =
-        |&(word, function): &(u64, u64)| mask::read(word) == function || mask::exchange(word, function);
-    words.into_iter().filter(there).filter(|(_, function)| *function == first).count()
+    let (mut asked, mut waits) = (0, false);
+    mask::each_word(instead_of, &mut |word| {
+        let done = if mask::read(word.at) == word.function {
+            Exchange::Done
+        } else {
+            mask::exchange(word, word.function)
+        };
+        waits |= done == Exchange::NotYet;
+        asked += usize::from(done == Exchange::Done && word.function == first);
+    });
+    (asked, waits)
 }
 
 /// Whether libgcc_s asks here.
@@ -191,7 +199,7 @@ fn is_asked() -> bool {
         // SAFETY: a C string; the default search.
         let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
         FIND_OBJECT.store(real.expose_provenance() as u64, Ordering::Relaxed);
-        take_places() > 0
+        take_places().0 > 0
     })
 }
 
@@ -200,8 +208,8 @@ pub(super) fn look_again() {
     static LOADED: AtomicU64 = AtomicU64::new(0);
     let loaded = mask::loaded();
     // Relaxed: only called under the patcher's lock.
-    if !ranges().is_empty() && LOADED.swap(loaded, Ordering::Relaxed) != loaded {
-        take_places();
+    if !ranges().is_empty() && LOADED.swap(loaded, Ordering::Relaxed) != loaded && take_places().1 {
+        LOADED.store(0, Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,8 @@
 //! And calls of `sigaction` and `signal` lead to functions that leave SIGTRAP out of what handlers block, and keep a handler of SIGTRAP behind
 //! ours (`trap.rs`): it gets what is not ours, and who asks finds it.
 //! For that, the words by which modules find these functions (their global offset tables) are exchanged, each by one store; no code is
-//! changed, so nothing can go wrong while a thread is there.
+//! changed, so nothing can go wrong while a thread is there. Tables that the loader is about to make read-only, in another thread's `dlopen`, are left
+//! for the next time, and it can unload no module meanwhile.
 //!
 //! Calls that go around the tables, inside the C library or by a system call, are not seen: who blocks traps by these is found by
 //! [`threads::blocker`](super::threads::blocker) and refused, if it does so for longer than moments.
@@ -15,6 +16,7 @@
 //! them that are exchanged for functions of the same type.
 #![allow(unsafe_code)]
 use super::trap::{self, Behind};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,47 +155,64 @@ pub(super) fn guard() {
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {
         return;
     }
-    let found = words_of(instead_of);
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for (word, function) in found {
-        let before = read(word);
-        if before != function && exchange(word, function) {
-            exchanged.push(Exchanged { word, before });
+    let mut all = true;
+    each_word(instead_of, &mut |word| {
+        let before = read(word.at);
+        if before == word.function {
+            return;
         }
+        match exchange(word, word.function) {
+            Exchange::Done => exchanged.push(Exchanged { word: word.at, before }),
+            Exchange::NotYet => all = false,
+            Exchange::Failed => {}
+        }
+    });
+    if !all {
+        LOADED.store(0, Ordering::Relaxed);
     }
 }
 
 /// Who takes the place of a function of this name, if anybody does.
 pub(super) type Instead = fn(&[u8]) -> Option<u64>;
 
-/// The words of all modules but the agent by which they find functions that `instead` knows, and what is to take their places.
-pub(super) fn words_of(instead: Instead) -> Vec<(u64, u64)> {
-    let mut search = Search { instead, found: Vec::new() };
-    // SAFETY: a function of the right type and a search of ours.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
+/// A word by which a module finds a function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word {
+    pub(super) at: u64,
+    /// What is to take the function's place.
+    pub(super) function: u64,
+    /// The loader makes it read-only when it has filled the module's tables.
+    sealed: bool,
 }
 
-/// What [`look`] looks for, and what it found.
-struct Search {
+/// Calls `with` for the words of all modules but the agent by which they find functions that `instead` knows, while the loader can take no module
+/// away.
+pub(super) fn each_word(instead: Instead, with: &mut dyn FnMut(&Word)) {
+    let mut search = Search { instead, with };
+    // SAFETY: a function of the right type and a search of ours.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+}
+
+/// What [`look`] looks for, and what is done with it.
+struct Search<'a> {
     instead: Instead,
-    found: Vec<(u64, u64)>,
+    with: &'a mut dyn FnMut(&Word),
 }
 
 /// Puts all words back that still hold what [`guard`] put there.
 pub(super) fn release() {
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let names: [&[u8]; 4] = [b"pthread_sigmask", b"sigprocmask", b"sigaction", b"signal"];
-    let ours = names.map(instead_of);
-    let memory = super::OwnMemory::open();
-    for Exchanged { word, before } in exchanged.drain(..) {
-        // Its module may be gone.
-        let mut bytes = [0; 8];
-        let there = memory.as_ref().is_ok_and(|memory| super::Memory::read(memory, word, &mut bytes) == 8);
-        if there && ours.contains(&Some(u64::from_le_bytes(bytes))) {
+    let mut before: HashMap<u64, u64> =
+        exchanged.drain(..).map(|Exchanged { word, before }| (word, before)).collect();
+    // Modules may be gone, and others where they were.
+    each_word(instead_of, &mut |word| {
+        if read(word.at) == word.function
+            && let Some(before) = before.remove(&word.at)
+        {
             exchange(word, before);
         }
-    }
+    });
     LOADED.store(0, Ordering::Relaxed);
 }
 
@@ -210,32 +229,45 @@ pub(super) fn read(address: u64) -> u64 {
     unsafe { (address as *const u64).read() }
 }
 
-/// Stores a word of a table, which may be in a page that was made read-only after it was filled.
-pub(super) fn exchange(word: u64, value: u64) -> bool {
-    let page = (word & !4095) as *mut c_void;
+/// What became of a word that was to be exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exchange {
+    Done,
+    /// The loader is still filling this table, and makes it read-only at any moment.
+    NotYet,
+    Failed,
+}
+
+/// Stores a word of a table, which may be in a page that was made read-only after it was filled. To be called by [`each_word`] only.
+pub(super) fn exchange(word: &Word, value: u64) -> Exchange {
+    let page = (word.at & !4095) as *mut c_void;
     let writable = std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
         maps.lines().any(|line| {
             let range = line.split_once(' ').and_then(|(range, rest)| Some((range.split_once('-')?, rest)));
             range.is_some_and(|((begin, end), rest)| {
                 let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
-                (number(begin)..number(end)).contains(&word) && rest.starts_with("rw")
+                (number(begin)..number(end)).contains(&word.at) && rest.starts_with("rw")
             })
         })
     });
+    if writable && word.sealed {
+        // Another thread is in `dlopen`: it would make the page read-only before our store, or fill it after we have made it read-only.
+        return Exchange::NotYet;
+    }
     if !writable {
         // SAFETY: a page of data of a loaded module; nobody loses an access by this.
         if unsafe { libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
-            return false;
+            return Exchange::Failed;
         }
     }
     // SAFETY: an aligned word of a loaded module, which other threads read as one.
-    let place = unsafe { &*(word as *const AtomicU64) };
+    let place = unsafe { &*(word.at as *const AtomicU64) };
     place.store(value, Ordering::Release);
     if !writable {
         // SAFETY: as it was before.
         unsafe { libc::mprotect(page, 4096, libc::PROT_READ) };
     }
-    true
+    Exchange::Done
 }
 
 /// Finds the words of one module that lead to the functions.
@@ -246,8 +278,8 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
     const GLOBAL: u64 = 6;
     // SAFETY: the loader's structure.
     let info = unsafe { &*info };
-    // SAFETY: the search of words_of(), which waits for us.
-    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: the search of each_word(), which waits for us.
+    let search = unsafe { &mut *search.cast::<Search<'_>>() };
     // SAFETY: as the loader says.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let own = look as *const () as u64;
@@ -260,6 +292,12 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
         // The agent itself must be able to block traps behind its own handlers.
         return 0;
     }
+    // The loader makes whole pages read-only.
+    let page = |address: u64| address & !4095;
+    let sealed = headers.iter().find(|header| header.p_type == libc::PT_GNU_RELRO).map_or(0..0, |header| {
+        let begin = info.dlpi_addr + header.p_vaddr;
+        page(begin)..page(begin + header.p_memsz)
+    });
     let (mut symbols, mut strings, mut tables) = (0, 0, [(0, 0), (0, 0)]);
     // The loader has made addresses of the offsets, but in modules without a file (the kernel's).
     let absolute = |value: u64| if value < info.dlpi_addr { value + info.dlpi_addr } else { value };
@@ -293,8 +331,35 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
             // SAFETY: a string of the module's table.
             let name = unsafe { CStr::from_ptr(name as *const _) };
             let Some(function) = (search.instead)(name.to_bytes()) else { continue };
-            search.found.push((info.dlpi_addr + read(relocation), function));
+            let at = info.dlpi_addr + read(relocation);
+            (search.with)(&Word { at, function, sealed: sealed.contains(&at) });
         }
     }
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a word is exchanged in a table that stays writable and in one that was made read-only, and is left while its table is still
+    /// writable though the loader will make it read-only: then the loader is at work there.
+    #[test]
+    fn a_table_that_is_being_filled_is_left() {
+        const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a page of our own, wherever.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, WRITABLE, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        let at = page as u64 + 8;
+        let word = |sealed| Word { at, function: 0, sealed };
+        assert_eq!((exchange(&word(false), 3), read(at)), (Exchange::Done, 3));
+        assert_eq!((exchange(&word(true), 4), read(at)), (Exchange::NotYet, 3));
+        // SAFETY: our page.
+        assert_eq!(unsafe { libc::mprotect(page, 4096, libc::PROT_READ) }, 0);
+        assert_eq!((exchange(&word(true), 5), read(at)), (Exchange::Done, 5));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let line = maps.lines().find(|line| line.starts_with(&format!("{:x}-", page as u64)));
+        assert!(line.is_some_and(|line| line.contains(" r--p ")), "{line:?}");
+    }
 }

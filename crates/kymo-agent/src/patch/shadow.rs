@@ -329,9 +329,9 @@ fn mapping_begin(held: u64) -> u64 {
     if file < 0 {
         return held;
     }
-    // The two numbers at a line's begin; then the rest of the line.
-    let (mut numbers, mut which) = ([0_u64; 2], 0);
-    // Not filled: that would be a call of the C library's memset, which may be probed, and changes vector registers.
+    // The two numbers at a line's begin; then the rest of the line. Not in an array, and below not filled: that would be a call of the C library's
+    // memset (without optimisation), which may be probed and come here again, and changes vector registers.
+    let (mut first, mut second, mut which) = (0_u64, 0_u64, 0);
     let mut text = [const { MaybeUninit::<u8>::uninit() }; PIECE];
     let mut begin = None;
     while begin.is_none() {
@@ -349,19 +349,21 @@ fn mapping_begin(held: u64) -> u64 {
                 b'0'..=b'9' => u64::from(byte - b'0'),
                 b'a'..=b'f' => u64::from(byte - b'a') + 10,
                 b'\n' => {
-                    (numbers, which) = ([0; 2], 0);
+                    (first, second, which) = (0, 0, 0);
                     continue;
                 }
                 _ => {
                     which += 1;
-                    if which == 2 && numbers[0] <= held && held < numbers[1] {
-                        begin = Some(numbers[0]);
+                    if which == 2 && first <= held && held < second {
+                        begin = Some(first);
                     }
                     continue;
                 }
             };
-            if which < 2 {
-                numbers[which] = numbers[which] << 4 | digit;
+            match which {
+                0 => first = first << 4 | digit,
+                1 => second = second << 4 | digit,
+                _ => {}
             }
         }
     }

@@ -77,3 +77,28 @@ fn a_site_across_pages() {
     });
     library.assert_untouched();
 }
+
+/// Checks that probes come and go while another thread loads and unloads a library whose tables lead to functions that the agent stands in for: the
+/// loader fills them, makes them read-only and takes them away at any moment.
+#[test]
+fn libraries_come_while_probes_do() {
+    const TEST: &str = "hazards::libraries_come_while_probes_do";
+    let _alone = alone();
+    let Some(library) = Library::of(TEST, "shapes.S", &["-nostdlib", "-Wl,-Bsymbolic"]) else { return };
+    let site = library.plan("push_first").expect("a plan");
+    let ends = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for options in [["-Wl,-z,relro,-z,now"], ["-Wl,-z,relro,-z,lazy"], ["-Wl,-z,norelro"]] {
+                Library::comes_and_goes(TEST, "guarded.c", &options, 400);
+            }
+            ends.store(1, Ordering::Relaxed);
+        });
+        while ends.load(Ordering::Relaxed) == 0 {
+            let probes = attach(std::slice::from_ref(&site), Consumers::CountReturns)
+                .unwrap_or_else(|error| panic!("{error}"));
+            detach(&probes).expect("detached");
+        }
+    });
+    library.assert_untouched();
+}

@@ -4,7 +4,7 @@ use kymo_agent::patch::{Function, Memory, OwnMemory, Refusal, Site, Surroundings
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A library in this process. It stays loaded unless it is unloaded.
@@ -21,13 +21,17 @@ unsafe impl Sync for Library {}
 impl Library {
     /// Compiles a file of `tests/c` and loads it; `None`, loudly, without a compiler.
     pub(crate) fn of(test: &str, source: &str, options: &[&str]) -> Option<Library> {
+        let scratch = tempfile::tempdir().expect("a folder");
+        Some(Library::load(&Library::compile(test, source, options, scratch.path())?))
+    }
+
+    fn compile(test: &str, source: &str, options: &[&str], scratch: &Path) -> Option<PathBuf> {
         let compiler = if source.ends_with(".cc") { "g++" } else { "gcc" };
         if Command::new(compiler).arg("--version").output().is_err() {
             kymo_testing::skip(test, format!("no {compiler} here"));
             return None;
         }
-        let scratch = tempfile::tempdir().expect("a folder");
-        let file = scratch.path().join(format!("{}.so", source.replace('.', "_")));
+        let file = scratch.join(format!("{}.so", source.replace('.', "_")));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         let compiled = Command::new(compiler)
             .args(["-O1", "-g0", "-fPIC", "-shared", "-fno-stack-protector", "-fno-inline", "-o"])
@@ -36,7 +40,7 @@ impl Library {
             .output()
             .expect("the compiler runs");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        Some(Library::load(&file))
+        Some(file)
     }
 
     fn load(file: &Path) -> Library {
@@ -71,6 +75,21 @@ impl Library {
             .map(|section| (base + section.address(), section.data().expect("bytes").to_vec()))
             .collect();
         Library { handle, functions, text }
+    }
+
+    /// Compiles a file of `tests/c`, and loads and unloads it so often; `false`, loudly, without a compiler.
+    pub(crate) fn comes_and_goes(test: &str, source: &str, options: &[&str], times: usize) -> bool {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let Some(file) = Library::compile(test, source, options, scratch.path()) else { return false };
+        let path = CString::new(file.to_str().expect("a path")).expect("a path");
+        for _ in 0..times {
+            // SAFETY: a library of this test, whose initializers do nothing.
+            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+            assert!(!handle.is_null(), "{} does not load", file.display());
+            // SAFETY: loaded above; nobody calls its functions.
+            assert_eq!(unsafe { libc::dlclose(handle) }, 0);
+        }
+        true
     }
 
     pub(crate) fn plan(&self, name: &str) -> Result<Site, Refusal> {
