@@ -31,8 +31,7 @@ impl Observer {
                 plan.open.targets.cgroup = Some(cgroup.fd());
                 observer.cgroup = Some(cgroup);
             }
-            // Events that only track have no samples to filter.
-            Scope::Filtered if !plan.open.events.iter().any(|event| samples(&event.attr)) => {}
+            // Also where nothing samples: it tells whose names and mappings are wanted.
             Scope::Filtered => {
                 let (observed, options) = (&plan.observed, &plan.options);
                 let who = match &observed.tasks[..] {

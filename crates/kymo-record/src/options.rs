@@ -180,7 +180,7 @@ pub struct Options {
     pub max_memory_bytes: Option<u64>,
     /// Store build IDs of mapped files.
     pub build_ids: bool,
-    /// Programs write events of their own: samples say to which event they belong.
+    /// Programs write events of their own: samples say to which event they belong, and tracking begins before them.
     pub guests: bool,
     /// Where to.
     pub output: Output,

@@ -107,11 +107,12 @@ pub enum PlanError {
 }
 
 /// Whether tracking needs an event of its own: when everything is observed (so that nothing is missed while what runs already is listed), when sampling
-/// is delayed, when the first event is not opened everywhere, and when its ring forgets.
+/// is delayed, when the first event is not opened everywhere, when its ring forgets, and when programs write events (so that threads and mappings are
+/// recorded from before the first of these to behind the last).
 pub fn tracking_event(options: &Options, system: bool) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let partly = options.events.first().is_some_and(|event| event.cpus.is_some());
-    system || options.delay.is_some() || partly || keeps_newest
+    system || options.delay.is_some() || partly || keeps_newest || options.guests
 }
 
 impl Plan {
@@ -193,7 +194,7 @@ impl Plan {
         let with_tracker = tracking_event(options, self.system());
         let starts_on_exec = self.starts_on_exec();
         let common = Common {
-            several: options.events.len() > 1 || with_tracker || options.guests,
+            several: options.events.len() > 1 || with_tracker,
             on_exec: starts_on_exec && options.delay.is_none(),
             system: self.system(),
             inherit: self.follow && scope == Scope::Inherit,

@@ -52,6 +52,8 @@ pub(crate) struct Asked<'a> {
 pub(crate) struct Found {
     /// The events that are left; never empty.
     pub(crate) texts: Vec<String>,
+    /// Whether no other event is left but one that stands for none.
+    pub(crate) alone: bool,
     pub(crate) guests: Guests,
     /// The clock that the recording must have; `None`: the kernel's own.
     pub(crate) clock: Option<Clock>,
@@ -200,7 +202,8 @@ pub(crate) fn find(
                     left.push(rest.join(","));
                 }
             }
-            if left.is_empty() {
+            let alone = left.is_empty();
+            if alone {
                 // Mappings and names of threads are the kernel's all the same.
                 left.push("dummy:u".to_owned());
             }
@@ -209,7 +212,8 @@ pub(crate) fn find(
                 events.len(),
                 events_of(&served, &all)
             ));
-            Ok(Some(Found { texts: left, guests: Guests { events, rings, conduct: Box::new(agent) }, clock }))
+            let guests = Guests { events, rings, conduct: Box::new(agent) };
+            Ok(Some(Found { texts: left, alone, guests, clock }))
         }
         Err(reason) if must => cannot(&reason),
         Err(reason) => {

@@ -256,6 +256,10 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if let Some(found) = &guests {
         options.guests = true;
         options.clock = found.clock.or(options.clock);
+        if found.alone {
+            // The size that was asked for is that of the program's rings. In the kernel's are names and mappings only, and of those none should be lost.
+            options.ring_pages = None;
+        }
     }
     let mut plan = Plan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {

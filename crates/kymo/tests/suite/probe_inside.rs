@@ -197,9 +197,16 @@ fn recordings() {
     };
     assert_eq!(values(&deep, "arg1="), (0..11).rev().collect::<Vec<u64>>());
     assert_eq!(values(&back, "ret="), (1..12).collect::<Vec<u64>>());
-    // The program's clock is the kernel's to a fraction of a millisecond on a busy machine: the first hits of a new thread may come before what names it.
-    let odd = lines.iter().find(|line| !line.starts_with("probed ") && !line.starts_with(':'));
-    assert!(odd.is_none(), "{odd:?}");
+    // Threads that begin while others still make their first calls are named as well: the kernel tells of threads before the program writes events.
+    let odd: Vec<&String> = lines.iter().filter(|line| !line.starts_with("probed ")).collect();
+    assert!(
+        odd.is_empty(),
+        "{} of {}, first {:?}, last {:?}",
+        odd.len(),
+        lines.len(),
+        odd.first(),
+        odd.last()
+    );
     if ready("probe_inside::recordings", &[Need::Perf]) {
         let said = perf().run(["script", "-i", name, "-F", "event,trace"]);
         let own: Vec<&str> = said.stdout.lines().filter(|line| line.contains("probed_inner")).collect();
