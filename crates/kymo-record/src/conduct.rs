@@ -1,5 +1,6 @@
 //! Conducting a recording: the events on, the command begun, then waiting for the end.
 use crate::control::{self, Channel, Obeyed};
+use crate::guests::Conduct;
 use crate::mail::timespec;
 use crate::options::Delay;
 use crate::plan::Plan;
@@ -10,6 +11,7 @@ use kymo_perf::proc;
 use kymo_perf::workload::Workload;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,6 +29,8 @@ pub(crate) enum Ended {
 pub(crate) struct Conductor<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) events: &'a Evlist,
+    /// Who turns the events of programs on.
+    pub(crate) guests: Option<&'a mut Box<dyn Conduct + Send>>,
     pub(crate) workload: Option<&'a mut Workload>,
     pub(crate) channel: Option<Channel>,
     /// Becomes readable when another file is wanted.
@@ -46,6 +50,11 @@ impl Conductor<'_> {
         let on_exec = self.plan.starts_on_exec() && delay.is_none();
         if !on_exec && delay.is_none() {
             self.events.enable(false).map_err(system("enable events"))?;
+        }
+        // Behind the kernel's, as they end before them: what the kernel has to tell of the time of a program's event is there.
+        if let Some(guests) = &mut self.guests {
+            let failed = |why| system("begin the events of the program")(io::Error::other(why));
+            guests.begin().map_err(failed)?;
         }
         if let Some(workload) = &mut self.workload {
             workload.start().map_err(|source| Error::Command {

@@ -6,14 +6,14 @@
 //! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
 //! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
 use crate::brake::Pedal;
-use crate::guests;
+use crate::guests::Guest;
 use crate::look::{Look, Poke, Ticks};
 use crate::mail::{Bell, Sender, timespec};
 use crate::pool::Pool;
 use crate::round::RoundNumber;
 use kymo_core::ring::Reader;
 use kymo_perf::ring::Ring;
-use kymo_perf::sys;
+use kymo_perf::sys::{self, counter};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,14 +100,14 @@ pub(crate) struct Source<'a> {
     pub(crate) ring: &'a Ring,
     /// The descriptors.
     pub(crate) fds: Vec<BorrowedFd<'a>>,
-    /// If it is an observed program that writes there: its events' ids, ascending. No other record of its is believed.
-    pub(crate) guests: Option<&'a [u64]>,
+    /// If it is an observed program that writes there: what is known of it.
+    pub(crate) guest: Option<Guest<'a>>,
 }
 
 struct State<'a> {
     index: usize,
     reader: Reader<'a>,
-    guests: Option<&'a [u64]>,
+    guest: Option<Guest<'a>>,
     /// How much is still taken from it, once the recording is to end: its program may write for ever.
     left_bytes: Option<usize>,
     fds: Vec<BorrowedFd<'a>>,
@@ -145,7 +145,7 @@ pub(crate) fn run(
     let states = sources.into_iter().map(|source| State {
         index: source.index,
         reader: Reader::new(source.ring.area()),
-        guests: source.guests,
+        guest: source.guest,
         left_bytes: None,
         fds: source.fds,
         alive: 0,
@@ -218,7 +218,7 @@ impl<'a> Drain<'a> {
         let (mut some, mut much) = (false, false);
         for at in 0..self.states.len() {
             let state = &mut self.states[at];
-            if stopping && state.guests.is_some() {
+            if stopping && state.guest.is_some() {
                 // What was there when the events went off is no more than the ring holds.
                 let left = *state.left_bytes.get_or_insert(state.reader.size_bytes());
                 if left == 0 {
@@ -249,6 +249,8 @@ impl<'a> Drain<'a> {
             return Found::Much;
         };
         let state = &mut self.states[at];
+        // Of the processor: what is not in the ring yet has not been written before.
+        let counted = state.guest.as_ref().map_or(0, |_| counter::ticks());
         // The round first, then the ring's head: see `round`. The ticks stand around it: see `look`.
         let before = self.shared.ticks.tick();
         let round = self.shared.round.now();
@@ -268,6 +270,9 @@ impl<'a> Drain<'a> {
         let available = span.len_bytes();
         if available == 0 {
             self.spare = Some(buffer);
+            if let Some(guest) = &mut state.guest {
+                guest.emptied(counted);
+            }
             if (state.asked || state.told != Some(round))
                 && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok()
             {
@@ -290,7 +295,10 @@ impl<'a> Drain<'a> {
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         // In the copy, which the program cannot change any more.
-        let kept = state.guests.map_or(len, |ids| guests::retain_own(&mut buffer[..len], ids));
+        let kept = state.guest.as_mut().map_or(len, |guest| guest.retain_own(&mut buffer[..len]));
+        if emptied && let Some(guest) = &mut state.guest {
+            guest.emptied(counted);
+        }
         if kept < len {
             // Relaxed: a statistic.
             self.shared.corrupt_bytes.fetch_add((len - kept) as u64, Ordering::Relaxed);
@@ -376,11 +384,12 @@ mod tests {
     use crate::mail::mail;
     use kymo_core::handover::Next;
     use kymo_core::ring::Writer;
+    use kymo_perf::inject::ProgramClock;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::os::fd::AsFd;
 
     const DATA_BYTES: usize = 4096;
-    const RECORD_BYTES: usize = 64;
+    const RECORD_BYTES: usize = 128;
 
     /// Checks that of a ring into which a program goes on writing no more is taken than what can have been there when the recording was to end.
     #[test]
@@ -404,7 +413,7 @@ mod tests {
         let state = State {
             index: 0,
             reader: Reader::new(ring.area()),
-            guests: Some(&[7]),
+            guest: Some(Guest::new(&[(7, 60_007)], std::process::id().cast_signed(), ProgramClock::plain(0))),
             left_bytes: None,
             fds: Vec::new(),
             alive: 0,
@@ -429,6 +438,9 @@ mod tests {
         record[4] = 2;
         record[6] = RECORD_BYTES as u8;
         record[8] = 7;
+        record[28..32].copy_from_slice(&std::process::id().to_le_bytes());
+        record[56] = 8;
+        record[60..64].copy_from_slice(&60_007_u32.to_le_bytes());
         let mut writer = Writer::new(ring.area());
         let (mut taken, mut looks) = (0, 0);
         loop {

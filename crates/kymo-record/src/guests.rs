@@ -2,9 +2,16 @@
 //!
 //! A program's ring wakes nobody: drains look at such rings by the clock. What did not fit into them the programs count; it is part of the account
 //! of losses as what the kernel dropped.
+//!
+//! # Trust
+//! A program can write anything into its rings. What is known otherwise is not taken from there: whose process it is, the CPU, how often an event counts. A time is
+//! between the look that did not find the record and the one that did, in the recording's clock; a thread is one of the program's, or gone. What the program says
+//! about itself (where it was, with which values) is its own affair.
 use crate::drain::Source;
 use kymo_data::{Attr, EventSpec, abi};
+use kymo_perf::inject::ProgramClock;
 use kymo_perf::ring::Ring;
+use kymo_perf::sys::{counter, is_strange_thread};
 use std::fmt;
 
 /// One event that programs write.
@@ -38,8 +45,12 @@ pub trait Conduct {
 pub struct Guests {
     /// The events.
     pub events: Vec<GuestEvent>,
-    /// For each CPU, the rings that are written there.
+    /// The process that writes them.
+    pub pid: i32,
+    /// For each CPU, the ring that is written there. In the place of times there are ticks of the processor's counter.
     pub rings: Vec<Ring>,
+    /// Makes times of them.
+    pub clock: ProgramClock,
     /// Who turns them on and off.
     pub conduct: Box<dyn Conduct + Send>,
 }
@@ -75,11 +86,22 @@ impl GuestEvent {
     }
 }
 
-/// Adds the guests' rings to those that each CPU's drain empties. `ids`: of their events, ascending. `first`: how many rings there are before them.
+/// An event's number in its records, and that in its description.
+pub(crate) type Known = (u64, u32);
+
+/// The numbers of these events, ascending.
+pub(crate) fn known(events: &[GuestEvent]) -> Vec<Known> {
+    let number = |event: &GuestEvent| Some((event.id, u32::try_from(event.kind).ok()?));
+    let mut known: Vec<Known> = events.iter().filter_map(number).collect();
+    known.sort_unstable();
+    known
+}
+
+/// Adds the guests' rings to those that each CPU's drain empties. `first`: how many rings there are before them.
 pub(crate) fn join<'a>(
     groups: &mut [(Option<u32>, Vec<Source<'a>>)],
     rings: &'a [Ring],
-    ids: &'a [u64],
+    guest: &Guest<'a>,
     first: usize,
 ) {
     let Some(count) = groups.len().checked_sub(1) else { return };
@@ -87,46 +109,123 @@ pub(crate) fn join<'a>(
         let own = groups.iter().position(|(of, _)| of.is_some_and(|of| of as usize == cpu));
         // Of a CPU that nobody drains, any other can.
         let group = &mut groups[own.unwrap_or(cpu.min(count))];
-        group.1.push(Source { index: first + cpu, ring, fds: Vec::new(), guests: Some(ids) });
+        let guest = Some(Guest { cpu: cpu as u32, ..guest.clone() });
+        group.1.push(Source { index: first + cpu, ring, fds: Vec::new(), guest });
     }
 }
 
-/// Moves those records to the front that a program may write: samples of code in user space, of its own events (`ids`, ascending), as long as they say. Returns their
-/// length. What else the program wrote must not get into the recording, where it would be taken for the kernel's word.
-pub(crate) fn retain_own(records: &mut [u8], ids: &[u64]) -> usize {
-    let (mut kept, mut at) = (0, 0);
-    while let Some(size) = records.get(at + 6..at + 8) {
-        let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
-        let Some(record) = records.get(at..at + size).filter(|_| size >= 8 && size.is_multiple_of(8)) else {
-            break;
-        };
-        if is_own(record, ids) {
-            if kept != at {
-                records.copy_within(at..at + size, kept);
+/// Threads whose process is known, by the lowest bits of their numbers.
+const THREADS: usize = 1024;
+
+/// What is known of the program that writes a ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest<'a> {
+    known: &'a [Known],
+    pid: i32,
+    cpu: u32,
+    clock: ProgramClock,
+    /// No record that is still to come was written before this tick.
+    floor: u64,
+    threads: Box<[i32]>,
+}
+
+impl<'a> Guest<'a> {
+    pub(crate) fn new(known: &'a [Known], pid: i32, clock: ProgramClock) -> Guest<'a> {
+        Guest { known, pid, cpu: 0, clock, floor: 0, threads: vec![0; THREADS].into() }
+    }
+
+    /// Nothing is left in the ring of before this tick.
+    pub(crate) fn emptied(&mut self, ticks: u64) {
+        self.floor = ticks;
+        self.clock.keep_up();
+    }
+
+    /// Moves those records to the front that a program may write: samples of code in user space, of its own events and threads, as long as they say; and puts what is
+    /// known otherwise into them, times among that. Returns their length. What else the program wrote must not get into the recording, where it would be taken for the
+    /// kernel's word.
+    ///
+    /// To be called when the records were copied out.
+    pub(crate) fn retain_own(&mut self, records: &mut [u8]) -> usize {
+        let now = counter::ticks();
+        self.clock.keep_up();
+        self.retain_until(records, now)
+    }
+
+    fn retain_until(&mut self, records: &mut [u8], now: u64) -> usize {
+        let (mut kept, mut at) = (0, 0);
+        while let Some(size) = records.get(at + 6..at + 8) {
+            let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
+            let own = records.get_mut(at..at + size).filter(|_| size >= 8 && size.is_multiple_of(8));
+            let Some(record) = own else { break };
+            if self.complete(record, now).is_some() {
+                if kept != at {
+                    records.copy_within(at..at + size, kept);
+                }
+                kept += size;
             }
-            kept += size;
+            at += size;
         }
-        at += size;
+        kept
     }
-    kept
+
+    /// Puts what is known into a record; `None` if it is none of the program's.
+    fn complete(&mut self, record: &mut [u8], now: u64) -> Option<()> {
+        let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
+        let event = self.known.binary_search_by_key(&long(ID_AT)?, |(id, _)| *id).ok()?;
+        let raw_bytes = word(RAW_LENGTH_AT)? as usize;
+        let is_sample =
+            word(0)? == abi::PERF_RECORD_SAMPLE && record[4..6] == abi::PERF_RECORD_MISC_USER.to_le_bytes();
+        // Each begins with its kind and the thread.
+        let is_whole = (RAW_COMMON_BYTES..=record.len() - RAW_AT).contains(&raw_bytes);
+        if !is_sample || !is_whole || word(RAW_AT)? != self.known[event].1 {
+            return None;
+        }
+        let tid = word(TID_AT)?.cast_signed();
+        let time_ns = self.clock.time_ns(long(TIME_AT)?.max(self.floor).min(now));
+        if !self.is_thread(tid) {
+            return None;
+        }
+        let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+        put(PID_AT, &self.pid.to_le_bytes());
+        put(TIME_AT, &time_ns.to_le_bytes());
+        put(CPU_AT, &u64::from(self.cpu).to_le_bytes());
+        put(PERIOD_AT, &1_u64.to_le_bytes());
+        put(RAW_TID_AT, &tid.to_le_bytes());
+        Some(())
+    }
+
+    /// Whether a thread is the program's. One that has ended meanwhile is.
+    fn is_thread(&mut self, tid: i32) -> bool {
+        let known = &mut self.threads[tid as usize % THREADS];
+        if *known != tid || tid == 0 {
+            if is_strange_thread(self.pid, tid) {
+                return false;
+            }
+            *known = tid;
+        }
+        true
+    }
 }
 
-/// Where a sample of [`SAMPLE_TYPE`] has the length of its raw data, and the data.
+/// Where a sample of [`SAMPLE_TYPE`] has what.
+const ID_AT: usize = 8;
+const PID_AT: usize = 24;
+const TID_AT: usize = 28;
+const TIME_AT: usize = 32;
+const CPU_AT: usize = 40;
+const PERIOD_AT: usize = 48;
 const RAW_LENGTH_AT: usize = 56;
 const RAW_AT: usize = 60;
-
-fn is_own(record: &[u8], ids: &[u64]) -> bool {
-    let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
-    let id = record.get(8..16).and_then(|id| Some(u64::from_le_bytes(id.try_into().ok()?)));
-    word(0) == Some(abi::PERF_RECORD_SAMPLE)
-        && record.get(4..6) == Some(&abi::PERF_RECORD_MISC_USER.to_le_bytes())
-        && id.is_some_and(|id| ids.binary_search(&id).is_ok())
-        && word(RAW_LENGTH_AT).is_some_and(|bytes| bytes as usize <= record.len() - RAW_AT)
-}
+const RAW_TID_AT: usize = RAW_AT + 4;
+/// What all raw data has: the kind, flags, the thread.
+const RAW_COMMON_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const USER: u16 = abi::PERF_RECORD_MISC_USER;
 
     fn record(kind: u32, misc: u16, id: u64, raw_bytes: u32) -> Vec<u8> {
         let mut out = vec![0xee; RAW_AT + 12];
@@ -136,15 +235,33 @@ mod tests {
         out[6..8].copy_from_slice(&size.to_le_bytes());
         out[8..16].copy_from_slice(&id.to_le_bytes());
         out[RAW_LENGTH_AT..RAW_AT].copy_from_slice(&raw_bytes.to_le_bytes());
+        put(&mut out, RAW_AT, 60_000 + id as u32);
+        put(&mut out, TID_AT, std::process::id());
         out
     }
 
+    fn put(record: &mut [u8], at: usize, value: u32) {
+        record[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn get(record: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(record[at..at + 8].try_into().unwrap())
+    }
+
+    fn guest(pid: i32) -> Guest<'static> {
+        Guest { cpu: 5, ..Guest::new(&[(7, 60_007), (9, 60_009)], pid, ProgramClock::plain(1000)) }
+    }
+
+    fn own() -> Guest<'static> {
+        guest(std::process::id().cast_signed())
+    }
+
     /// Checks that of what a program wrote only samples of its own events stay: no mapping, no name, no sample of another event or of the kernel's code, none
-    /// that says more data than it has, and nothing behind a size that cannot be.
+    /// that says more data than it has or another kind, and nothing behind a size that cannot be.
     #[test]
     fn nothing_but_own_samples() {
-        const USER: u16 = abi::PERF_RECORD_MISC_USER;
-        let own = [record(abi::PERF_RECORD_SAMPLE, USER, 7, 12), record(abi::PERF_RECORD_SAMPLE, USER, 9, 4)];
+        let mine =
+            [record(abi::PERF_RECORD_SAMPLE, USER, 7, 12), record(abi::PERF_RECORD_SAMPLE, USER, 9, 8)];
         let mut foreign = vec![
             record(abi::PERF_RECORD_MMAP2, USER, 7, 12),
             record(abi::PERF_RECORD_COMM, USER, 7, 12),
@@ -152,8 +269,12 @@ mod tests {
             record(abi::PERF_RECORD_SAMPLE, USER, 8, 12),
             record(abi::PERF_RECORD_SAMPLE, 1, 7, 12),
             record(abi::PERF_RECORD_SAMPLE, USER, 7, 13),
+            record(abi::PERF_RECORD_SAMPLE, USER, 7, 4),
             record(abi::PERF_RECORD_SAMPLE, USER, 7, u32::MAX),
         ];
+        let mut other = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
+        put(&mut other, RAW_AT, 60_009);
+        foreign.push(other);
         let mut short = record(abi::PERF_RECORD_SAMPLE, USER, 7, 0);
         short.truncate(56);
         short[6] = 56;
@@ -164,10 +285,54 @@ mod tests {
         let mut cut = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
         cut.truncate(40);
         let mut records =
-            [&own[0], &foreign.concat(), &own[1], &cut].into_iter().flatten().copied().collect::<Vec<u8>>();
-        let kept = retain_own(&mut records, &[7, 9]);
-        assert_eq!(records[..kept], own.concat());
+            [&mine[0], &foreign.concat(), &mine[1], &cut].into_iter().flatten().copied().collect::<Vec<u8>>();
+        let kept = own().retain_own(&mut records);
+        let ids: Vec<u64> = records[..kept].chunks(RAW_AT + 12).map(|record| get(record, ID_AT)).collect();
+        assert_eq!((kept, ids), (2 * (RAW_AT + 12), vec![7, 9]));
         let mut zero = vec![0; 64];
-        assert_eq!(retain_own(&mut zero, &[0]), 0);
+        assert_eq!(own().retain_own(&mut zero), 0);
+    }
+
+    /// Checks that a program cannot put its events into the past or the future, into another process, on another CPU, or make one count for many.
+    #[test]
+    fn what_is_known_otherwise() {
+        let mut guest = own();
+        guest.floor = 500;
+        let mut all: Vec<u8> = Vec::new();
+        for (ticks, pid) in [(0_u64, 1), (499, u32::MAX), (700, 0), (u64::MAX, std::process::id())] {
+            let mut one = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
+            one[TIME_AT..TIME_AT + 8].copy_from_slice(&ticks.to_le_bytes());
+            put(&mut one, PID_AT, pid);
+            all.extend(one);
+        }
+        let kept = guest.retain_until(&mut all, 900);
+        assert_eq!(kept, all.len());
+        let me = u64::from(std::process::id());
+        let seen = all.chunks(RAW_AT + 12).map(|one| {
+            assert_eq!((get(one, PID_AT), get(one, CPU_AT), get(one, PERIOD_AT)), (me | me << 32, 5, 1));
+            assert_eq!(get(one, RAW_AT), 60_007 | me << 32);
+            get(one, TIME_AT)
+        });
+        assert_eq!(seen.collect::<Vec<_>>(), [1500, 1500, 1700, 1900]);
+    }
+
+    /// Checks that a program's event is of a thread of its own: not of another process, and of no group of processes.
+    #[test]
+    fn threads_of_others() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let by = |guest: &mut Guest<'_>, tid: u32| {
+            let mut one = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
+            put(&mut one, TID_AT, tid);
+            guest.retain_own(&mut one) > 0
+        };
+        let mut guest = guest(child.id().cast_signed());
+        assert!(by(&mut guest, child.id()) && by(&mut guest, child.id()));
+        for tid in [std::process::id(), 1, 0, u32::MAX, 1 << 31] {
+            assert!(!by(&mut guest, tid), "{tid}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(by(&mut guest, child.id()), "it wrote this before it ended");
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn sources<'a>(
         } else {
             events.poll_fds(mapped.cpu)
         };
-        let source = Source { index, ring: &mapped.ring, fds, guests: None };
+        let source = Source { index, ring: &mapped.ring, fds, guest: None };
         match groups.last_mut() {
             Some(group) if group.0 == cpu => group.1.push(source),
             _ => groups.push((cpu, vec![source])),

@@ -10,7 +10,7 @@ use crate::drain::{self, Message, Shared};
 use crate::existing::{self, Existing, KernelThread};
 use crate::finish::Finish;
 use crate::flight::{Camera, Coverage, FlightThread, Surroundings};
-use crate::guests::{self, Conduct, GuestEvent, Guests};
+use crate::guests::{self, Guest, GuestEvent, Guests};
 use crate::look::{Poke, Ticks};
 use crate::mail::{Bell, mail};
 use crate::observe::Observer;
@@ -284,14 +284,17 @@ impl Session {
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
         let bells = system("make an eventfd");
         let mut groups = sources(&self.events, &self.rings);
-        let (guest_rings, guest_events, mut conduct) = match self.guests {
-            Some(guests) => (guests.rings, guests.events, Some(guests.conduct)),
-            None => (Vec::new(), Vec::new(), None),
+        let (known, guest_rings, guest_clock, mut conduct) = match self.guests {
+            Some(guests) => {
+                let clock = Some((guests.pid, guests.clock));
+                (guests::known(&guests.events), guests.rings, clock, Some(guests.conduct))
+            }
+            None => (Vec::new(), Vec::new(), None, None),
         };
-        let mut guest_ids: Vec<u64> = guest_events.iter().map(|event| event.id).collect();
-        guest_ids.sort_unstable();
         let lost_before: u64 = guest_rings.iter().map(Ring::lost).sum();
-        guests::join(&mut groups, &guest_rings, &guest_ids, self.rings.len());
+        if let Some((pid, clock)) = guest_clock {
+            guests::join(&mut groups, &guest_rings, &Guest::new(&known, pid, clock), self.rings.len());
+        }
         let rings = self.rings.len() + guest_rings.len();
         let options = &self.plan.options;
         let overload = options.overload;
@@ -451,16 +454,11 @@ impl Session {
                 (None, Some(scope.spawn(list)))
             };
             let channel = self.channel;
+            let guests = conduct.as_mut();
             let mut conductor =
-                Conductor { plan, events, workload: workload.as_mut(), channel, requests, ask };
-            let begin = |conduct: &mut Box<dyn Conduct + Send>| {
-                conduct
-                    .begin()
-                    .map_err(|why| system("begin the events of the program")(io::Error::other(why)))
-            };
+                Conductor { plan, events, guests, workload: workload.as_mut(), channel, requests, ask };
             let result = tracking
                 .map_err(system("enable the tracking event"))
-                .and_then(|()| conduct.as_mut().map_or(Ok(()), begin))
                 .and_then(|()| conductor.run(until, failed_fd.as_fd()));
             let told = conduct.as_mut().map(|conduct| conduct.end());
             if let Err(error) = events.disable() {

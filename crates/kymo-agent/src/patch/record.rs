@@ -265,6 +265,9 @@ pub(super) fn now(a: &mut CodeAssembler, clock: Clock) -> Result<(), IcedError> 
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
+    if clock == Clock::TICKS {
+        return Ok(());
+    }
     a.mov(rdx, clock.tick)?;
     a.mul(rdx)?;
     a.shrd(rax, rdx, 32)?;

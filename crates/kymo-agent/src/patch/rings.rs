@@ -20,7 +20,6 @@ use kymo_core::ring::Area;
 use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 /// Where a ring's page has its counters, as `struct perf_event_mmap_page` has them.
 pub(super) const HEAD_AT: i32 = 1024;
@@ -44,58 +43,16 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// CLOCK_MONOTONIC_RAW, as measured now: some microseconds off for each second from now on. For a recording, take what the
-    /// kernel says (`time_mult`, `time_shift`, `time_zero` of a perf event's page).
+    /// The counter itself: who reads the rings knows better what time that is, and writing costs least.
+    pub const TICKS: Clock = Clock { tick: 1 << 32, zero_ns: 0 };
+
+    /// CLOCK_MONOTONIC_RAW, as measured now: some microseconds off for each second from now on.
     pub fn measured() -> Clock {
         let tick = histogram::tick();
         let (ticks, time) = os::ticks_and_time();
         let since = (u128::from(ticks) * u128::from(tick)) >> 32;
         Clock { tick, zero_ns: (time.as_nanos() as u64).wrapping_sub(since as u64) }
     }
-}
-
-impl Clock {
-    /// CLOCK_MONOTONIC_RAW by the processor's counter, as exactly as can be known in 60 ms: to some tenths of a microsecond for each second from now on, or, where
-    /// /proc/cpuinfo has the counter's frequency, much better. `None` where the kernel's clock is another counter.
-    pub fn exact() -> Option<Clock> {
-        const WINDOW: Duration = Duration::from_millis(60);
-        const READINGS: usize = 32;
-        let source =
-            std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-        if source.ok()?.trim() != "tsc" {
-            return None;
-        }
-        let reading = || {
-            // The smallest difference is the one with the least between reading the one and the other.
-            let all = (0..READINGS).map(|_| os::ticks_and_time());
-            all.collect::<Vec<_>>()
-        };
-        let first = reading();
-        std::thread::sleep(WINDOW);
-        let last = reading();
-        let (from, to) = (first[READINGS / 2], last[READINGS / 2]);
-        let ticks = u128::from(to.0.checked_sub(from.0).filter(|ticks| *ticks > 0)?);
-        let measured = u64::try_from(((to.1 - from.1).as_nanos() << 32) / ticks).ok()?;
-        let tick = named_tick(measured).unwrap_or(measured);
-        // Of all readings the middle one.
-        let zero = |&(ticks, time): &(u64, Duration)| {
-            let since = (u128::from(ticks) * u128::from(tick)) >> 32;
-            (time.as_nanos() as u64).wrapping_sub(since as u64).cast_signed()
-        };
-        let mut zeros: Vec<i64> = last.iter().map(zero).collect();
-        zeros.sort_unstable();
-        Some(Clock { tick, zero_ns: zeros[READINGS / 2].cast_unsigned() })
-    }
-}
-
-/// A tick by the frequency in whole kHz that /proc/cpuinfo names, if that is what was measured, too.
-fn named_tick(measured: u64) -> Option<u64> {
-    const TOLERANCE: f64 = 3e-6;
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
-    let khz = (line.split(':').nth(1)?.trim().parse::<f64>().ok()? * 1000.0).round();
-    let tick = ((1_000_000_u128 << 32) + khz as u128 / 2).checked_div(khz as u128)? as u64;
-    ((tick as f64 / measured as f64 - 1.0).abs() < TOLERANCE).then_some(tick)
 }
 
 /// The rings of this process. They stay mapped for good: a thread may be writing.

@@ -29,6 +29,7 @@
 mod agent;
 mod borrowed;
 mod client;
+mod clock;
 mod counters;
 mod execs;
 mod hold;
@@ -41,8 +42,8 @@ mod target;
 
 pub use agent::{enter, enter_with_children, library};
 pub use client::{Client, Counted, Outcome, Span, Talk};
+pub use clock::ProgramClock;
 pub use execs::Execs;
 pub use preload::{Arrival, Preload};
 pub use preloadable::preloadable;
 pub use refusal::Refusal;
-pub use rings::recording_clock;

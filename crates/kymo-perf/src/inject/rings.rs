@@ -46,7 +46,7 @@ pub(super) fn map(
 
 /// How the processor's time stamp counter becomes a time of recordings, `zero_ns + (ticks * tick >> 32)`, as `(tick, zero_ns)`. `None` where that is not known:
 /// the counter is not the kernel's clock, or events are not permitted.
-pub fn recording_clock() -> Option<(u64, u64)> {
+pub(super) fn recording_clock() -> Option<(u64, u64)> {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;
     attr.config = Perf::SW_DUMMY;

@@ -5,6 +5,7 @@
 mod attr;
 mod bare_thread;
 mod clock;
+pub mod counter;
 mod descriptor;
 pub mod fake;
 mod fork;
@@ -25,7 +26,7 @@ pub use inherited::{inherited, is_privileged_by_file};
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
-pub use thread::{Binding, fix_addresses, pin_to, run_early, run_first};
+pub use thread::{Binding, fix_addresses, is_strange_thread, pin_to, run_early, run_first};
 
 use crate::ring::{Keeps, Ring};
 use std::fmt;

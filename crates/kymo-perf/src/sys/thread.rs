@@ -1,8 +1,8 @@
 //! Where and how urgently the calling thread runs.
 //!
 //! # Safety
-//! One raw system call that reads a local struct.
-#![allow(unsafe_code, reason = "one raw system call")]
+//! Raw system calls of numbers, one of which reads a local struct.
+#![allow(unsafe_code, reason = "raw system calls")]
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 
@@ -61,6 +61,20 @@ pub fn run_first() -> io::Result<()> {
 /// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
 pub fn run_early() -> io::Result<()> {
     run_fifo(1)
+}
+
+/// Whether a task that there is belongs to another process than this one. A task that is gone does not.
+pub fn is_strange_thread(pid: i32, tid: i32) -> bool {
+    // To 0 and below are signals for groups.
+    if tid <= 0 {
+        return true;
+    }
+    let gone = || io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    // SAFETY: numbers; signal 0 is none.
+    let of_process = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0 || !gone();
+    // SAFETY: as above.
+    let of_any = || unsafe { libc::syscall(libc::SYS_tkill, tid, 0) } == 0 || !gone();
+    !of_process && of_any()
 }
 
 /// Gives programs that the calling thread executes from now on the same addresses each time: their code, data, stack and libraries.

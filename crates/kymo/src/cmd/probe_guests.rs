@@ -7,7 +7,7 @@ use anyhow::bail;
 use kymo_core::probe::wire::{
     EventId, Fetch, How, Kind, Layout, Listed, MOST_FETCHES, Operand, State, Wanted, What,
 };
-use kymo_perf::inject::{self, Client, Talk};
+use kymo_perf::inject::{self, Client, ProgramClock, Talk};
 use kymo_perf::machine::Machine;
 use kymo_profile::place;
 use kymo_profile::symbols::sites::{ProbeSelector, Site};
@@ -30,6 +30,9 @@ const IDS: u64 = 0x6b79_6d6f << 32;
 /// The rings of all CPUs together, about, and of each at least and at most.
 const RINGS_BYTES: usize = 64 << 20;
 const RING_BYTES: (usize, usize) = (256 << 10, 8 << 20);
+
+/// The counter itself in the place of times (a tick is a nanosecond from 0 on).
+const TICKS: (u64, u64) = (1 << 32, 0);
 
 /// How probes are to be served.
 #[derive(Clone, Copy, Debug)]
@@ -178,7 +181,7 @@ pub(crate) fn find(
     }
     match enter(pid, &sites, &all, asked) {
         Ok(entered) => {
-            let Entered { agent, events, rings, clock, served, reasons } = entered;
+            let Entered { agent, events, rings, told, clock, served, reasons } = entered;
             for (name, reason) in &reasons {
                 say(&format!("not inside the program, but by the kernel: {name}: {reason}"));
             }
@@ -212,7 +215,7 @@ pub(crate) fn find(
                 events.len(),
                 events_of(&served, &all)
             ));
-            let guests = Guests { events, rings, conduct: Box::new(agent) };
+            let guests = Guests { events, pid, rings, clock: told, conduct: Box::new(agent) };
             Ok(Some(Found { texts: left, alone, guests, clock }))
         }
         Err(reason) if must => cannot(&reason),
@@ -238,6 +241,8 @@ struct Entered {
     agent: Agent,
     events: Vec<GuestEvent>,
     rings: Vec<kymo_perf::ring::Ring>,
+    /// What makes times of the counter's ticks.
+    told: ProgramClock,
     clock: Option<Clock>,
     /// For each selector, whether all of it is served.
     served: Vec<bool>,
@@ -312,34 +317,23 @@ fn fields(returns: bool) -> Fields {
     (named.iter().map(|(name, _)| (*name).to_owned()).collect(), named.iter().map(fetch).collect())
 }
 
-/// The recording's times by the processor's counter, `zero_ns + (ticks * tick >> 32)`; and the clock that the kernel has to use for that.
-fn clock(asked: Option<Clock>) -> Result<(u64, u64, Option<Clock>), String> {
+/// The recording's times by the processor's counter; and the clock that the kernel has to use for that.
+fn clock(asked: Option<Clock>) -> Result<(ProgramClock, Option<Clock>), String> {
     if asked.is_none()
-        && let Some((tick, zero_ns)) = inject::recording_clock()
+        && let Some(clock) = ProgramClock::of_events()
     {
-        return Ok((tick, zero_ns, None));
+        return Ok((clock, None));
     }
     // In virtual machines the kernel's own clock is often another one.
-    let raw = || {
+    let other = || {
         "the kernel's clock is not the processor's counter, so the program cannot tell the time".to_owned()
     };
-    let (tick, zero_ns) = exact().ok_or_else(raw)?;
-    Ok((tick, zero_ns, Some(Clock::MonotonicRaw)))
-}
-
-#[cfg(target_arch = "x86_64")]
-fn exact() -> Option<(u64, u64)> {
-    kymo_agent::patch::Clock::exact().map(|clock| (clock.tick, clock.zero_ns))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn exact() -> Option<(u64, u64)> {
-    None
+    Ok((ProgramClock::raw().ok_or_else(other)?, Some(Clock::MonotonicRaw)))
 }
 
 fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let (tick, zero_ns, clock) = clock(asked.clock)?;
+    let (told, clock) = clock(asked.clock)?;
     let typed = asked.condition.map(|text| condition::parse(text)?.at(sites)).transpose()?;
     // What each site is to write.
     let mut at: BTreeMap<usize, [Option<&Place>; 2]> = BTreeMap::new();
@@ -393,7 +387,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     let (least, most) = RING_BYTES;
     let usual = (RINGS_BYTES / cpus).clamp(least, most);
     let bytes = asked.ring_bytes.unwrap_or(usual).clamp(4096, 1 << 30).next_power_of_two();
-    let rings = client.rings(bytes as u32, tick, zero_ns).map_err(said)?;
+    let rings = client.rings(bytes as u32, TICKS.0, TICKS.1).map_err(said)?;
     numbers.tell(&client).map_err(said)?;
     // Whether they can be is known once they are; they begin with the recording, though, so this only counts.
     let trial = |(site, wanted): &(usize, Wanted)| {
@@ -429,7 +423,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     wanted.iter_mut().for_each(|(_, wanted)| wanted.id += sites.len() as u32);
     let events: Vec<GuestEvent> = events.into_iter().map(|(_, event)| event).collect();
     let agent = Agent { client: Some(client), sites: sites.to_vec(), wanted, event_of, events: events.len() };
-    Ok(Entered { agent, events, rings, clock, served, reasons })
+    Ok(Entered { agent, events, rings, told, clock, served, reasons })
 }
 
 /// A name that readers of tracefs's descriptions take.

@@ -68,7 +68,7 @@ pub(crate) struct RecordArgs {
     /// Record no call chains
     #[arg(long, conflicts_with_all = ["chains", "call_graph"])]
     no_call_graph: bool,
-    /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G; rounded up to a power of two
+    /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G; rounded up to a power of two (where a program writes all events itself: of its rings)
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
     ring_pages: Option<usize>,
     /// Where to write; an existing file becomes FILE.old; - is standard output

@@ -14,12 +14,13 @@ fn programs_build_and_end_well() {
     let strict = ["-Wall", "-Wextra", "-Werror"];
     let plug = build("plug.c", &["-Wall", "-Werror", "-shared", "-fPIC"]);
     let plug = plug.to_str().expect("a path of text");
-    let runs: [(&str, &[&str], usize); 16] = [
+    let runs: [(&str, &[&str], usize); 17] = [
         ("brood.c", &["7", "2", "1"], 1),
         ("counted.c", &["pages", "3"], 0),
         ("called.c", &["10"], 11),
         ("called_text.cc", &[], 4),
         ("probed.c", &["10", "2", "1"], 1),
+        ("stamped.c", &["10"], 1),
         ("spin.c", &["1"], 1),
         ("spawn.c", &["20"], 1),
         ("threads.c", &["3", "1"], 1),

@@ -10,6 +10,10 @@ use crate::copied::Program;
 use crate::tools::{Need, kymo, perf, ready, skip};
 
 fn program(test: &str) -> Option<Program> {
+    program_of(test, "probed.c")
+}
+
+fn program_of(test: &str, source: &str) -> Option<Program> {
     if !cfg!(target_arch = "x86_64") {
         skip(test, "programs are patched on x86-64 only");
         return None;
@@ -18,7 +22,7 @@ fn program(test: &str) -> Option<Program> {
     if !ready(test, &[Need::Program("cc"), Need::Root]) {
         return None;
     }
-    Some(Program::of("probed.c", &[]))
+    Some(Program::of(source, &[]))
 }
 
 /// The program in two threads, waiting to begin, and waiting again when all is done.
@@ -212,6 +216,35 @@ fn recordings() {
         let own: Vec<&str> = said.stdout.lines().filter(|line| line.contains("probed_inner")).collect();
         assert_eq!(own.len(), 4000, "{}", said.stderr);
         assert!(said.stdout.contains("arg1=0x7cf arg2="), "{}", own[0]);
+    }
+}
+
+/// Checks that the program's events and the kernel's have one clock, to a microsecond: what is called before a system call is before it, what is called behind it is behind,
+/// and a new thread is known when it calls something.
+#[test]
+fn times() {
+    let Some(program) = program_of("probe_inside::times", "stamped.c") else { return };
+    if !ready("probe_inside::times", &[Need::Tracepoints]) {
+        return;
+    }
+    let file = program.path.with_extension("data");
+    let name = file.to_str().expect("a path");
+    let events = "probe:stamped_before,probe:stamped_after,probe:stamped_first,syscalls:sys_enter_getppid";
+    let (said, _) =
+        record(&program.path, "500", 3, &["record", "--engine", "inproc", "-e", events, "-o", name]);
+    let lines = script(&file, "comm,time,event");
+    let odd = lines.iter().find(|line| !line.starts_with("stamped "));
+    assert!(odd.is_none(), "{odd:?}");
+    let times = |event: &str| -> Vec<u64> {
+        let of = lines.iter().filter(|line| line.contains(event));
+        let time = |line: &String| line.split(' ').nth(1)?.replace([':', '.'], "").parse().ok();
+        of.map(|line| time(line).unwrap_or_else(|| panic!("{line}"))).collect()
+    };
+    let (before, kernels, after) = (times("stamped_before"), times("getppid"), times("stamped_after"));
+    let counts = [before.len(), kernels.len(), after.len(), times("stamped_first").len()];
+    assert_eq!(counts, [500; 4], "{said}");
+    for ((before, kernels), after) in before.iter().zip(&kernels).zip(&after) {
+        assert!(*before <= kernels + 1 && *kernels <= after + 1, "{before} {kernels} {after}");
     }
 }
 
