@@ -80,14 +80,14 @@ impl Arena {
 
     /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when there is one.
     pub(super) fn describe(&mut self, at: u64) -> io::Result<()> {
-        let (region, count_at) = shadow::region()?;
+        let region = shadow::region()?;
         if let Some(chunk) = self.chunk(at).map(|chunk| &mut self.chunks[chunk])
             && !chunk.described
         {
             if !shadow::add_range(chunk.base, chunk.end) {
                 return Err(io::Error::other("too many mappings for probes that look at returns"));
             }
-            asked::describe(chunk.base, chunk.end, region, count_at);
+            asked::describe(chunk.base, chunk.end, region);
             chunk.described = true;
         }
         Ok(())

@@ -13,6 +13,7 @@
 //! What is unsafe here are structures of the callers, as the functions' contracts say, and calls of the functions whose places are taken.
 #![allow(unsafe_code)]
 use super::mask::Exchange;
+use super::shadow::Region;
 use super::{mask, unwind};
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -217,8 +218,8 @@ pub(super) fn look_again() {
 ///
 /// Not by `__register_frame`, if that can be avoided: with one such registration libgcc_s takes a lock at each throw, and a child that is
 /// forked meanwhile finds that lock taken for good.
-pub(super) fn describe(begin: u64, end: u64, region: u64, count_at: u64) {
-    let section: &'static [u8] = Vec::leak(unwind::section(begin, end, region, count_at));
+pub(super) fn describe(begin: u64, end: u64, region: Region) {
+    let section: &'static [u8] = Vec::leak(unwind::section(begin, end, region));
     // Relaxed: only called under the patcher's lock.
     let at = COUNT.load(Ordering::Relaxed);
     let asked = is_asked();
@@ -294,7 +295,7 @@ mod tests {
             0
         }
         let (begin, end) = (0x7000_0000_0000, 0x7000_0000_1000);
-        describe(begin, end, begin, begin);
+        describe(begin, end, Region { begin, aside: begin, count_at: begin });
         let range = range_of(begin).expect("described");
         assert!(range_of(begin - 1).is_none() && range_of(end).is_none());
         let mut object = Object { flags: 9, begin: 0, end: 0, link_map: 9, header: 0, reserved: [9; 7] };

@@ -93,6 +93,7 @@
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
 mod arena;
 mod asked;
+mod astray;
 mod callers;
 mod callout;
 mod count;

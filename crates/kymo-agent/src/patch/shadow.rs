@@ -13,19 +13,23 @@
 //! returns is survived:
 //!
 //! - **longjmp, exceptions**: entries of frames that are gone lie above the caller's. The next entry finds them on top, below its own
-//!   stack pointer, their slots overwritten, and drops them.
+//!   stack pointer, and drops them: for good where their slots are overwritten, else on the same stack only, and not quite (`astray.rs`).
 //! - **coroutines, signal stacks**: an entry on another stack whose slot still holds the stub is left where it is.
 //! - **a coroutine that returns on another thread**: its entry is searched in all shadow stacks.
 //! - **recursion deeper than 64**, or entries that pile up: the call is counted, its return is not looked at.
 //! - **fork**: the child has a copy of both stacks. **Thread exit**: shadow stacks of dead threads are found and taken again, first of all
 //!   by a thread that has the dead one's stack, for what was left of that one has the same slots; but for those in which a coroutine's call is
 //!   still waited for.
-//! - **signals**: an entry is reserved by one store to `top`, then filled; until then it looks like one that is always alive.
+//! - **signals**: an entry is filled first and becomes the top then. Of a handler that interrupts that, the calls use the same entry as long as it is free,
+//!   and lie above it from its key on, which the stub stores first. One that interrupts a return finds the entry free, and the top goes below it in any case.
+//!   What a handler that does not come back has interrupted lies on top or above it, with a key that tells its slot: it goes as what longjmps leave. One that drops
+//!   what the interrupted stub took for its caller leaves a free entry below that stub's, until it returns: then it is on top, and dropped.
 //!
 //! # Safety
 //! What is unsafe here is memory of the region, which is mapped for good, and return slots of the calling thread's stack. The functions that stubs call run
 //! anywhere, so they take no lock, allocate nothing and call no library.
 #![allow(unsafe_code)]
+use super::astray::{self, Signals};
 use super::os;
 use crate::sys::fork;
 use std::arch::{asm, global_asm};
@@ -38,10 +42,12 @@ pub const DEPTH: usize = 64;
 /// Shadow stacks: threads beyond that have no return probes.
 const THREADS: usize = 32 << 10;
 pub(super) const STACK_BYTES: usize = 4096;
-/// A key that no slot has, and that counts as alive: an entry above the top, or one that is being filled.
-pub(super) const FREE: u64 = 1 << 63;
+/// A key that no slot has, and that does not count as alive: an entry above the top, or on top of one whose call returns just now.
+pub(super) const FREE: u64 = 0;
 /// A key that no slot has: the entry is done with, but not on top.
 const HOLE: u64 = u64::MAX;
+/// A key that no slot has, and that counts as alive: below the first entry, and behind the last.
+pub(super) const END: u64 = 1 << 63;
 /// Where in a thread's page the handler keeps what is the thread's (`handler.rs`), and how much it may be.
 const OWN_AT: u64 = 3072;
 pub(super) const OWN_BYTES: u64 = 512;
@@ -51,26 +57,35 @@ const RANGES: usize = 1024;
 /// One return that is waited for. Stubs know these offsets.
 #[repr(C)]
 pub(super) struct Entry {
-    /// The complement of the address behind the return slot.
+    /// The complement of the address behind the return slot; while the entry is being filled that address itself.
     pub(super) key: AtomicU64,
     /// Where the function returns to.
     pub(super) origin: AtomicU64,
     /// The time stamp counter at the entry.
     pub(super) time: AtomicU64,
-    /// Not 0: this entry may be used.
-    pub(super) room: AtomicU64,
+    /// Nothing: an entry begins at a multiple of its size.
+    _rest: u64,
+}
+
+impl Entry {
+    /// Becomes what another one is, with a key.
+    pub(super) fn copy(&self, from: &Entry, key: u64) {
+        // Relaxed, all: of one thread. The key last, for the handler of a signal.
+        self.origin.store(from.origin.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.time.store(from.time.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+    }
 }
 
 pub(super) const ENTRY_BYTES: i32 = 32;
 pub(super) const ORIGIN_AT: i32 = 8;
 pub(super) const TIME_AT: i32 = 16;
-pub(super) const ROOM_AT: i32 = 24;
 /// From a shadow stack's bottom to its thread's number, 0 in the one that all threads begin with.
 pub(super) const OWNER_AT: i32 = (DEPTH as i32 + 2) * ENTRY_BYTES + ORIGIN_AT;
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES as usize && (DEPTH + 2) * 32 + 32 <= STACK_BYTES);
 
 // A word for each thread at a fixed distance from its thread pointer, which stubs read without a call. It begins with the address of a
-// shadow stack without room.
+// shadow stack without room, which has two ENDs and no owner.
 global_asm!(
     ".pushsection .data.kymo_shadow_none, \"aw\", @progbits",
     ".p2align 12",
@@ -101,6 +116,7 @@ unsafe extern "C" {
 }
 
 static BASE: AtomicU64 = AtomicU64::new(0);
+static ASIDE: AtomicU64 = AtomicU64::new(0);
 /// Shadow stacks that were ever taken.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -119,17 +135,30 @@ pub(super) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
 
-/// Maps the region, once; gives its begin and the address of the number of stacks in it.
-pub(super) fn region() -> io::Result<(u64, u64)> {
+/// Where unwinders find entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Region {
+    /// The first shadow stack.
+    pub(super) begin: u64,
+    /// What is set aside of it (`astray.rs`).
+    pub(super) aside: u64,
+    /// Where the number of shadow stacks is, 4 bytes.
+    pub(super) count_at: u64,
+}
+
+/// Maps the region, once.
+pub(super) fn region() -> io::Result<Region> {
     // Relaxed: only called under the patcher's lock.
     let mut base = BASE.load(Ordering::Relaxed);
     if base == 0 {
         base = os::wide_zeros(THREADS * STACK_BYTES, false)?;
+        ASIDE.store(astray::region(base, THREADS * STACK_BYTES)?, Ordering::Relaxed);
         PROCESS.store(std::process::id(), Ordering::Relaxed);
         // Release: pairs with the Acquire in claim().
         BASE.store(base, Ordering::Release);
     }
-    Ok((base, TAKEN.as_ptr() as u64))
+    let aside = ASIDE.load(Ordering::Relaxed);
+    Ok(Region { begin: base, aside, count_at: TAKEN.as_ptr() as u64 })
 }
 
 /// Tells what is code of stubs, so that a return slot which still holds it is known.
@@ -159,7 +188,7 @@ fn is_stub(address: u64) -> bool {
     false
 }
 
-fn thread_pointer() -> u64 {
+pub(super) fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: the ABI keeps the thread pointer in its own first word.
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
@@ -171,7 +200,7 @@ fn top() -> *mut u64 {
 }
 
 /// One entry of a shadow stack.
-fn entry(address: u64) -> &'static Entry {
+pub(super) fn entry(address: u64) -> &'static Entry {
     // SAFETY: the addresses that this file makes are of entries in the region or of kymo_shadow_none, mapped for good and made of atomics.
     unsafe { &*(address as *const Entry) }
 }
@@ -188,7 +217,7 @@ pub(super) fn system(number: i64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64
 }
 
 /// Whether a return slot, of any stack, still holds a stub. One that cannot be looked at (a filter of system calls) is taken for one that does.
-fn holds_stub(address: u64) -> bool {
+pub(super) fn holds_stub(address: u64) -> bool {
     let mut word = 0_u64;
     let local = [&raw mut word as u64, 8];
     let remote = [address, 8];
@@ -287,7 +316,7 @@ fn is_awaited(bottom: u64) -> bool {
     while at <= DEPTH as u64 {
         // Relaxed: its thread is dead, and who returns for it makes a hole.
         let key = entry(bottom + at * ENTRY_BYTES as u64).key.load(Ordering::Relaxed);
-        if key != FREE && key != HOLE && holds_stub((!key).wrapping_sub(8)) {
+        if key != FREE && key != HOLE && holds_stub(slot_of(key)) {
             return true;
         }
         at += 1;
@@ -298,6 +327,7 @@ fn is_awaited(bottom: u64) -> bool {
 /// Makes holes of a dead thread's calls on the stack that is this thread's now; calls of coroutines, elsewhere, stay. This thread has no calls in
 /// that page, so whatever lies on its stack is the dead one's: also above the frame that runs now, where the next call may have the same slot.
 fn forget_former(bottom: u64) {
+    astray::clear(bottom);
     let end = thread_pointer();
     let mut begin = 0;
     let mut at = 1;
@@ -305,7 +335,7 @@ fn forget_former(bottom: u64) {
         let found = entry(bottom + at * ENTRY_BYTES as u64);
         // Relaxed: its thread is dead.
         let key = found.key.load(Ordering::Relaxed);
-        let slot = (!key).wrapping_sub(8);
+        let slot = slot_of(key);
         at += 1;
         if key == FREE || key == HOLE || slot >= end {
             continue;
@@ -320,7 +350,7 @@ fn forget_former(bottom: u64) {
 }
 
 /// Where the mapping begins that holds an address; the address itself where that is not known. A thread's own data lie at the end of its stack.
-fn mapping_begin(held: u64) -> u64 {
+pub(super) fn mapping_begin(held: u64) -> u64 {
     const PATH: &[u8] = b"/proc/self/maps\0";
     const CWD: u64 = libc::AT_FDCWD as u64;
     const PIECE: usize = 512;
@@ -380,14 +410,15 @@ fn owner(bottom: u64) -> &'static AtomicU64 {
 }
 
 fn clear(bottom: u64) {
+    astray::clear(bottom);
     // The handler of the thread that had it before is not running any more; its seat goes over.
     entry(bottom + OWN_AT).key.store(0, Ordering::Relaxed);
     let mut at = 0;
     while at < DEPTH as u64 + 2 {
         let entry = entry(bottom + at * ENTRY_BYTES as u64);
+        let inside = at > 0 && at <= DEPTH as u64;
         // Relaxed: other threads only look for keys of slots, which these are not.
-        entry.key.store(FREE, Ordering::Relaxed);
-        entry.room.store(u64::from(at <= DEPTH as u64), Ordering::Relaxed);
+        entry.key.store(if inside { FREE } else { END }, Ordering::Relaxed);
         at += 1;
     }
 }
@@ -396,12 +427,29 @@ fn is_bottom(address: u64) -> bool {
     address.is_multiple_of(STACK_BYTES as u64)
 }
 
+/// Whether an entry is of no thread's shadow stack: of the one that all begin with.
+fn is_nobodys(at: u64) -> bool {
+    // Relaxed: written by this thread.
+    owner(at & !(STACK_BYTES as u64 - 1)).load(Ordering::Relaxed) == 0
+}
+
+/// The return slot of an entry with such a key, which is neither free nor a hole.
+pub(super) fn slot_of(key: u64) -> u64 {
+    let behind = if is_claim(key) { key } else { !key };
+    behind.wrapping_sub(8)
+}
+
+/// Whether it is the key of an entry that is being filled, or never was: its call was left by a signal's handler in the midst of the stub.
+fn is_claim(key: u64) -> bool {
+    key != FREE && key < END
+}
+
 /// Gives this thread a shadow stack, for the sake of its number in it; the number. Called by stubs that find none.
 pub(super) extern "C" fn adopt() -> u64 {
     let top = top();
     // SAFETY: this thread's word.
     let at = unsafe { top.read_volatile() };
-    if entry(at).room.load(Ordering::Relaxed) == 0
+    if is_nobodys(at)
         && let Some(bottom) = claim()
     {
         // SAFETY: this thread's word.
@@ -426,57 +474,89 @@ pub(super) fn own() -> (u32, u64) {
     (tid, if taken { at + OWN_AT } else { 0 })
 }
 
-/// Pushes an entry for the call whose return slot is at `slot`; 0 if its return will not be looked at. Called by stubs when the top is not simply
-/// an alive caller with room above.
+/// The entry for the call whose return slot is at `slot`, which the stub fills and makes the top; 0 if its return will not be looked at. Called by
+/// stubs when the top is not simply an alive caller with a free entry above.
 pub(super) extern "C" fn enter(slot: u64) -> u64 {
     let top = top();
     // SAFETY: this thread's word.
     let mut at = unsafe { top.read_volatile() };
-    if entry(at).room.load(Ordering::Relaxed) == 0 {
-        // Only the stack without room has a bottom without room.
+    if is_nobodys(at) {
         let Some(bottom) = claim() else {
             MISSED.fetch_add(1, Ordering::Relaxed);
             return 0;
         };
         at = bottom;
     }
-    let key = !(slot + 8);
     // SAFETY: the stub that calls stands at a function's entry, where the stack pointer points to the return address.
     let origin = unsafe { (slot as *const u64).read_unaligned() };
+    // What lies above the top is of calls whose stubs were interrupted in the midst: to go on below us, or left for good.
+    while !matches!(entry(at + ENTRY_BYTES as u64).key.load(Ordering::Relaxed), FREE | END) {
+        at += ENTRY_BYTES as u64;
+    }
+    let signals = Signals::now(at & !(STACK_BYTES as u64 - 1));
     while !is_bottom(at) {
-        let found = entry(at);
         // Relaxed: written by this thread, or set to HOLE by one that returned for it.
-        let its = found.key.load(Ordering::Relaxed);
-        let its_slot = (!its).wrapping_sub(8);
+        let its = entry(at).key.load(Ordering::Relaxed);
+        let its_slot = slot_of(its);
+        // The first one that is gone; 0: none is.
         let gone = match its {
-            HOLE => true,
-            FREE => false,
-            _ if its == key => !is_stub(origin),
-            _ if its_slot > slot => false,
-            _ => !holds_stub(its_slot),
+            // A landing that was interrupted when it had freed its entry sets the top below that itself.
+            HOLE | FREE => at,
+            _ if its_slot == slot => at * u64::from(is_claim(its) || !is_stub(origin)),
+            _ if its_slot > slot && (signals.hold(slot) || !signals.hold(its_slot)) => 0,
+            _ if !holds_stub(its_slot) => at,
+            _ => set_aside(at, its, signals, slot),
         };
-        if !gone {
+        if gone == 0 {
             break;
         }
-        found.key.store(FREE, Ordering::Relaxed);
-        at -= ENTRY_BYTES as u64;
-        // At once: what is free below others' entries hides these from unwinders (`unwind.rs`), if the handler of a signal throws now.
-        // SAFETY: this thread's word.
-        unsafe { top.write_volatile(at) };
+        while at >= gone {
+            entry(at).key.store(FREE, Ordering::Relaxed);
+            at -= ENTRY_BYTES as u64;
+            // SAFETY: this thread's word.
+            unsafe { top.write_volatile(at) };
+        }
     }
-    let new = at + ENTRY_BYTES as u64;
-    if entry(new).room.load(Ordering::Relaxed) == 0 {
-        // SAFETY: this thread's word.
-        unsafe { top.write_volatile(at) };
+    let mut new = at + ENTRY_BYTES as u64;
+    // A signal stack may lie above the thread's own, whose calls would take what a handler has left there for their callers. So each of its entries has a hole
+    // above it, with which all calls come here.
+    if signals.hold(slot) && !is_bottom(at) && signals.hold(slot_of(entry(at).key.load(Ordering::Relaxed))) {
+        guard(new);
+        new += ENTRY_BYTES as u64 * u64::from(entry(new).key.load(Ordering::Relaxed) == HOLE);
+    }
+    if entry(new).key.load(Ordering::Relaxed) == END {
         MISSED.fetch_add(1, Ordering::Relaxed);
         return 0;
     }
-    // First this: a signal's handler that comes in between pushes above.
-    // SAFETY: this thread's word.
-    unsafe { top.write_volatile(new) };
-    entry(new).origin.store(origin, Ordering::Relaxed);
-    // The stub stores the key, when the slot holds the stub: until then the entry counts as alive.
+    if signals.hold(slot) {
+        guard(new + ENTRY_BYTES as u64);
+        signals.remember(at & !(STACK_BYTES as u64 - 1));
+    }
     new
+}
+
+/// Makes a hole of a free entry.
+fn guard(at: u64) {
+    let found = entry(at);
+    if found.key.load(Ordering::Relaxed) == FREE {
+        found.key.store(HOLE, Ordering::Relaxed);
+    }
+}
+
+/// Takes the top call, `last`, out of its shadow stack, with those that share its slot, if it has been left as far as a call at `slot` can know;
+/// the first of them, 0 if it stays.
+fn set_aside(last: u64, key: u64, signals: Signals, slot: u64) -> u64 {
+    let bottom = last & !(STACK_BYTES as u64 - 1);
+    if !astray::is_left(bottom, signals, slot_of(key), slot) {
+        return 0;
+    }
+    let (mut first, mut count) = (last, 1);
+    while entry(first - ENTRY_BYTES as u64).key.load(Ordering::Relaxed) == key {
+        first -= ENTRY_BYTES as u64;
+        count += 1;
+    }
+    // What was never filled is waited for by nobody.
+    if is_claim(key) || astray::put(bottom, signals, (first, count), slot) { first } else { 0 }
 }
 
 /// What a stub gets back for a return.
@@ -494,7 +574,7 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
     let highest = unsafe { top.read_volatile() };
     let mut at = highest;
     let mut droppable = true;
-    while entry(highest).room.load(Ordering::Relaxed) != 0 && !is_bottom(at) {
+    while !is_bottom(at) {
         let found = entry(at);
         let its = found.key.load(Ordering::Relaxed);
         if its == key {
@@ -506,7 +586,6 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
                 while above >= at {
                     entry(above).key.store(FREE, Ordering::Relaxed);
                     above -= ENTRY_BYTES as u64;
-                    // At once, as in enter().
                     // SAFETY: this thread's word.
                     unsafe { top.write_volatile(above) };
                 }
@@ -515,9 +594,18 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
             }
             return;
         }
-        let its_slot = (!its).wrapping_sub(8);
+        let its_slot = slot_of(its);
         droppable &= its == HOLE || its == FREE || (its_slot < slot && !holds_stub(its_slot));
         at -= ENTRY_BYTES as u64;
+    }
+    let bottom = highest & !(STACK_BYTES as u64 - 1);
+    if !is_nobodys(highest)
+        && let Some(found) = astray::find(bottom, key)
+    {
+        left.origin = found.origin.load(Ordering::Relaxed);
+        left.time = found.time.load(Ordering::Relaxed);
+        found.key.store(FREE, Ordering::Relaxed);
+        return;
     }
     if !steal(key, left) {
         // Nobody knows where to go on: setjmp-like functions are refused for that reason, so this is a stack that was copied.

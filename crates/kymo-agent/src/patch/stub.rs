@@ -29,7 +29,7 @@ use super::handled::{self, Handling, Means};
 use super::moved;
 use super::only::Kept;
 use super::record::{Record, RecordSlots, Recorder, Task};
-use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, ROOM_AT, TIME_AT};
+use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, TIME_AT};
 use super::site::Site;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
@@ -263,8 +263,19 @@ fn entry(
 ) -> Result<(), IcedError> {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
-    a.jmp(fast)?;
-    // Before the fast path, where its short branches reach.
+    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
+    a.mov(rcx, top(ground))?;
+    a.mov(rax, qword_ptr(rcx))?;
+    a.lea(rax, rsp + rax + (FRAME + 9))?;
+    a.cqo()?;
+    a.mov(rax, rcx)?;
+    a.mov(rcx, rdx)?;
+    a.jrcxz(slow)?;
+    // And above it is room: a free entry.
+    const { assert!(shadow::FREE == 0) };
+    a.mov(rcx, qword_ptr(rax + ENTRY_BYTES))?;
+    a.jrcxz(fast)?;
+    // Between the two, where these short branches reach.
     a.set_label(&mut slow)?;
     a.lea(rax, rsp + FRAME)?;
     a.call(ground.calls.enter)?;
@@ -275,31 +286,22 @@ fn entry(
     a.lea(rsp, rsp + FRAME)?;
     a.jmp(body)?;
 
-    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
     a.set_label(&mut fast)?;
-    a.mov(rcx, top(ground))?;
-    a.mov(rax, qword_ptr(rcx))?;
-    a.lea(rax, rsp + rax + (FRAME + 9))?;
-    a.cqo()?;
-    a.mov(rax, rcx)?;
-    a.mov(rcx, rdx)?;
-    a.jrcxz(slow)?;
-    a.mov(rcx, qword_ptr(rax + (ENTRY_BYTES + ROOM_AT)))?;
-    a.jrcxz(slow)?;
     a.lea(rcx, rax + ENTRY_BYTES)?;
-    // From here on the entry is ours, also for a signal's handler that comes in between.
-    a.mov(top(ground), rcx)?;
-    a.mov(rdx, qword_ptr(rsp + FRAME))?;
-    a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
-
     a.set_label(&mut hooked)?;
-    // The slot before the key: an entry with a key whose slot holds something else is one of a frame that is gone, also for the handler of a
-    // signal that comes now.
-    a.lea(rdx, ptr(landing))?;
-    a.mov(qword_ptr(rsp + FRAME), rdx)?;
-    a.lea(rdx, rsp + (FRAME + 8))?;
-    a.not(rdx)?;
-    a.mov(qword_ptr(rcx), rdx)?;
+    // The slot before the entry: one with a key whose slot holds something else is of a frame that is gone, for the handler of a signal that comes
+    // now, too. Until there is a key, such a handler uses the same entry, and leaves it free.
+    a.mov(rdx, qword_ptr(rsp + FRAME))?;
+    a.lea(rax, ptr(landing))?;
+    a.mov(qword_ptr(rsp + FRAME), rax)?;
+    // From here on the entry is ours, by a key that nobody looks for. If a handler does not come back, it stays no longer than what was
+    // overwritten with the slot, wherever the top is then.
+    a.lea(rax, rsp + (FRAME + 8))?;
+    a.mov(qword_ptr(rcx), rax)?;
+    a.mov(top(ground), rcx)?;
+    a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
+    a.not(rax)?;
+    a.mov(qword_ptr(rcx), rax)?;
     if matches!(recipe.back, Back::Timed(_)) {
         a.rdtsc()?;
         a.mov(dword_ptr(rcx + TIME_AT), eax)?;
@@ -330,11 +332,10 @@ fn landing(
     a.lea(rax, rsp + LANDING)?;
     a.lea(rcx, rsp + ORIGIN_KEPT)?;
     a.call(ground.calls.leave)?;
+    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
     a.jmp(left)?;
 
     a.set_label(&mut fast)?;
-    a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
-    a.mov(qword_ptr(rsp + ORIGIN_KEPT), rcx)?;
     if matches!(recipe.back, Back::Timed(_)) {
         // In halves, as they were stored: a word that was stored in halves is slow to load.
         a.mov(ecx, dword_ptr(rax + TIME_AT))?;
@@ -342,15 +343,14 @@ fn landing(
         a.mov(ecx, dword_ptr(rax + (TIME_AT + 4)))?;
         a.mov(dword_ptr(rsp + (TIME_KEPT + 4)), ecx)?;
     }
-    // First free, then below the top: a handler that comes in between finds one that is alive.
-    a.mov(rcx, shadow::FREE)?;
-    a.mov(qword_ptr(rax), rcx)?;
+    a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
+    // First free, then below the top: a handler that comes in between goes there itself.
+    a.mov(qword_ptr(rax), shadow::FREE as i32)?;
     a.lea(rax, rax - ENTRY_BYTES)?;
     a.mov(top(ground), rax)?;
 
     // The slot last: as long as the entry has a key, its slot holds the stub.
     a.set_label(&mut left)?;
-    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
     a.mov(qword_ptr(rsp + LANDING), rcx)?;
     let none = Vec::new();
     let only = recipe.how.as_ref().map_or(&none, |how| &how.back);

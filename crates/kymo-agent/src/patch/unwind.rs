@@ -10,11 +10,12 @@
 //!   others  = unchanged
 //! ```
 //!
-//! The loop reads the entries of all shadow stacks, from the last to the first, until it finds the one: some microseconds for each thread
+//! The loop reads the entries of all shadow stacks, from the last to the first, then what was set aside of them (`astray.rs`), until it finds the one: some microseconds for each thread
 //! that calls such functions, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has
 //! none of. The last one counts because entries of frames that an exception has left may lie below, with the same key. Behind a tail
 //! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
-use super::shadow::{DEPTH, ENTRY_BYTES, STACK_BYTES};
+use super::astray;
+use super::shadow::{DEPTH, ENTRY_BYTES, Region, STACK_BYTES};
 
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
@@ -42,75 +43,105 @@ mod op {
     pub(super) const DEREF_SIZE: u8 = 0x94;
 }
 
-/// The expression that leaves the address of the entry's origin: it begins with the CFA on the stack.
-fn origin(region: u64, count_at: u64) -> Vec<u8> {
-    let mut code = Vec::new();
-    let word = |code: &mut Vec<u8>, value: u64| {
-        code.push(op::ADDR);
-        code.extend(value.to_le_bytes());
-    };
-    // A branch whose distance is filled in later; the place of that distance.
-    let branch = |code: &mut Vec<u8>, kind: u8| {
-        code.extend([kind, 0, 0]);
-        code.len() - 2
-    };
-    let land = |code: &mut Vec<u8>, from: usize, to: usize| {
+/// An expression that is being written.
+#[derive(Default)]
+struct Code(Vec<u8>);
+
+impl Code {
+    fn op<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.0.extend(bytes);
+    }
+
+    fn word(&mut self, value: u64) {
+        self.0.push(op::ADDR);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn short(&mut self, value: u16) {
+        self.0.push(op::CONST2U);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn here(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A branch whose distance is filled in later; the place of that distance.
+    fn branch(&mut self, kind: u8) -> usize {
+        self.0.extend([kind, 0, 0]);
+        self.0.len() - 2
+    }
+
+    fn land(&mut self, from: usize, to: usize) {
         let distance = (to as i64 - (from as i64 + 2)) as i16;
-        code[from..from + 2].copy_from_slice(&distance.to_le_bytes());
-    };
+        self.0[from..from + 2].copy_from_slice(&distance.to_le_bytes());
+    }
+
+    /// Looks for the key in `entries` entries of each page of a region, from the last page to the first; the place of a branch that is taken with the
+    /// entry's address on the stack. Behind it the stack is what it was.
+    fn scan(&mut self, region: u64, count_at: u64, entries: u16) -> usize {
+        // at = region + (count << 12), behind the last
+        self.word(count_at);
+        self.op([op::DEREF_SIZE, 4, op::LIT0 + 12, op::SHL]);
+        self.word(region);
+        self.op([op::PLUS]);
+        // key page -> the page before
+        let next_page = self.here();
+        self.short(STACK_BYTES as u16);
+        self.op([op::MINUS, op::DUP]);
+        self.word(region);
+        self.op([op::LT]);
+        let none = self.branch(op::BRA);
+        // All entries of each, however many are free: what a handler drops that has interrupted a stub is free below that stub's entry.
+        self.op([op::DUP]);
+        self.short((entries + 1) * ENTRY_BYTES as u16);
+        self.op([op::PLUS]);
+        // key page at -> the one before
+        let again = self.here();
+        self.op([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
+        // key page at [at] key
+        self.op([op::DUP, op::DEREF, op::PICK, 3, op::EQ]);
+        let found = self.branch(op::BRA);
+        self.op([op::DUP, op::PICK, 2, op::GT]);
+        let more = self.branch(op::BRA);
+        self.land(more, again);
+        self.op([op::DROP]);
+        let loops = self.branch(op::SKIP);
+        self.land(loops, next_page);
+        let here = self.here();
+        self.land(none, here);
+        self.op([op::DROP]);
+        found
+    }
+}
+
+/// The expression that leaves the address of the entry's origin: it begins with the CFA on the stack.
+fn origin(region: Region) -> Vec<u8> {
+    let mut code = Code::default();
     // key = ~(CFA - 1); one more below it, for libgcc's `pick` does not reach the last.
-    code.extend([op::DUP, op::LIT0 + 1, op::MINUS, op::NOT]);
-    // at = region + (count << 12), behind the last
-    word(&mut code, count_at);
-    code.extend([op::DEREF_SIZE, 4, op::LIT0 + 12, op::SHL]);
-    word(&mut code, region);
-    code.push(op::PLUS);
-    // key stack -> the stack before
-    let next_stack = code.len();
-    code.push(op::CONST2U);
-    code.extend((STACK_BYTES as u16).to_le_bytes());
-    code.extend([op::MINUS, op::DUP]);
-    word(&mut code, region);
-    code.push(op::LT);
-    let none = branch(&mut code, op::BRA);
-    // All entries of each, however many are free: what signals' handlers leave by exceptions can lie above free ones.
-    code.extend([op::DUP, op::CONST2U]);
-    code.extend(((DEPTH as u16 + 1) * ENTRY_BYTES as u16).to_le_bytes());
-    code.push(op::PLUS);
-    // key stack at -> the one before
-    let again = code.len();
-    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
-    // key stack at [at] key
-    code.extend([op::DUP, op::DEREF, op::PICK, 3, op::EQ]);
-    let found = branch(&mut code, op::BRA);
-    code.extend([op::DUP, op::PICK, 2, op::GT]);
-    let more = branch(&mut code, op::BRA);
-    land(&mut code, more, again);
-    code.push(op::DROP);
-    let loops = branch(&mut code, op::SKIP);
-    land(&mut code, loops, next_stack);
-    let here = code.len();
-    land(&mut code, found, here);
-    // The one before, as long as it has the key: a shadow stack's bottom never has.
-    let chain = code.len();
-    code.extend([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DEREF, op::PICK, 3, op::NE]);
-    let first = branch(&mut code, op::BRA);
-    code.extend([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
-    let loops = branch(&mut code, op::SKIP);
-    land(&mut code, loops, chain);
-    let found = first;
-    // Found: key at -> at + 8. Not found: the entry behind the region's begin has origin 0, which ends the stack.
-    let here = code.len();
-    land(&mut code, found, here);
-    code.extend([op::LIT0 + 8, op::PLUS]);
-    let done = branch(&mut code, op::SKIP);
-    let here = code.len();
-    land(&mut code, none, here);
-    code.push(op::DROP);
-    word(&mut code, region + 8);
-    let here = code.len();
-    land(&mut code, done, here);
-    code
+    code.op([op::DUP, op::LIT0 + 1, op::MINUS, op::NOT]);
+    let found = [
+        code.scan(region.begin, region.count_at, DEPTH as u16),
+        code.scan(region.aside, region.count_at, astray::ROOM as u16),
+    ];
+    // Not found: the entry behind the region's begin has origin 0, which ends the stack.
+    code.word(region.begin + 8);
+    let done = code.branch(op::SKIP);
+    // The one before, as long as it has the key: a page's first never has.
+    let chain = code.here();
+    found.into_iter().for_each(|from| code.land(from, chain));
+    code.op([op::DUP, op::CONST1U, ENTRY_BYTES as u8, op::MINUS, op::DEREF, op::PICK, 3, op::NE]);
+    let first = code.branch(op::BRA);
+    code.op([op::CONST1U, ENTRY_BYTES as u8, op::MINUS]);
+    let loops = code.branch(op::SKIP);
+    code.land(loops, chain);
+    // Found: key page at -> at + 8.
+    let here = code.here();
+    code.land(first, here);
+    code.op([op::LIT0 + 8, op::PLUS]);
+    let here = code.here();
+    code.land(done, here);
+    code.0
 }
 
 fn unsigned(bytes: &mut Vec<u8>, mut value: u64) {
@@ -122,7 +153,7 @@ fn unsigned(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A section `.eh_frame` with one description, for all code in `begin..end`.
-pub(super) fn section(begin: u64, end: u64, region: u64, count_at: u64) -> Vec<u8> {
+pub(super) fn section(begin: u64, end: u64, region: Region) -> Vec<u8> {
     const NOP: u8 = 0;
     let padded = |mut body: Vec<u8>| {
         while body.len() % 8 != 4 {
@@ -138,7 +169,7 @@ pub(super) fn section(begin: u64, end: u64, region: u64, count_at: u64) -> Vec<u
     cie.extend([1, 0x7f, RETURN_ADDRESS, 1, 0]);
     // DW_CFA_def_cfa, DW_CFA_val_offset (1 * -1), DW_CFA_expression
     cie.extend([0x0c, STACK_POINTER, 1, 0x14, STACK_POINTER, 1, 0x10, RETURN_ADDRESS]);
-    let expression = origin(region, count_at);
+    let expression = origin(region);
     unsigned(&mut cie, expression.len() as u64);
     cie.extend(expression);
     let mut all = padded(cie);
@@ -168,8 +199,9 @@ mod tests {
         // Entry 3 of the second stack, and one of another call below it.
         region[512 + 4] = !slot_behind - 64;
         region[512 + 3 * 4] = !slot_behind;
+        let mut aside = vec![FREE; 2 * 512];
         let (base, count_at) = (region.as_ptr() as u64, &raw const count as u64);
-        let code = origin(base, count_at);
+        let code = origin(Region { begin: base, aside: aside.as_ptr() as u64, count_at });
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 3 * 32 + 8);
         assert_eq!(run(&code, slot_behind + 9), base + 8);
         // With handlers of signals below it that have interrupted stubs.
@@ -179,6 +211,14 @@ mod tests {
         region[512 + 5 * 4] = !slot_behind;
         region[512 + 6 * 4] = !slot_behind;
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
+        // What was set aside: only if it is nowhere else.
+        aside[126 * 4] = !slot_behind;
+        assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
+        region.fill(FREE);
+        let aside_at = aside.as_ptr() as u64;
+        assert_eq!(run(&code, slot_behind + 1), aside_at + 126 * 32 + 8);
+        aside[125 * 4] = !slot_behind;
+        assert_eq!(run(&code, slot_behind + 1), aside_at + 125 * 32 + 8);
     }
 
     fn run(code: &[u8], cfa: u64) -> u64 {

@@ -464,3 +464,104 @@ C int vectors(int, int)
     pthread_join(thread, &result);
     return vectors_below(70) && result;
 }
+
+// Not declared as what never throws
+static int (*volatile sends)(int) = raise;
+
+C void on_throw(int)
+{
+    if (leaf(1, 0) == 2)
+        throw std::runtime_error("signal");
+}
+
+C int sends_below(int n, int depth)
+{
+    return (depth ? sends_below(n, depth - 1) : sends(SIGUSR2)) + sink - sink;
+}
+
+// n signals, on a stack of their own if so wished, whose handler throws what is caught below where it came: how many were caught
+C int throws_out(int n, int on_its_own)
+{
+    static char stack[65536];
+    stack_t own = {}, before = {};
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, &before);
+    struct sigaction action = {}, old = {};
+    action.sa_handler = on_throw;
+    action.sa_flags = SA_NODEFER | (on_its_own ? SA_ONSTACK : 0);
+    sigaction(SIGUSR2, &action, &old);
+    int caught = 0;
+    for (int i = 0; i < n; i++) {
+        try {
+            sends_below(i, i % 9);
+        } catch (const std::runtime_error &error) {
+            caught += strcmp(error.what(), "signal") == 0;
+        }
+    }
+    // While it is the signal stack, what is left on it is known to be over.
+    caught -= leaf(1, 0) != 2;
+    sigaction(SIGUSR2, &old, nullptr);
+    sigaltstack(&before, nullptr);
+    return caught;
+}
+
+static ucontext_t outside, inside;
+
+// Calls probed functions as often as it is gone on with.
+static void generates()
+{
+    for (int i = 0;; i++) {
+        steps += leaf(i, 0) == i + 1;
+        swapcontext(&inside, &outside);
+    }
+}
+
+C int resumes(int n, int)
+{
+    swapcontext(&outside, &inside);
+    if (n % 2)
+        throw std::runtime_error("odd");
+    return n + 1 + sink - sink;
+}
+
+// A tail call: two functions return by one return address.
+extern "C" int resumes_by_tail(int n, int);
+asm(".pushsection .text\n"
+    ".globl resumes_by_tail\n"
+    ".type resumes_by_tail, @function\n"
+    "resumes_by_tail:\n"
+    ".cfi_startproc\n"
+    "xorl %esi, %esi\n"
+    "nopl 0(%rax)\n"
+    "jmp resumes@PLT\n"
+    ".cfi_endproc\n"
+    ".size resumes_by_tail, . - resumes_by_tail\n"
+    ".popsection\n");
+
+C int resumes_below(int n, int depth)
+{
+    return (depth ? resumes_below(n, depth - 1) : resumes_by_tail(n, 0)) + sink - sink;
+}
+
+// A coroutine whose stack lies in the middle of this one's, above the calls that go on with it; of these n, every other one ends by an exception: how
+// often all was as it should be
+C int embeds(int n, int depth)
+{
+    char stack[32768];
+    steps = 0;
+    getcontext(&inside);
+    inside.uc_stack.ss_sp = stack;
+    inside.uc_stack.ss_size = sizeof stack;
+    inside.uc_link = nullptr;
+    makecontext(&inside, generates, 0);
+    int right = 0;
+    for (int i = 0; i < n; i++) {
+        try {
+            right += resumes_below(i, depth) == i + 1;
+        } catch (const std::runtime_error &) {
+            right += i % 2;
+        }
+    }
+    return steps == n ? right : -1;
+}

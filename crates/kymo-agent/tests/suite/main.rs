@@ -28,6 +28,8 @@ mod records;
 #[cfg(target_arch = "x86_64")]
 mod returns;
 #[cfg(target_arch = "x86_64")]
+mod stepped;
+#[cfg(target_arch = "x86_64")]
 mod stress;
 mod watch;
 mod watch_misuse;

@@ -345,3 +345,85 @@ fn coroutines_outlive_their_threads() {
     assert_eq!((hits(&probes), returns(&probes)), (vec![300; 3], vec![300; 3]));
     take(&library, &probes);
 }
+
+/// Asserts that nothing is left of what was abandoned before: a recursion as deep as returns are looked at has room, and each of its returns is seen.
+fn assert_room(library: &Library) {
+    let probes = put(library, &["recurses"], Consumers::CountReturns);
+    let before = returns_missed();
+    let deepest = DEPTH as u64 - 1;
+    for _ in 0..3 {
+        assert_eq!(u64::from(library.function("recurses")(deepest, 0)), deepest);
+    }
+    let all = 3 * DEPTH as u64;
+    assert_eq!((returns_missed() - before, hits(&probes), returns(&probes)), (0, vec![all], vec![all]));
+    take(library, &probes);
+}
+
+/// Checks that calls which a longjmp has left from far below leave room for others, though nothing has overwritten their stack.
+#[test]
+fn long_jumps_from_far_below_leave_room() {
+    let _alone = alone();
+    let Some(library) = library("returns::long_jumps_from_far_below_leave_room") else { return };
+    for consumers in LATENCY {
+        let before = returns_missed();
+        let probes = put(&library, &["jumps", "lands", "leaf"], consumers);
+        let mut returned = 0;
+        for n in 0..200 {
+            let depth = if n % 3 == 0 { 58 } else { n % 58 };
+            assert_eq!(library.function("lands")(n, depth), n as u32 + 1, "{n}");
+            assert_eq!(library.function("leaf")(n, 0), n as u32 + 1);
+            returned += if n % 2 == 0 { depth + 1 } else { 0 };
+        }
+        assert_eq!((returns(&probes), returns_missed() - before), (vec![returned, 200, 200], 0));
+        take(&library, &probes);
+        assert_room(&library);
+    }
+}
+
+/// Checks that exceptions which handlers of signals throw, on the thread's stack and on their own, pass, and leave nothing that later returns miss.
+#[test]
+fn handlers_that_throw_leave_room() {
+    let _alone = alone();
+    let Some(library) = library("returns::handlers_that_throw_leave_room") else { return };
+    for consumers in LATENCY {
+        for on_its_own in 0..2 {
+            let before = returns_missed();
+            let probes = put(&library, &["on_throw", "sends_below", "leaf", "throws_out"], consumers);
+            assert_eq!(library.function("throws_out")(300, on_its_own), 300);
+            let below: u64 = (0..300).map(|n| n % 9 + 1).sum();
+            assert_eq!(hits(&probes), [300, below, 301, 1]);
+            assert_eq!((returns(&probes), returns_missed() - before), (vec![0, 0, 301, 1], 0));
+            take(&library, &probes);
+            assert_room(&library);
+        }
+    }
+}
+
+/// Checks that calls which look as if they were left, because a coroutine above them on the same stack makes calls itself, return and throw all the same.
+#[test]
+fn coroutines_inside_of_a_stack_return() {
+    let _alone = alone();
+    for options in [&[][..], &["-static-libgcc", "-static-libstdc++"]] {
+        let mut all = vec!["-pthread", "-fexceptions", "-fno-optimize-sibling-calls"];
+        all.extend(options);
+        let Some(library) = Library::of("returns::coroutines_inside_of_a_stack_return", "returns.cc", &all)
+        else {
+            return;
+        };
+        for consumers in LATENCY {
+            let before = returns_missed();
+            let names = ["resumes", "resumes_by_tail", "resumes_below", "leaf", "embeds"];
+            let probes = put(&library, &names, consumers);
+            for depth in [0, 1, 7, 50] {
+                let seen = returns(&probes);
+                assert_eq!(library.function("embeds")(20, depth), 20);
+                let now = returns(&probes);
+                let more: Vec<u64> = now.iter().zip(&seen).map(|(now, seen)| now - seen).collect();
+                assert_eq!(more, [10, 10, 10 * (depth + 1), 20, 1]);
+            }
+            assert_eq!((library.function("leaf")(1, 0), returns_missed() - before), (2, 0));
+            take(&library, &probes);
+            assert_room(&library);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Calls that were left by a longjmp or an exception, as it seems, though their return slots still hold the stub.
+//!
+//! A call whose return slot lies below another one's on the same stack is over, and so is one on the signal stack when the thread is on its own again. Where
+//! they are on two other stacks, it is not: a coroutine goes on. The stacks that are known are the thread's own and its signal stack; but a program may have
+//! placed a coroutine's in the middle of its own. So what is left is not forgotten but set aside, where `shadow::leave` and unwinders (`unwind.rs`) look last,
+//! until its slot holds something else.
+//!
+//! ```text
+//!   shadow stack (4 KiB)                 aside (4 KiB, at the same place of another region)
+//!   |  entry 3: slot 7e40, left |  -->   |  entry 1: slot 7e40    |
+//!   |  entry 2: slot 7e80, left |  -->   |  entry 2: slot 7e80    |
+//!   |  entry 1: slot 7f00       |        |  used, own stack       |
+//! ```
+//!
+//! - **A1** What is set aside still returns to where it was called from.
+//! - **A2** Of one slot it has the last call only: each new one proves that those before were left. But calls that share a slot by tail calls stay together.
+//! - **A3** Nothing is set aside that a handler of a signal may have interrupted: that has its slot above the handler's, or on another known stack.
+//! - **A4** Where there is no room, the entry stays where it was: then returns are missed sooner, none goes astray.
+//!
+//! # Safety
+//! As in `shadow.rs`: what is unsafe are atomics in memory that is mapped for good, and system calls with addresses of locals.
+#![allow(unsafe_code)]
+use super::os;
+use super::shadow::{
+    self, ENTRY_BYTES, Entry, FREE, STACK_BYTES, holds_stub, mapping_begin, slot_of, system, thread_pointer,
+};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Entries of a page, between the first and the last, which have the page's own words.
+pub(super) const ROOM: u64 = STACK_BYTES as u64 / ENTRY_BYTES as u64 - 2;
+/// A page that is full is tidied up when it was found so as often.
+const PATIENCE: u64 = 64;
+
+/// From a shadow stack to its page.
+static DISTANCE: AtomicU64 = AtomicU64::new(0);
+/// Where the main thread's stack ends; 0: not known.
+static MAIN_END: AtomicU64 = AtomicU64::new(0);
+/// So far below that nothing else is mapped: the kernel keeps twice as much free at least.
+const MAIN_BYTES: u64 = 64 << 20;
+
+/// What a page begins with.
+#[repr(C)]
+struct Own {
+    /// The last entry that was ever used.
+    used: AtomicU64,
+    /// The thread's own stack; 0: not looked for yet.
+    begin: AtomicU64,
+    end: AtomicU64,
+    /// The return slot of the call that is at it just now, or was when it was left; 0: none.
+    busy: AtomicU64,
+}
+const _: () = assert!(size_of::<Own>() == ENTRY_BYTES as usize);
+
+/// Maps the region for as many bytes of shadow stacks, which begin at `base`; its begin.
+pub(super) fn region(base: u64, bytes: usize) -> io::Result<u64> {
+    let aside = os::wide_zeros(bytes, false)?;
+    // The field behind the name, which may contain anything, that says where the first stack began.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let end = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(25));
+    MAIN_END.store(end.and_then(|end| end.parse().ok()).unwrap_or(0), Ordering::Relaxed);
+    // Relaxed: who has a shadow stack has seen what was stored before the region of these was.
+    DISTANCE.store(aside.wrapping_sub(base), Ordering::Relaxed);
+    Ok(aside)
+}
+
+fn page(bottom: u64) -> u64 {
+    bottom.wrapping_add(DISTANCE.load(Ordering::Relaxed))
+}
+
+fn own(bottom: u64) -> &'static Own {
+    // SAFETY: a shadow stack's page, mapped for good and zeroed, made of atomics.
+    unsafe { &*(page(bottom) as *const Own) }
+}
+
+fn entry(bottom: u64, at: u64) -> &'static Entry {
+    // SAFETY: inside of the page: `at` is ROOM + 1 at most.
+    unsafe { &*((page(bottom) + at * ENTRY_BYTES as u64) as *const Entry) }
+}
+
+/// Of this thread, as all below: relaxed is enough but where said.
+fn used(bottom: u64) -> u64 {
+    own(bottom).used.load(Ordering::Relaxed).min(ROOM)
+}
+
+/// Forgets all: the thread is dead, and so are the stacks that it had, or the page is another thread's now.
+pub(super) fn clear(bottom: u64) {
+    let (own, last) = (own(bottom), entry(bottom, ROOM + 1));
+    let mut at = used(bottom);
+    while at > 0 {
+        entry(bottom, at).key.store(FREE, Ordering::Relaxed);
+        at -= 1;
+    }
+    for word in [&own.used, &own.busy, &own.end, &last.key] {
+        // A page that nothing was written to takes no room.
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The last entry with this key.
+pub(super) fn find(bottom: u64, key: u64) -> Option<&'static Entry> {
+    let mut at = used(bottom);
+    while at > 0 {
+        let found = entry(bottom, at);
+        if found.key.load(Ordering::Relaxed) == key {
+            return Some(found);
+        }
+        at -= 1;
+    }
+    None
+}
+
+/// The thread's signal stack, or the last one that it had and made calls on.
+#[derive(Clone, Copy)]
+pub(super) struct Signals {
+    begin: u64,
+    /// 0: there is none.
+    bytes: u64,
+}
+
+impl Signals {
+    pub(super) fn now(bottom: u64) -> Signals {
+        // ss_sp, ss_flags, ss_size
+        let mut stack = [0_u64; 3];
+        let got = system(libc::SYS_sigaltstack, 0, &raw mut stack as u64, 0, 0, 0, 0);
+        // SAFETY: our own variable, which the kernel may have written.
+        let [begin, flags, bytes] = unsafe { (&raw const stack).read_volatile() };
+        if got == 0 && flags as u32 & libc::SS_DISABLE as u32 == 0 {
+            return Signals { begin, bytes };
+        }
+        let last = entry(bottom, ROOM + 1);
+        Signals { begin: last.origin.load(Ordering::Relaxed), bytes: last.key.load(Ordering::Relaxed) }
+    }
+
+    pub(super) fn remember(self, bottom: u64) {
+        let last = entry(bottom, ROOM + 1);
+        last.origin.store(self.begin, Ordering::Relaxed);
+        last.key.store(self.bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn hold(self, slot: u64) -> bool {
+        slot.wrapping_sub(self.begin) < self.bytes
+    }
+}
+
+/// Whether a call whose slot still holds the stub has been left, as far as another one, whose slot is `now`, can know.
+pub(super) fn is_left(bottom: u64, signals: Signals, slot: u64, now: u64) -> bool {
+    if signals.hold(now) {
+        return signals.hold(slot) && slot < now;
+    }
+    let own = own(bottom);
+    if own.end.load(Ordering::Relaxed) == 0 {
+        let (begin, end) = stack();
+        own.begin.store(begin, Ordering::Relaxed);
+        own.end.store(end, Ordering::Relaxed);
+    }
+    let (begin, end) = (own.begin.load(Ordering::Relaxed), own.end.load(Ordering::Relaxed));
+    // Whoever is on the thread's own stack is in no handler on the signal stack.
+    now >= begin && now < end && (signals.hold(slot) || (slot >= begin && slot < now))
+}
+
+/// This thread's own stack.
+fn stack() -> (u64, u64) {
+    let main = MAIN_END.load(Ordering::Relaxed);
+    let is_main = system(libc::SYS_gettid, 0, 0, 0, 0, 0, 0) == system(libc::SYS_getpid, 0, 0, 0, 0, 0, 0);
+    if is_main && main > MAIN_BYTES {
+        return (main - MAIN_BYTES, main);
+    }
+    let end = thread_pointer();
+    (mapping_begin(end), end)
+}
+
+/// Sets the calls with this key aside, `count` entries of the shadow stack from the one at `first` on, for a call whose slot is `now`. Whether there
+/// was room.
+pub(super) fn put(bottom: u64, signals: Signals, (first, count): (u64, u64), now: u64) -> bool {
+    let own = own(bottom);
+    let busy = own.busy.load(Ordering::Relaxed);
+    // By a call that this one has interrupted, unless that was left: it lies below, or was in a handler.
+    if busy != 0 && !is_left(bottom, signals, busy, now + 1) {
+        return false;
+    }
+    own.busy.store(now, Ordering::Relaxed);
+    let key = shadow::entry(first).key.load(Ordering::Relaxed);
+    while let Some(before) = find(bottom, key) {
+        before.key.store(FREE, Ordering::Relaxed);
+    }
+    let mut place = place_for(bottom, count);
+    // Not each time: it looks at all slots.
+    if place == 0 && patience(bottom).fetch_add(1, Ordering::Relaxed).is_multiple_of(PATIENCE) {
+        tidy(bottom);
+        place = place_for(bottom, count);
+    }
+    let mut done = 0;
+    while place != 0 && done < count {
+        entry(bottom, place + done).copy(shadow::entry(first + done * ENTRY_BYTES as u64), key);
+        done += 1;
+    }
+    own.busy.store(0, Ordering::Relaxed);
+    place != 0
+}
+
+/// Free entries one behind the other, from now on among the used ones; 0: there are none.
+fn place_for(bottom: u64, count: u64) -> u64 {
+    let (mut at, mut free) = (1, 0);
+    while at <= ROOM {
+        let is_free = entry(bottom, at).key.load(Ordering::Relaxed) == FREE;
+        free = if is_free { free + 1 } else { 0 };
+        if free == count {
+            if at > used(bottom) {
+                own(bottom).used.store(at, Ordering::Relaxed);
+            }
+            return at + 1 - count;
+        }
+        at += 1;
+    }
+    0
+}
+
+/// How often the page was found full.
+fn patience(bottom: u64) -> &'static AtomicU64 {
+    &entry(bottom, ROOM + 1).time
+}
+
+/// Forgets what is over for sure.
+fn tidy(bottom: u64) {
+    let mut at = 1;
+    while at <= ROOM {
+        let found = entry(bottom, at);
+        let key = found.key.load(Ordering::Relaxed);
+        if key != FREE && !holds_stub(slot_of(key)) {
+            found.key.store(FREE, Ordering::Relaxed);
+        }
+        at += 1;
+    }
+}
