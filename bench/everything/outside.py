@@ -46,6 +46,8 @@ class Visitor:
         self.modules, self.refused, self.stood_still_ms = {}, {}, []
         self.reasons = []
         self.troubles = []
+        # Until then the agent may be busy with what a killed kymo left.
+        self.leaves = 0
 
     def __call__(self, child):
         while child.poll() is None:
@@ -80,11 +82,18 @@ class Visitor:
             self.note(kind, selectors, kymo.returncode, out.read().decode(errors="replace"), said.read().decode(errors="replace"), child)
 
     def note(self, kind, selectors, status, out, said, child):
+        if "another kymo is using the agent" in said and time.monotonic() < self.leaves:
+            # What was killed while it put probes in place is still being cleaned up by the agent.
+            return
+        if kind == "killed":
+            self.leaves = time.monotonic() + 15
         if status and not (kind == "killed" and status < 0) and child.poll() is None:
             self.troubles.append(f"{kind}: kymo ended with {status}: {said[-300:]}")
-        if status:
+        if status and not (kind == "killed" and status < 0):
             return
         self.visits[kind] += 1
+        if status:
+            return
         if kind == "record":
             return
         report = json.loads(out)

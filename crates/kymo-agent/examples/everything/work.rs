@@ -177,8 +177,26 @@ pub(crate) fn begin() {
     // Counts that are compared with another's are of a program without a thread of ours.
     if how != How::Nothing && !stop {
         // A program whose threads cannot be made is left alone.
-        let _ = std::thread::Builder::new().name("everything".into()).spawn(run);
+        let _ = without_signals(|| std::thread::Builder::new().name("everything".into()).spawn(run));
     }
+}
+
+/// Does what starts a thread that gets none of the program's signals: one that all its own threads block must wait, as without us.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: plain numbers, for which 0 is a value.
+    let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: fills a set that is ours.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
+        // SAFETY: changes a set that is ours.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: changes this thread's mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &set, &mut before) };
+    let started = start();
+    // SAFETY: puts this thread's mask back.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    started
 }
 
 extern "C" fn end() {

@@ -362,7 +362,7 @@ pub(super) fn mapping_begin(held: u64) -> u64 {
     // The two numbers at a line's begin; then the rest of the line. Not in an array, and below not filled: that would be a call of the C library's
     // memset (without optimisation), which may be probed and come here again, and changes vector registers.
     let (mut first, mut second, mut which) = (0_u64, 0_u64, 0);
-    let mut text = [const { MaybeUninit::<u8>::uninit() }; PIECE];
+    let mut text = MaybeUninit::<[u8; PIECE]>::uninit();
     let mut begin = None;
     while begin.is_none() {
         let got = system(libc::SYS_read, file as u64, text.as_mut_ptr() as u64, PIECE as u64, 0, 0, 0);
@@ -371,7 +371,7 @@ pub(super) fn mapping_begin(held: u64) -> u64 {
         }
         let mut at = 0;
         while at < got as usize && at < PIECE && begin.is_none() {
-            let byte = text.as_ptr().wrapping_add(at).cast::<u8>();
+            let byte = text.as_ptr().cast::<u8>().wrapping_add(at);
             // SAFETY: the kernel has written `got` bytes.
             let byte = unsafe { byte.read_volatile() };
             at += 1;
