@@ -91,11 +91,16 @@ pub(super) fn clear(bottom: u64) {
         entry(bottom, at).key.store(FREE, Ordering::Relaxed);
         at -= 1;
     }
-    for word in [&own.used, &own.busy, &own.end, &last.key] {
-        // A page that nothing was written to takes no room.
-        if word.load(Ordering::Relaxed) != 0 {
-            word.store(0, Ordering::Relaxed);
-        }
+    zero(&own.used);
+    zero(&own.busy);
+    zero(&own.end);
+    zero(&last.key);
+}
+
+/// A page that nothing was written to takes no room.
+fn zero(word: &AtomicU64) {
+    if word.load(Ordering::Relaxed) != 0 {
+        word.store(0, Ordering::Relaxed);
     }
 }
 
@@ -120,13 +125,20 @@ pub(super) struct Signals {
     bytes: u64,
 }
 
+/// `stack_t`. Not an array, which the C library's memset would fill, without optimisation.
+#[repr(C)]
+struct Alternative {
+    begin: u64,
+    flags: u64,
+    bytes: u64,
+}
+
 impl Signals {
     pub(super) fn now(bottom: u64) -> Signals {
-        // ss_sp, ss_flags, ss_size
-        let mut stack = [0_u64; 3];
+        let mut stack = Alternative { begin: 0, flags: 0, bytes: 0 };
         let got = system(libc::SYS_sigaltstack, 0, &raw mut stack as u64, 0, 0, 0, 0);
         // SAFETY: our own variable, which the kernel may have written.
-        let [begin, flags, bytes] = unsafe { (&raw const stack).read_volatile() };
+        let Alternative { begin, flags, bytes } = unsafe { (&raw const stack).read_volatile() };
         if got == 0 && flags as u32 & libc::SS_DISABLE as u32 == 0 {
             return Signals { begin, bytes };
         }

@@ -5,6 +5,8 @@
 static ALLOCATOR: kymo_agent::alloc::Counting<process::Tally> = kymo_agent::alloc::Counting(process::Tally);
 
 mod c;
+#[cfg(target_arch = "x86_64")]
+mod called;
 mod counts;
 mod executor;
 #[cfg(target_arch = "x86_64")]
