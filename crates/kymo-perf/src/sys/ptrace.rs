@@ -4,6 +4,7 @@
 //! ptrace(2) and waitpid(2) with pointers to values of this file. What a thread's registers mean is the caller's business: a wrong value harms
 //! the other process, not this one.
 #![allow(unsafe_code, reason = "ptrace, and waiting for threads that are not children")]
+use std::cell::RefCell;
 use std::ffi::{c_long, c_void};
 use std::io;
 use std::marker::PhantomData;
@@ -75,16 +76,30 @@ pub fn no_registers() -> Registers {
 pub struct Traced {
     tid: i32,
     gone: bool,
+    /// It is to stop since an earlier time, and nobody has seen yet that it did.
+    asked: bool,
     _here: PhantomData<*const ()>,
 }
 
+thread_local! {
+    /// Who did not stop in time to be let go: this thread traces them still, and they will stop.
+    static STILL_OURS: RefCell<Vec<i32>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Traced {
-    /// Takes a thread, which goes on running.
+    /// Takes a thread, which goes on running. One that was dropped before it could be let go is taken up again.
     ///
     /// # Errors
     /// EPERM if that is not permitted or somebody traces it already, ESRCH if there is no such thread.
     pub fn seize(tid: i32) -> io::Result<Traced> {
-        let traced = Traced { tid, gone: true, _here: PhantomData };
+        let taken_up = |ours: &mut Vec<i32>| {
+            ours.iter().position(|ours| *ours == tid).map(|at| ours.swap_remove(at)).is_some()
+        };
+        let mut traced = Traced { tid, gone: true, asked: false, _here: PhantomData };
+        if STILL_OURS.with_borrow_mut(taken_up) {
+            (traced.gone, traced.asked) = (false, true);
+            return Ok(traced);
+        }
         traced.ask(libc::PTRACE_SEIZE, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
         Ok(Traced { gone: false, ..traced })
     }
@@ -106,6 +121,10 @@ impl Traced {
     /// # Errors
     /// ESRCH if it is gone.
     pub fn interrupt(&self) -> io::Result<()> {
+        if self.asked {
+            // A second time would be a second stop, after it goes on.
+            return Ok(());
+        }
         self.ask(libc::PTRACE_INTERRUPT, 0, 0)
     }
 
@@ -143,6 +162,7 @@ impl Traced {
     }
 
     fn stop(&mut self, status: i32) -> Stop {
+        self.asked = false;
         if !libc::WIFSTOPPED(status) {
             self.gone = true;
             return Stop::Gone;
@@ -235,8 +255,9 @@ impl Traced {
     }
 }
 
-impl Drop for Traced {
-    fn drop(&mut self) {
+impl Traced {
+    /// Lets it go, if it stands still within this time.
+    fn let_go(&mut self, patience: Duration) {
         if self.gone {
             return;
         }
@@ -246,13 +267,22 @@ impl Drop for Traced {
             // It stands still, perhaps since nobody has looked.
             Ok(_) => Duration::ZERO,
             // It runs: it must stand still to be let go.
-            Err(_) if self.interrupt().is_ok() => Duration::from_millis(100),
+            Err(_) if self.interrupt().is_ok() => patience,
             Err(_) => return,
         };
-        let last = signal(self.wait(limit));
-        if !self.gone {
-            _ = self.ask(libc::PTRACE_DETACH, 0, last as usize);
+        let stop = self.wait(limit);
+        let still = stop.is_err();
+        let last = signal(stop);
+        if !self.gone && self.ask(libc::PTRACE_DETACH, 0, last as usize).is_err() && still {
+            _ = STILL_OURS.try_with(|ours| ours.borrow_mut().push(self.tid));
         }
+        self.gone = true;
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        self.let_go(Duration::from_millis(100));
     }
 }
 
@@ -276,6 +306,28 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
+
+    /// Checks that who does not stop in time to be let go, as on a busy machine, can be taken again, stops once for both times, and runs on.
+    #[test]
+    fn taken_up_again() {
+        let mut program = Command::new("sh");
+        let mut program = program.args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = program.id() as i32;
+        let mut taken_up = 0;
+        for _ in 0..200 {
+            Traced::seize(pid).unwrap().let_go(Duration::ZERO);
+            let mut again = Traced::seize(pid).unwrap();
+            taken_up += u32::from(again.asked);
+            again.interrupt().unwrap();
+            assert!(matches!(again.wait(Duration::from_secs(20)), Ok(Stop::Interrupted)));
+            again.go(0).unwrap();
+            // A second stop would come at once.
+            assert!(again.wait(Duration::from_millis(1)).is_err());
+        }
+        assert!(taken_up > 0, "each stopped at once");
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
 
     /// Checks that a signal which a thread has stopped before, while nobody looked, still reaches it when it is let go.
     #[test]
