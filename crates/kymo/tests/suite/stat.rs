@@ -256,7 +256,8 @@ struct Probe(String);
 
 impl Probe {
     fn new(program: &str, function: &str) -> Probe {
-        let name = format!("kymo{}:{function}", std::process::id());
+        // Names are looked for in all groups: what a test that was killed has left must not be in the way.
+        let name = format!("kymo{0}:{function}_{0}", std::process::id());
         let said = perf().run(["probe", "-q", "-x", program, &format!("{name}={function}")]);
         assert_eq!(said.code, Some(0), "{}", said.stderr);
         Probe(name)
