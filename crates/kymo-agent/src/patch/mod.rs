@@ -82,11 +82,13 @@
 //!   takes away there in that moment is lost.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there: some 4 of 100,000 calls, with
 //!   another thread that does the same (`examples/stress`). A probe that records may lose events of the thread on the CPU that the parent was on.
-//! - Calls that exceptions and longjmps have left pile up as long as nothing overwrites their return slots; with more than [`DEPTH`] the next returns are
-//!   not looked at, and [`returns_missed`] says so.
-//! - In a thread whose signal handlers throw, such entries can stay for the thread's life, free, below those in use; then it reaches [`DEPTH`] sooner.
+//! - Calls that exceptions and longjmps have left go with the next call from above them, on the thread's own stack and on its signal stack. Elsewhere (a
+//!   coroutine's stack, a former signal stack, one that a handler disarms) they pile up as long as nothing overwrites their return slots, and so do those
+//!   beyond the 126 that are set aside (`astray.rs`). With more than [`DEPTH`] the next returns are not looked at, and [`returns_missed`] says so.
+//! - A signal's handler that throws, having interrupted a stub itself or one of the instructions that were moved there, finds no caller: as if nobody caught.
 //! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
-//! - An exception costs some microseconds for each thread that has had returns looked at and each frame of such a function.
+//! - An exception costs some microseconds for each frame of a function whose returns are looked at; where that is on a stack some MiB from the one on which
+//!   its thread made the first such call (a coroutine's), also for each thread that has made one.
 //! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
 //!   copies in programs (`asked.rs`).

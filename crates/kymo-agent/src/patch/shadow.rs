@@ -305,6 +305,14 @@ fn claim() -> Option<u64> {
     Some(bottom)
 }
 
+/// The word that tells where a shadow stack's first call was, so that unwinders look there first for what is near.
+fn near(bottom: u64) -> &'static AtomicU64 {
+    &entry(bottom + (DEPTH as u64 + 2) * ENTRY_BYTES as u64).key
+}
+
+/// From a shadow stack's bottom to that word.
+pub(super) const NEAR_AT: u16 = (DEPTH as u16 + 2) * ENTRY_BYTES as u16;
+
 /// The word that names a shadow stack's stack: the thread pointer lies at its end.
 fn stack_of(bottom: u64) -> &'static AtomicU64 {
     &entry(bottom + (DEPTH as u64 + 2) * ENTRY_BYTES as u64).time
@@ -410,6 +418,8 @@ fn owner(bottom: u64) -> &'static AtomicU64 {
 }
 
 fn clear(bottom: u64) {
+    let here = 0_u8;
+    near(bottom).store(&raw const here as u64, Ordering::Relaxed);
     astray::clear(bottom);
     // The handler of the thread that had it before is not running any more; its seat goes over.
     entry(bottom + OWN_AT).key.store(0, Ordering::Relaxed);
@@ -492,6 +502,13 @@ pub(super) extern "C" fn enter(slot: u64) -> u64 {
     // What lies above the top is of calls whose stubs were interrupted in the midst: to go on below us, or left for good.
     while !matches!(entry(at + ENTRY_BYTES as u64).key.load(Ordering::Relaxed), FREE | END) {
         at += ENTRY_BYTES as u64;
+    }
+    let above = entry(at + ENTRY_BYTES as u64).key.load(Ordering::Relaxed);
+    let its = entry(at).key.load(Ordering::Relaxed);
+    if above == END && its > END && its != HOLE && slot_of(its) > slot {
+        // As deep as can be, by calls that are alive: at once, for there may be thousands of them.
+        MISSED.fetch_add(1, Ordering::Relaxed);
+        return 0;
     }
     let signals = Signals::now(at & !(STACK_BYTES as u64 - 1));
     while !is_bottom(at) {

@@ -10,15 +10,20 @@
 //!   others  = unchanged
 //! ```
 //!
-//! The loop reads the entries of all shadow stacks, from the last to the first, then what was set aside of them (`astray.rs`), until it finds the one: some microseconds for each thread
-//! that calls such functions, paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has
-//! none of. The last one counts because entries of frames that an exception has left may lie below, with the same key. Behind a tail
-//! call from one such function to another several entries in a row have the key: then the first of these knows the real caller.
+//! The loop reads the entries of all shadow stacks, from the last to the first: of those first whose threads began near the slot, some microseconds for each
+//! frame of such a function; then of all, and what was set aside of them (`astray.rs`), some microseconds for each thread that calls such functions. That is
+//! paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has none of. The last one counts because entries of
+//! frames that an exception has left may lie below, with the same key. Behind a tail call from one such function to another several entries in a row have the
+//! key: then the first of these knows the real caller.
+//!
+//! Of each shadow stack it reads all entries: what a signal's handler drops that has interrupted a stub is free below that stub's own entry.
 use super::astray;
-use super::shadow::{DEPTH, ENTRY_BYTES, Region, STACK_BYTES};
+use super::shadow::{DEPTH, ENTRY_BYTES, NEAR_AT, Region, STACK_BYTES};
 
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
+/// What is nearer than half of 2 to so many is looked for first: some MiB, as stacks are apart.
+const NEAR_BITS: u8 = 23;
 
 /// DWARF's numbers of what is used below.
 mod op {
@@ -33,6 +38,7 @@ mod op {
     pub(super) const NOT: u8 = 0x20;
     pub(super) const PLUS: u8 = 0x22;
     pub(super) const SHL: u8 = 0x24;
+    pub(super) const SHR: u8 = 0x25;
     pub(super) const BRA: u8 = 0x28;
     pub(super) const EQ: u8 = 0x29;
     pub(super) const GT: u8 = 0x2b;
@@ -79,7 +85,7 @@ impl Code {
 
     /// Looks for the key in `entries` entries of each page of a region, from the last page to the first; the place of a branch that is taken with the
     /// entry's address on the stack. Behind it the stack is what it was.
-    fn scan(&mut self, region: u64, count_at: u64, entries: u16) -> usize {
+    fn scan(&mut self, (region, entries): (u64, u16), count_at: u64, near: bool) -> usize {
         // at = region + (count << 12), behind the last
         self.word(count_at);
         self.op([op::DEREF_SIZE, 4, op::LIT0 + 12, op::SHL]);
@@ -92,6 +98,24 @@ impl Code {
         self.word(region);
         self.op([op::LT]);
         let none = self.branch(op::BRA);
+        if near {
+            // Within so many bytes of the first call that the thread made.
+            self.op([op::DUP]);
+            self.short(NEAR_AT);
+            self.op([
+                op::PLUS,
+                op::DEREF,
+                op::PICK,
+                2,
+                op::PLUS,
+                op::LIT0 + 1,
+                op::LIT0 + NEAR_BITS - 1,
+                op::SHL,
+            ]);
+            self.op([op::PLUS, op::LIT0 + NEAR_BITS, op::SHR]);
+            let far = self.branch(op::BRA);
+            self.land(far, next_page);
+        }
         // All entries of each, however many are free: what a handler drops that has interrupted a stub is free below that stub's entry.
         self.op([op::DUP]);
         self.short((entries + 1) * ENTRY_BYTES as u16);
@@ -121,8 +145,9 @@ fn origin(region: Region) -> Vec<u8> {
     // key = ~(CFA - 1); one more below it, for libgcc's `pick` does not reach the last.
     code.op([op::DUP, op::LIT0 + 1, op::MINUS, op::NOT]);
     let found = [
-        code.scan(region.begin, region.count_at, DEPTH as u16),
-        code.scan(region.aside, region.count_at, astray::ROOM as u16),
+        code.scan((region.begin, DEPTH as u16), region.count_at, true),
+        code.scan((region.begin, DEPTH as u16), region.count_at, false),
+        code.scan((region.aside, astray::ROOM as u16), region.count_at, false),
     ];
     // Not found: the entry behind the region's begin has origin 0, which ends the stack.
     code.word(region.begin + 8);
@@ -211,6 +236,14 @@ mod tests {
         region[512 + 5 * 4] = !slot_behind;
         region[512 + 6 * 4] = !slot_behind;
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
+        // The first stack's thread began near: what it has counts, though another one comes later.
+        region[usize::from(NEAR_AT) / 8] = slot_behind + 5000;
+        region[7 * 4] = !slot_behind;
+        assert_eq!(run(&code, slot_behind + 1), base + 7 * 32 + 8);
+        region[usize::from(NEAR_AT) / 8] = slot_behind - (3 << 20);
+        assert_eq!(run(&code, slot_behind + 1), base + 7 * 32 + 8);
+        region[usize::from(NEAR_AT) / 8] = slot_behind - (5 << 20);
+        assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
         // What was set aside: only if it is nowhere else.
         aside[126 * 4] = !slot_behind;
         assert_eq!(run(&code, slot_behind + 1), base + 4096 + 5 * 32 + 8);
@@ -264,12 +297,13 @@ mod tests {
                     let value = !pop();
                     stack.push(value);
                 }
-                op::MINUS | op::PLUS | op::SHL | op::EQ | op::NE | op::LT | op::GT => {
+                op::MINUS | op::PLUS | op::SHL | op::SHR | op::EQ | op::NE | op::LT | op::GT => {
                     let (b, a) = (pop(), pop());
                     stack.push(match byte {
                         op::MINUS => a.wrapping_sub(b),
                         op::PLUS => a.wrapping_add(b),
                         op::SHL => a << b,
+                        op::SHR => a >> b,
                         op::EQ => u64::from(a == b),
                         op::NE => u64::from(a != b),
                         op::GT => u64::from(a as i64 > b as i64),

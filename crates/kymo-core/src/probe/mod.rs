@@ -59,10 +59,11 @@
 //! | one consumer removes, another one does not | `sites::one_removes_and_one_does_not` | |
 //! | registered between entry and return; unregistered with calls inside | `returns::register_between_entry_and_return`, `unregister_with_outstanding_returns` | `returns::a_probe_may_go_while_calls_are_inside` |
 //! | fork, vfork, exec, a thread's end, with calls inside | `cases::fork`; `returns::fork_copies`, `vfork_child_execs` | `returns::both_processes_return_from_a_fork`, `threads_end_inside`, `stress` |
-//! | longjmp and exceptions over several calls, then a shallower return | `returns::longjmp_over_several_frames`, `longjmp_for_ever` | `returns::jumps_land`, `exceptions_pass`, `panics_pass`, `what_exceptions_left_misleads_nobody` |
+//! | longjmp and exceptions over several calls, then a shallower return | `returns::longjmp_over_several_frames`, `longjmp_for_ever` | `returns::jumps_land`, `exceptions_pass`, `panics_pass`, `what_exceptions_left_misleads_nobody`, `long_jumps_from_far_below_leave_room` |
 //! | signal stacks | `returns::signal_stack` | `returns::signals_on_their_own_stack_return`, `stress` |
+//! | handlers that throw or jump; at each instruction of a hit; in what the agent does there | | `returns::handlers_that_throw_leave_room`, `stepped::*` |
 //! | deeper than [`DEPTH`]; tail calls | `returns::deeper_than_the_limit`, `chained` | `returns::deep_recursion_returns`, `calls_return` |
-//! | coroutines, also on other threads and after their threads' end | `returns::coroutines`, `slot_used_again` | `returns::coroutines_return`, `coroutines_outlive_their_threads` |
+//! | coroutines, also on other threads and after their threads' end | `returns::coroutines`, `slot_used_again` | `returns::coroutines_return`, `coroutines_outlive_their_threads`, `coroutines_inside_of_a_stack_return` |
 //! | a module that is mapped later, unmapped, or mapped again | `sites::armed_as_wanted` | `probes::libraries_come_and_go`, `stress` |
 //! | a handler that unregisters itself | `cases::ends_itself`, `loom::ends_itself` | `returns::a_probe_may_go_while_calls_are_inside` |
 //! | a site at the end of a page | | `hazards::a_site_across_pages` |
