@@ -42,8 +42,8 @@ def main(argv=None):
     parser.add_argument("--no-counts", action="store_true", help="compare no counts")
     parser.add_argument("--only-counts", action="store_true", help="compare counts, and nothing else")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="what comes and goes at random is another for each N")
-    parser.add_argument("--group", type=int, default=1, metavar="N",
-                        help="how many functions have probes at a time where one after another has (default: %(default)s)")
+    parser.add_argument("--group", type=int, metavar="N",
+                        help="how many functions have probes at a time where one after another has (default: 1; with --quick 400)")
     parser.add_argument("--release", action="store_true", help="build with optimisation, as kymo is when it is used")
     parser.add_argument("--kymo", metavar="PATH", help="the kymo that probes from outside, with libkymo_agent.so beside it or in KYMO_AGENT")
     parser.add_argument("--library", metavar="PATH", help="the library to preload (default: build it)")
@@ -112,7 +112,7 @@ def run_all(args, scratch, library):
             skip_log(f"SKIPPED everything::{program.name}: {reason}")
             runs.append({"program": program.name, "outcome": "skipped", "reason": reason})
             continue
-        runs += modes.run(program, hows, dos, scratch, library, say, args.seed, args.group)
+        runs += modes.run(program, hows, dos, scratch, library, say, args.seed, args.group or (400 if args.quick else 1))
     if not args.quick:
         runs += outside.run_all([name for name in outside.NAMES if name in wanted], args.kymo, scratch, args.seed, say)
     return runs
