@@ -241,15 +241,20 @@ pub fn die_by(signal: i32) {
     }
 }
 
-/// Our variables and these, which take the place of those of the same name.
+/// Our variables and these, which take the place of those of the same name, or come behind.
 fn environment(variables: &[(&str, OsString)]) -> io::Result<Vec<CString>> {
-    let own = std::env::vars_os().filter(|(name, _)| variables.iter().all(|(other, _)| name != other));
-    let all = own.chain(variables.iter().map(|(name, value)| (OsString::from(name), value.clone())));
+    let mut all: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    for (name, value) in variables {
+        match all.iter_mut().find(|(other, _)| other == name) {
+            Some((_, there)) => there.clone_from(value),
+            None => all.push((OsString::from(name), value.clone())),
+        }
+    }
     let text = |(name, value): (OsString, OsString)| {
         let bytes = [name.as_bytes(), b"=", value.as_bytes()].concat();
         CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
     };
-    all.map(text).collect()
+    all.into_iter().map(text).collect()
 }
 
 /// The child's life before exec. Only async-signal-safe calls, no allocation.

@@ -6,7 +6,7 @@
 //!                                                              |
 //!   Leave, or the socket's end (the tracer left, crashed, was killed): everything is removed, the thread ends
 //! ```
-//! Loading the library starts nothing. What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
+//! Loading the library starts nothing; where it is preloaded, what the program executes is looked at from then on (execs.rs). What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
 //!
 //! # Invariants
 //! - **C1** At most one tracer at a time; another one is told so.
@@ -14,7 +14,11 @@
 //! - **C3** A forked child has no such thread, and takes no orders meant for its parent.
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
+#[cfg(target_arch = "x86_64")]
+mod execs;
 mod first;
+#[cfg(target_arch = "x86_64")]
+mod fits;
 mod hold;
 #[cfg(target_arch = "x86_64")]
 mod maps;

@@ -21,24 +21,59 @@ const VARIABLE: &str = "KYMO_AGENT_AT";
 /// How long a program waits before a door that nobody opens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts a conversation on a socket, which belongs to the agent from here on. 0, or -EBUSY with another tracer's conversation under
+/// All is well, as a number that is no system call's: a borrowed thread whose tracer is killed makes the call that has the number of its result.
+const STARTED: c_int = 0x6b79_6d6f;
+
+/// Starts a conversation on a socket, which belongs to the agent from here on. [`STARTED`], or -EBUSY with another tracer's conversation under
 /// way, -EBADF if it is no descriptor, -EAGAIN without another thread.
+///
+/// `stack`, if it is not null, is what the tracer has mapped for the calling thread to run on, so many bytes. The agent unmaps it when the tracer first
+/// speaks: by then that thread is back on its own.
 #[unsafe(no_mangle)]
-pub extern "C" fn kymo_agent_start(descriptor: c_int) -> c_int {
-    catch_unwind(|| start(descriptor)).unwrap_or(-libc::EAGAIN)
+pub extern "C" fn kymo_agent_start(descriptor: c_int, stack: *mut c_void, stack_bytes: usize) -> c_int {
+    let lent = Lent { at: stack.addr(), bytes: stack_bytes };
+    catch_unwind(|| start(descriptor, lent)).unwrap_or(-libc::EAGAIN)
 }
 
-fn start(descriptor: c_int) -> c_int {
+fn start(descriptor: c_int, lent: Lent) -> c_int {
     // SAFETY: asks for a flag, whatever the number.
     if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
         return -libc::EBADF;
     }
     // SAFETY: open, as was just seen, and given to us by who calls.
-    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, By::Nobody)
+    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, By::Nobody, lent)
+}
+
+/// A stack that somebody runs on until the tracer speaks.
+#[derive(Clone, Copy)]
+struct Lent {
+    at: usize,
+    bytes: usize,
+}
+
+impl Lent {
+    const NONE: Lent = Lent { at: 0, bytes: 0 };
+
+    /// Waits until the tracer has spoken, and unmaps it. A tracer that is gone without a word may have left somebody there: then it stays.
+    fn unmap(self, socket: &UnixDatagram) {
+        if self.at == 0 {
+            return;
+        }
+        let mut byte = 0_u8;
+        // SAFETY: writes a byte that is ours, and leaves the packet where it is.
+        let heard = || unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+        let heard = std::iter::repeat_with(heard).find(|heard| {
+            *heard >= 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted
+        });
+        if heard.is_some_and(|heard| heard > 0) {
+            // SAFETY: a mapping of the tracer's, which it gave to us.
+            unsafe { libc::munmap(std::ptr::without_provenance_mut(self.at), self.bytes) };
+        }
+    }
 }
 
 /// Begins a conversation on a thread of its own.
-fn converse_on(socket: OwnedFd, by: By) -> c_int {
+fn converse_on(socket: OwnedFd, by: By, lent: Lent) -> c_int {
     // Away from the numbers that a program closes or gives anew.
     let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
     // Acquire and Release: what the conversation before left is seen by this one.
@@ -50,13 +85,14 @@ fn converse_on(socket: OwnedFd, by: By) -> c_int {
         // It calls functions of the C library as the program does.
         #[cfg(target_arch = "x86_64")]
         crate::patch::leave_me_out();
+        lent.unmap(&socket);
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine is dropped.
         _ = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
         first::let_run();
         BUSY.store(false, Ordering::Release);
     };
     match std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body) {
-        Ok(_) => 0,
+        Ok(_) => STARTED,
         Err(_) => {
             BUSY.store(false, Ordering::Release);
             -libc::EAGAIN
@@ -127,10 +163,10 @@ fn knock(at: &str) -> Option<OwnedFd> {
 }
 
 /// Whose number the kernel gives to users that this user namespace does not have: it may be anyone.
-const NO_USER: libc::uid_t = 65534;
+pub(super) const NO_USER: libc::uid_t = 65534;
 
 /// Whether a listener of this user may command a program of that one.
-fn may_command(listener: libc::uid_t, own: libc::uid_t) -> bool {
+pub(super) fn may_command(listener: libc::uid_t, own: libc::uid_t) -> bool {
     listener == 0 || (listener == own && listener != NO_USER)
 }
 
@@ -159,10 +195,13 @@ fn listener_of(socket: &UnixDatagram) -> Option<libc::uid_t> {
 /// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns when the tracer lets it run.
 extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void) {
     _ = catch_unwind(|| {
-        // The variable stays: what this program executes is to come up so, too.
-        let Some(socket) = std::env::var(VARIABLE).ok().and_then(|at| knock(&at)) else { return };
+        // The variable stays: what this program executes is to come up so, too, if it can.
+        let Ok(at) = std::env::var(VARIABLE) else { return };
+        #[cfg(target_arch = "x86_64")]
+        super::execs::install();
+        let Some(socket) = knock(&at) else { return };
         first::will_wait();
-        if converse_on(socket, By::FirstWaits) == 0 {
+        if converse_on(socket, By::FirstWaits, Lent::NONE) == STARTED {
             first::wait();
         } else {
             first::let_run();

@@ -16,6 +16,7 @@
 //! them that are exchanged for functions of the same type.
 #![allow(unsafe_code)]
 use super::trap::{self, Behind};
+use crate::sys::fork;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Mutex;
@@ -76,9 +77,17 @@ extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
     PASSING.fetch_add(1, Ordering::SeqCst);
     let done = if trap::is_in_front() {
         let before = trap::behind();
-        if !new.is_null() {
-            // SAFETY: the caller's action, as the function's contract says.
-            trap::put_behind(Behind::of(unsafe { &*new }));
+        // SAFETY: the caller's action, as the function's contract says.
+        match unsafe { new.as_ref() } {
+            None => {}
+            // A child of vfork has handlers of its own, in its parent's memory. Ours stay until it executes another program; what that finds is as if the
+            // child's were there: a handler becomes the default.
+            Some(new) if fork::is_guest() && new.sa_sigaction == libc::SIG_IGN => {
+                // SAFETY: as the caller gave it.
+                unsafe { libc::sigaction(signal, new, std::ptr::null_mut()) };
+            }
+            Some(_) if fork::is_guest() => {}
+            Some(new) => trap::put_behind(Behind::of(new)),
         }
         if let (false, Some(before)) = (old.is_null(), before) {
             // SAFETY: the caller's place for it.
@@ -150,6 +159,7 @@ pub(super) fn loaded() -> u64 {
 /// Looks through the tables of all modules that have been loaded since the last time. Modules of a kind that it does not understand
 /// are left alone.
 pub(super) fn guard() {
+    fork::know_own();
     let loaded = loaded();
     // Relaxed: only called under the patcher's lock.
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {

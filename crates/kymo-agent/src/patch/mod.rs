@@ -89,6 +89,7 @@
 //! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
 //! - An exception costs some microseconds for each frame of a function whose returns are looked at; where that is on a stack some MiB from the one on which
 //!   its thread made the first such call (a coroutine's), also for each thread that has made one.
+//! - A handler of SIGTRAP that a child of `vfork` installs for itself, before it executes another program, is not called (its parent's is not changed).
 //! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
 //!   copies in programs (`asked.rs`).

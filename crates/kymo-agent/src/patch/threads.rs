@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 
 /// How long a thread that is ready to run may take until it has answered.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a thread is looked at before it is asked: most are asleep at the second look.
-const LOOKS: usize = 3;
+/// How long a thread is looked at before it is asked, with pauses that double: one that is about to wait, perhaps for a CPU first, waits by then, and no
+/// call of it ends early.
+const LOOKING: Duration = Duration::from_millis(3);
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
 
 /// Why it is not known that no thread stands inside.
 #[derive(Debug)]
@@ -109,7 +111,8 @@ pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
 pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
     let mut left = others()?;
     let mut moved = Vec::new();
-    for look in 0..LOOKS {
+    let (until, mut pause) = (Instant::now() + LOOKING, FIRST_PAUSE);
+    loop {
         left.retain(|&tid| {
             if waits_in_handler(tid) {
                 moved.push(tid);
@@ -120,9 +123,12 @@ pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
         if left.is_empty() && moved.is_empty() {
             return Ok(());
         }
-        if look + 1 < LOOKS {
-            std::thread::yield_now();
+        // Who stays asleep in a handler must be asked at once.
+        if left.is_empty() || Instant::now() + pause > until {
+            break;
         }
+        std::thread::sleep(pause);
+        pause *= 2;
     }
     let round = trap::new_round();
     let mut asked = Vec::new();

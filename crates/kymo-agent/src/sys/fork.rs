@@ -1,6 +1,6 @@
 //! Whether this process is the child of the one that began to count.
 #![allow(unsafe_code)]
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// A page with a 1 in the parent, which the kernel clears for a child. Null until the first use; dangling where that failed.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
@@ -21,6 +21,25 @@ pub(crate) fn is_child() -> bool {
     let mark = unsafe { &*page };
     // Relaxed: written once before it was published, and by the kernel in a new process.
     mark.load(Ordering::Relaxed) == 0
+}
+
+/// The process that this memory is of.
+#[cfg(target_arch = "x86_64")]
+static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// To be called before [`is_guest`] is asked, by the process itself.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn know_own() {
+    // Relaxed: who asks comes later, or is told that it is none.
+    OWN.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Whether this is a child of `vfork`, in the memory of its parent: what it writes there is the parent's.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_guest() -> bool {
+    // Relaxed: written once, and long before.
+    let own = OWN.load(Ordering::Relaxed);
+    own != 0 && own != super::raw::process() && !is_child()
 }
 
 #[cold]

@@ -12,7 +12,7 @@ use std::time::Duration;
 ///
 /// # Safety
 /// As of the system call.
-unsafe fn call(number: libc::c_long, args: [u64; 6]) -> i64 {
+pub(crate) unsafe fn call(number: libc::c_long, args: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = args;
     let result;
     // SAFETY: the caller's; the kernel changes no other register.
@@ -96,6 +96,12 @@ pub(crate) fn wake(word: &AtomicU32) {
 pub(crate) fn thread() -> u32 {
     // SAFETY: no arguments, no failure.
     unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// The calling process's number.
+pub(crate) fn process() -> u32 {
+    // SAFETY: no arguments, no failure.
+    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
 /// Whether the other end of a socket is there.

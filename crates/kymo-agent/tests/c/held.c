@@ -35,10 +35,15 @@
 extern char **environ;
 static volatile int done;
 
+/* Where threads cannot be held, one that is about to wait may be asked by a signal where it stands, which ends this call once. */
 static int byte_came(int wait)
 {
 	struct pollfd in = { 0, POLLIN, 0 };
-	return poll(&in, 1, wait) != 0;
+	int came;
+	do
+		came = poll(&in, 1, wait);
+	while (came < 0 && errno == EINTR);
+	return came != 0;
 }
 
 /* The probed functions: the second instruction is where threads stand. */
@@ -149,7 +154,8 @@ static int waits(void)
 	pthread_create(&thread, NULL, in_accept, &futex_word);
 	puts("here");
 	fflush(stdout);
-	if (!byte_came(-1))
+	struct pollfd in = { 0, POLLIN, 0 };
+	if (poll(&in, 1, -1) != 1)
 		fail("poll");
 	done = 1;
 	semctl(sets, 0, IPC_RMID);

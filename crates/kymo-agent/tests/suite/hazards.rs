@@ -102,3 +102,19 @@ fn libraries_come_while_probes_do() {
     });
     library.assert_untouched();
 }
+
+/// Checks that a child of vfork which changes the handler of traps, in its parent's memory, changes nothing for its parent.
+#[test]
+fn a_child_of_vfork_changes_handlers() {
+    let _alone = alone();
+    let Some(library) = Library::of("hazards::a_child_of_vfork_changes_handlers", "vforks.c", &[]) else {
+        return;
+    };
+    let probes = attach(&[library.plan("probed").expect("a plan")], Consumers::Count);
+    let probes = probes.unwrap_or_else(|error| panic!("{error}"));
+    for how in [0, 1, 2] {
+        assert_eq!(library.function("child_changes_traps")(how, 0), 1, "{how}");
+    }
+    detach(&probes).expect("detached");
+    library.assert_untouched();
+}

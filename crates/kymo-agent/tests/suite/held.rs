@@ -106,7 +106,11 @@ impl Target {
     /// The first line of its mappings that names a file with this in its name, executable.
     fn code(&self, name: &str) -> (u64, u64, u64, PathBuf) {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
-        let line = maps.lines().find(|line| line.contains("r-xp") && line.contains(name)).expect("mapped");
+        let line = maps.lines().find(|line| line.contains("r-xp") && line.contains(name));
+        let line = line.unwrap_or_else(|| {
+            let end = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+            panic!("{name} is not mapped; exit code {:?}: {maps:?}", end.split(' ').next_back())
+        });
         let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
         let (start, end) = line.split(' ').next().expect("a range").split_once('-').expect("a range");
         let offset = hex(line.split_whitespace().nth(2).expect("an offset"));

@@ -25,6 +25,8 @@ const MEMORY_NAME: &[u8] = b"kymo-agent\0";
 const TMPFS: i64 = 0x0102_1994;
 const LOADED: [&[u8]; 2] = [b"/memfd:kymo-agent", b"libkymo_agent.so"];
 const START_FUNCTION: &str = "kymo_agent_start";
+/// What it returns when all is well.
+const STARTED: i32 = 0x6b79_6d6f;
 
 /// Where the agent's library is: named by KYMO_AGENT, else beside the running program, or in `lib` or `lib/kymo` beside its folder, or where cargo
 /// builds libraries. A kymo whose file gives it rights (setuid, capabilities) does not listen to KYMO_AGENT: its users would choose what runs in the
@@ -90,19 +92,30 @@ fn begin(pid: i32, library: &Path) -> Result<Client, Refusal> {
         return Err(Refusal::Static);
     }
     let mut thread = Borrowed::take(&target)?;
+    let begun = load_and_start(&target, &mut thread, start, opener, &content);
+    // The agent takes the stack down as soon as it is spoken to.
+    thread.give_back(begun.is_err())?;
+    Ok(begun?.of(target))
+}
+
+fn load_and_start(
+    target: &Target,
+    thread: &mut Borrowed<'_>,
+    start: Option<Function>,
+    opener: Option<Opener>,
+    content: &[u8],
+) -> Result<Client, Refusal> {
     let start = match (start, opener) {
         (Some(start), _) => start,
         (None, Some(opener)) => {
-            load(&target, &mut thread, opener, &content)?;
+            load(target, thread, opener, content)?;
             let missing =
                 || Refusal::NotLoaded { why: "it says that it did, but it is not there".to_owned() };
-            loaded(&target)?.ok_or_else(missing)?
+            loaded(target)?.ok_or_else(missing)?
         }
         (None, None) => return Err(Refusal::Static),
     };
-    let client = converse(&target, &mut thread, start)?;
-    thread.give_back()?;
-    Ok(client.of(target))
+    converse(target, thread, start)
 }
 
 /// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.
@@ -227,8 +240,10 @@ fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Resu
             return Err(refusal);
         }
     };
-    match thread.call("starting the agent", start.start, [its as u64, 0, 0], START)? as i32 {
-        0 => Ok(Client::new(socket, Some(pidfd))),
+    let (stack, stack_bytes) = thread.stack();
+    match thread.call("starting the agent", start.start, [its as u64, stack, stack_bytes], START)? as i32 {
+        // 0: it is of an older version, and the greeting will say so.
+        0 | STARTED => Ok(Client::new(socket, Some(pidfd))),
         code => Err(Refusal::NotLoaded {
             why: match -code {
                 libc::EBUSY => "another kymo is using the agent in it".to_owned(),

@@ -9,6 +9,10 @@
 //! A call returns to a `syscall` instruction of the vDSO with a stack pointer that nothing else has there: the thread stops at the entry of
 //! that system call, with the function's result as its number, and the call is suppressed. So no signal is used (a trap would take a
 //! blocked handler away), and no byte of the target's text is changed.
+//!
+//! A borrower that is killed meanwhile lets the thread go as it is. Then it goes home by itself when the call is over (escape.rs). What is not safe by
+//! that is the first system call, which makes the stack: some ten microseconds.
+use super::escape::{self, Ways};
 use super::refusal::Refusal;
 use super::symbols::{Function, Symbols};
 use super::target::Target;
@@ -21,6 +25,8 @@ const STEP: Duration = Duration::from_millis(500);
 /// A thread in the middle of a disk access does not stop before it is over; there are others.
 const STOPS: Duration = Duration::from_millis(50);
 const TRIES: usize = 40;
+/// Of all tries together.
+const LOOKING: Duration = Duration::from_secs(10);
 const STACK_BYTES: u64 = 256 << 10;
 /// Above the stack pointer where return addresses of functions that must not be interrupted are looked for.
 const LOOKED_AT_BYTES: usize = 4 << 10;
@@ -51,6 +57,11 @@ pub(super) struct Borrowed<'t> {
     saved: Saved,
     gate: u64,
     stack: u64,
+    /// Where the gate's address is for calls to return to.
+    pointer: u64,
+    ways: Option<Ways>,
+    /// The way home is written behind that.
+    has_way: bool,
 }
 
 /// Where the loader's locks may be held.
@@ -78,18 +89,26 @@ fn never_repeated(registers: &Registers) -> bool {
 impl<'t> Borrowed<'t> {
     /// Borrows a thread that stands in a system call, or elsewhere in no function that holds the loader's locks.
     pub(super) fn take(target: &'t Target) -> Result<Borrowed<'t>, Refusal> {
-        let gate = target
-            .system_call_instruction()
-            .map_err(Refusal::failed("looking for a way to make system calls"))?;
+        let ways = Ways::of(target);
+        let gate = match ways {
+            Some(ways) => ways.gate,
+            None => target
+                .system_call_instruction()
+                .map_err(Refusal::failed("looking for a way to make system calls"))?,
+        };
         let places = unsafe_places(target);
         let mut last = "where it does not stop".to_owned();
+        let until = Instant::now() + LOOKING;
         for attempt in 0..TRIES {
+            if Instant::now() >= until {
+                break;
+            }
             let tasks = proc::tasks(target.pid).map_err(|_| Refusal::Gone)?;
             // Not always the same ones in a process of thousands; the first thread first.
             let from = if attempt == 0 { 0 } else { attempt * 7 % tasks.len() };
             for tid in tasks.iter().cycle().skip(from).take(tasks.len().min(8)) {
                 match Self::hold(target, *tid, &places) {
-                    Ok(Ok(thread)) => return Self::prepare(target, thread, gate),
+                    Ok(Ok(thread)) => return Self::prepare(target, thread, gate, ways),
                     Ok(Err(place)) => last = place,
                     Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                         return Err(super::target::not_permitted(target.pid));
@@ -106,6 +125,11 @@ impl<'t> Borrowed<'t> {
     /// Stops a thread, and lets it go again if it stands where it must not be borrowed: then the place in words.
     fn hold(target: &Target, tid: i32, places: &[Function]) -> io::Result<Result<Traced, String>> {
         let mut thread = Traced::seize(tid)?;
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        // The number may be another process's by now.
+        if !thread.is_of(target.pid) {
+            return Err(gone());
+        }
         thread.interrupt()?;
         match thread.wait(STOPS)? {
             Stop::Interrupted => {}
@@ -113,8 +137,12 @@ impl<'t> Borrowed<'t> {
                 thread.release(signal)?;
                 return Ok(Err("before a signal".to_owned()));
             }
-            Stop::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Stop::Gone => return Err(gone()),
             _ => return Ok(Err("at an event".to_owned())),
+        }
+        // What is known of its memory is not known of that of another program that it has executed since.
+        if !target.is_memory_of(tid) {
+            return Err(gone());
         }
         let registers = thread.registers()?;
         // A 32-bit moment of a 64-bit process.
@@ -137,14 +165,21 @@ impl<'t> Borrowed<'t> {
         Ok(Ok(thread))
     }
 
-    fn prepare(target: &'t Target, thread: Traced, gate: u64) -> Result<Borrowed<'t>, Refusal> {
+    fn prepare(
+        target: &'t Target,
+        thread: Traced,
+        gate: u64,
+        ways: Option<Ways>,
+    ) -> Result<Borrowed<'t>, Refusal> {
         let mut saved = thread.save().map_err(Refusal::failed("saving a thread's registers"))?;
         if never_repeated(saved.registers()) && !target.has_signals(thread.tid()) {
             saved.repeat_system_call();
         }
         // Handlers would run on our stack, and could jump away from it. All but KILL and STOP, which cannot wait.
         thread.set_signal_mask(u64::MAX).map_err(Refusal::failed("holding signals back"))?;
-        let mut borrowed = Borrowed { target, thread: Some(thread), saved, gate, stack: 0 };
+        let (stack, pointer, has_way) = (0, 0, false);
+        let mut borrowed =
+            Borrowed { target, thread: Some(thread), saved, gate, stack, pointer, ways, has_way };
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let size = STACK_BYTES;
         borrowed.stack = borrowed.system_call(
@@ -152,7 +187,25 @@ impl<'t> Borrowed<'t> {
             libc::SYS_mmap,
             [0, size, prot as u64, flags as u64, u64::MAX, 0],
         )?;
+        let stack = borrowed.stack;
+        // As after a call instruction: 8 below a multiple of 16.
+        borrowed.pointer = stack + STACK_BYTES - 72;
+        if let Some(ways) = borrowed.ways
+            && let Ok(pointer) = escape::prepare(target, &borrowed.saved, ways, stack..stack + STACK_BYTES)
+        {
+            (borrowed.pointer, borrowed.has_way) = (pointer, true);
+            let registers = borrowed.at_gate();
+            borrowed
+                .thread()?
+                .set_registers(&registers)
+                .map_err(Refusal::failed("showing a thread the way home"))?;
+        }
         Ok(borrowed)
+    }
+
+    /// The stack that was lent: where it begins, and its bytes. With a way home in it the thread cannot take it down itself.
+    pub(super) fn stack(&self) -> (u64, u64) {
+        if self.has_way { (self.stack, STACK_BYTES) } else { (0, 0) }
     }
 
     fn thread(&mut self) -> Result<&mut Traced, Refusal> {
@@ -164,6 +217,13 @@ impl<'t> Borrowed<'t> {
         Registers { orig_rax: u64::MAX, ..*self.saved.registers() }
     }
 
+    /// At the gate, and from there home where that is possible.
+    fn at_gate(&self) -> Registers {
+        let rsp = if self.has_way { self.pointer + 8 } else { self.saved.registers().rsp };
+        // Whatever comes of it, this does nothing.
+        Registers { rip: self.gate, rax: libc::SYS_getpid as u64, rsp, ..self.clean() }
+    }
+
     /// Makes the thread make a system call.
     pub(super) fn system_call(
         &mut self,
@@ -172,8 +232,8 @@ impl<'t> Borrowed<'t> {
         args: [u64; 6],
     ) -> Result<u64, Refusal> {
         let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let registers =
-            Registers { rip: self.gate, rax: number as u64, rdi, rsi, rdx, r10, r8, r9, ..self.clean() };
+        let rax = number as u64;
+        let registers = Registers { rax, rdi, rsi, rdx, r10, r8, r9, ..self.at_gate() };
         let failed = Refusal::failed(step);
         self.thread()?.set_registers(&registers).map_err(&failed)?;
         // In, and out.
@@ -233,8 +293,7 @@ impl<'t> Borrowed<'t> {
         limit: Duration,
     ) -> Result<u64, Refusal> {
         let failed = Refusal::failed(step);
-        // As after a call instruction: 8 below a multiple of 16.
-        let pointer = self.stack + STACK_BYTES - 72;
+        let pointer = self.pointer;
         self.target.write(pointer, &self.gate.to_le_bytes()).map_err(&failed)?;
         let [rdi, rsi, rdx] = args;
         // No vector arguments (al), direction flag clear.
@@ -270,21 +329,20 @@ impl<'t> Borrowed<'t> {
         }
     }
 
-    /// Gives the thread back: unmaps the stack, restores everything, lets it go on.
-    pub(super) fn give_back(mut self) -> Result<(), Refusal> {
-        let (stack, size) = (self.stack, STACK_BYTES);
-        _ = self.system_call("unmapping a stack", libc::SYS_munmap, [stack, size, 0, 0, 0, 0]);
+    /// Gives the thread back: restores everything, lets it go on. `unmaps`: takes the stack down before, and the way home with it.
+    pub(super) fn give_back(mut self, unmaps: bool) -> Result<(), Refusal> {
+        if unmaps || !self.has_way {
+            let (stack, size) = (self.stack, STACK_BYTES);
+            self.has_way = false;
+            _ = self.system_call("unmapping a stack", libc::SYS_munmap, [stack, size, 0, 0, 0, 0]);
+        }
         self.restore().map_err(Refusal::failed("putting a thread back"))
     }
 
     fn restore(&mut self) -> io::Result<()> {
         let Some(mut thread) = self.thread.take() else { return Ok(()) };
         // A system call that was interrupted is repeated by the kernel only on the way out of a stop like the first one.
-        thread.set_registers(&Registers {
-            rip: self.gate,
-            rsp: self.saved.registers().rsp,
-            ..self.clean()
-        })?;
+        thread.set_registers(&self.at_gate())?;
         thread.interrupt()?;
         thread.go(0)?;
         let stop = thread.wait(STEP)?;
@@ -300,5 +358,144 @@ impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         // An error on the way: the stack stays mapped, but the thread goes on where it was.
         _ = self.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    fn started(program: &str) -> Child {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn function(target: &Target, name: &'static str) -> u64 {
+        let modules = target.modules().unwrap();
+        let found = modules.iter().find_map(|(base, _)| {
+            let [found] = Symbols::of(target, *base).ok()?.functions([name]).ok()?;
+            found
+        });
+        found.unwrap().start
+    }
+
+    /// Borrows a thread as somebody who is killed: by a thread that ends in the middle. `None` if it cannot be borrowed now.
+    fn borrow_and_vanish(pid: i32, works: impl Fn(&Target, &mut Borrowed<'_>) + Sync) -> Option<()> {
+        let borrow = || {
+            let target = Target::look(pid).ok()?;
+            let mut borrowed = Borrowed::take(&target).ok()?;
+            if !borrowed.has_way {
+                // Its C library is not loaded yet.
+                borrowed.give_back(true).unwrap();
+                return None;
+            }
+            works(&target, &mut borrowed);
+            borrowed.thread.take()?.leave_to_the_kernel();
+            Some(())
+        };
+        std::thread::scope(|scope| scope.spawn(borrow).join().unwrap())
+    }
+
+    /// Checks that a thread which waits in a system call goes on waiting when its borrower vanishes: before it has worked, after a system call, in the
+    /// middle of a function and after it; and that none of its signals is blocked then.
+    #[test]
+    fn the_borrower_vanishes() {
+        if !cfg!(target_arch = "x86_64") {
+            return kymo_testing::skip(
+                "inject::borrowed::the_borrower_vanishes",
+                "x86-64 programs are entered only",
+            );
+        }
+        let mut program = started("cat");
+        let (mut input, mut output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+        let pid = program.id() as i32;
+        let mut echo = |text: &[u8; 8]| {
+            input.write_all(text).unwrap();
+            let mut back = [0; 8];
+            output.read_exact(&mut back).unwrap();
+            assert_eq!(&back, text);
+        };
+        echo(b"begins.\n");
+        let before = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let before = super::super::target::field(&before, "SigBlk").unwrap().to_owned();
+        let long = Duration::from_secs(20);
+        type Work<'w> = &'w (dyn Fn(&Target, &mut Borrowed<'_>) + Sync);
+        let works: [Work<'_>; 4] = [
+            &|_, _| {},
+            &|_, borrowed| _ = borrowed.system_call("asking", libc::SYS_getpid, [0; 6]).unwrap(),
+            &|target, borrowed| {
+                let sleep = function(target, "usleep");
+                assert!(
+                    borrowed.call("sleeping", sleep, [100_000, 0, 0], Duration::from_millis(10)).is_err()
+                );
+            },
+            &|target, borrowed| {
+                let ask = function(target, "getppid");
+                assert_eq!(
+                    borrowed.call("asking", ask, [0; 3], long).unwrap(),
+                    u64::from(std::process::id())
+                );
+            },
+        ];
+        for round in 0..5 {
+            for work in works {
+                let until = Instant::now() + long;
+                // On a busy machine it may not stop in time.
+                while borrow_and_vanish(pid, work).is_none() {
+                    assert!(Instant::now() < until, "round {round}: it cannot be borrowed");
+                }
+                // It is home when it waits as it did before.
+                let until = Instant::now() + long;
+                loop {
+                    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+                    let blocked = super::super::target::field(&status, "SigBlk").unwrap_or_default();
+                    if blocked == before {
+                        break;
+                    }
+                    assert!(Instant::now() < until, "round {round}: {status}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                echo(b"goes on\n");
+            }
+        }
+        drop(input);
+        assert!(program.wait().unwrap().success());
+    }
+
+    /// Checks that a program which computes, with vector registers among others, computes the same when borrowers vanish at any moment.
+    #[test]
+    fn while_it_computes() {
+        const NAME: &str = "inject::borrowed::while_it_computes";
+        if !cfg!(target_arch = "x86_64") || Command::new("sha256sum").arg("--version").output().is_err() {
+            return kymo_testing::skip(NAME, "no sha256sum, or not x86-64");
+        }
+        let sum = |meanwhile: &dyn Fn(i32)| {
+            let mut program = started("sha256sum");
+            let mut input = program.stdin.take().unwrap();
+            let feed = std::thread::spawn(move || {
+                let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+                for _ in 0..200 {
+                    input.write_all(&block).unwrap();
+                }
+            });
+            meanwhile(program.id() as i32);
+            feed.join().unwrap();
+            let output = program.wait_with_output().unwrap();
+            assert!(output.status.success(), "{:?}", output.status);
+            output.stdout
+        };
+        let plain = sum(&|_| {});
+        let disturbed = sum(&|pid| {
+            for _ in 0..20 {
+                let work = |target: &Target, borrowed: &mut Borrowed<'_>| {
+                    let ask = function(target, "getppid");
+                    _ = borrowed.call("asking", ask, [0; 3], Duration::from_secs(20)).unwrap();
+                };
+                _ = borrow_and_vanish(pid, work);
+            }
+        });
+        assert_eq!(disturbed, plain);
     }
 }

@@ -8,7 +8,8 @@
 //!   "held" ... "written"   the agent's thread writes                             |
 //!   let all go                                                                 --'
 //! ```
-//! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left.
+//! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left. All of this has a time limit: then all are let go, and
+//! the agent writes by traps, or leaves it to the kernel's probes.
 //!
 //! # What a thread finds when it goes on
 //! - It was computing: its registers, but for a place inside of a site, for which it goes on at the moved copy of the same instruction.
@@ -19,7 +20,8 @@
 //!
 //! # Who cannot be held
 //! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all others are let go until it stops, and then
-//! interrupted again while it stands. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+//! interrupted again while it stands. A program that executes another one ([`Ends`]) is not held. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+use super::ends::Ends;
 use super::target::Target;
 use crate::proc::{self, Mappings};
 use crate::sys::ptrace::{Registers, Stop, Traced};
@@ -38,6 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const OURS: Duration = Duration::from_millis(500);
 /// How long who cannot stop is waited for while the others run.
 const SLOW: Duration = Duration::from_secs(2);
+/// All tries together take no longer.
+const TOTAL: Duration = Duration::from_secs(8);
+/// How long threads that were interrupted, and do not stop, are waited for before the kernel has to let them go.
+const LETTING_GO: Duration = Duration::from_millis(200);
 /// How often it is tried, and the longest pause in between.
 const TRIES: u32 = 50;
 const MOST_PAUSE: Duration = Duration::from_millis(200);
@@ -158,6 +164,8 @@ pub(super) struct Held {
     threads: Vec<Thread>,
     /// Since the first one was interrupted.
     since: Option<Instant>,
+    /// When it is given up.
+    until: Instant,
 }
 
 /// Why an attempt failed.
@@ -189,12 +197,16 @@ impl Held {
         // Others wait for this thread, which ends with the holding: it should not wait behind other programs. Only root may.
         _ = rustix::process::setpriority_process(None, -20);
         let stacks = Stacks::of(target);
+        let until = Instant::now() + TOTAL;
         let mut pause = Duration::from_millis(1);
         let mut stopped = Duration::ZERO;
         let mut last = 0;
         let mut kept = Vec::new();
         for _ in 0..TRIES {
-            let mut held = Held { threads: std::mem::take(&mut kept), since: None };
+            if Instant::now() >= until {
+                break;
+            }
+            let mut held = Held { threads: std::mem::take(&mut kept), since: None, until };
             // Nobody but that one thread can execute another program from then on, and that lets the others end.
             let is_same = || match !has_ended(process) && target.is_memory_of(one) {
                 true => Ok(()),
@@ -219,7 +231,7 @@ impl Held {
                     let waiting = held.let_go_who_stands();
                     stopped += held.release();
                     // Who made the others wait stops first the next time.
-                    kept = match come_to_stand(waiting) {
+                    kept = match come_to_stand(waiting, until) {
                         Ok(kept) => kept,
                         Err(why) => return Tried { held: Err(why), stopped },
                     };
@@ -233,8 +245,12 @@ impl Held {
     fn stop_all(&mut self, target: &Target, one: i32) -> Result<(), Failed> {
         let mut known: HashSet<i32> = self.threads.iter().map(|thread| thread.traced.tid()).collect();
         known.insert(one);
+        let ends = Ends::watch(target.pid);
         let mut started = false;
         for _ in 0..LISTS {
+            if Instant::now() >= self.until {
+                return Err(Failed::Never("its threads do not stop in time".to_owned()));
+            }
             let tasks =
                 proc::tasks(target.pid).map_err(|_| Failed::Never("the process is gone".to_owned()))?;
             if !started && !tasks.contains(&one) {
@@ -242,18 +258,21 @@ impl Held {
             }
             let first = self.threads.len();
             let mut new = false;
+            ends.are_needed(true);
             for tid in tasks {
                 if !known.insert(tid) {
                     continue;
                 }
                 new = true;
-                if let Some(traced) = seize(target.pid, tid)? {
+                if let Some(traced) = seize(target.pid, tid, self.until)? {
+                    ends.also(tid);
                     self.threads.push(Thread { traced, signal: 0, stands: false });
                 }
             }
             if !new {
                 return Ok(());
             }
+            ends.are_needed(false);
             if !started {
                 (started, self.since) = (true, Some(Instant::now()));
             }
@@ -263,7 +282,7 @@ impl Held {
                     ended.push(number);
                 }
             }
-            let until = Instant::now() + PATIENCE;
+            let until = self.until.min(Instant::now() + PATIENCE);
             for number in first..self.threads.len() {
                 self.wait(target.pid, number, until)?;
             }
@@ -337,10 +356,20 @@ impl Held {
 
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
-        for Thread { traced, signal, stands } in self.threads.drain(..) {
-            // One that is gone need not go on; one that runs, or has stopped since, is let go by the drop, with its signal.
-            if stands {
-                _ = traced.release(signal);
+        let (stand, others): (Vec<Thread>, Vec<Thread>) =
+            self.threads.drain(..).partition(|thread| thread.stands);
+        for Thread { traced, signal, .. } in stand {
+            // One that is gone need not go on.
+            _ = traced.release(signal);
+        }
+        // A thread must stand still to be let go. All are interrupted before one is waited for.
+        others.iter().for_each(|thread| _ = thread.traced.interrupt());
+        let until = Instant::now() + LETTING_GO;
+        for mut thread in others {
+            match thread.wait(until.saturating_duration_since(Instant::now())) {
+                Ok(()) => _ = thread.traced.release(thread.signal),
+                // With the signal that it may stop before by then, and as soon as this thread ends.
+                Err(_) => thread.traced.leave_to_the_kernel(),
             }
         }
         self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
@@ -348,11 +377,12 @@ impl Held {
 }
 
 /// Takes a thread; `None` if it runs no code any more.
-fn seize(pid: i32, tid: i32) -> Result<Option<Traced>, Failed> {
-    let until = Instant::now() + OURS;
+fn seize(pid: i32, tid: i32, until: Instant) -> Result<Option<Traced>, Failed> {
+    let until = until.min(Instant::now() + OURS);
     loop {
         let error = match Traced::seize(tid) {
-            Ok(traced) => return Ok(Some(traced)),
+            // Its number may be that of another process's thread by now.
+            Ok(traced) => return Ok(traced.is_of(pid).then_some(traced)),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
             Err(error) => error,
         };
@@ -379,8 +409,8 @@ fn seize(pid: i32, tid: i32) -> Result<Option<Traced>, Failed> {
 }
 
 /// Waits for threads that were interrupted while all others run.
-fn come_to_stand(mut waiting: Vec<Thread>) -> Result<Vec<Thread>, String> {
-    let until = Instant::now() + SLOW;
+fn come_to_stand(mut waiting: Vec<Thread>, until: Instant) -> Result<Vec<Thread>, String> {
+    let until = until.min(Instant::now() + SLOW);
     for thread in &mut waiting {
         if thread.wait(until.saturating_duration_since(Instant::now())).is_err() {
             let tid = thread.traced.tid();
@@ -555,6 +585,69 @@ mod tests {
         assert_eq!(found, [Frame { at: 64, rip: 0x5678, rsp: 0x1234 }]);
         assert_eq!(frames(&stack[..100], &[0x7000]).count(), 0);
         assert_eq!(frames(&[], &[0x7000]).count(), 0);
+    }
+
+    const EXECS: &str = "KYMO_TEST_EXECS_LEFT";
+
+    /// No check of its own: the program of [`while_it_executes`]. Has threads, of which one executes the same again, so often as it is told.
+    #[test]
+    fn executes_itself() {
+        let Some(left) = std::env::var(EXECS).ok().and_then(|left| left.parse::<u32>().ok()) else { return };
+        for _ in 0..30 {
+            std::thread::spawn(|| {
+                loop {
+                    std::thread::park();
+                }
+            });
+        }
+        let again = std::thread::spawn(move || {
+            if left == 0 {
+                // Not as the test's own words, which are kept.
+                std::io::Write::write_all(&mut std::io::stderr(), b"over\n").unwrap();
+                std::process::exit(0);
+            }
+            let mut again = std::process::Command::new("/proc/self/exe");
+            let again = again.args(std::env::args().skip(1)).env(EXECS, (left - 1).to_string());
+            std::os::unix::process::CommandExt::exec(again)
+        });
+        panic!("{:?}", again.join());
+    }
+
+    /// Checks that a program which executes itself again and again, from any of its threads, can be held at any moment or not, but neither it nor who holds
+    /// it waits for ever; and that it goes on.
+    #[test]
+    fn while_it_executes() {
+        let name = "inject::hold::tests::executes_itself";
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        let program = program.args([name, "--exact"]).env(EXECS, "30");
+        let mut program =
+            program.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = program.id() as i32;
+        let id = rustix::process::Pid::from_raw(pid).unwrap();
+        let process = rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty()).unwrap();
+        let (mut held, mut not) = (0, 0);
+        while !has_ended(&process) {
+            // It is to get somewhere in between.
+            std::thread::sleep(Duration::from_millis(3));
+            let Ok(target) = Target::look(pid) else { continue };
+            let Ok(Some(one)) = proc::tasks(pid).map(|tasks| tasks.last().copied()) else { continue };
+            let hold = || {
+                let begun = Instant::now();
+                let tried = Held::all_but(&target, &process, one, &Places::default());
+                assert!(begun.elapsed() < TOTAL * 3, "{:?}", tried.held.err());
+                tried.held.is_ok()
+            };
+            match std::thread::scope(|scope| scope.spawn(hold).join().unwrap()) {
+                true => held += 1,
+                false => not += 1,
+            }
+        }
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
+        assert_eq!(said, "over\n", "held {held} times, and {not} times not");
+        // Who holds a child of ours has taken note of its end.
+        _ = program.wait();
+        assert!(held > 0, "held {held} times, and {not} times not");
     }
 
     /// Checks which results of system calls are not the program's to see.

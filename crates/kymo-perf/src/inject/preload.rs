@@ -9,6 +9,8 @@
 //!   probes                   <----->
 //!   [`Client::go`]           ------>   runs
 //! ```
+//! A program that cannot have the library in it comes up without it, and the one that executes it says so here (the agent's control/execs.rs).
+//!
 //! A program that is let in by nobody (kymo is gone, or does not want it) runs at once; one that is held for longer than ten seconds, then.
 //!
 //! The socket has no name in any file system, so programs in other mount namespaces find it, and a name that is 128 random bits. As such names can be
@@ -47,6 +49,9 @@ const MOST_AT_ONCE: usize = 64;
 /// How long the door stays shut when there are no descriptors left.
 const WHEN_SHORT: Duration = Duration::from_millis(20);
 const VARIABLE: &str = "KYMO_AGENT_AT";
+/// Reasons for which programs come up without the agent, and the characters that are shown of what is said.
+const MOST_REASONS: usize = 16;
+const MOST_SHOWN: usize = 200;
 
 /// What a command needs to come up with the agent in it, and where it knocks.
 #[derive(Debug)]
@@ -57,6 +62,18 @@ pub struct Preload {
     library: OsString,
     tick: Option<u64>,
     visitors: Mutex<Visitors>,
+    without: Mutex<Vec<Without>>,
+}
+
+/// Programs that came up without the agent for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Without {
+    /// In words.
+    pub why: String,
+    /// How many.
+    pub programs: u64,
+    /// One of them, as it was executed.
+    pub example: String,
 }
 
 /// Who has knocked and said nothing yet.
@@ -115,6 +132,7 @@ impl Preload {
             library: library.as_os_str().to_owned(),
             tick: None,
             visitors: Mutex::default(),
+            without: Mutex::default(),
         })
     }
 
@@ -123,13 +141,13 @@ impl Preload {
         Preload { tick: Some(tick), ..self }
     }
 
-    /// Variables to set. A library that the caller preloads already stays.
+    /// Variables to set. Libraries that the caller preloads already stay, before ours: some of them must be first.
     pub fn environment(&self) -> [(&'static str, OsString); 2] {
-        let mut preload = self.library.clone();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        if !preload.is_empty() {
             preload.push(":");
-            preload.push(others);
         }
+        preload.push(&self.library);
         let tick = self.tick.map(|tick| format!(".{tick}")).unwrap_or_default();
         [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}{tick}", self.name, self.password).into())]
     }
@@ -206,14 +224,45 @@ impl Preload {
         None
     }
 
+    /// Which programs came up without the agent until now, as far as who executed them could tell.
+    pub fn without(&self) -> Vec<Without> {
+        self.without.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One more. What is said is not believed, but shown.
+    fn came_up_without(&self, said: &[u8]) {
+        let shown = |bytes: &[u8]| -> String {
+            let text = String::from_utf8_lossy(bytes);
+            text.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST_SHOWN).collect()
+        };
+        let mut parts = said.splitn(2, |byte| *byte == b'\n');
+        let why = shown(parts.next().unwrap_or_default());
+        let mut without = self.without.lock().unwrap_or_else(PoisonError::into_inner);
+        match without.iter().position(|without| without.why == why) {
+            Some(same) => without[same].programs += 1,
+            None if without.len() < MOST_REASONS => {
+                let example = shown(parts.next().unwrap_or_default());
+                without.push(Without { why, programs: 1, example });
+            }
+            None => {}
+        }
+    }
+
     fn visitors(&self) -> MutexGuard<'_, Visitors> {
         self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn heard(&self, visitor: &Visitor) -> Heard {
-        let mut said = [0; 64];
+        let mut said = [0; 512];
         match recv(&visitor.socket, &mut said[..], RecvFlags::DONTWAIT) {
             Ok((bytes, _)) if said[..bytes] == *self.password.as_bytes() => Heard::Password,
+            Ok((bytes, _)) => {
+                let word = said[..bytes].strip_prefix(self.password.as_bytes());
+                if let Some(word) = word.and_then(|word| word.strip_prefix(b".")) {
+                    self.came_up_without(word);
+                }
+                Heard::Else
+            }
             Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
             _ => Heard::Else,
         }
@@ -301,6 +350,33 @@ mod tests {
         assert!(preload.wait(stop.as_fd()).is_some(), "it was silent at first");
         drop(stopper);
         assert!(preload.wait(stop.as_fd()).is_none(), "stopped");
+    }
+
+    /// Checks that programs which come up without the agent are counted by their reasons, as far as there are not too many, and only by who has the password.
+    #[test]
+    fn programs_without() {
+        let preload = preload();
+        let say = |words: &str| {
+            let socket = knock(&preload);
+            send(&socket, words.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+            drop(socket);
+            assert!(preload.accept().is_none());
+        };
+        let password = preload.password.clone();
+        say(&format!("{password}.linked statically\n/bin/one"));
+        say(&format!("{password}.linked statically\n/bin/two"));
+        say(&format!("{}.linked statically\n/bin/three", &password[1..]));
+        say(&format!("{password}.of \x1b[2J musl\n/bin/\nfour"));
+        let without = |why: &str, programs, example: &str| Without {
+            why: why.to_owned(),
+            programs,
+            example: example.to_owned(),
+        };
+        let expected =
+            [without("linked statically", 2, "/bin/one"), without("of ?[2J musl", 1, "/bin/?four")];
+        assert_eq!(preload.without(), expected);
+        (0..100).for_each(|number| say(&format!("{password}.{number}\n")));
+        assert_eq!(preload.without().len(), MOST_REASONS);
     }
 
     /// Checks that who is silent goes when its time is over, and that other users crowd out only each other.

@@ -5,9 +5,14 @@ use rustix::process::getuid;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// No mapping's name is longer than a path.
 const MOST_MAPS_BYTES: u64 = 256 << 20;
+
+/// How long a thread of this process that has traced it may take to end.
+const OURS: Duration = Duration::from_millis(500);
 
 /// A process, looked at and not touched.
 #[derive(Debug)]
@@ -80,8 +85,22 @@ pub(super) fn not_permitted(pid: i32) -> Refusal {
 }
 
 impl Target {
-    /// Looks at a process.
+    /// Looks at a process. One that a thread of ours has just traced is let go when that thread has ended, which is waited for.
     pub(super) fn look(pid: i32) -> Result<Target, Refusal> {
+        let until = Instant::now() + OURS;
+        loop {
+            match Target::look_once(pid) {
+                Err(Refusal::Traced { by })
+                    if Instant::now() < until && Path::new(&format!("/proc/self/task/{by}")).exists() =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                looked => return looked,
+            }
+        }
+    }
+
+    fn look_once(pid: i32) -> Result<Target, Refusal> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Refusal::Gone)?;
         check_status(&status)?;
         let mut head = [0; 64];

@@ -56,6 +56,16 @@ impl Saved {
         self.registers.rip = self.registers.rip.wrapping_sub(2);
         self.registers.orig_rax = u64::MAX;
     }
+
+    /// The vector registers, as XSAVE lays them out.
+    pub fn vectors(&self) -> &[u8] {
+        &self.vectors
+    }
+
+    /// Which signals wait: a bit for each, from signal 1.
+    pub fn signals(&self) -> u64 {
+        self.signals
+    }
 }
 
 impl std::fmt::Debug for Saved {
@@ -107,6 +117,17 @@ impl Traced {
     /// Its number.
     pub fn tid(&self) -> i32 {
         self.tid
+    }
+
+    /// Whether it is a thread of this process. A thread that is traced keeps its number, so the answer stays true.
+    pub fn is_of(&self, pid: i32) -> bool {
+        // SAFETY: three numbers; signal 0 is none.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, self.tid, 0) == 0 }
+    }
+
+    /// Leaves it to the kernel, which lets it go when the thread that seized it ends.
+    pub fn leave_to_the_kernel(mut self) {
+        self.gone = true;
     }
 
     fn ask(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
@@ -284,6 +305,21 @@ impl Drop for Traced {
     fn drop(&mut self) {
         self.let_go(Duration::from_millis(100));
     }
+}
+
+/// Takes note of the end of a thread that this process traces, for whichever of our threads has seized it. Does not wait, and takes no note of stops.
+///
+/// A program that executes another one waits until its other threads are gone, and those that are traced are so only when that was noted; meanwhile it
+/// lets nobody seize a thread of it, so the one who wants to cannot take notes. Whether it has ended.
+pub fn note_end(tid: i32) -> bool {
+    // SAFETY: plain numbers and pointers, for which 0 is a value.
+    let mut told: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let Ok(id) = libc::id_t::try_from(tid) else { return true };
+    let how = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: writes what is ours.
+    let asked = unsafe { libc::waitid(libc::P_PID, id, &mut told, how) };
+    // SAFETY: zero, or what the kernel has written about a child.
+    asked != 0 || unsafe { told.si_pid() } != 0
 }
 
 /// A copy of a descriptor of another process.

@@ -41,6 +41,7 @@ mod mem_events;
 mod overload;
 mod probe;
 mod probe_args;
+mod probe_foreign;
 mod probe_inside;
 mod probe_lifetimes;
 mod probe_refusals;

@@ -267,3 +267,41 @@ fn ended() {
         soon("the end of the agent's thread", || many.threads() == ["many"]);
     }
 }
+
+/// Checks that a program with threads which call probed functions all the time goes on, with the same results, when kymos are killed at any moment of their
+/// lives, from before they enter the program to their end; and that the next one counts exactly and leaves the file's code. `KYMO_KILLS` says how often.
+#[test]
+fn killed_at_any_moment() {
+    const TEST: &str = "probe_lifetimes::killed_at_any_moment";
+    let Some(folder) = Many::folder(TEST) else { return };
+    let program = folder.path().canonicalize().expect("a path").join("many");
+    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let mut many = Many::run(Command::new(&program).args(["threads", "2"]), &program, folder);
+    let plain = many.call(100);
+    let kills = std::env::var("KYMO_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(25);
+    // How long a whole life takes here and now.
+    let begun = Instant::now();
+    Probing::start(&many, &["--engine", "inproc", "many_*"]).end();
+    let life = begun.elapsed();
+    for number in 0..kills {
+        let pid = many.pid();
+        let probes = ["many_*", "libc.so.6:f*", "libc.so.6:s*"];
+        let mut arguments = vec!["probe", "--json", "-d", "0.001", "--engine", "inproc", "-p", &pid];
+        arguments.extend(&probes[..1 + number % 3]);
+        let mut child =
+            kymo().command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kymo");
+        // Not the same moments as the time before, and all of them in the end.
+        std::thread::sleep(life.mul_f64((number as f64 * 0.618_034).fract() * 1.3));
+        child.kill().expect("a child");
+        child.wait().expect("its end");
+        assert_eq!(many.call(100), plain, "kill {number}");
+    }
+    soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    let (found, said) = probing.end();
+    assert!(found["probes"].as_array().expect("a list").iter().all(|probe| probe["hits"] != 0), "{said}");
+    assert!(many.is_untouched("/many") && many.is_untouched("/libc.so.6"), "code is not the file's");
+    soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
+    assert_eq!(many.call(100), plain);
+}

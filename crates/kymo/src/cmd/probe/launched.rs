@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kymo_perf::inject::{self, Arrival, Client, Execs, Preload};
+use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
 use kymo_profile::symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -339,16 +339,37 @@ impl Engine for Launched {
         let failed = state.failed.iter().map(|(count, reason)| {
             format!("{count} of the programs that were started could not be probed, hits in them are not counted: {reason}")
         });
+        let told = self.house.preload.without();
+        let known: u64 = told.iter().map(|without| without.programs).sum();
         // One that is just coming up has been executed and has not arrived.
-        let executed = self.house.execs.as_ref().and_then(Execs::count).unwrap_or(0);
-        let without = executed.saturating_sub(state.arrived);
-        let without = (without > 0).then(|| {
-            format!(
-                "{without} of {executed} programs came up without the agent (linked statically, setuid, of another C library, or without LD_PRELOAD in their environment), hits in them are not counted; --engine kernel counts all"
-            )
-        });
+        let executed = self.house.execs.as_ref().and_then(Execs::count);
+        let without = executed.map_or(known, |executed| executed.saturating_sub(state.arrived).max(known));
+        let without = (without > 0).then(|| words_without(without, executed, &told));
         refused.iter().filter_map(named).take(TOLD).chain(failed).chain(without).collect()
     }
+}
+
+/// That so many of all programs came up without the agent: `told` says of which it is known why.
+fn words_without(without: u64, executed: Option<u64>, told: &[Without]) -> String {
+    let of = executed.map_or(String::new(), |executed| format!(" of {executed}"));
+    let known: u64 = told.iter().map(|without| without.programs).sum();
+    let mut reasons: Vec<String> = told
+        .iter()
+        .map(|Without { why, programs, example }| {
+            let others = if *programs > 1 { format!(" and {} more", programs - 1) } else { String::new() };
+            format!("{why}: {example}{others}")
+        })
+        .collect();
+    if without > known {
+        reasons.push(format!(
+            "{} without LD_PRELOAD in their environment, or executed otherwise than by the C library",
+            without - known
+        ));
+    }
+    format!(
+        "{without}{of} programs came up without the agent ({}), hits in them are not counted; --engine kernel counts all",
+        reasons.join("; ")
+    )
 }
 
 impl Drop for Launched {
