@@ -356,6 +356,17 @@ class connected:
 SCRIPT = "local sum = 0 for i = 1, tonumber(ARGV[1]) do sum = sum + i redis.call('HINCRBY', KEYS[1], i % 7, i) end return {sum, redis.call('HLEN', KEYS[1])}"
 
 
+def settle(client):
+    """Waits until no child of the server writes files; what it says of these."""
+    for _ in range(300):
+        client.send("INFO", "persistence")
+        info = client.reply().decode()
+        if not re.search(r"(rdb_bgsave_in_progress|aof_rewrite_in_progress|aof_rewrite_scheduled):1", info):
+            break
+        time.sleep(0.1)
+    return info
+
+
 def talk(path, server, told, rounds):
     deadline = time.monotonic() + 60
     while not path.exists():
@@ -384,16 +395,13 @@ def talk(path, server, told, rounds):
             ][kind]()
             answers.update(replies.encode())
             if number in (rounds // 3, 2 * rounds // 3):
+                # The answer tells whether the snapshot's child has ended.
+                settle(client)
                 told.append(client("BGSAVE" if number == rounds // 3 else "BGREWRITEAOF"))
         told += [answers.hexdigest(), client("DBSIZE"), client("DEBUG", "DIGEST")]
         told.append(client("DEBUG", "RELOAD"))
         told.append(client("DEBUG", "DIGEST"))
-        for _ in range(300):
-            client.send("INFO", "persistence")
-            info = client.reply().decode()
-            if not re.search(r"(rdb_bgsave_in_progress|aof_rewrite_in_progress|aof_rewrite_scheduled):1", info):
-                break
-            time.sleep(0.1)
+        info = settle(client)
         told += re.findall(r"(?:rdb_last_bgsave_status|aof_last_bgrewrite_status):\w+", info)
 
 
