@@ -61,7 +61,7 @@
 //! - **I8** What `handler.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; a consumer that was taken away is in no
 //!   hit's hands any more ([`kymo_core::probe`]).
 //! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`shadow.rs`).
-//! - **I8** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
+//! - **I9** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
 //!
 //! # What is refused
 //! [`plan`] looks at all instructions of the function: a branch, a known branch from elsewhere ([`Surroundings`]), or a jump table's entry that leads

@@ -150,7 +150,8 @@ fn rings() -> anyhow::Result<&'static Rings> {
     if let Some(rings) = RINGS.get() {
         return Ok(rings);
     }
-    let rings = Rings::create(RING_BYTES, Clock::measured()).context("failed to make rings")?;
+    // As recordings have them.
+    let rings = Rings::create(RING_BYTES, Clock::TICKS).context("failed to make rings")?;
     Ok(RINGS.get_or_init(|| rings))
 }
 
