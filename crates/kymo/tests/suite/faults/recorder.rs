@@ -240,7 +240,7 @@ fn a_wall_clock_that_jumps() {
     assert!(jumped.abs() > 3000, "the clock jumps: {jumped}");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("perf.data");
-    let program = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    let program = "i=0; while [ $i -lt 800000 ]; do i=$((i+1)); done";
     let options =
         ["record", "-F", "4000", "-o", text(&path), "--switch-output=30K", "--", "sh", "-c", program];
     let said = run(kymo().command(options).env("LD_PRELOAD", &shim));
