@@ -46,7 +46,9 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
     let timed = || all().filter(in_ring).filter(|f| real_time(Some(f.time)).is_some());
     let span = timed().map(|f| (f.time, f.time)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let (first, end) = span.unwrap_or((0, 0));
-    let mut cpus: Vec<u32> = all().filter(|f| !is_mark(f)).map(|f| f.cpu).collect();
+    // What was made up of what was there before has no time, and its CPU means nothing.
+    let made_up = |f: &Fake| f.what == What::Comm && real_time(Some(f.time)).is_none();
+    let mut cpus: Vec<u32> = all().filter(|f| !is_mark(f) && !made_up(f)).map(|f| f.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
     // The narrowest bins that are few enough.

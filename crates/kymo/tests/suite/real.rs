@@ -9,9 +9,9 @@ use crate::tools::{Need, Tool, kymo, perf, ready};
 
 const FLAGS: &[&str] = &["-F", "999", "-g", "-e", "cpu-clock"];
 
-/// The ten hottest rows: samples, object, symbol. In printed order, but for rows with as many samples as each other: these
-/// are put in the order of their names, so that it is the same ten of them, however a tool's demangler spells a name.
-fn hottest(tool: &Tool, recording: &Recording) -> Vec<String> {
+/// All rows: samples, and object and symbol. In printed order, but for rows with as many samples as each other: these
+/// are put in the order of their names, so that it is the same of them, however a tool's demangler spells a name.
+fn rows(tool: &Tool, recording: &Recording) -> Vec<(u64, String)> {
     let file = recording.path.to_str().expect("a plain name");
     let arguments = ["report", "-i", file, "--stdio", "--no-children", "-g", "none", "-F", "sample,dso,sym"];
     let said = tool.succeed(arguments);
@@ -24,7 +24,12 @@ fn hottest(tool: &Tool, recording: &Recording) -> Vec<String> {
         .collect();
     assert!(rows.is_sorted_by_key(|&(samples, _)| std::cmp::Reverse(samples)), "{}", said.command);
     rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    rows.iter().take(10).map(|(samples, name)| format!("{samples} | {name}")).collect()
+    rows
+}
+
+/// Samples of addresses without a symbol.
+fn without_symbol(rows: &[(u64, String)]) -> u64 {
+    rows.iter().filter(|(_, name)| name.contains("[.] 0x")).map(|(samples, _)| samples).sum()
 }
 
 fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
@@ -33,9 +38,21 @@ fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
     }
     for recorder in [perf(), kymo()] {
         let recording = record(&recorder, &format!("real-{name}"), FLAGS, target);
-        let (theirs, ours) = (hottest(&perf(), &recording), hottest(&kymo(), &recording));
-        assert_eq!(theirs.len(), 10, "the program runs long enough to have ten hot functions");
-        assert_eq!(theirs, ours, "recorded by {}\nkept in {}", recording.command, recording.path.display());
+        let (theirs, ours) = (rows(&perf(), &recording), rows(&kymo(), &recording));
+        assert!(theirs.len() > 10, "the program runs long enough to have ten hot functions");
+        let said = format!("recorded by {}\nkept in {}", recording.command, recording.path.display());
+        // Of the first sample in a library whose code lies in several segments perf 6.1 now and then finds no symbol, though the file has it.
+        match without_symbol(&theirs).saturating_sub(without_symbol(&ours)) {
+            0 => assert_eq!(theirs[..10], ours[..10], "{said}"),
+            more @ 1..=5 => {
+                for (samples, name) in &ours[..10] {
+                    let row = theirs.iter().find(|(_, of)| of == name);
+                    let least = row.map_or(0, |(samples, _)| *samples);
+                    assert!((least..=least + more).contains(samples), "{name}: {samples}, {least}: {said}");
+                }
+            }
+            more => panic!("perf has no symbol for {more} samples that kymo has one for: {said}"),
+        }
     }
 }
 
