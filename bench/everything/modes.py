@@ -118,16 +118,10 @@ def run(program, hows, dos, scratch, library, say, seed=0, group=1):
             seconds = time.monotonic() - begin
             if how == "each":
                 told.totals["placed"] = len(told.hits)
-            outcome = "same"
-            if "not at its end" in got.said:
-                outcome = f"not at its end after {seconds:.0f} s"
-            elif got.status != wanted.status:
-                outcome = f"ended with {got.status} instead of {wanted.status}"
-            elif got.text != wanted.text:
-                outcome = "other output"
-            elif told.totals["attaches"] == 0:
+            outcome = got.compared(wanted, seconds)
+            if outcome == "same" and told.totals["attaches"] == 0:
                 outcome = "nothing was probed"
-            elif how == "each" and told.totals["placed"] < told.served:
+            elif outcome == "same" and how == "each" and told.totals["placed"] < told.served:
                 outcome = f"{told.served - told.totals['placed']} of them were never probed"
             result = {"program": program.name, "how": how, "do": do, "functions": told.functions, "served": told.served, **told.totals,
                       **more, "runs": runs, "seconds": round(seconds, 2), "bare_seconds": round(bare, 2), "outcome": outcome,

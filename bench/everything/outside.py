@@ -151,16 +151,10 @@ def run(program, kymo, scratch, seed, say):
     begin = time.monotonic()
     got = program.run(dict(os.environ))
     seconds = time.monotonic() - begin
-    outcome = "same"
-    if "not at its end" in got.said:
-        outcome = f"not at its end after {seconds:.0f} s"
-    elif got.status != wanted.status:
-        outcome = f"ended with {got.status} instead of {wanted.status}"
-    elif got.text != wanted.text:
-        outcome = "other output"
-    elif visitor.sums["attaches"] == 0:
+    outcome = got.compared(wanted, seconds)
+    if outcome == "same" and visitor.sums["attaches"] == 0:
         outcome = "nothing was probed"
-    elif visitor.troubles:
+    elif outcome == "same" and visitor.troubles:
         outcome = f"same, but {len(visitor.troubles)} visits failed"
     modules = [{"path": path, "functions": len(functions), "served": sum(functions.values())} for path, functions in visitor.modules.items()]
     served = sum(module["served"] for module in modules)

@@ -29,6 +29,14 @@ class Outcome:
     text: str
     said: str = ""
 
+    def compared(self, wanted, seconds):
+        """`same`, or how it differs from the run without probes; it took `seconds`."""
+        if "not at its end" in self.said:
+            return f"not at its end after {seconds:.0f} s"
+        if self.status != wanted.status:
+            return f"ended with {self.status} instead of {wanted.status}"
+        return "same" if self.text == wanted.text else "other output"
+
 
 class Program:
     """A program with a workload that answers the same each time."""
