@@ -4,7 +4,8 @@
 use std::fmt::Display;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 
 /// Says that a test did not run and why, on stderr and in the list that `ci/test.sh` prints at its end (`KYMO_SKIP_LOG`).
@@ -21,6 +22,45 @@ pub fn skip(test: &str, reason: impl Display) {
         // One write, so that lines of tests that run at the same time stay whole. An ordinary user may not write there.
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }
+}
+
+/// Takes a command's user and machine out of its environment: no home folder, so no settings of perf and no
+/// cache of binaries by build ID (`~/.debug`); no debuginfod, pager, width or language.
+///
+/// What a tool prints then depends on its input and the installed files alone. The home is `/dev/null`, below
+/// which not even root can make a folder.
+pub fn without_user(command: &mut Command) -> &mut Command {
+    for name in ["DEBUGINFOD_URLS", "COLUMNS", "NO_COLOR", "TZ"] {
+        command.env_remove(name);
+    }
+    command
+        .env("HOME", "/dev/null")
+        .env("PERF_BUILDID_DIR", "/dev/null")
+        .env("PERF_CONFIG_NOSYSTEM", "1")
+        .env("PERF_CONFIG_NOGLOBAL", "1")
+        .env("PAGER", "cat")
+        .env("LC_ALL", "C")
+}
+
+/// Whether this machine has a perf that runs. Debian's is a script that fails without one for the kernel.
+pub fn perf_works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| {
+        let version = Command::new("perf").arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    })
+}
+
+/// This machine's perf, without its user's settings and caches ([`without_user`]); `None`, and the test says
+/// so, where there is none. Its input is no terminal and no pipe, which perf would read as a recording.
+pub fn perf(test: &str) -> Option<Command> {
+    if !perf_works() {
+        skip(test, "no working perf here (Debian: apt-get install linux-perf)");
+        return None;
+    }
+    let mut command = Command::new("perf");
+    without_user(&mut command).stdin(Stdio::null());
+    Some(command)
 }
 
 /// Runs `body` with the ids of `count` threads of this process that wait until it is done, whichever way that ends.

@@ -1,7 +1,8 @@
 //! perf itself as the judge of what is in its recordings.
 
-use crate::fixtures::{FILES, folder, open, perf, read, run};
+use crate::fixtures::{FILES, folder, open, read, run};
 use kymo_data::abi::*;
+use kymo_testing::perf;
 use std::collections::BTreeMap;
 
 /// Checks that `perf report --stats` counts the same records of every type as this library.

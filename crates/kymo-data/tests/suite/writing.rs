@@ -1,8 +1,9 @@
 //! Writing: what is written reads back here and in perf, at every moment of the writing.
 
-use crate::fixtures::{FILES, Owned, folder, open, open_bytes, perf, read, run};
+use crate::fixtures::{FILES, Owned, folder, kernel_names, open, open_bytes, read, run};
 use kymo_data::abi::*;
 use kymo_data::*;
+use kymo_testing::perf;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
@@ -62,6 +63,13 @@ fn plain_features(recording: &Recording) -> Features {
     Features { compressed: None, dir_format: None, ..recording.features.clone() }
 }
 
+/// `perf script` that takes the kernel's names from a list.
+fn perf_script(test: &str, kernel_names: &Path) -> Option<std::process::Command> {
+    let mut command = perf(test)?;
+    command.arg("script").arg("--kallsyms").arg(kernel_names).arg("-i");
+    Some(command)
+}
+
 /// What perf says about a file; panics when it warns of something.
 fn perf_says(test: &str, args: &[&str], file: &Path) -> Option<String> {
     let mut command = perf(test)?;
@@ -85,7 +93,7 @@ fn without_place_and_date(header: &str) -> Vec<&str> {
 /// Checks that recordings which are read and written again are the same to perf: header, statistics, every sample.
 #[test]
 fn perf_sees_the_same_in_a_rewritten_file() {
-    let folder_out = tempfile::tempdir().expect("a folder");
+    let (folder_out, names) = (tempfile::tempdir().expect("a folder"), kernel_names());
     for name in FILES.into_iter().filter(|name| !name.starts_with("pipe") && *name != "threads.dir/data") {
         let recording = open(name);
         let path = folder_out.path().join(name);
@@ -111,7 +119,9 @@ fn perf_sees_the_same_in_a_rewritten_file() {
         let theirs =
             without_place_and_date(&theirs).into_iter().filter(|line| !line.starts_with("# compressed"));
         assert_eq!(without_place_and_date(&header), theirs.collect::<Vec<_>>(), "{name}");
-        let script = &["script", "-F", "comm,pid,tid,time,event,ip,sym,period", "--show-mmap-events"];
+        let names = names.path().to_str().expect("a plain name");
+        let fields = "comm,pid,tid,time,event,ip,sym,period";
+        let script = &["script", "--kallsyms", names, "-F", fields, "--show-mmap-events"];
         assert_eq!(ask(script, &path), ask(script, &original), "{name}");
         if !compressed {
             let stats = &["report", "--stats"];
@@ -158,6 +168,7 @@ fn perf_reads_compressed() {
 /// Checks that a rewritten pipe recording is the same to perf script, with names and tracepoint fields.
 #[test]
 fn perf_reads_our_pipes() {
+    let (test, names) = ("writing::perf_reads_our_pipes", kernel_names());
     for name in ["plain.data", "tracepoint.data", "group.data", "pipe-tracepoint.data"] {
         let recording = open(name);
         let mut writer =
@@ -178,14 +189,13 @@ fn perf_reads_our_pipes() {
         let mut file = tempfile::tempfile().expect("a file");
         io::Write::write_all(&mut file, &bytes).expect("writes");
         io::Seek::rewind(&mut file).expect("seeks");
-        let Some(mut command) = perf("writing::perf_reads_our_pipes") else { return };
-        let output = command.args(["script", "-i", "-"]).stdin(file).output().expect("perf runs");
-        let Some(mut command) = perf("writing::perf_reads_our_pipes") else { return };
+        let Some(mut command) = perf_script(test, names.path()) else { return };
+        let output = command.arg("-").stdin(file).output().expect("perf runs");
+        let Some(mut command) = perf_script(test, names.path()) else { return };
         if name.starts_with("pipe") {
-            let input = std::fs::File::open(folder().join(name)).expect("opens");
-            command.args(["script", "-i", "-"]).stdin(input);
+            command.arg("-").stdin(std::fs::File::open(folder().join(name)).expect("opens"));
         } else {
-            command.args(["script", "-i"]).arg(folder().join(name));
+            command.arg(folder().join(name));
         }
         let want = command.output().expect("perf runs");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");

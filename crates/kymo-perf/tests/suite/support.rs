@@ -1,8 +1,8 @@
 //! What several tests need: finding perf.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-/// Runs perf in an empty folder; `None` if there is no perf.
-pub(crate) fn perf(args: &[&str]) -> Option<Output> {
-    Command::new("perf").args(args).env("LC_ALL", "C").output().ok()
+/// Runs perf; `None`, and the test says so, if there is none.
+pub(crate) fn perf(test: &str, args: &[&str]) -> Option<Output> {
+    kymo_testing::perf(test)?.args(args).output().ok()
 }

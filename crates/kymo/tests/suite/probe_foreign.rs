@@ -52,11 +52,7 @@ impl Programs {
         };
         let path = std::env::var("PATH").unwrap_or_default();
         // What kymo's commands have, so that the environment is the same.
-        command
-            .env_remove("DEBUGINFOD_URLS")
-            .env("PERF_CONFIG_NOSYSTEM", "1")
-            .env("PERF_CONFIG_NOGLOBAL", "1");
-        command.env("PAGER", "cat").env("LC_ALL", "C");
+        kymo_testing::without_user(&mut command);
         command.env("PATH", format!("{}:{path}", self.folder.display()));
         command.arg(way).arg(program);
         command
@@ -204,19 +200,14 @@ fn in_another_root() {
         let mut command = match tool {
             Some(kymo) => {
                 let main = format!("{}:probed_says", program.display());
-                let mut command = kymo.command(["probe", "--engine", "inproc", "--json", &main, "--", "env"]);
-                command.args(["-u", "PERF_CONFIG_NOSYSTEM", "-u", "PERF_CONFIG_NOGLOBAL", "-u", "PAGER"]);
-                command.args(["-u", "LC_ALL"]);
+                kymo.command(["probe", "--engine", "inproc", "--json", &main, "--", "env"])
+            }
+            None => {
+                let mut command = Command::new("env");
+                kymo_testing::without_user(&mut command);
                 command
             }
-            None => Command::new("env"),
         };
-        command.env_remove("DEBUGINFOD_URLS");
-        for name in ["PERF_CONFIG_NOSYSTEM", "PERF_CONFIG_NOGLOBAL", "PAGER", "LC_ALL"] {
-            if tool.is_none() {
-                command.env_remove(name);
-            }
-        }
         run(command.arg("chroot").arg(&root).arg("/ordinary"))
     };
     let (plain, said) = (chroot(None), chroot(Some(&kymo())));

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 pub(crate) use kymo_testing::skip;
+use kymo_testing::{perf_works, without_user};
 
 /// What a test needs from the machine; without it the test skips, loudly.
 #[derive(Clone, Copy)]
@@ -49,15 +49,6 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-fn perf_works() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| {
-        let version =
-            Command::new("perf").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        version.is_ok_and(|status| status.success())
-    })
-}
-
 fn tracepoints_work() -> bool {
     Path::new("/sys/kernel/tracing/events/sched/sched_switch/id").exists()
 }
@@ -95,17 +86,10 @@ impl Tool {
         &self.path
     }
 
-    /// A command of this tool that neither pages, colours, asks the network, nor waits for a terminal.
+    /// A command of this tool that neither pages, asks the network, waits for a terminal, nor knows its user.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.path);
-        command
-            .args(arguments)
-            .stdin(Stdio::null())
-            .env_remove("DEBUGINFOD_URLS")
-            .env("PERF_CONFIG_NOSYSTEM", "1")
-            .env("PERF_CONFIG_NOGLOBAL", "1")
-            .env("PAGER", "cat")
-            .env("LC_ALL", "C");
+        without_user(&mut command).args(arguments).stdin(Stdio::null());
         command
     }
 

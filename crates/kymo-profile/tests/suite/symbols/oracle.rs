@@ -95,7 +95,7 @@ pub(crate) fn kernel_text() -> Option<u64> {
 pub(crate) fn perf_names(mapped: &Mapped<'_>, addresses: &[u64], dir: &Path) -> Vec<Option<(String, u64)>> {
     let data = dir.join("made.data");
     write_recording(&data, mapped, addresses);
-    let output = Command::new("perf")
+    let output = kymo_testing::without_user(&mut Command::new("perf"))
         .args([OsStr::new("script"), OsStr::new("-f"), OsStr::new("-i"), data.as_os_str()])
         .args(["-F", "ip,sym,symoff"])
         .env("HOME", dir)
