@@ -17,8 +17,11 @@ use std::ffi::c_int;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a thread that is ready to run may take until it has answered.
+/// How long a thread may take until it has answered, or has opened its mask of signals. Time in which it waits
+/// for a CPU does not count: see [`Turns`].
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be done.
+const MOST_WAITING: Duration = Duration::from_secs(60);
 /// How long a thread is looked at before it is asked, with pauses that double: one that is about to wait, perhaps for a CPU first, waits by then, and no
 /// call of it ends early.
 const LOOKING: Duration = Duration::from_millis(3);
@@ -75,6 +78,47 @@ fn is_gone(tid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
 
+/// How long a thread could have answered: the time since the start, but for that in which it was ready to run and
+/// got no CPU. On a busy machine, or at a low priority, a thread may be off its CPU for seconds, and it is not
+/// silent for that.
+struct Turns {
+    tid: i32,
+    /// What it had run at the last look, in nanoseconds, as the kernel accounts it.
+    ran: Option<u64>,
+    begin: Instant,
+    looked: Instant,
+    had: Duration,
+}
+
+impl Turns {
+    fn of(tid: i32) -> Turns {
+        let now = Instant::now();
+        Turns { tid, ran: Turns::ran(tid), begin: now, looked: now, had: Duration::ZERO }
+    }
+
+    /// `None`: this kernel does not say.
+    fn ran(tid: i32) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok().filter(|&ran| ran > 0)
+    }
+
+    fn is_ready(tid: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
+    }
+
+    /// To be called again and again. Whether it has had enough time.
+    fn are_over(&mut self, patience: Duration) -> bool {
+        let (now, ran) = (Instant::now(), Turns::ran(self.tid));
+        let waited_for_cpu = ran.is_some() && ran == self.ran && Turns::is_ready(self.tid);
+        if !waited_for_cpu {
+            self.had += now - self.looked;
+        }
+        (self.looked, self.ran) = (now, ran);
+        self.had > patience || now - self.begin > MOST_WAITING
+    }
+}
+
 /// Whether a thread has blocked traps, and whether that may be for a moment only: in a signal's handler, ours among them, which an
 /// interrupted thread has not left yet, or because the C library makes or ends a thread. It blocks its own two signals, too, which
 /// programs cannot.
@@ -91,12 +135,12 @@ fn blocks_traps(tid: i32) -> (bool, bool) {
 
 /// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process there.
 pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
-    let begin = Instant::now();
     tids.iter().copied().find(|&tid| {
+        let mut turns = None;
         loop {
             let (blocks, passing) = blocks_traps(tid);
             let patience = if passing { PATIENCE } else { Duration::from_millis(5) };
-            if !blocks || begin.elapsed() > patience {
+            if !blocks || turns.get_or_insert_with(|| Turns::of(tid)).are_over(patience) {
                 return blocks;
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -107,7 +151,7 @@ pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
 /// Returns when no other thread stands at an address for which `inside` holds.
 ///
 /// # Errors
-/// [`Unclear`] after two seconds.
+/// [`Unclear`] when a thread has had two seconds in which it could have answered.
 pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
     let mut left = others()?;
     let mut moved = Vec::new();
@@ -141,24 +185,24 @@ pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
             Err(error) => return Err(error.into()),
         }
     }
-    let begin = Instant::now();
+    let mut open: Vec<Turns> = asked.iter().map(|&tid| Turns::of(tid)).collect();
     let mut pause = Duration::from_micros(20);
     while trap::answers() < asked.len() {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(5));
         if pause >= Duration::from_millis(1) {
             let count = trap::answers();
-            let open: Vec<i32> = asked
-                .iter()
-                .copied()
-                .filter(|&tid| !is_gone(tid) && waits_at(tid).is_none_or(&inside))
-                .collect();
-            // Answers have no names: as soon as no thread is left that could stand inside, the rest is not waited for.
+            // Answers have no names: as soon as no thread is left that could stand inside, the rest is not waited
+            // for. One that was seen outside is not looked at again: it cannot come in.
+            open.retain(|turns| !is_gone(turns.tid) && waits_at(turns.tid).is_none_or(&inside));
             if open.is_empty() || count >= asked.len() {
                 return Ok(());
             }
-            if begin.elapsed() > PATIENCE {
-                return Err(Unclear::Silent(open[0]));
+            // Each of them is looked at each time.
+            let silent: Vec<i32> =
+                open.iter_mut().filter_map(|turns| turns.are_over(PATIENCE).then_some(turns.tid)).collect();
+            if let Some(&tid) = silent.first() {
+                return Err(Unclear::Silent(tid));
             }
         }
     }

@@ -29,9 +29,9 @@ pub(super) struct Detour {
 static DETOURS: AtomicPtr<Vec<Detour>> = AtomicPtr::new(ptr::null_mut());
 /// Handlers that may be reading a table of detours.
 static READERS: AtomicUsize = AtomicUsize::new(0);
-/// Threads that answered the current round of questions, and its number.
-static ANSWERS: AtomicUsize = AtomicUsize::new(0);
-static ROUND: AtomicUsize = AtomicUsize::new(0);
+/// The current round of questions (the upper half), and how many threads have answered it: in one word, so that a
+/// late answer to an earlier round cannot count for a round that begins meanwhile.
+static ANSWERS: AtomicU64 = AtomicU64::new(0);
 /// The signal by which threads are asked; 0 before the first question.
 static QUESTION: AtomicI32 = AtomicI32::new(0);
 
@@ -278,10 +278,19 @@ extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, context: *mut c_
         unsafe { (at as *mut u64).write_volatile(value) };
     };
     frames::redirect(pointer, MOST_STACK_BYTES, raw::peek, put, interior);
+    answer(round);
+}
+
+/// Counts an answer to a round, unless another one has begun.
+fn answer(round: usize) {
     // Acquire: pairs with the Release in new_round().
-    if ROUND.load(Ordering::Acquire) == round {
+    let mut answers = ANSWERS.load(Ordering::Acquire);
+    while answers >> 32 == round as u64 {
         // Release: pairs with the Acquire in answers(): this thread has moved.
-        ANSWERS.fetch_add(1, Ordering::Release);
+        match ANSWERS.compare_exchange_weak(answers, answers + 1, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(now) => answers = now,
+        }
     }
 }
 
@@ -391,15 +400,36 @@ pub(super) fn question() -> io::Result<c_int> {
     Err(io::Error::other("the program uses all real-time signals"))
 }
 
-/// Begins a round of questions: earlier answers that come late do not count.
+/// Begins a round of questions: earlier answers that come late do not count. Its number.
 pub(super) fn new_round() -> usize {
-    ANSWERS.store(0, Ordering::Relaxed);
-    // Release: pairs with the Acquire in on_question(): who sees the round counts from 0.
-    ROUND.fetch_add(1, Ordering::Release) + 1
+    // Relaxed: only this function, under the patcher's lock, changes the upper half.
+    let round = (ANSWERS.load(Ordering::Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
+    // Release: pairs with the Acquire in answer(): a thread that sees the round counts from 0.
+    ANSWERS.store(round << 32, Ordering::Release);
+    round as usize
 }
 
 /// How many threads have answered in this round.
 pub(super) fn answers() -> usize {
-    // Acquire: pairs with the Release in on_question().
-    ANSWERS.load(Ordering::Acquire)
+    // Acquire: pairs with the Release in answer().
+    ANSWERS.load(Ordering::Acquire) as u32 as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that an answer counts for its round alone: one that comes when the next round has begun does not.
+    #[test]
+    fn a_late_answer_does_not_count() {
+        let first = new_round();
+        answer(first);
+        answer(first);
+        assert_eq!(answers(), 2);
+        let second = new_round();
+        answer(first);
+        assert_eq!(answers(), 0);
+        answer(second);
+        assert_eq!(answers(), 1);
+    }
 }

@@ -196,6 +196,54 @@ fn probes_come_and_go_under_running_threads() {
     library.assert_untouched();
 }
 
+/// Checks that a thread which gets no CPU for longer than any thread may be silent, because others keep its CPU
+/// busy, is waited for: its function is probed, and its calls are counted.
+#[test]
+fn a_thread_without_a_cpu_is_not_silent() {
+    let _alone = alone();
+    let Some(library) = shapes("probes::a_thread_without_a_cpu_is_not_silent") else { return };
+    let site = library.plan("push_first").expect("a plan");
+    let (ends, busy, calls) = (AtomicBool::new(false), AtomicBool::new(true), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            super::process::bind_to_one_cpu();
+            super::process::run_when_idle();
+            let function = library.function("push_first");
+            while !ends.load(Ordering::Relaxed) {
+                function(1, 0);
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while calls.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..4 {
+            scope.spawn(|| {
+                super::process::bind_to_one_cpu();
+                while busy.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // They have the CPU for longer than two seconds, and give it back.
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3));
+            busy.store(false, Ordering::Relaxed);
+        });
+        let attached = attach(std::slice::from_ref(&site), Consumers::Count);
+        let before = calls.load(Ordering::Relaxed);
+        while attached.is_ok() && calls.load(Ordering::Relaxed) < before + 10 {
+            std::thread::yield_now();
+        }
+        ends.store(true, Ordering::Relaxed);
+        busy.store(false, Ordering::Relaxed);
+        let probes = attached.expect("a thread that gets no CPU is waited for");
+        assert!(probes[0].hits() >= 9, "{}", probes[0].hits());
+        detach(&probes).expect("detached");
+    });
+    library.assert_untouched();
+}
+
 /// Checks sites inside functions: markers of one byte and of five, with what lies below the stack pointer, and those that are refused.
 #[test]
 fn markers_inside_functions_are_counted() {

@@ -100,6 +100,30 @@ pub(crate) fn block_all_signals() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
 }
 
+/// Binds the calling thread to a CPU that it may use, the same for all that ask.
+pub(crate) fn bind_to_one_cpu() {
+    // SAFETY: all zeros are a valid set.
+    let mut may: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: our own set.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&may), &mut may) };
+    // SAFETY: our own set.
+    let first = (0..libc::CPU_SETSIZE as usize).find(|&cpu| unsafe { libc::CPU_ISSET(cpu, &may) });
+    // SAFETY: all zeros are a valid set.
+    let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: our own set, and a CPU's number.
+    unsafe { libc::CPU_SET(first.expect("a CPU"), &mut one) };
+    // SAFETY: only this thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&one), &one) };
+}
+
+/// Has the calling thread run only when its CPU has nothing else to do, or nearly so.
+pub(crate) fn run_when_idle() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: only this thread, our own parameters.
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &param) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Sends a signal to a thread of this process.
 pub(crate) fn signal(tid: i32, signal: i32) {
     // SAFETY: numbers.
