@@ -1,9 +1,12 @@
 //! What the tests of several crates share. A dependency of tests only; it knows nothing of kymo.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fmt::Display;
+use std::fs::Permissions;
 use std::io::Write as _;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
@@ -24,22 +27,38 @@ pub fn skip(test: &str, reason: impl Display) {
     }
 }
 
-/// Takes a command's user and machine out of its environment: no home folder, so no settings of perf and no
-/// cache of binaries by build ID (`~/.debug`); no debuginfod, pager, width or language.
+/// Where perf and kymo keep binaries by build ID in tests: beside the built tests, not in the user's `~/.debug`,
+/// which knows what was recorded on this machine before.
+pub fn build_id_cache() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let tests = std::env::current_exe().ok();
+        let folder = tests.as_deref().and_then(Path::parent).map_or_else(std::env::temp_dir, Path::to_owned);
+        folder.join("perf-build-ids")
+    })
+}
+
+/// Takes a command's user out of its environment: no settings of perf, no cache of binaries, no debuginfod, pager,
+/// width or language. What a tool prints then depends on its input and the installed files alone.
 ///
-/// What a tool prints then depends on its input and the installed files alone. The home is `/dev/null`, below
-/// which not even root can make a folder.
+/// The home folder stays: programs that are recorded may need it.
 pub fn without_user(command: &mut Command) -> &mut Command {
     for name in ["DEBUGINFOD_URLS", "COLUMNS", "NO_COLOR", "TZ"] {
         command.env_remove(name);
     }
     command
-        .env("HOME", "/dev/null")
-        .env("PERF_BUILDID_DIR", "/dev/null")
+        .env("PERF_BUILDID_DIR", build_id_cache())
         .env("PERF_CONFIG_NOSYSTEM", "1")
         .env("PERF_CONFIG_NOGLOBAL", "1")
         .env("PAGER", "cat")
         .env("LC_ALL", "C")
+}
+
+/// A perf without its user ([`without_user`]), before its first argument.
+pub fn perf_command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    without_user(&mut command).arg("--buildid-dir").arg(build_id_cache());
+    command
 }
 
 /// Whether this machine has a perf that runs. Debian's is a script that fails without one for the kernel.
@@ -58,8 +77,8 @@ pub fn perf(test: &str) -> Option<Command> {
         skip(test, "no working perf here (Debian: apt-get install linux-perf)");
         return None;
     }
-    let mut command = Command::new("perf");
-    without_user(&mut command).stdin(Stdio::null());
+    let mut command = perf_command("perf");
+    command.stdin(Stdio::null());
     Some(command)
 }
 
@@ -96,6 +115,8 @@ pub fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("--").args([from, to]).output().expect("cp runs");
     let words = String::from_utf8_lossy(&copied.stderr);
     assert!(copied.status.success(), "cp {} {}: {words}", from.display(), to.display());
+    // Others run it, too, whatever this user's umask says of new files.
+    std::fs::set_permissions(to, Permissions::from_mode(0o755)).expect("the copy is ours");
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 use kymo_profile::unwind::AddressSpace;
-use kymo_testing::without_user;
+use kymo_testing::perf_command;
 
 /// User frames by thread and time; samples of one thread at one time are taken from the end in the file's order.
 pub(crate) type Stacks = HashMap<(i32, u64), Vec<Vec<u64>>>;
 
 /// The user frames of all samples by thread and time, as perf shows them. `None` when perf is missing or fails.
 pub(crate) fn stacks(path: &Path) -> Option<Stacks> {
-    let output = without_user(&mut Command::new("perf"))
+    let output = perf_command("perf")
         .args(["script", "--no-inline", "--ns", "-F", "tid,time,ip", "-i"])
         .arg(path)
         .output()

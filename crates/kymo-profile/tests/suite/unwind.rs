@@ -28,7 +28,7 @@ fn agreement(test: &str, command: &[&str]) -> Option<Agreement> {
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("perf.data");
-    let recorded = kymo_testing::without_user(&mut Command::new("perf"))
+    let recorded = kymo_testing::perf_command("perf")
         .args(["record", "-q", "-e", "cpu-clock", "-F", "5000", "--call-graph", "dwarf", "-o"])
         .arg(&file)
         .arg("--")

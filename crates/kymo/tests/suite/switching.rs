@@ -222,7 +222,9 @@ fn by_time() {
         assert!(dumped.len() >= 3 && dumped.is_sorted(), "{said}");
         let (old, kept) = dumped.split_at(dumped.len() - 2);
         assert!(old.iter().all(|path| !path.exists()) && !folder.join("perf.data").exists(), "{said}");
-        kept.iter().for_each(|path| assert!(!times(test, path).is_empty(), "{said}"));
+        // The last one may have begun just before the end, and hold nothing: it opens.
+        assert!(!times(test, &kept[0]).is_empty(), "{said}");
+        times(test, &kept[1]);
     }
 }
 

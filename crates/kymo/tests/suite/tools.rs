@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub(crate) use kymo_testing::skip;
-use kymo_testing::{perf_works, without_user};
+use kymo_testing::{perf_command, perf_works, without_user};
 
 /// What a test needs from the machine; without it the test skips, loudly.
 #[derive(Clone, Copy)]
@@ -88,7 +88,10 @@ impl Tool {
 
     /// A command of this tool that neither pages, asks the network, waits for a terminal, nor knows its user.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command = match self.name {
+            "perf" => perf_command(&self.path),
+            _ => Command::new(&self.path),
+        };
         without_user(&mut command).args(arguments).stdin(Stdio::null());
         command
     }
