@@ -1,9 +1,10 @@
 //! Loading the agent, and finding it again.
-use super::borrowed::Borrowed;
+use super::borrowed::{Borrowed, Returns};
 use super::client::Client;
 use super::refusal::Refusal;
 use super::symbols::{Function, Symbols};
 use super::target::Target;
+use super::unwind::Unwind;
 use crate::sys::is_privileged_by_file;
 use crate::sys::ptrace::descriptor_of;
 use rustix::fs::{FileType, fstat, fstatfs};
@@ -60,26 +61,39 @@ fn places(named: Option<OsString>, privileged: bool, program: &Path) -> Vec<Path
 /// # Errors
 /// Why not. The process runs on as before.
 pub fn enter(pid: i32, library: &Path) -> Result<Client, Refusal> {
-    enter_for(pid, library, false)
+    enter_for(pid, library, false, None)
 }
 
-/// The same; processes that it forks from then on count, too, into the same numbers. What they execute does not.
+/// The same, with an unwinder that tells which functions a thread is in. Without one, more moments count as unsafe.
+///
+/// # Errors
+/// As [`enter`].
+pub fn enter_unwinding(pid: i32, library: &Path, unwinder: &mut dyn Unwind) -> Result<Client, Refusal> {
+    enter_for(pid, library, false, Some(unwinder))
+}
+
+/// As [`enter`]; processes that it forks from then on count, too, into the same numbers. What they execute does not.
 ///
 /// # Errors
 /// As [`enter`].
 pub fn enter_with_children(pid: i32, library: &Path) -> Result<Client, Refusal> {
-    enter_for(pid, library, true)
+    enter_for(pid, library, true, None)
 }
 
-fn enter_for(pid: i32, library: &Path, children: bool) -> Result<Client, Refusal> {
+fn enter_for(
+    pid: i32,
+    library: &Path,
+    children: bool,
+    unwinder: Option<&mut dyn Unwind>,
+) -> Result<Client, Refusal> {
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
-    let begun = std::thread::scope(|scope| scope.spawn(|| begin(pid, library)).join());
+    let begun = std::thread::scope(|scope| scope.spawn(|| begin(pid, library, unwinder)).join());
     let died = || Refusal::Failed { step: "entering it", error: io::Error::other("a thread of ours died") };
     begun.unwrap_or_else(|_| Err(died()))?.hello(children)?.holds()
 }
 
 /// Has a thread of the process load the agent and start it.
-fn begin(pid: i32, library: &Path) -> Result<Client, Refusal> {
+fn begin(pid: i32, library: &Path, mut unwinder: Option<&mut dyn Unwind>) -> Result<Client, Refusal> {
     let content =
         fs::read(library).map_err(|_| Refusal::NoAgent { tried: vec![library.display().to_string()] })?;
     let target = Target::look(pid)?;
@@ -91,7 +105,11 @@ fn begin(pid: i32, library: &Path) -> Result<Client, Refusal> {
     if start.is_none() && opener.is_none() {
         return Err(Refusal::Static);
     }
-    let mut thread = Borrowed::take(&target)?;
+    if let Some(unwinder) = &mut unwinder {
+        let maps = target.maps().map_err(Refusal::failed("reading its list of mappings"))?;
+        unwinder.prepare(pid, &maps);
+    }
+    let mut thread = Borrowed::take(&target, unwinder)?;
     let begun = load_and_start(&target, &mut thread, start, opener, &content);
     // The agent takes the stack down as soon as it is spoken to.
     thread.give_back(begun.is_err())?;
@@ -107,12 +125,7 @@ fn load_and_start(
 ) -> Result<Client, Refusal> {
     let start = match (start, opener) {
         (Some(start), _) => start,
-        (None, Some(opener)) => {
-            load(target, thread, opener, content)?;
-            let missing =
-                || Refusal::NotLoaded { why: "it says that it did, but it is not there".to_owned() };
-            loaded(target)?.ok_or_else(missing)?
-        }
+        (None, Some(opener)) => load(target, thread, opener, content)?,
         (None, None) => return Err(Refusal::Static),
     };
     converse(target, thread, start)
@@ -169,7 +182,12 @@ fn opener(target: &Target) -> Result<Option<Opener>, Refusal> {
     Ok(internal)
 }
 
-fn load(target: &Target, thread: &mut Borrowed<'_>, opener: Opener, content: &[u8]) -> Result<(), Refusal> {
+fn load(
+    target: &Target,
+    thread: &mut Borrowed<'_>,
+    opener: Opener,
+    content: &[u8],
+) -> Result<Function, Refusal> {
     let name = thread.lend(MEMORY_NAME)?;
     let flags = u64::from(libc::MFD_CLOEXEC);
     let file =
@@ -179,18 +197,17 @@ fn load(target: &Target, thread: &mut Borrowed<'_>, opener: Opener, content: &[u
     let written = memory_of(target, number).and_then(|file| file.write_all_at(content, 0));
     let opened = written.map_err(Refusal::failed("copying the agent")).and_then(|()| {
         let path = thread.lend(format!("/proc/self/fd/{file}\0").as_bytes())?;
-        thread.call("loading the agent", opener.open.start, [path, 2 | opener.flags, 0], LOAD)
+        let args = [path, 2 | opener.flags, 0];
+        // Whether it did is seen afterwards.
+        thread.call("loading the agent", opener.open.start, args, LOAD, Returns::Nothing)
     });
-    let why = match &opened {
-        Ok(0) => Some(words(thread, opener.error)),
-        _ => None,
-    };
+    let start = opened.and_then(|_| match loaded(target)? {
+        Some(start) => Ok(start),
+        None => Err(Refusal::NotLoaded { why: words(thread, opener.error) }),
+    });
     // Its mappings keep it; a descriptor would be a number that the program might close for its own.
     _ = thread.system_call("closing the file in memory", libc::SYS_close, [file, 0, 0, 0, 0, 0]);
-    match why {
-        Some(why) => Err(Refusal::NotLoaded { why }),
-        None => opened.map(|_| ()),
-    }
+    start
 }
 
 /// The file in memory that this descriptor of the process is. Another thread may have put another file at its number: that is taken as the process has
@@ -207,7 +224,8 @@ fn memory_of(target: &Target, descriptor: i32) -> io::Result<File> {
 
 /// What the dynamic linker says about its failure.
 fn words(thread: &mut Borrowed<'_>, error: Option<Function>) -> String {
-    let at = error.and_then(|error| thread.call("asking why", error.start, [0; 3], START).ok());
+    let mut ask = |error: Function| thread.call("asking why", error.start, [0; 3], START, Returns::Value);
+    let at = error.and_then(|error| ask(error).ok());
     let mut text = [0; 256];
     match at {
         Some(at) if at != 0 && thread.read(at, &mut text).is_ok() => {
@@ -241,7 +259,8 @@ fn converse(target: &Target, thread: &mut Borrowed<'_>, start: Function) -> Resu
         }
     };
     let (stack, stack_bytes) = thread.stack();
-    match thread.call("starting the agent", start.start, [its as u64, stack, stack_bytes], START)? as i32 {
+    let args = [its as u64, stack, stack_bytes];
+    match thread.call("starting the agent", start.start, args, START, Returns::Value)? as i32 {
         // 0: it is of an older version, and the greeting will say so.
         0 | STARTED => Ok(Client::new(socket, Some(pidfd))),
         code => Err(Refusal::NotLoaded {

@@ -1,22 +1,43 @@
 //! The way home of a borrowed thread whose borrower is killed: it puts itself back.
 //!
 //! ```text
-//!   lent stack, upwards
-//!     what a call returns to       --> the gate: "syscall; ret"          the borrower stops it here, before the call is made
-//!     what the gate returns to     --> the restorer: rt_sigreturn
+//!   a stack, upwards
+//!     what a call returns to       --> a gadget: a system call, then "ret"   the borrower stops it here, before the call is made
+//!     what the gadget returns to   --> the restorer: rt_sigreturn
 //!     what the kernel reads then       all registers, vectors, the mask of signals: as a signal's handler finds them above itself
 //! ```
-//! With nobody to stop it, the gate's system call fails, for its number is an address or a small negative number (a call that may return another one must not
-//! be borrowed for), and the thread returns from a signal that never came.
+//! With nobody to stop it, the gadget's system call does nothing, and the thread returns from a signal that never came.
+//!
+//! The way is there twice. The first one is written into unused memory of the thread's own stack (room.rs) while the thread still
+//! has its own registers; only then are they changed. The second one is at the upper end of the lent stack. So at every moment the
+//! stack pointer that the thread has points at a way home, or is its own.
+//!
+//! # Gadgets
+//! `syscall; ret` makes the system call that the result of a function is the number of: an address, or a small negative number,
+//! which is none. A function that may return 0 must return elsewhere: to the end of `getpid` or one like it, which brings its own
+//! number ([`Gadgets::quiet`]).
+use super::restart::restarted;
 use super::target::Target;
 use crate::proc::Mappings;
-use crate::sys::ptrace::{Registers, Saved};
+use crate::sys::ptrace::Saved;
 use std::io;
+use std::ops::Range;
 
 /// `syscall; ret`.
-const GATE: [u8; 3] = [0x0f, 0x05, 0xc3];
+const SYSCALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// `mov rax, 15; syscall`, as C libraries end handlers.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
+/// Calls that do nothing and have no arguments, as the C library wraps them: `mov eax, number; syscall; ret`.
+const QUIET: [libc::c_long; 6] = [
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getpid,
+];
+/// From the begin of a quiet gadget to the byte after its `syscall`.
+pub(super) const QUIET_BYTES: u64 = 7;
 /// Of one mapping looked through.
 const MOST_CODE_BYTES: u64 = 16 << 20;
 /// `struct ucontext` of the kernel, and the `siginfo` behind it.
@@ -25,14 +46,15 @@ const INFO_BYTES: usize = 128;
 
 /// Where a thread finds its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ways {
-    pub(super) gate: u64,
-    pub(super) restorer: u64,
+pub(super) struct Gadgets {
+    pub(super) syscall: u64,
+    pub(super) quiet: u64,
+    restorer: u64,
 }
 
-impl Ways {
+impl Gadgets {
     /// Looks for them in the code of the C library.
-    pub(super) fn of(target: &Target) -> Option<Ways> {
+    pub(super) fn of(target: &Target) -> Option<Gadgets> {
         let maps = target.maps().ok()?;
         let is_libc = |path: &[u8]| {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -46,14 +68,20 @@ impl Ways {
                 let at = bytes[..read].windows(what.len()).position(|part| part == what)?;
                 Some(mapping.start + at as u64)
             };
-            Some(Ways { gate: find(&GATE)?, restorer: find(&RESTORER)? })
+            let quiet = QUIET.iter().find_map(|call| {
+                let mut wrapper = vec![0xb8];
+                wrapper.extend((*call as u32).to_le_bytes());
+                wrapper.extend(SYSCALL);
+                find(&wrapper)
+            });
+            Some(Gadgets { syscall: find(&SYSCALL)?, quiet: quiet?, restorer: find(&RESTORER)? })
         })
     }
 }
 
 /// What the kernel is to read at `at` for a thread to be as it was: `rt_sigreturn` with the stack pointer there.
-pub(super) fn frame(saved: &Saved, at: u64) -> Vec<u8> {
-    let registers = restarted(*saved.registers());
+fn frame(saved: &Saved, has_signals: bool, at: u64) -> Vec<u8> {
+    let registers = restarted(*saved.registers(), has_signals);
     let vectors_at = (at + (CONTEXT_BYTES + INFO_BYTES) as u64).next_multiple_of(64);
     let mut bytes = vec![0; (vectors_at - at) as usize];
     let mut put = |at: usize, word: u64| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -109,59 +137,29 @@ fn vectors(kept: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Registers with which a system call is made again that the kernel would repeat by itself when the thread goes on.
-fn restarted(mut registers: Registers) -> Registers {
-    const RESTART_BLOCK: i64 = -516;
-    let in_call = registers.orig_rax as i64 >= 0;
-    match registers.rax as i64 {
-        -514..=-512 if in_call => registers.rax = registers.orig_rax,
-        RESTART_BLOCK if in_call => registers.rax = libc::SYS_restart_syscall as u64,
-        _ => return registers,
-    }
-    registers.rip = registers.rip.wrapping_sub(2);
-    registers
+/// How many bytes the way home of a thread takes at most, wherever it is.
+pub(super) fn bytes(saved: &Saved) -> u64 {
+    // Two addresses, and what is left free so that vectors and stack pointer are at multiples of 64 and 16.
+    frame(saved, false, 0).len() as u64 + 16 + 192
 }
 
-/// Writes the way home at the upper end of a lent stack; where a call's stack pointer is to be, with the gate's address for it to return to.
+/// Writes the way home at the upper end of this memory. The address of the word that a function called for us returns by; the
+/// stack pointer is 8 above it for a thread that stands at the gadget.
 pub(super) fn prepare(
     target: &Target,
     saved: &Saved,
-    ways: Ways,
-    stack: std::ops::Range<u64>,
+    has_signals: bool,
+    gadgets: Gadgets,
+    memory: Range<u64>,
 ) -> io::Result<u64> {
-    /// More than any processor keeps of a thread.
-    const MOST_FRAME_BYTES: u64 = 20 << 10;
     // As after a call instruction: 8 below a multiple of 16.
-    let pointer = (stack.end - MOST_FRAME_BYTES) / 64 * 64 - 8;
-    let mut bytes = Vec::from(ways.gate.to_le_bytes());
-    bytes.extend(ways.restorer.to_le_bytes());
-    bytes.extend(frame(saved, pointer + 16));
-    if pointer < stack.start || pointer + bytes.len() as u64 > stack.end {
+    let pointer = memory.end.saturating_sub(bytes(saved)).next_multiple_of(64) + 56;
+    let mut way = Vec::from(gadgets.syscall.to_le_bytes());
+    way.extend(gadgets.restorer.to_le_bytes());
+    way.extend(frame(saved, has_signals, pointer + 16));
+    if pointer < memory.start || pointer + way.len() as u64 > memory.end {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    target.write(pointer, &bytes)?;
+    target.write(pointer, &way)?;
     Ok(pointer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::ptrace::no_registers;
-
-    /// Checks that calls which the kernel repeats are repeated, each in its way, and others are not.
-    #[test]
-    fn repeated_calls() {
-        let after = |orig: i64, result: i64| {
-            let mut registers = no_registers();
-            (registers.orig_rax, registers.rax, registers.rip) = (orig as u64, result as u64, 0x1000);
-            let registers = restarted(registers);
-            (registers.rax as i64, registers.rip)
-        };
-        for repeated in [-512, -513, -514] {
-            assert_eq!(after(libc::SYS_read, repeated), (libc::SYS_read, 0xffe));
-        }
-        assert_eq!(after(libc::SYS_poll, -516), (libc::SYS_restart_syscall, 0xffe));
-        assert_eq!(after(libc::SYS_poll, -4), (-4, 0x1000));
-        assert_eq!(after(-1, -512), (-512, 0x1000));
-    }
 }

@@ -22,9 +22,10 @@
 //! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all others are let go until it stops, and then
 //! interrupted again while it stands. A program that executes another one ([`Ends`]) is not held. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
 use super::ends::Ends;
+use super::restart::{REPEAT_UNLESS_HANDLED, ended_for_nothing};
 use super::target::Target;
 use crate::proc::{self, Mappings};
-use crate::sys::ptrace::{Registers, Stop, Traced};
+use crate::sys::ptrace::{Stop, Traced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs;
@@ -60,9 +61,6 @@ const MOST_SITES: u32 = 8 << 20;
 /// Places where handlers return to: that of the C library, and those of who does without. Each word of all stacks is compared with all of them.
 const MOST_RESTORERS: usize = 8;
 const JUMP_BYTES: u64 = 5;
-
-/// Means to the kernel: make the call again when the thread goes on, unless a handler runs then; in that case it has failed with EINTR.
-const REPEAT_UNLESS_HANDLED: i64 = -514;
 
 /// What is about to be written, as the agent says it.
 #[derive(Debug, Default)]
@@ -127,16 +125,6 @@ impl Places {
     }
 }
 
-/// Whether it was in a system call that ends with EINTR when the thread is stopped, although no signal's handler has run. Most calls are repeated by the
-/// kernel; of the others these two must not be: what they were to do goes on, or is done.
-fn ended_for_nothing(registers: &Registers) -> bool {
-    let in_call = registers.orig_rax as i64 >= 0 && registers.cs == 0x33;
-    let never = [libc::SYS_close, libc::SYS_connect];
-    in_call
-        && registers.rax as i64 == -i64::from(libc::EINTR)
-        && !never.contains(&(registers.orig_rax as libc::c_long))
-}
-
 /// One held thread.
 #[derive(Debug)]
 struct Thread {
@@ -154,7 +142,19 @@ impl Thread {
             self.signal = signal;
         }
         self.stands = true;
+        self.hide_the_stop();
         Ok(())
+    }
+
+    /// Takes an EINTR away that no signal has made, as soon as it stands: this process may end at any moment, and the program
+    /// goes on with what the registers say then.
+    fn hide_the_stop(&self) {
+        // One that is gone needs nothing.
+        let Ok(mut registers) = self.traced.registers() else { return };
+        if ended_for_nothing(&registers) {
+            registers.rax = REPEAT_UNLESS_HANDLED as u64;
+            _ = self.traced.set_registers(&registers);
+        }
     }
 }
 
@@ -341,9 +341,6 @@ impl Held {
                 Stand::Moves(to) => (registers.rip, changed) = (to, true),
                 Stand::Inside => return Err(Failed::Inside(traced.tid())),
             }
-            if ended_for_nothing(&registers) {
-                (registers.rax, changed) = (REPEAT_UNLESS_HANDLED as u64, true);
-            }
             if changed {
                 traced.set_registers(&registers).map_err(|error| Failed::thread(traced.tid(), &error))?;
             }
@@ -427,7 +424,7 @@ impl Drop for Held {
 }
 
 /// The letter that /proc has for a thread.
-fn state(pid: i32, tid: i32) -> Option<char> {
+pub(super) fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
@@ -648,21 +645,5 @@ mod tests {
         // Who holds a child of ours has taken note of its end.
         _ = program.wait();
         assert!(held > 0, "held {held} times, and {not} times not");
-    }
-
-    /// Checks which results of system calls are not the program's to see.
-    #[test]
-    fn ended_calls() {
-        // SANITY: numbers only.
-        let registers = |call: libc::c_long, result: i64| {
-            let mut registers = crate::sys::ptrace::no_registers();
-            (registers.orig_rax, registers.rax, registers.cs) = (call as u64, result as u64, 0x33);
-            registers
-        };
-        assert!(ended_for_nothing(&registers(libc::SYS_epoll_wait, -4)));
-        assert!(ended_for_nothing(&registers(libc::SYS_semop, -4)));
-        assert!(!ended_for_nothing(&registers(libc::SYS_epoll_wait, 1)));
-        assert!(!ended_for_nothing(&registers(libc::SYS_close, -4)));
-        assert!(!ended_for_nothing(&registers(-1, -4)));
     }
 }

@@ -18,14 +18,15 @@
 //! # Guarantees
 //! - Nothing is done to a process before /proc was asked whether it can be. No text of it is changed, no signal is sent to it.
 //! - A borrowed thread is put back as it was: general and vector registers, signal mask, the system call that it was in. After a step that
-//!   took too long, too.
+//!   took too long, too; and when this process is killed, at whatever moment: the way home is there before the first borrowed call.
 //! - What the process says is not believed: memory is read within bounds, messages are checked.
 //!
 //! # Limits
-//! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks, as far as its stack shows. An
-//! allocator that is linked into a program without exported names is not recognised; then `dlopen` can wait for a lock that its own
-//! thread holds: the time limit ends it, and the loader's lock stays taken in that process. Programs that run under a shadow stack
-//! are not entered by this.
+//! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks: as its callers show, where an
+//! [`Unwind`] walks its stack, and else as far as its stack's words show. An allocator that is linked into a program without
+//! exported names is not recognised; then `dlopen` can wait for a lock that its own thread holds: the time limit ends it, and
+//! the loader's lock stays taken in that process. Programs that run under a shadow stack are not entered by this. While this
+//! process is stopped (SIGSTOP) in the middle, the thread waits.
 mod agent;
 mod borrowed;
 mod client;
@@ -38,14 +39,19 @@ mod hold;
 mod preload;
 mod preloadable;
 mod refusal;
+mod restart;
 mod rings;
+mod room;
+mod safe_place;
 mod symbols;
 mod target;
+mod unwind;
 
-pub use agent::{enter, enter_with_children, library};
+pub use agent::{enter, enter_unwinding, enter_with_children, library};
 pub use client::{Client, Counted, Outcome, Span, Talk};
 pub use clock::ProgramClock;
 pub use execs::Execs;
 pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::Refusal;
+pub use unwind::{Registers, Unwind, Walk};

@@ -49,14 +49,6 @@ impl Saved {
         &self.registers
     }
 
-    /// Has the system call made again that the thread was in, with the same arguments, when the thread goes on.
-    pub fn repeat_system_call(&mut self) {
-        // The instruction has two bytes. Without a number in `orig_rax` the kernel does nothing of its own.
-        self.registers.rax = self.registers.orig_rax;
-        self.registers.rip = self.registers.rip.wrapping_sub(2);
-        self.registers.orig_rax = u64::MAX;
-    }
-
     /// The vector registers, as XSAVE lays them out.
     pub fn vectors(&self) -> &[u8] {
         &self.vectors
@@ -131,6 +123,8 @@ impl Traced {
     }
 
     fn ask(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
+        #[cfg(test)]
+        faults::step();
         // SAFETY: requests of this file that write to no memory of ours, or to what their caller points at.
         let answer: c_long =
             unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
@@ -257,6 +251,19 @@ impl Traced {
         self.set_registers(&saved.registers)
     }
 
+    /// The address of the thread's `struct rseq`; `None` if it has none.
+    ///
+    /// # Errors
+    /// As [`Traced::go`]; EIO before Linux 5.13.
+    pub fn restartable_sequences(&self) -> io::Result<Option<u64>> {
+        /// `PTRACE_GET_RSEQ_CONFIGURATION`.
+        const GET: libc::c_uint = 0x420f;
+        // `struct ptrace_rseq_configuration`: the address; size and signature; flags.
+        let mut configuration = [0_u64; 3];
+        self.ask(GET, size_of_val(&configuration), ptr::from_mut(&mut configuration).addr())?;
+        Ok(Some(configuration[0]).filter(|area| *area != 0))
+    }
+
     /// Which signals wait: a bit for each, from signal 1.
     ///
     /// # Errors
@@ -335,6 +342,34 @@ pub fn descriptor_of(pidfd: &OwnedFd, descriptor: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
+}
+
+/// A tracer that is killed at a step that a test chooses.
+#[cfg(test)]
+pub(crate) mod faults {
+    use rustix::process::{Signal, getpid, kill_process};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Names the step for a process that the test starts; the first one is 1.
+    pub(crate) const DIES_AT: &str = "KYMO_TEST_TRACER_DIES_AT";
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+
+    /// How many steps there were.
+    pub(crate) fn steps() -> u64 {
+        // Relaxed: only one thread makes steps.
+        STEPS.load(Ordering::Relaxed)
+    }
+
+    /// One more is about to be made: a request of ptrace, or writing memory of a held process.
+    pub(crate) fn step() {
+        static LAST: OnceLock<Option<u64>> = OnceLock::new();
+        let last = LAST.get_or_init(|| std::env::var(DIES_AT).ok()?.parse().ok());
+        // Relaxed: as above.
+        if Some(STEPS.fetch_add(1, Ordering::Relaxed) + 1) == *last {
+            kill_process(getpid(), Signal::KILL).expect("this process");
+        }
+    }
 }
 
 #[cfg(test)]

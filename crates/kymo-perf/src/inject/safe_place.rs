@@ -1,0 +1,205 @@
+//! Whether a thread that stands still may be made to load a library: whether it holds a lock of the allocator or of the dynamic
+//! linker.
+//!
+//! What it holds is seen by the functions that it is in. With an unwinder these are its real callers, and where that one
+//! cannot go on, and without one, each word of the stack that lies above counts as a return address. A thread that waits in
+//! a system call is as good as any other: what calls the wait decides.
+use super::symbols::{Function, Symbols};
+use super::target::Target;
+use super::unwind::{Unwind, Walk};
+use crate::proc::Mappings;
+use crate::sys::ptrace::{Registers, Traced};
+use std::io;
+
+/// Of a stack that is walked by an unwinder.
+const MOST_STACK_BYTES: usize = 256 << 10;
+/// Of a stack whose words are searched.
+const MOST_SEARCHED_BYTES: usize = 4 << 10;
+
+/// Functions that hold locks which loading a library and starting a thread need, too.
+const UNSAFE: [&str; 29] = [
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "malloc_trim",
+    "malloc_info",
+    "malloc_stats",
+    "mallinfo",
+    "mallinfo2",
+    // The same of C++, where an allocator has them without `malloc` below.
+    "_Znwm",
+    "_Znam",
+    "_ZdlPv",
+    "_ZdaPv",
+    "_ZdlPvm",
+    "_ZdaPvm",
+    "dlopen",
+    "dlclose",
+    "dlsym",
+    "dl_iterate_phdr",
+    "__cxa_atexit",
+    "fork",
+    "_Fork",
+    "pthread_create",
+];
+
+/// Where the locks may be held.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    functions: Vec<(Function, &'static str)>,
+    /// The dynamic linker's code, with its name.
+    linker: Vec<(Function, String)>,
+}
+
+impl Places {
+    /// Those of a process as it is now.
+    pub(super) fn of(target: &Target) -> Places {
+        let mut places = Places::default();
+        for (base, _) in target.modules().unwrap_or_default() {
+            let found = Symbols::of(target, base).and_then(|symbols| symbols.functions(UNSAFE));
+            let named = found.into_iter().flatten().zip(UNSAFE);
+            places.functions.extend(named.filter_map(|(function, name)| Some((function?, name))));
+        }
+        let maps = target.maps().unwrap_or_default();
+        for mapping in Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0) {
+            let name = mapping.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.") || name == b"ld.so" {
+                let code = Function { start: mapping.start, end: mapping.end };
+                places.linker.push((code, String::from_utf8_lossy(name).into_owned()));
+            }
+        }
+        places
+    }
+
+    /// The function with a lock that this address is in, as `function+offset`. `exact`: the address is one of the thread's
+    /// real callers, not a word that looks like one.
+    fn at(&self, address: u64, exact: bool) -> Option<String> {
+        let within = |function: &Function| (function.start..function.end).contains(&address);
+        let offset = |name: &str, function: &Function| format!("{name}+{:#x}", address - function.start);
+        let function = self.functions.iter().find(|(function, _)| within(function));
+        let linker = || self.linker.iter().find(|(code, _)| exact && within(code));
+        function
+            .map(|(function, name)| offset(name, function))
+            .or_else(|| linker().map(|(code, name)| offset(name, code)))
+    }
+}
+
+/// Why a stopped thread must not be borrowed where it stands, in words; `None` if it may be.
+pub(super) fn objection(
+    target: &Target,
+    thread: &Traced,
+    registers: &Registers,
+    places: &Places,
+    unwinder: Option<&mut (dyn Unwind + '_)>,
+) -> Option<String> {
+    // A 32-bit moment of a 64-bit process.
+    if registers.cs != 0x33 {
+        return Some("in 32-bit code".to_owned());
+    }
+    if in_restartable_sequence(target, thread, registers.rip) {
+        return Some(format!("in a restartable sequence (rseq) at {:#x}", registers.rip));
+    }
+    let mut stack = vec![0; if unwinder.is_some() { MOST_STACK_BYTES } else { MOST_SEARCHED_BYTES }];
+    let read = target.read_some(registers.rsp, &mut stack);
+    stack.truncate(read);
+    let walk = match unwinder {
+        Some(unwinder) => unwinder.walk(registers, &stack),
+        None => Walk { addresses: vec![registers.rip], complete: false },
+    };
+    if let Some(place) = walk.addresses.iter().find_map(|at| places.at(*at, true)) {
+        return Some(format!("in {place}, which may hold a lock of the allocator or the dynamic linker"));
+    }
+    if walk.complete {
+        return None;
+    }
+    let from = reached(&walk.addresses, &stack);
+    let rest = &stack[from..stack.len().min(from + MOST_SEARCHED_BYTES)];
+    let place = words(rest).find_map(|at| places.at(at, false))?;
+    Some(format!(
+        "perhaps in {place}, which may hold a lock of the allocator or the dynamic linker: its stack cannot be walked to the end"
+    ))
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+}
+
+/// How many bytes of the stack the frames with these return addresses take at least. A word that is on the stack twice is taken
+/// where it is lower: then more is searched than must be.
+fn reached(addresses: &[u64], stack: &[u8]) -> usize {
+    let mut at = 0;
+    for address in addresses.iter().skip(1) {
+        match words(&stack[at * 8..]).position(|word| word == *address) {
+            Some(found) => at += found + 1,
+            None => break,
+        }
+    }
+    at * 8
+}
+
+/// Whether the thread is in a sequence of instructions that the kernel begins anew when it was interrupted (rseq). The kernel
+/// would forget that it is, once it has run elsewhere.
+fn in_restartable_sequence(target: &Target, thread: &Traced, rip: u64) -> bool {
+    const SEQUENCE_AT: u64 = 8;
+    let sequence = || -> io::Result<bool> {
+        let Some(area) = thread.restartable_sequences()? else { return Ok(false) };
+        let mut pointer = [0; 8];
+        target.read(area + SEQUENCE_AT, &mut pointer)?;
+        let pointer = u64::from_le_bytes(pointer);
+        if pointer == 0 {
+            return Ok(false);
+        }
+        // Version and flags, the first address, how many bytes.
+        let mut descriptor = [0; 24];
+        target.read(pointer, &mut descriptor)?;
+        let mut ends = words(&descriptor[8..]);
+        let (start, bytes) = (ends.next().unwrap_or(0), ends.next().unwrap_or(0));
+        Ok(rip.wrapping_sub(start) < bytes)
+    };
+    // Before Linux 5.13 nobody can tell, and nearly nothing uses them.
+    sequence().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> Places {
+        let function = |start, end| Function { start, end };
+        Places {
+            functions: vec![(function(0x1000, 0x1100), "malloc"), (function(0x2000, 0x2100), "fork")],
+            linker: vec![(function(0x9000, 0xa000), "ld-linux-x86-64.so.2".to_owned())],
+        }
+    }
+
+    /// Checks that places are named with their offsets, and that a word counts less than a caller: programs keep addresses of the
+    /// dynamic linker on their stacks.
+    #[test]
+    fn named_places() {
+        let places = places();
+        assert_eq!(places.at(0x1042, true).as_deref(), Some("malloc+0x42"));
+        assert_eq!(places.at(0x2000, false).as_deref(), Some("fork+0x0"));
+        assert_eq!(places.at(0x1100, true), None);
+        assert_eq!(places.at(0x9010, true).as_deref(), Some("ld-linux-x86-64.so.2+0x10"));
+        assert_eq!(places.at(0x9010, false), None);
+    }
+
+    /// Checks how much of a stack known callers take, so that only what lies above them is searched.
+    #[test]
+    fn frames_that_are_known() {
+        let stack: Vec<u8> =
+            [7_u64, 0x500, 8, 0x600, 0x500, 9].iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(reached(&[1], &stack), 0);
+        assert_eq!(reached(&[1, 0x500], &stack), 16);
+        assert_eq!(reached(&[1, 0x500, 0x600, 0x500], &stack), 40);
+        assert_eq!(reached(&[1, 0x700, 0x600], &stack), 0);
+        assert_eq!(reached(&[1, 0x500], &[]), 0);
+    }
+}
