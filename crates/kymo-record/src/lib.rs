@@ -22,6 +22,7 @@
 //! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
 //! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
 //! `mail` and `pool` carry, `guests` are events that programs write, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
+//! `callers` walks stacks of stopped threads, for probes.
 //!
 //! # Example
 //! ```no_run
@@ -47,6 +48,7 @@ mod attr;
 mod brake;
 mod budget;
 mod build_ids;
+mod callers;
 mod command;
 mod conduct;
 mod control;
@@ -83,6 +85,7 @@ mod writer;
 
 pub use account::{LossAccount, Unwound};
 pub use brake::Pauses;
+pub use callers::Callers;
 pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};
 pub use disk::WriteError;
 pub use flight::{Coverage, RingCoverage};

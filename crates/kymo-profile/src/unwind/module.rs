@@ -199,6 +199,11 @@ impl Module {
             .as_ref()
     }
 
+    /// Reads the unwind data now, for whoever cannot wait for files later.
+    pub fn read_now(&self) {
+        _ = self.frames();
+    }
+
     fn file(&self) -> MappedFile<'_> {
         MappedFile { path: &self.path, build_id: &self.build_id, file_id: self.file_id, seen: self.seen }
     }

@@ -15,6 +15,15 @@ pub(super) fn modules() -> UnwindModules {
     UnwindModules::with_opener(Box::new(open), BUDGET_BYTES)
 }
 
+/// The same, until `closed`: then nothing more is opened.
+pub(crate) fn modules_of_processes(closed: impl Fn() -> bool + Send + Sync + 'static) -> UnwindModules {
+    let open = move |file: &MappedFile<'_>| match closed() {
+        true => Err(io::Error::other("files are not opened any more")),
+        false => open(file),
+    };
+    UnwindModules::with_opener(Box::new(open), BUDGET_BYTES)
+}
+
 fn open(file: &MappedFile<'_>) -> io::Result<Image> {
     if file.path == b"[vdso]" {
         return own_vdso();

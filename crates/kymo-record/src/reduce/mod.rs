@@ -43,6 +43,7 @@ mod rewrite;
 mod tests;
 mod worker;
 
+pub(crate) use files::modules_of_processes;
 pub(crate) use rewrite::reduced;
 
 use crate::account::Unwound;

@@ -11,7 +11,7 @@ use kymo_perf::inject::{self, Client, ProgramClock, Talk};
 use kymo_perf::machine::Machine;
 use kymo_profile::place;
 use kymo_profile::symbols::sites::{ProbeSelector, Site};
-use kymo_record::{Clock, Conduct, GuestEvent, Guests};
+use kymo_record::{Callers, Clock, Conduct, GuestEvent, Guests};
 
 use super::mem_events::Whom;
 use super::probe::engine::Choice;
@@ -382,7 +382,9 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
     }
     let said = |broken: Talk| broken.to_string();
-    let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
+    let mut callers = Callers::default();
+    let client =
+        inject::enter_unwinding(pid, &library, &mut callers).map_err(|refusal| refusal.to_string())?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (least, most) = RING_BYTES;
     let usual = (RINGS_BYTES / cpus).clamp(least, most);

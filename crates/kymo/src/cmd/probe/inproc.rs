@@ -12,6 +12,7 @@ use std::path::Path;
 use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
 use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
+use kymo_record::Callers;
 
 use super::engine::{Caller, Engine, Reading, Target, Wish};
 use super::hows::{self, Hows};
@@ -282,7 +283,9 @@ fn mapped_name(site: &Site) -> Vec<u8> {
 pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, String> {
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut plan = Plan::of(sites, wish)?;
-    let client = inject::enter(pid, &library).map_err(|refusal| refusal.to_string())?;
+    let mut callers = Callers::default();
+    let client =
+        inject::enter_unwinding(pid, &library, &mut callers).map_err(|refusal| refusal.to_string())?;
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
