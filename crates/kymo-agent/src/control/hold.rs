@@ -3,10 +3,13 @@
 //! ```text
 //!   agent                                tracer
 //!   Ready { places }          ------>    interrupts all threads but this one, waits, moves who stands inside a site
-//!                             <------    Held                      (or NotHeld: then all run)
+//!                             <------    Held, and a pipe          (or NotHeld: then all run)
 //!   writes                               (its end is looked at before each few sites: the kernel lets the threads go if it dies)
 //!   Written                   ------>    lets them go
 //! ```
+//! Of the pipe only the thread that traces has the other end, and the kernel takes that away before it lets the first thread go. The
+//! socket says less: it lasts as long as any thread of a tracer that is being killed, and they end one by one.
+//!
 //! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one may stand still.
 use super::first::First;
 use std::os::unix::net::UnixDatagram;
@@ -30,12 +33,14 @@ pub(super) struct Threads<'a> {
     pub(super) socket: &'a UnixDatagram,
     pub(super) by: By,
     pub(super) first: First,
+    /// The pipe's end, while they are held.
+    pub(super) pipe: Option<i32>,
 }
 
 impl<'a> Threads<'a> {
     /// Nobody holds them yet.
     pub(super) fn new(socket: &'a UnixDatagram) -> Threads<'a> {
-        Threads { socket, by: By::Nobody, first: First }
+        Threads { socket, by: By::Nobody, first: First, pipe: None }
     }
 }
 
@@ -65,6 +70,12 @@ mod tracer {
         fn number(&self) -> i32 {
             self.socket.as_raw_fd()
         }
+
+        fn drop_pipe(&mut self) {
+            if let Some(pipe) = self.pipe.take() {
+                raw::close(pipe);
+            }
+        }
     }
 
     impl Hold for Threads<'_> {
@@ -81,22 +92,25 @@ mod tracer {
             self.socket.send(&Reply::Ready(places).encode()).map_err(gone)?;
             let mut packet = [0; MOST_WORDS_BYTES];
             // From here on they may stand still.
-            match raw::receive(self.number(), &mut packet) {
-                Ok(count) if packet[..count] == HELD => Ok(()),
-                Ok(0) => Err("the tracer is gone".to_owned()),
-                Ok(count) => Err(match Command::decode(&packet[..count]) {
+            let (count, pipe) = raw::receive_with(self.number(), &mut packet).map_err(gone)?;
+            self.drop_pipe();
+            self.pipe = pipe;
+            match count {
+                count if packet[..count] == HELD => Ok(()),
+                0 => Err("the tracer is gone".to_owned()),
+                count => Err(match Command::decode(&packet[..count]) {
                     Ok(Command::NotHeld { reason }) => reason,
                     _ => "the tracer said something else".to_owned(),
                 }),
-                Err(error) => Err(gone(error)),
             }
         }
 
         fn holds(&self) -> bool {
-            raw::is_connected(self.number())
+            raw::is_connected(self.number()) && self.pipe.is_none_or(raw::is_connected)
         }
 
         fn release(&mut self) {
+            self.drop_pipe();
             // Who does not hear it has let them go already.
             _ = raw::send(self.number(), &WRITTEN);
         }
@@ -111,6 +125,29 @@ mod tracer {
         fn packets() {
             assert_eq!(Command::Held.encode(), HELD);
             assert_eq!(Reply::Written.encode(), WRITTEN);
+        }
+
+        /// Checks that a tracer counts as gone when the thread that traces is, although another one still has the socket.
+        #[test]
+        fn the_thread_that_traces_ends_first() {
+            let (tracer, agent) = super::super::super::start::pair().unwrap();
+            let (reading, writing) = std::io::pipe().unwrap();
+            let reading = std::fs::File::from(std::os::fd::OwnedFd::from(reading));
+            crate::sys::pass::send_with(&tracer, &HELD, &reading).unwrap();
+            drop(reading);
+            let mut threads = Threads::new(&agent);
+            let request = Request { sites: &[], moves: &[], restorers: Vec::new() };
+            threads.hold(&request).unwrap();
+            assert!(threads.holds());
+            drop(writing);
+            assert!(!threads.holds());
+            threads.release();
+            // Without a pipe the socket says it.
+            tracer.send(&HELD).unwrap();
+            threads.hold(&request).unwrap();
+            assert!(threads.holds());
+            drop(tracer);
+            assert!(!threads.holds());
         }
     }
 }

@@ -54,17 +54,35 @@ pub(crate) fn peek(at: u64, into: &mut [u8]) -> usize {
     result(unsafe { call(libc::SYS_process_vm_readv, [pid, here, 1, there, 1, 0]) }).unwrap_or(0)
 }
 
-/// `recv`, again if a signal ends it.
-pub(crate) fn receive(socket: i32, into: &mut [u8]) -> io::Result<usize> {
+/// `recvmsg`, again if a signal ends it: how many bytes, and the first descriptor that came with them.
+pub(crate) fn receive_with(socket: i32, into: &mut [u8]) -> io::Result<(usize, Option<i32>)> {
+    /// Of a control message: its length, its kind, a descriptor.
+    const DESCRIPTOR_BYTES: u64 = 20;
+    const PASSES_DESCRIPTORS: u64 = (libc::SCM_RIGHTS as u64) << 32 | libc::SOL_SOCKET as u64;
     loop {
-        // SAFETY: the bytes are ours to write.
-        let answer = unsafe {
-            call(libc::SYS_recvfrom, [socket as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0])
-        };
-        if answer != -i64::from(libc::EINTR) {
-            return result(answer);
+        let mut control = [0_u64; 3];
+        let part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // `struct msghdr`: no address; one part; the control message; no flags.
+        let mut message =
+            [0, 0, (&raw const part) as u64, 1, control.as_mut_ptr() as u64, size_of_val(&control) as u64, 0];
+        let flags = libc::MSG_CMSG_CLOEXEC as u64;
+        // SAFETY: the bytes and the control message are ours to write, and as long as said.
+        let answer =
+            unsafe { call(libc::SYS_recvmsg, [socket as u64, message.as_mut_ptr() as u64, flags, 0, 0, 0]) };
+        if answer == -i64::from(libc::EINTR) {
+            continue;
         }
+        let passed = message[5] >= DESCRIPTOR_BYTES
+            && control[0] >= DESCRIPTOR_BYTES
+            && control[1] == PASSES_DESCRIPTORS;
+        return Ok((result(answer)?, passed.then_some(control[2] as i32)));
     }
+}
+
+/// `close`.
+pub(crate) fn close(file: i32) {
+    // SAFETY: the caller's own descriptor; nobody else knows its number.
+    _ = unsafe { call(libc::SYS_close, [file as u64, 0, 0, 0, 0, 0]) };
 }
 
 /// `send`, without a signal if nobody is there.
@@ -104,7 +122,7 @@ pub(crate) fn process() -> u32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// Whether the other end of a socket is there.
+/// Whether the other end of a socket or a pipe is there.
 pub(crate) fn is_connected(socket: i32) -> bool {
     let mut end = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one entry that is ours; it does not wait.

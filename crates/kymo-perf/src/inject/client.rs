@@ -1,6 +1,7 @@
 //! The tracer's end of the conversation.
 use super::counters::Counters;
 use super::hold::{Held, Places, is_stopped, thread_named};
+use super::lease::Lease;
 use super::refusal::Refusal;
 use super::rings;
 use super::target::Target;
@@ -314,7 +315,13 @@ impl Client {
             _ = rustix::process::setpriority_process(writer, -20);
         }
         let begun = Instant::now();
-        let written = self.say(&Command::Held, begun + WRITING).and_then(|()| {
+        // Where that cannot be, the end of the whole conversation tells the agent.
+        let lease = Lease::new().ok();
+        let said = match &lease {
+            Some(lease) => lease.say_held(&self.socket).map_err(broken),
+            None => self.say(&Command::Held, begun + WRITING),
+        };
+        let written = said.and_then(|()| {
             loop {
                 match self.hear_until(Instant::now() + WRITING) {
                     Ok((Reply::Written, _)) => return Ok(()),

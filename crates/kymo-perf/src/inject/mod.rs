@@ -36,6 +36,7 @@ mod ends;
 mod escape;
 mod execs;
 mod hold;
+mod lease;
 mod preload;
 mod preloadable;
 mod refusal;

@@ -329,6 +329,21 @@ pub fn note_end(tid: i32) -> bool {
     asked != 0 || unsafe { told.si_pid() } != 0
 }
 
+/// Gives the calling thread a table of descriptors of its own, a copy of the process's.
+///
+/// # Errors
+/// ENOMEM, EMFILE; EPERM where a filter forbids it.
+pub fn own_descriptors() -> Result<(), rustix::io::Errno> {
+    // SAFETY: a number. A descriptor that is used as an object of its own here stays valid: both tables have it, and each closes its copy.
+    match unsafe { libc::unshare(libc::CLONE_FILES) } {
+        0 => Ok(()),
+        _ => {
+            Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error())
+                .unwrap_or(rustix::io::Errno::IO))
+        }
+    }
+}
+
 /// A copy of a descriptor of another process.
 ///
 /// # Errors

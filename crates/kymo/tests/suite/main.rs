@@ -18,6 +18,8 @@
 //! | `kymo stat --tasks` | `tasks.rs` |
 //! | `kymo probe`, `kymo list --probes`, `-e probe:...` | `probe.rs`, `probe_inside.rs`; arguments by name: `probe_args.rs` |
 //! | what a program is like while and after it is probed, whatever becomes of kymo | `probe_lifetimes.rs` |
+//! | kymo killed at any moment of whatever it does | `kills.rs` |
+//! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
@@ -34,6 +36,7 @@ mod exports;
 mod faults;
 mod fixtures;
 mod interop;
+mod kills;
 mod launched;
 mod losses;
 mod machine;
@@ -50,6 +53,7 @@ mod real;
 mod record;
 mod scenario;
 mod scopes;
+mod servers;
 mod stat;
 mod switching;
 mod table;

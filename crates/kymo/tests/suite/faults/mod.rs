@@ -53,11 +53,11 @@ fn rounds(few: u64, many: u64) -> u64 {
 }
 
 /// Random numbers that can be had again.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
     /// Of a seed that is printed: `KYMO_SEED`, or another one each time.
-    fn of(test: &str) -> Dice {
+    pub(crate) fn of(test: &str) -> Dice {
         let given = std::env::var("KYMO_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| RandomState::new().hash_one(test) % 1_000_000);
         eprintln!("{test}: KYMO_SEED={seed}");
@@ -65,7 +65,7 @@ impl Dice {
     }
 
     /// A number from 0 to `limit - 1`.
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -73,7 +73,7 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    fn of_all<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn of_all<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 }

@@ -1,0 +1,264 @@
+//! kymo is killed at random moments, again and again, whatever it does to a program: by SIGKILL as it is, after it was stopped for
+//! a while, and when it starves. No program notices, and nothing stays in the kernel.
+//!
+//! | after each kill | after all of them |
+//! |---|---|
+//! | the program gives the right answers | the next kymo counts exactly, and the program has its file's code |
+//! | none of its threads is stopped or traced | no probe of a dead kymo in `uprobe_events`, no cgroup, no BPF program, no watchpoint |
+//!
+//! `KYMO_KILLS` says how many; 300, or 10,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the moments.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::faults::Dice;
+use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
+use crate::programs::build;
+use crate::tools::{Need, kymo, ready, run, skip};
+use crate::watch;
+
+/// What kymo does when it is killed; PID and FILE stand for the program and a recording.
+const LIVES: [&[&str]; 11] = [
+    &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "many_*"],
+    &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "--ret", "many_*", "libc.so.6:f*"],
+    &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "libc.so.6:s*", "libc.so.6:_IO_*"],
+    &["probe", "-p", "PID", "-d", "0.01", "--engine", "kernel", "many_0*"],
+    &["probe", "-p", "PID", "-d", "0.01", "-o", "FILE", "many_1*"],
+    &["record", "-p", "PID", "-o", "FILE", "-F", "1999", "-e", "probe:many_00,task-clock"],
+    &["record", "-p", "PID", "-o", "FILE", "-F", "1999", "-g"],
+    &["record", "-a", "-o", "FILE", "-F", "499"],
+    &["stat", "-p", "PID", "-e", "task-clock,context-switches,probe:many_2*"],
+    &["stat", "-e", "task-clock", "--", "sleep", "0.2"],
+    &["watch", "-p", "WATCHED", "counter"],
+];
+
+/// How kymo is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Treatment {
+    /// It is killed.
+    Killed,
+    /// It is stopped, and killed after a while.
+    Held,
+    /// It is stopped for a while, goes on, and is killed later.
+    HeldBefore,
+    /// It gets the processors that nobody else wants, which two threads of the program do.
+    Starved,
+}
+
+/// A program with a variable to be watched: it counts when it is told to, and says what it counted.
+struct Watched {
+    child: Child,
+    words: BufReader<ChildStdout>,
+}
+
+impl Watched {
+    fn start() -> Watched {
+        let mut command = Command::new(build("watched.c", &[]));
+        let command = command.args(["2", "1000", "wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut words = BufReader::new(child.stdout.take().expect("piped"));
+        let mut ready = String::new();
+        words.read_line(&mut ready).expect("it says that it is ready");
+        Watched { child, words }
+    }
+
+    /// It has not noticed anything, and does what it was made for.
+    fn end(mut self) {
+        self.child.stdin.take().expect("piped").write_all(b"go\n").expect("it reads");
+        let said: Vec<String> = self.words.lines().map_while(Result::ok).collect();
+        let status = self.child.wait().expect("its end");
+        assert!(status.success(), "{status:?}: {said:?}");
+    }
+}
+
+fn kills() -> u64 {
+    let usual = if std::env::var_os("KYMO_SOAK").is_some() { 10_000 } else { 300 };
+    std::env::var("KYMO_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(usual)
+}
+
+/// The command of a life, in a treatment.
+fn command(life: &[&str], treatment: Treatment, many: &Many, watched: &Watched, file: &Path) -> Command {
+    let (pid, watched) = (many.pid(), watched.child.id().to_string());
+    let words = life.iter().map(|word| match *word {
+        "PID" => pid.clone(),
+        "WATCHED" => watched.clone(),
+        "FILE" => file.to_str().expect("a plain name").to_owned(),
+        word => word.to_owned(),
+    });
+    let plain = kymo().command(words);
+    if treatment != Treatment::Starved {
+        return plain;
+    }
+    let mut idle = Command::new("chrt");
+    idle.args(["--idle", "0"]).arg(plain.get_program()).args(plain.get_args());
+    idle
+}
+
+/// Kills it at a random moment of its life, which takes so long; how it was treated, in words.
+fn kill(mut child: Child, treatment: Treatment, life: Duration, dice: &mut Dice) -> String {
+    let pid = Pid::from_child(&child);
+    let mut wait = |of: Duration| {
+        let moment = of.mul_f64(dice.below(1000) as f64 / 1000.0);
+        std::thread::sleep(moment);
+        moment
+    };
+    let mut said = format!("{treatment:?} after {:?}", wait(life.mul_f64(1.2)));
+    // One that has ended is a zombie until it is waited for, and takes signals all the same.
+    if matches!(treatment, Treatment::Held | Treatment::HeldBefore) {
+        kill_process(pid, Signal::STOP).expect("a child");
+        said += &format!(", stopped for {:?}", wait(Duration::from_millis(60)));
+    }
+    if treatment == Treatment::HeldBefore {
+        kill_process(pid, Signal::CONT).expect("a child");
+        said += &format!(", then for {:?} not", wait(life.mul_f64(0.5)));
+    }
+    child.kill().expect("a child");
+    child.wait().expect("its end");
+    said
+}
+
+/// Checks that no thread of a process is stopped or traced; a moment may pass until the kernel has let go.
+fn runs(pid: u32, what: &str) {
+    let held = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        tasks.flatten().any(|task| {
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let stopped = field("State:").is_some_and(|state| state.starts_with(['T', 't']));
+            stopped || field("TracerPid:").is_some_and(|by| by != "0")
+        })
+    };
+    soon(&format!("that nobody holds {pid} any more ({what})"), || !held());
+}
+
+/// Checks that programs go on, with the right answers and no thread stopped, when kymos are killed at any moment of any life; that the
+/// next ones count exactly and find the file's code; and that nothing of the killed ones stays in the kernel.
+#[test]
+fn killed_at_any_moment_of_any_life() {
+    const TEST: &str = "kills::killed_at_any_moment_of_any_life";
+    let Some(folder) = Many::folder(TEST) else { return };
+    if !ready(TEST, &[Need::Tracepoints, Need::Program("chrt"), Need::Program("python3")]) {
+        return;
+    }
+    // Others' watchpoints would take the registers away.
+    let Some(_alone) = watch::alone(TEST) else { return };
+    let path = folder.path().canonicalize().expect("a path");
+    let program = path.join("many");
+    kymo_testing::copy_program(&build("many.c", &[]), &program);
+    let mut many = Many::run(Command::new(&program).args(["threads", "2"]), &program, folder);
+    let mut watched = Watched::start();
+    let plain = many.call(100);
+    let mut dice = Dice::of(TEST);
+    let mut lives: BTreeMap<usize, Duration> = BTreeMap::new();
+    let mut dead: Vec<u32> = Vec::new();
+    for number in 0..kills() {
+        let life = number as usize % LIVES.len();
+        let treatment = dice.of_all(&[
+            Treatment::Killed,
+            Treatment::Killed,
+            Treatment::Killed,
+            Treatment::Held,
+            Treatment::HeldBefore,
+            Treatment::Starved,
+        ]);
+        let file = path.join(format!("{number}.data"));
+        let mut command = command(LIVES[life], treatment, &many, &watched, &file);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        dead.push(child.id());
+        let long = *lives.entry(life).or_insert(Duration::from_millis(400));
+        let said = kill(child, treatment, long, &mut dice);
+        let what = format!("kill {number}, {:?}: {said}", LIVES[life]);
+        assert_eq!(many.call(100), plain, "{what}");
+        runs(many.pid().parse().expect("a number"), &what);
+        runs(watched.child.id(), &what);
+        _ = std::fs::remove_dir_all(&file);
+        _ = std::fs::remove_file(&file);
+        if number % 100 == 99 {
+            std::mem::replace(&mut watched, Watched::start()).end();
+        }
+    }
+    watched.end();
+    soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
+    let begun = Instant::now();
+    let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
+    assert_eq!(many.call(100), plain);
+    let (found, said) = probing.end();
+    eprintln!("{TEST}: a life takes {:?}", begun.elapsed());
+    assert!(found["probes"].as_array().expect("a list").iter().all(|probe| probe["hits"] != 0), "{said}");
+    assert!(many.is_untouched("/many") && many.is_untouched("/libc.so.6"), "code is not the file's");
+    soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
+    assert_eq!(many.call(100), plain);
+    drop(many);
+    exact_afterwards(TEST);
+    nothing_is_left(&program, &dead);
+}
+
+/// A new program is counted exactly, through the agent and by the kernel.
+fn exact_afterwards(test: &str) {
+    for engine in ["inproc", "kernel"] {
+        let Some(mut many) = Many::start(test) else { return };
+        let probing = Probing::start(&many, &["--engine", engine, "many_*"]);
+        many.call(500);
+        assert_eq!(hits_of_all(&probing.end().0), (500, engine.to_owned()));
+    }
+}
+
+/// Checks what killed kymos may have left: probes of their program, cgroups, BPF programs, registers for watchpoints.
+fn nothing_is_left(program: &Path, dead: &[u32]) {
+    let dead: BTreeSet<u32> = dead.iter().copied().collect();
+    // The next one that makes such probes removes what the dead have left.
+    kymo().succeed(["stat", "-e", "probe:many_00", "--", program.to_str().expect("a plain name")]);
+    let program = program.to_str().expect("a plain name");
+    let list = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
+    assert!(!list.contains(program), "{list}");
+    let groups = cgroups_named("kymo-");
+    let of_dead = |group: &&PathBuf| {
+        let name = group.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let pid = name.split('-').nth(1).and_then(|pid| pid.parse().ok());
+        pid.is_some_and(|pid: u32| dead.contains(&pid) && !Path::new(&format!("/proc/{pid}")).exists())
+    };
+    let left: Vec<&PathBuf> = groups.iter().filter(of_dead).collect();
+    assert!(left.is_empty(), "{left:?}");
+    soon("the end of BPF programs that no process has", || ownerless_bpf().is_empty());
+    // All four of a processor's registers can be had for a thread.
+    let watched = Watched::start();
+    let pid = watched.child.id().to_string();
+    let places = ["counter", "flag", "total", "left"];
+    let options = [&["--no-rotate"][..], &places].concat();
+    let watching = watch::Armed::start(&options, &pid);
+    watched.end();
+    let (_, said, status) = watching.end();
+    assert_eq!(status, Some(0), "{said}");
+}
+
+fn cgroups_named(prefix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy().starts_with(prefix) {
+                    found.push(entry.path());
+                }
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Programs of kymo in the kernel that no process holds.
+fn ownerless_bpf() -> BTreeSet<String> {
+    let mut python = Command::new("python3");
+    let said = run(python.arg("-c").arg(include_str!("ownerless_bpf.py")));
+    if said.code != Some(0) {
+        skip("kills::ownerless_bpf", &said.stderr);
+        return BTreeSet::new();
+    }
+    said.stdout.lines().map(str::to_owned).collect()
+}
