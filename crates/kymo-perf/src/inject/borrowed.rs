@@ -313,9 +313,9 @@ impl<'t> Borrowed<'t> {
     ) -> Result<u64, Refusal> {
         let failed = Refusal::failed(step);
         let (way, gadgets) = (self.way, self.gadgets);
-        let (to, stops_at) = match returns {
-            Returns::Value => (gadgets.syscall, gadgets.syscall + 2),
-            Returns::Nothing => (gadgets.quiet, gadgets.quiet + QUIET_BYTES),
+        let (to, stops_at) = match gadgets.quiet.filter(|_| returns == Returns::Nothing) {
+            Some(quiet) => (quiet, quiet + QUIET_BYTES),
+            None => (gadgets.syscall, gadgets.syscall + 2),
         };
         self.target.write(way, &to.to_le_bytes()).map_err(&failed)?;
         let [rdi, rsi, rdx] = args;

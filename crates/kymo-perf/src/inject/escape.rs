@@ -15,7 +15,8 @@
 //! # Gadgets
 //! `syscall; ret` makes the system call that the result of a function is the number of: an address, or a small negative number,
 //! which is none. A function that may return 0 must return elsewhere: to the end of `getpid` or one like it, which brings its own
-//! number ([`Gadgets::quiet`]).
+//! number ([`Gadgets::quiet`]). Where an earlier agent has left its jumps in all of these, the first gadget has to do: then the
+//! agent is there, and nothing is loaded.
 use super::restart::restarted;
 use super::target::Target;
 use crate::proc::Mappings;
@@ -48,7 +49,7 @@ const INFO_BYTES: usize = 128;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gadgets {
     pub(super) syscall: u64,
-    pub(super) quiet: u64,
+    pub(super) quiet: Option<u64>,
     restorer: u64,
 }
 
@@ -74,7 +75,7 @@ impl Gadgets {
                 wrapper.extend(SYSCALL);
                 find(&wrapper)
             });
-            Some(Gadgets { syscall: find(&SYSCALL)?, quiet: quiet?, restorer: find(&RESTORER)? })
+            Some(Gadgets { syscall: find(&SYSCALL)?, quiet, restorer: find(&RESTORER)? })
         })
     }
 }
