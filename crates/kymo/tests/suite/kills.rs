@@ -8,11 +8,11 @@
 //!
 //! `KYMO_KILLS` says how many; 300, or 10,000 with `KYMO_SOAK`. `KYMO_SEED` repeats the moments.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -36,6 +36,9 @@ const LIVES: [&[&str]; 11] = [
     &["stat", "-e", "task-clock", "--", "sleep", "0.2"],
     &["watch", "-p", "WATCHED", "counter"],
 ];
+
+/// How long most of these take, attaching, some time of work, and the end; on a busy machine more kills come early.
+const LIFE: Duration = Duration::from_millis(400);
 
 /// How kymo is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,8 @@ impl Watched {
         self.child.stdin.take().expect("piped").write_all(b"go\n").expect("it reads");
         let said: Vec<String> = self.words.lines().map_while(Result::ok).collect();
         let status = self.child.wait().expect("its end");
-        assert!(status.success(), "{status:?}: {said:?}");
+        // Its own way to end.
+        assert_eq!(status.code(), Some(3), "{said:?}");
     }
 }
 
@@ -154,7 +158,6 @@ fn killed_at_any_moment_of_any_life() {
     let mut watched = Watched::start();
     let plain = many.call(100);
     let mut dice = Dice::of(TEST);
-    let mut lives: BTreeMap<usize, Duration> = BTreeMap::new();
     let mut dead: Vec<u32> = Vec::new();
     for number in 0..kills() {
         let life = number as usize % LIVES.len();
@@ -170,8 +173,7 @@ fn killed_at_any_moment_of_any_life() {
         let mut command = command(LIVES[life], treatment, &many, &watched, &file);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         dead.push(child.id());
-        let long = *lives.entry(life).or_insert(Duration::from_millis(400));
-        let said = kill(child, treatment, long, &mut dice);
+        let said = kill(child, treatment, LIFE, &mut dice);
         let what = format!("kill {number}, {:?}: {said}", LIVES[life]);
         assert_eq!(many.call(100), plain, "{what}");
         runs(many.pid().parse().expect("a number"), &what);
@@ -184,11 +186,10 @@ fn killed_at_any_moment_of_any_life() {
     }
     watched.end();
     soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
-    let begun = Instant::now();
     let probing = Probing::start(&many, &["--engine", "inproc", "many_*"]);
     assert_eq!(many.call(100), plain);
     let (found, said) = probing.end();
-    eprintln!("{TEST}: a life takes {:?}", begun.elapsed());
+    eprintln!("{TEST}: {} kills", dead.len());
     assert!(found["probes"].as_array().expect("a list").iter().all(|probe| probe["hits"] != 0), "{said}");
     assert!(many.is_untouched("/many") && many.is_untouched("/libc.so.6"), "code is not the file's");
     soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
@@ -212,7 +213,8 @@ fn exact_afterwards(test: &str) {
 fn nothing_is_left(program: &Path, dead: &[u32]) {
     let dead: BTreeSet<u32> = dead.iter().copied().collect();
     // The next one that makes such probes removes what the dead have left.
-    kymo().succeed(["stat", "-e", "probe:many_00", "--", program.to_str().expect("a plain name")]);
+    let other = build("many.c", &[]);
+    kymo().succeed(["stat", "-e", "probe:many_00", "--", other.to_str().expect("a plain name")]);
     let program = program.to_str().expect("a plain name");
     let list = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
     assert!(!list.contains(program), "{list}");
