@@ -33,9 +33,21 @@ const ATTR_ENTRY_MIN: u64 = 64 + 16;
 /// What the start of the file says.
 pub(crate) enum Form {
     /// Events and features are in sections.
-    File { events: Vec<Event>, features: Box<Features>, data: Range<u64>, problems: Vec<Problem> },
+    File {
+        events: Vec<Event>,
+        features: Box<Features>,
+        data: Range<u64>,
+        problems: Vec<Problem>,
+        /// The header tells of no records although some are there.
+        is_unfinished: bool,
+    },
     /// Everything is in records from byte 16 on.
     Pipe { data: Range<u64> },
+}
+
+/// Whether a file that starts with these bytes is a recording: of this machine's byte order or the other, of version 2 or 1.
+pub fn is_recording(start: &[u8]) -> bool {
+    [MAGIC, b"2ELIFREP", b"PERFFILE", b"ELIFFREP"].iter().any(|magic| start.starts_with(*magic))
 }
 
 fn io_at(offset: u64) -> impl FnOnce(std::io::Error) -> OpenError {
@@ -99,6 +111,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, 
     let bits: Vec<u32> =
         (0..256).filter(|bit| word(72 + bit / 64 * 8) >> (bit % 64) & 1 == 1).map(|bit| bit as u32).collect();
     let mut features = Box::<Features>::default();
+    let mut is_unfinished = false;
     let data = match data_offset.checked_add(data_size) {
         Some(end) if end <= len => {
             // A recorder sets the size last. perf sets the feature bits first, so they prove nothing.
@@ -106,7 +119,8 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, 
             if unfinished && len > data_offset {
                 let what = "the header says that there are no records: the recorder did not finish; \
                             read up to the end of the file";
-                problems.push(Problem::new(48, None, what));
+                is_unfinished = true;
+                problems.push(Problem::note(48, None, what));
                 data_offset..len
             } else {
                 read_features(source, end, &bits, len, &mut features, &mut problems)?;
@@ -123,7 +137,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, 
         }
     };
     apply_features(&mut events, &features);
-    Ok(Form::File { events, features, data, problems })
+    Ok(Form::File { events, features, data, problems, is_unfinished })
 }
 
 fn read_events(

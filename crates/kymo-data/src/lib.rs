@@ -123,6 +123,7 @@ pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,
 };
+pub use header::is_recording;
 pub use mark::{Mark, UnwindCounts};
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{

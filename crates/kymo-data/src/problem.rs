@@ -12,11 +12,19 @@ pub struct Problem {
     pub kind: Option<u32>,
     /// What is wrong and what that means for the reader, without the place.
     pub what: String,
+    /// Something of the recording is missing: it is cut off or damaged. If not, it only has more than is known here, or less than
+    /// its recorder had meant to write.
+    pub is_damage: bool,
 }
 
 impl Problem {
     pub(crate) fn new(position: u64, kind: Option<u32>, what: impl Into<String>) -> Problem {
-        Problem { position, kind, what: what.into() }
+        Problem { position, kind, what: what.into(), is_damage: true }
+    }
+
+    /// One that is no damage.
+    pub(crate) fn note(position: u64, kind: Option<u32>, what: impl Into<String>) -> Problem {
+        Problem { is_damage: false, ..Problem::new(position, kind, what) }
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Recording {
     pub problems: Vec<Problem>,
     /// Whether it has the pipe form.
     pub is_pipe: bool,
+    /// Whether its recorder ended, or was killed, before the header told of records; its end may be half written.
+    pub is_unfinished: bool,
     pub(crate) streams: Vec<Stream>,
     pub(crate) indexes: Vec<OnceLock<Index>>,
 }
@@ -75,11 +77,12 @@ impl Recording {
         }
         let indexes: Vec<OnceLock<Index>> = streams.iter().map(|_| OnceLock::new()).collect();
         match form {
-            Form::File { events, features, problems, .. } => Ok(Recording {
+            Form::File { events, features, problems, is_unfinished, .. } => Ok(Recording {
                 events: Events::new(events),
                 features: *features,
                 problems,
                 is_pipe: false,
+                is_unfinished,
                 streams,
                 indexes,
             }),
@@ -105,6 +108,7 @@ impl Recording {
                     features: description.features,
                     problems: description.problems,
                     is_pipe: true,
+                    is_unfinished: false,
                     streams,
                     indexes,
                 })

@@ -391,7 +391,8 @@ impl StreamReader {
                     "{count} records of this type, which is unknown here (from a newer perf?), were passed over"
                 ),
             };
-            self.problem(position, Some(kind), what);
+            let position = self.tag(position);
+            self.problems.push(Problem::note(position, Some(kind), what));
         }
     }
 

@@ -19,6 +19,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
+/// What the child reads from the "go" pipe: execute the command.
+const GO: u8 = 1;
+/// The same, with standard error as its standard output.
+const GO_ASIDE: u8 = 2;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -34,6 +39,8 @@ pub struct Workload {
     pid: Pid,
     pidfd: OwnedFd,
     go: Option<OwnedFd>,
+    /// What the child is told when it may go.
+    order: u8,
     error: OwnedFd,
     exit: Option<Exit>,
     usage: Option<Usage>,
@@ -129,7 +136,7 @@ impl Workload {
         }
         let pid = Pid::from_raw(pid.max(0)).ok_or_else(io::Error::last_os_error)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Workload { pid, pidfd, go: Some(go), error, exit: None, usage: None })
+        Ok(Workload { pid, pidfd, go: Some(go), order: GO, error, exit: None, usage: None })
     }
 
     /// The child's process id.
@@ -142,13 +149,18 @@ impl Workload {
         self.pidfd.as_fd()
     }
 
+    /// The command's standard output is to be ours of errors: for a recording that goes to standard output.
+    pub fn send_stdout_to_stderr(&mut self) {
+        self.order = GO_ASIDE;
+    }
+
     /// Lets the child execute the command; returns once it runs.
     ///
     /// # Errors
     /// Why it could not be executed (ENOENT: no such command).
     pub fn start(&mut self) -> io::Result<()> {
         if let Some(go) = self.go.take() {
-            rustix::io::write(&go, &[1])?;
+            rustix::io::write(&go, &[self.order])?;
         }
         let mut errno = [0u8; 4];
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.error, &mut errno))? {
@@ -280,6 +292,10 @@ fn child(
     if got != 1 {
         // SAFETY: ends this process without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
+    }
+    if byte == GO_ASIDE {
+        // SAFETY: two numbers; a standard error that is closed leaves the standard output as it is.
+        unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
     }
     // Rust ignores SIGPIPE; the command must not inherit that.
     // SAFETY: resetting to the default action has no precondition.

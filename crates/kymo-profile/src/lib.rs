@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chains;
+pub mod emptied;
 pub mod export;
 pub mod functions;
 pub mod hist;

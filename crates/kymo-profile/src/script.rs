@@ -114,6 +114,15 @@ pub enum ScriptError {
     Write(#[from] io::Error),
 }
 
+/// What was printed.
+#[derive(Debug, Default)]
+pub struct Printed {
+    /// Samples that passed the filters.
+    pub samples: u64,
+    /// Damage among the records.
+    pub problems: Vec<kymo_data::Problem>,
+}
+
 /// Prints all samples of a recording.
 ///
 /// # Errors
@@ -123,7 +132,7 @@ pub fn write(
     options: &ScriptOptions,
     store: &SymbolStore,
     out: &mut dyn Write,
-) -> Result<(), ScriptError> {
+) -> Result<Printed, ScriptError> {
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
     let (timeline, _, reads) = collect_sideband(recording, workers, &|_, _| {})?;
     let unwinder = StackUnwinder::new(&timeline);
@@ -167,7 +176,7 @@ pub fn write(
     while let Some(Reverse(next)) = waiting.pop() {
         printer.print(&next.record(), out)?;
     }
-    Ok(())
+    Ok(Printed { samples: printer.printed, problems: records.problems().to_vec() })
 }
 
 /// A sample that waits for its turn.
@@ -218,6 +227,7 @@ struct Printer<'a> {
     /// Text of each place that was printed before: address space, mode and address.
     frames: FxHashMap<(u32, u8, u64), String>,
     scratch: Vec<u8>,
+    printed: u64,
 }
 
 impl<'a> Printer<'a> {
@@ -243,6 +253,7 @@ impl<'a> Printer<'a> {
             any_chains: events.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0),
             frames: FxHashMap::default(),
             scratch: Vec::new(),
+            printed: 0,
         }
     }
 
@@ -254,6 +265,7 @@ impl<'a> Printer<'a> {
         if !self.wanted(&sample) {
             return Ok(());
         }
+        self.printed += 1;
         match sample.read {
             Some(read) if counts_by_reading(of) => {
                 for counter in read.counters() {

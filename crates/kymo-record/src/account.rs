@@ -15,6 +15,10 @@ pub struct LossAccount {
     pub queue_full: u64,
     /// Records that the kernel dropped at the very end, which no record in a ring tells of.
     pub at_the_end: u64,
+    /// Samples that came while a flight recorder read their ring, within what a snapshot covers.
+    pub while_read: u64,
+    /// Records about tasks and mappings that a flight recorder lost outside of its snapshots: names may be missing.
+    pub tasks: u64,
     /// Bytes that were skipped because a ring's counters made no sense.
     pub corrupt_bytes: u64,
     /// Samples that were drained but could not be written.
@@ -28,7 +32,7 @@ pub struct LossAccount {
 impl LossAccount {
     /// Records lost, whatever the cause.
     pub fn lost(&self) -> u64 {
-        self.ring_full + self.queue_full + self.at_the_end + self.unwritten
+        self.ring_full + self.queue_full + self.at_the_end + self.while_read + self.unwritten
     }
 
     /// Whether nothing was lost in any way.
@@ -48,6 +52,8 @@ impl fmt::Display for LossAccount {
             (self.ring_full, "ring full"),
             (self.queue_full, "writer too slow"),
             (self.at_the_end, "at the end"),
+            (self.while_read, "while a snapshot was taken"),
+            (self.tasks, "records about tasks and mappings"),
             (self.unwritten, "not written"),
             (self.corrupt_bytes, "bytes in damaged rings"),
             (self.unwritten_bytes, "bytes not written"),

@@ -1,5 +1,5 @@
 //! The command that is recorded: found, forked, and at the end waited for or told to end.
-use crate::conduct::Ended;
+use crate::conduct::{Ended, SIGTERM};
 use crate::session::Error;
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,12 +9,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Forks the command, after a look whether it can be found at all: a typing error should not touch any file.
-pub(crate) fn prepare(command: &[OsString]) -> Result<Option<Workload>, Error> {
+/// Forks the command, after a look whether it can be found at all: a typing error should not touch any file. `aside`: its standard
+/// output goes to standard error, because the recording goes to ours.
+pub(crate) fn prepare(command: &[OsString], aside: bool) -> Result<Option<Workload>, Error> {
     let Some(name) = command.first() else { return Ok(None) };
     let fail = |source| Error::Command { command: name.to_string_lossy().into_owned(), source };
     find(name).map_err(|errno| fail(errno.into()))?;
-    Workload::prepare(command).map(Some).map_err(fail)
+    let mut workload = Workload::prepare(command).map_err(fail)?;
+    if aside {
+        workload.send_stdout_to_stderr();
+    }
+    Ok(Some(workload))
 }
 
 /// What execvp would say about the name, as far as a look at the file tells.
@@ -45,7 +50,6 @@ pub(crate) fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
         // With -p beside a command the command may still run; its status is ours, so it is waited for.
         return workload.wait().ok();
     }
-    const SIGTERM: i32 = 15;
     workload.signal(SIGTERM);
     let fd = workload.ended_fd().try_clone_to_owned().ok()?;
     let patience = Timespec { tv_sec: 5, tv_nsec: 0 };

@@ -3,6 +3,7 @@ use crate::control::{self, Channel, Obeyed};
 use crate::guests::Conduct;
 use crate::mail::timespec;
 use crate::options::Delay;
+use crate::output::{self, SharedNaming};
 use crate::plan::Plan;
 use crate::series::Ask;
 use crate::session::{Error, system};
@@ -25,6 +26,9 @@ pub(crate) enum Ended {
     ByUs,
 }
 
+/// Tells a command to end.
+pub(crate) const SIGTERM: i32 = 15;
+
 /// Turns the events on and waits for the end.
 pub(crate) struct Conductor<'a> {
     pub(crate) plan: &'a Plan,
@@ -32,6 +36,8 @@ pub(crate) struct Conductor<'a> {
     /// Who turns the events of programs on.
     pub(crate) guests: Option<&'a mut Box<dyn Conduct + Send>>,
     pub(crate) workload: Option<&'a mut Workload>,
+    /// The file's way to its name, once everything has begun.
+    pub(crate) naming: Option<SharedNaming>,
     pub(crate) channel: Option<Channel>,
     /// Becomes readable when another file is wanted.
     pub(crate) requests: Option<OwnedFd>,
@@ -66,6 +72,12 @@ impl Conductor<'_> {
                     .unwrap_or_default(),
                 source,
             })?;
+        }
+        if let Some(Err(error)) = self.naming.as_ref().map(output::publish) {
+            if let Some(workload) = &self.workload {
+                workload.signal(SIGTERM);
+            }
+            return Err(error.into());
         }
         let mut enable_at = match delay {
             Some(Delay::After(delay)) => Some(Instant::now() + delay),

@@ -136,15 +136,22 @@ fn passed(number: i32, writes: bool) -> Result<OwnedFd, ControlError> {
 fn fifo(path: &PathBuf) -> Result<OwnedFd, ControlError> {
     let fail = |reason: String| ControlError { end: path.display().to_string(), reason };
     // Open for both, so that it opens without anyone at the other end and never ends when one writer goes.
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let fd = open(path, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT => fail("is not there; make it: `mkfifo PATH`".into()),
+        Errno::LOOP => fail("is a symbolic link; name the pipe itself".into()),
         errno => fail(io::Error::from(errno).to_string()),
     })?;
-    match fstat(&fd) {
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Fifo => Ok(fd),
-        _ => Err(fail("is no named pipe; make one: `mkfifo PATH`".into())),
+    let stat = fstat(&fd).map_err(|errno| fail(io::Error::from(errno).to_string()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+        return Err(fail("is no named pipe; make one: `mkfifo PATH`".into()));
     }
+    // Whoever may write to it ends the recording when they like.
+    if ![0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
+        let user = stat.st_uid;
+        return Err(fail(format!("belongs to user {user}; make one of your own, or pass it on: fd:N")));
+    }
+    Ok(fd)
 }
 
 /// What `evlist` shows beside the names.

@@ -4,7 +4,7 @@ use crate::brake::Pauses;
 use crate::build_ids;
 use crate::disk::WriteError;
 use crate::drain::Shared;
-use crate::series::Last;
+use crate::series::{Content, Last, Removed};
 use crate::session::Summary;
 use crate::writer::Written;
 use kymo_data::{EventSpec, Features, SampleId, build};
@@ -19,6 +19,8 @@ pub(crate) struct Finish<'a> {
     pub(crate) features: Features,
     pub(crate) modules: &'a [Module],
     pub(crate) build_ids: bool,
+    /// Snapshots tell by themselves what is missing in them: what was lost at other times is missing in none.
+    pub(crate) flight: bool,
 }
 
 impl Finish<'_> {
@@ -26,7 +28,7 @@ impl Finish<'_> {
     ///
     /// `guests`: how many of the events that programs write did not fit into their rings, by number of the event.
     pub(crate) fn run(mut self, mut written: Written, shared: &Shared, guests: &[(usize, u64)]) -> Summary {
-        let (lost, mut records) = self.lost();
+        let (lost, mut records) = if self.flight { (0, Vec::new()) } else { self.lost() };
         for &(event, lost) in guests.iter().filter(|(_, lost)| *lost > 0) {
             if let Some(spec) = self.specs.get(event) {
                 let id = SampleId { id: spec.ids.first().copied(), cpu: Some(0), ..SampleId::default() };
@@ -54,7 +56,9 @@ impl Finish<'_> {
             if series.last == Last::Joins {
                 series.coverage = written.coverage.take();
             }
-            if let Err(late) = series.end() {
+            let samples =
+                written.walk.samples.saturating_sub(finished.lost_samples + written.earlier.samples);
+            if let Err(late) = series.end(Content { bytes: finished.bytes, samples }) {
                 finished.error.get_or_insert(late);
             }
         }
@@ -66,6 +70,8 @@ impl Finish<'_> {
             ring_full: written.ring_full + guests_lost,
             queue_full: written.queue_full,
             at_the_end: lost.saturating_sub(told),
+            while_read: written.while_read,
+            tasks: written.tasks_lost,
             corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),
             unwritten: written.unwritten_samples + finished.lost_samples,
             unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
@@ -73,7 +79,7 @@ impl Finish<'_> {
         };
         let wakeups = shared.wakeups.load(Ordering::Relaxed);
         Summary {
-            bytes: written.earlier_bytes + finished.bytes,
+            bytes: written.earlier.bytes + finished.bytes,
             wakeups,
             account,
             coverage: written.coverage,
@@ -82,6 +88,7 @@ impl Finish<'_> {
             exit: None,
             write_error,
             unfollowed: 0,
+            removed: written.series.as_ref().map_or(Removed::default(), |series| series.removed),
             remarks: Vec::new(),
         }
     }

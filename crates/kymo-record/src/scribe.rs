@@ -38,18 +38,19 @@ impl Scribe {
         cmdline: &[String],
         version: &str,
     ) -> Result<Scribe, OutputError> {
-        let fail = |action| move |source| OutputError { action, path: path.to_owned(), source };
-        let Opened::File(fresh) = output::open(&Output::File(path.to_owned()))? else {
+        let fail = |action| move |why| OutputError { action, path: path.to_owned(), why };
+        let Opened::File(file, naming) = output::open(&Output::parse(path), None)? else {
             return Err(fail("write a recording of watchpoints to")(io::ErrorKind::Unsupported.into()));
         };
-        let copy = fresh.file().try_clone().map_err(fail("write to"))?;
         let features = Features {
             event_desc: events.iter().map(EventSpec::desc).collect(),
             ..machine::features(version, cmdline)
         };
-        let writer = Writer::create_with_features(copy, events, &Features::default())
+        let writer = Writer::create_with_features(file, events, &Features::default())
             .map_err(fail("write the header of"))?;
-        fresh.name()?;
+        if let Some(mut naming) = naming {
+            naming.publish()?;
+        }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
         let mut walk = Walk::new(attr.sample_type, true);
         let existing = synth::tasks(&attr, pids, true);

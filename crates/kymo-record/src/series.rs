@@ -5,18 +5,20 @@
 use crate::build_ids;
 use crate::flight::Coverage;
 use crate::mail::Bell;
-use crate::output::{self, Output, OutputError};
+use crate::output::{Naming, Output, OutputError, SharedNaming};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
 use kymo_data::{CompressedInfo, EventSpec, Features, abi};
+use kymo_files::Identity;
 use kymo_perf::proc::{self, Module};
 use kymo_perf::sys;
 use std::collections::{HashSet, VecDeque};
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// When a recording goes on in another file. It does so on request, too.
@@ -112,6 +114,32 @@ pub(crate) enum Last {
     Goes,
 }
 
+/// What a file holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) bytes: u64,
+    pub(crate) samples: u64,
+}
+
+/// Files that were removed again because only so many are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// How many.
+    pub files: u64,
+    /// Their sizes.
+    pub bytes: u64,
+    /// The samples in them.
+    pub samples: u64,
+}
+
+/// A file that is done.
+#[derive(Debug)]
+struct Kept {
+    name: OsString,
+    file: Identity,
+    content: Content,
+}
+
 /// The files of one recording.
 pub(crate) struct Series {
     pub(crate) rule: Switch,
@@ -122,14 +150,18 @@ pub(crate) struct Series {
     pub(crate) last: Last,
     /// How far back the current file reaches.
     pub(crate) coverage: Option<Coverage>,
+    /// Files that are gone.
+    pub(crate) removed: Removed,
     path: PathBuf,
+    /// Of the current file.
+    naming: SharedNaming,
     specs: Vec<EventSpec>,
     early: Features,
     features: Features,
     build_ids: bool,
     modules: Option<Vec<Module>>,
     begun: Instant,
-    kept: VecDeque<PathBuf>,
+    kept: VecDeque<Kept>,
     say: Say,
 }
 
@@ -144,6 +176,7 @@ impl Series {
     pub(crate) fn new(
         rule: Switch,
         path: PathBuf,
+        naming: SharedNaming,
         specs: Vec<EventSpec>,
         features: Features,
         build_ids: bool,
@@ -165,7 +198,9 @@ impl Series {
             asked,
             last: Last::default(),
             coverage: None,
+            removed: Removed::default(),
             path,
+            naming,
             specs,
             early,
             features,
@@ -188,13 +223,21 @@ impl Series {
             || self.deadline().is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Gives the current file its final name and begins the next one.
-    pub(crate) fn next(&mut self) -> io::Result<Sink> {
-        self.keep()?;
-        let fail = |error: OutputError| io::Error::new(error.source.kind(), error);
-        let opened = output::open(&Output::File(self.path.clone())).map_err(fail)?;
+    /// Gives the current file, which holds so much, its final name and begins the next one.
+    pub(crate) fn next(&mut self, done: Content) -> io::Result<Sink> {
+        self.keep(done)?;
+        let fail = |error: OutputError| io::Error::new(error.why.kind(), error);
         self.begun = Instant::now();
-        Sink::create(opened, &self.specs, &self.early, &self.features).map_err(fail)
+        let output = Output::File(self.path.clone());
+        let (sink, naming) =
+            Sink::create(&output, None, &self.specs, &self.early, &self.features).map_err(fail)?;
+        let mut naming = naming.ok_or_else(|| io::Error::from(io::ErrorKind::AlreadyExists))?;
+        // One that goes again, unless another snapshot is asked for, needs no name of its own.
+        if self.last != Last::Goes {
+            naming.publish().map_err(fail)?;
+        }
+        self.naming = Arc::new(Mutex::new(naming));
+        Ok(sink)
     }
 
     /// What the header of a file that is done says.
@@ -214,38 +257,50 @@ impl Series {
         features
     }
 
-    /// Does with the last file what is to be done.
-    pub(crate) fn end(&mut self) -> io::Result<()> {
+    /// Does with the last file, which holds so much, what is to be done.
+    pub(crate) fn end(&mut self, done: Content) -> io::Result<()> {
         match self.last {
-            Last::Joins => self.keep(),
-            Last::Stays => Ok(()),
-            Last::Goes => std::fs::remove_file(&self.path),
+            Last::Joins => self.keep(done),
+            // It has no name, and disappears.
+            Last::Stays | Last::Goes => Ok(()),
         }
     }
 
     /// Gives the current file its final name, and removes the oldest if there are too many.
-    fn keep(&mut self) -> io::Result<()> {
+    fn keep(&mut self, content: Content) -> io::Result<()> {
+        let shared = Arc::clone(&self.naming);
+        let mut naming = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let mut time = SystemTime::now();
         let name = loop {
-            let mut name = self.path.as_os_str().to_owned();
+            let mut name = self.path.file_name().unwrap_or_default().to_owned();
             name.push(".");
             name.push(sys::timestamp(time));
-            let name = PathBuf::from(name);
-            if !name.exists() {
-                break name;
+            match naming.rename(&name) {
+                Ok(()) => break name,
+                // Two within a hundredth of a second.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    time += Duration::from_millis(10);
+                }
+                Err(error) => return Err(error),
             }
-            // Two within a hundredth of a second.
-            time += Duration::from_millis(10);
         };
-        std::fs::rename(&self.path, &name)?;
-        (self.say)(&name, self.coverage.take().as_ref());
-        self.kept.push_back(name);
+        (self.say)(&self.path.with_file_name(&name), self.coverage.take().as_ref());
+        self.kept.push_back(Kept { name, file: naming.identity()?, content });
         if self.kept.len() > self.rule.max_files.unwrap_or(usize::MAX).max(1)
             && let Some(oldest) = self.kept.pop_front()
         {
-            // Somebody else may have taken it away.
-            let _ = std::fs::remove_file(oldest);
+            self.remove(&naming, &oldest);
         }
         Ok(())
+    }
+
+    /// Removes a file of ours. It may have gone already, or another may have its name: that one stays.
+    fn remove(&mut self, naming: &Naming, oldest: &Kept) {
+        if let Err(error) = naming.folder().remove(&oldest.name, oldest.file) {
+            tracing::warn!(%error, name = %oldest.name.display(), "an older file was not removed");
+        }
+        self.removed.files += 1;
+        self.removed.bytes += oldest.content.bytes;
+        self.removed.samples += oldest.content.samples;
     }
 }

@@ -16,12 +16,12 @@ use crate::mail::{Bell, mail};
 use crate::observe::Observer;
 use crate::opening::{features, open, sources, spec, tracing_data};
 use crate::options::{CallGraph, LastSnapshot, Overload};
-use crate::output::{self, OutputError};
+use crate::output::{self, OutputError, SharedNaming};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
 use crate::reduce::{Reducer, reduced};
 use crate::round::RoundNumber;
-use crate::series::{Ask, Last, Limits, Say, Series, Switch};
+use crate::series::{Ask, Last, Limits, Removed, Say, Series, Switch};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
 use crate::walk::Walk;
@@ -37,7 +37,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 
 /// Places for notes on their way to the writer.
 const NOTES: usize = 16;
@@ -90,6 +90,26 @@ pub enum Error {
     },
 }
 
+/// The memory for what is to be drained; judged before an earlier recording is touched.
+fn budget(
+    plan: &Plan,
+    events: &Evlist,
+    rings: &[MappedRing],
+    kept: &[MappedRing],
+    guests: Option<&Guests>,
+) -> Result<Budget, Error> {
+    let options = &plan.options;
+    let load = Load {
+        rings: rings.len() + guests.map_or(0, |guests| guests.rings.len()),
+        // What a flight recorder drains is not the rings of the plan.
+        ring_bytes: plan.drained_pages() * sys::page_size(),
+        drains: sources(events, rings).len(),
+        kept_bytes: kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum(),
+        stacks: matches!(options.call_graph, CallGraph::Dwarf { .. }),
+    };
+    Budget::new(&load, options.max_memory_bytes)
+}
+
 pub(crate) fn system(action: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::System { action, source }
 }
@@ -115,6 +135,8 @@ pub struct Summary {
     pub write_error: Option<WriteError>,
     /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
     pub unfollowed: u64,
+    /// Files of it that were removed again, because only so many are kept.
+    pub removed: Removed,
     /// What else the user should know.
     pub remarks: Vec<String>,
 }
@@ -137,7 +159,10 @@ pub struct Session {
     specs: Vec<EventSpec>,
     /// The events as the kernel writes their samples, if those are reduced.
     unreduced: Option<Vec<EventSpec>>,
+    budget: Budget,
     sink: Sink,
+    /// Of the file, until it is clear that the recording begins.
+    naming: Option<SharedNaming>,
     walk: Walk,
     compressor: Option<Compressor>,
     features: Features,
@@ -156,16 +181,20 @@ impl Session {
     /// # Errors
     /// [`Error`]; nothing was written then, unless it is the output that failed.
     pub fn start(plan: Plan) -> Result<Session, Error> {
-        Session::open(Arc::new(sys::Real), plan, None)
+        Session::open(Arc::new(sys::Real), plan, None, None)
     }
 
     /// As [`Session::start`], with events that programs write themselves. The options must say so ([`Options::guests`](crate::Options::guests)), and no ring
-    /// may keep the newest records.
+    /// may keep the newest records. A named pipe as output waits for its reader until `until` can be read, and so does each write to one.
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start_with(plan: Plan, guests: Option<Guests>) -> Result<Session, Error> {
-        Session::open(Arc::new(sys::Real), plan, guests)
+    pub fn start_with(
+        plan: Plan,
+        guests: Option<Guests>,
+        until: Option<BorrowedFd<'_>>,
+    ) -> Result<Session, Error> {
+        Session::open(Arc::new(sys::Real), plan, guests, until)
     }
 
     /// As [`Session::start`], on the given kernel.
@@ -173,18 +202,25 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub fn start_on(kernel: Arc<dyn Kernel>, plan: Plan) -> Result<Session, Error> {
-        Session::open(kernel, plan, None)
+        Session::open(kernel, plan, None, None)
     }
 
-    fn open(kernel: Arc<dyn Kernel>, mut plan: Plan, guests: Option<Guests>) -> Result<Session, Error> {
-        let workload = command::prepare(&plan.command)?;
+    fn open(
+        kernel: Arc<dyn Kernel>,
+        mut plan: Plan,
+        guests: Option<Guests>,
+        until: Option<BorrowedFd<'_>>,
+    ) -> Result<Session, Error> {
+        plan.options.output.check()?;
+        let workload = command::prepare(&plan.command, output::is_on_stdout(&plan.options.output))?;
         if plan.observe_command
             && let Some(workload) = &workload
         {
             plan.set_command(workload.pid());
         }
         let (observer, events, rings) = open(&kernel, &mut plan)?;
-        let (kept, rings) = rings.into_iter().partition(|ring| ring.ring.keeps() == Keeps::Newest);
+        let (kept, rings): (Vec<_>, Vec<_>) =
+            rings.into_iter().partition(|ring| ring.ring.keeps() == Keeps::Newest);
         // No thread before: it would take a CPU from those who open, and make the kernel wait for all CPUs when the table of descriptors grows.
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
@@ -212,8 +248,9 @@ impl Session {
         let machine = machine.join().unwrap_or_default();
         let features = features(machine, &plan, &events, &specs, &early);
         let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
-        let opened = output::open(&plan.options.output)?;
-        let sink = Sink::create(opened, &specs, &early, &features)?;
+        let budget = budget(&plan, &events, &rings, &kept, guests.as_ref())?;
+        let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
+        let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
             plan,
             rings,
@@ -221,7 +258,9 @@ impl Session {
             events,
             specs,
             unreduced,
+            budget,
             sink,
+            naming,
             walk,
             compressor,
             features,
@@ -298,15 +337,7 @@ impl Session {
         let rings = self.rings.len() + guest_rings.len();
         let options = &self.plan.options;
         let overload = options.overload;
-        let load = Load {
-            rings,
-            // What a flight recorder drains is not the rings of the plan.
-            ring_bytes: self.plan.drained_pages() * sys::page_size(),
-            drains: groups.len(),
-            kept_bytes: self.kept.iter().map(|kept| kept.ring.size_bytes() as u64).sum(),
-            stacks: matches!(options.call_graph, CallGraph::Dwarf { .. }),
-        };
-        let budget = Budget::new(&load, options.max_memory_bytes)?;
+        let budget = &self.budget;
         let shared = Shared {
             pool: Pool::new(budget.buffers, budget.buffer_bytes, budget.ready, groups.len())
                 .map_err(&bells)?,
@@ -359,10 +390,11 @@ impl Session {
         };
         let flight = self.plan.keeps_newest();
         let rule = self.limits.switch.or(flight.then(Switch::default));
-        let mut series = match (&self.plan.options.output, rule) {
-            (output::Output::File(path), Some(rule)) => Some(Series::new(
+        let mut series = match (&self.plan.options.output, rule, &self.naming) {
+            (output::Output::File(path), Some(rule), Some(naming)) => Some(Series::new(
                 rule,
                 path.clone(),
+                Arc::clone(naming),
                 self.specs.clone(),
                 self.features.clone(),
                 self.plan.options.build_ids,
@@ -455,8 +487,10 @@ impl Session {
             };
             let channel = self.channel;
             let guests = conduct.as_mut();
-            let mut conductor =
-                Conductor { plan, events, guests, workload: workload.as_mut(), channel, requests, ask };
+            // A flight recorder that leaves nothing at its end takes no name before its first snapshot.
+            let naming = self.naming.filter(|_| plan.options.last_snapshot != LastSnapshot::Not || !flight);
+            let workload = workload.as_mut();
+            let mut conductor = Conductor { plan, events, guests, workload, naming, channel, requests, ask };
             let result = tracking
                 .map_err(system("enable the tracking event"))
                 .and_then(|()| conductor.run(until, failed_fd.as_fd()));
@@ -482,6 +516,7 @@ impl Session {
             features: self.features,
             modules: &listed.modules,
             build_ids: plan.options.build_ids,
+            flight,
         };
         let mut remarks: Vec<String> = match self.limits.max_bytes {
             Some(limit) if written.full => {

@@ -1,9 +1,10 @@
 //! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
-use crate::output::{Opened, OutputError};
+use crate::output::{self, Naming, Opened, Output, OutputError};
 use kymo_data::{EventSpec, Features, PipeWriter, Writer};
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Where records go.
 pub(crate) enum Sink {
@@ -21,27 +22,24 @@ pub(crate) enum Sink {
 
 impl Sink {
     /// Begins the recording. `early`: what readers need at once; `all`: everything that is known now, for a stream, which cannot be
-    /// completed later.
+    /// completed later. The file has a header then, and no name yet ([`Naming::publish`]).
     pub(crate) fn create(
-        output: Opened,
+        output: &Output,
+        until: Option<BorrowedFd<'_>>,
         events: &[EventSpec],
         early: &Features,
         all: &Features,
-    ) -> Result<Sink, OutputError> {
-        const HEADER: &str = "write the header of";
-        Ok(match output {
-            Opened::File(fresh) => {
-                let copy = fresh.file().try_clone().map_err(|source| fresh.error(HEADER, source))?;
-                let port = open_port(&copy, Choice::from_env());
-                let writer = Writer::create_with_features(Retrying(copy), events, early)
-                    .map_err(|source| fresh.error(HEADER, source))?;
-                fresh.name()?;
-                Sink::File(Box::new(Landing::new(writer, port)))
+    ) -> Result<(Sink, Option<Naming>), OutputError> {
+        let fail = |why| OutputError { action: "write the header of", path: output.path(), why };
+        Ok(match output::open(output, until)? {
+            Opened::File(file, naming) => {
+                let port = open_port(&file, Choice::from_env());
+                let writer = Writer::create_with_features(Retrying(file), events, early).map_err(fail)?;
+                (Sink::File(Box::new(Landing::new(writer, port))), naming)
             }
-            Opened::Pipe(file) => {
-                let fail = |source| OutputError { action: HEADER, path: "the pipe".into(), source };
-                let writer = PipeWriter::create(Stream(file), events, all).map_err(fail)?;
-                Sink::Pipe { writer, bytes: 0, lost_samples: 0, failed: None }
+            Opened::Pipe(stream) => {
+                let writer = PipeWriter::create(stream, events, all).map_err(fail)?;
+                (Sink::Pipe { writer, bytes: 0, lost_samples: 0, failed: None }, None)
             }
         })
     }

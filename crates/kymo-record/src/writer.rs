@@ -6,7 +6,7 @@ use crate::look::{Poke, Sweep};
 use crate::mail::{Messages, Next};
 use crate::pool::Pool;
 use crate::round::Rounds;
-use crate::series::Series;
+use crate::series::{Content, Series};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
 use crate::walk::{Walk, whole_records_bytes};
@@ -56,6 +56,10 @@ pub(crate) struct Written {
     /// Records that the kernel dropped while drains were at work, or waited for a buffer.
     pub(crate) ring_full: u64,
     pub(crate) queue_full: u64,
+    /// Samples that snapshots miss because they came while a ring was read.
+    pub(crate) while_read: u64,
+    /// Records of drained rings that were lost, and that no snapshot tells of.
+    pub(crate) tasks_lost: u64,
     /// Bytes that came after the error.
     pub(crate) unwritten_bytes: u64,
     /// Samples among them.
@@ -66,8 +70,8 @@ pub(crate) struct Written {
     pub(crate) full: bool,
     /// The files that it is made of, if it is more than one.
     pub(crate) series: Option<Series>,
-    /// Bytes in files that are done.
-    pub(crate) earlier_bytes: u64,
+    /// What is in files that are done.
+    pub(crate) earlier: Content,
     /// How far back the last file reaches, of a flight recorder.
     pub(crate) coverage: Option<Coverage>,
     max_bytes: Option<u64>,
@@ -249,12 +253,14 @@ impl Written {
             error: None,
             ring_full: 0,
             queue_full: 0,
+            while_read: 0,
+            tasks_lost: 0,
             unwritten_bytes: 0,
             unwritten_samples: 0,
             corrupt_bytes: 0,
             full: false,
             series,
-            earlier_bytes: 0,
+            earlier: Content::default(),
             coverage: None,
             max_bytes: None,
         }
@@ -309,11 +315,13 @@ impl Written {
         let done = std::mem::replace(&mut self.sink, Sink::Closed);
         // Whoever sees the file under its final name finds it complete.
         let finished = done.finish(&series.features(&files, self.walk.times.take(), info));
-        self.earlier_bytes += finished.bytes;
         self.walk.samples = self.walk.samples.saturating_sub(finished.lost_samples);
+        let content = self.content(finished.bytes);
+        self.earlier.bytes += content.bytes;
+        self.earlier.samples += content.samples;
         self.unwritten_samples += finished.lost_samples;
         self.unwritten_bytes += finished.lost_bytes;
-        match (series.next(), finished.error) {
+        match (series.next(content), finished.error) {
             (Ok(sink), None) => self.sink = sink,
             (Ok(sink), Some(error)) => {
                 self.sink = sink;
@@ -326,6 +334,11 @@ impl Written {
             *compressor = compressor.again()?;
         }
         Ok(())
+    }
+
+    /// What a file of this size holds that has all that was counted since the one before.
+    pub(crate) fn content(&self, bytes: u64) -> Content {
+        Content { bytes, samples: self.walk.samples.saturating_sub(self.earlier.samples) }
     }
 
     /// Compresses and appends whole records; returns how many bytes that made.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 0 | done; also when the reader of our output went away |
 //! | 1 | failed; the sentence on stderr says what, why and what to do |
+//! | 2 | the report is there, but the recording is cut off or damaged: stderr says what is missing |
 //! | 129 | the command line was not understood (as perf) |
 //! | 255 | the program to record could not be started (as perf) |
 //! | other | `record` passes on the recorded program's own status; killed by signal N shows as 128+N |
@@ -12,10 +13,22 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
+use kymo_data::{Problem, Recording};
+
 use crate::terminal;
 
 /// The command line was not understood.
 pub(crate) const USAGE: u8 = 129;
+/// The recording is cut off or damaged.
+const DAMAGED: u8 = 2;
+
+/// The status of a report: what could be read is printed, and stderr tells what is damaged. A recording that its recorder could not
+/// finish may end in the middle of a record.
+pub(crate) fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a Problem>) -> ExitCode {
+    let among_records = more.into_iter().any(|problem| problem.is_damage) && !recording.is_unfinished;
+    let damaged = among_records || recording.problems.iter().any(|problem| problem.is_damage);
+    if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
+}
 
 /// A command line that clap took and that means nothing: a word that is no sort key, a CPU that is no number.
 #[derive(Debug)]

@@ -1,25 +1,29 @@
-//! Opening a recording by the name a person gives: a file, a directory of `perf record --threads`, or `-` for stdin.
+//! Files by the names that a person gives: recordings to read (a file, a directory of `perf record --threads`, a pipe, or `-` for
+//! stdin), and results to write.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use kymo_data::{ReadAt, Recording};
+use kymo_files::{Export, Input};
+use rustix::fs::Dir;
 
 /// The default name of a recording, as perf's.
 pub(crate) const DEFAULT: &str = "perf.data";
 
-/// Opens a recording.
+/// Opens a recording. Whatever the name leads to is opened once, and judged by its descriptor.
 pub(crate) fn recording(name: &Path) -> anyhow::Result<Recording> {
     let shown = name.display();
     if name == Path::new("-") {
-        let file = spool(&mut io::stdin().lock())?;
+        let file = spool(&mut io::stdin().lock(), "stdin")?;
         return Recording::open(Arc::new(file), Vec::new()).context("failed to read the recording on stdin");
     }
-    let meta = match std::fs::metadata(name) {
-        Ok(meta) => meta,
+    let input = match kymo_files::open_input(name) {
+        Ok(input) => input,
         Err(error) if error.kind() == io::ErrorKind::NotFound && name == Path::new(DEFAULT) => {
             bail!(
                 "there is no {DEFAULT} here: record one with `kymo record -- COMMAND`, or name one with `-i FILE`"
@@ -27,41 +31,60 @@ pub(crate) fn recording(name: &Path) -> anyhow::Result<Recording> {
         }
         Err(error) => return Err(error).with_context(|| format!("failed to open {shown}")),
     };
-    let (main, parts) = if meta.is_dir() { directory(name)? } else { (name.to_path_buf(), Vec::new()) };
-    let open = |path: &Path| File::open(path).with_context(|| format!("failed to open {}", path.display()));
-    let main: Arc<dyn ReadAt> = Arc::new(open(&main)?);
-    let mut opened: Vec<(String, Arc<dyn ReadAt>)> = Vec::new();
-    for part in parts {
-        opened.push((part.display().to_string(), Arc::new(open(&part)?)));
-    }
-    Recording::open(main, opened).with_context(|| format!("failed to read {shown}"))
+    let (main, parts) = match input {
+        Input::File(file) => (file, Vec::new()),
+        Input::Stream(mut stream) => (spool(&mut stream, &shown.to_string())?, Vec::new()),
+        Input::Folder(folder) => directory(name, &folder)?,
+    };
+    let parts = parts.into_iter().map(|(name, file)| (name, Arc::new(file) as Arc<dyn ReadAt>));
+    Recording::open(Arc::new(main), parts.collect()).with_context(|| format!("failed to read {shown}"))
 }
 
 /// The files of a directory recording: `data`, and `data.N` in order of N.
-fn directory(name: &Path) -> anyhow::Result<(PathBuf, Vec<PathBuf>)> {
-    let main = name.join("data");
-    if !main.is_file() {
-        bail!(
+fn directory(name: &Path, folder: &OwnedFd) -> anyhow::Result<(File, Vec<(String, File)>)> {
+    let open = |file: &str| {
+        Input::regular_in(folder, file).with_context(|| format!("failed to open {}/{file}", name.display()))
+    };
+    let main = match Input::regular_in(folder, "data") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
             "{} is a directory without a file named `data`: a recording of `perf record --threads` has one; name a recording with `-i FILE`",
             name.display()
-        );
-    }
-    let mut parts: Vec<(u64, PathBuf)> = Vec::new();
-    for entry in std::fs::read_dir(name).with_context(|| format!("failed to list {}", name.display()))? {
-        let path = entry?.path();
-        let number = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("data."));
-        if let Some(number) = number.and_then(|n| n.parse().ok()) {
-            parts.push((number, path));
+        ),
+        _ => open("data")?,
+    };
+    let mut numbers: Vec<(u64, String)> = Vec::new();
+    let list = || format!("failed to list {}", name.display());
+    for entry in Dir::read_from(folder).with_context(list)? {
+        let entry = entry.with_context(list)?;
+        let Ok(file) = entry.file_name().to_str() else { continue };
+        if let Some(number) = file.strip_prefix("data.").and_then(|number| number.parse().ok()) {
+            numbers.push((number, file.to_owned()));
         }
     }
-    parts.sort();
-    Ok((main, parts.into_iter().map(|p| p.1).collect()))
+    numbers.sort();
+    let path = |file: &str| name.join(file).display().to_string();
+    let parts = numbers.into_iter().map(|(_, file)| Ok((path(&file), open(&file)?)));
+    Ok((main, parts.collect::<anyhow::Result<_>>()?))
 }
 
 /// A pipe's bytes in an unnamed temporary file, because reading takes two passes.
-fn spool(from: &mut dyn Read) -> anyhow::Result<File> {
-    let mut file =
-        tempfile::tempfile().context("failed to make a temporary file for the recording on stdin")?;
-    io::copy(from, &mut file).context("failed to copy the recording on stdin to a temporary file")?;
+fn spool(from: &mut dyn Read, name: &str) -> anyhow::Result<File> {
+    let mut file = tempfile::tempfile()
+        .with_context(|| format!("failed to make a temporary file for the recording on {name}"))?;
+    io::copy(from, &mut file)
+        .with_context(|| format!("failed to copy the recording on {name} to a temporary file"))?;
     Ok(file)
+}
+
+/// Why a file must not be replaced by a result.
+pub(crate) fn keep_recording(old: &File) -> Option<&'static str> {
+    let mut start = [0; 8];
+    let read = rustix::io::pread(old, &mut start, 0).ok()?;
+    kymo_data::is_recording(&start[..read])
+        .then_some("it is a recording, which is not overwritten with a result; name another file")
+}
+
+/// Begins a result that is to be in a file of its own; see [`Export`]. A recording is never replaced by one.
+pub(crate) fn export(path: &Path) -> anyhow::Result<Export> {
+    Export::create(path, keep_recording).with_context(|| format!("failed to create {}", path.display()))
 }

@@ -1,7 +1,8 @@
 //! Whether the dynamic linker will load the agent into a program, by what the program's file says.
 use super::refusal::Refusal;
 use super::target::check_elf;
-use std::fs::{self, File};
+use kymo_files::open_regular;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -17,16 +18,16 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Why not.
 pub fn preloadable(program: &Path) -> Result<(), Refusal> {
     let step = "looking at the program";
-    let meta = fs::metadata(program).map_err(Refusal::failed(step))?;
+    let file = open_regular(program).map_err(Refusal::failed(step))?;
+    let meta = file.metadata().map_err(Refusal::failed(step))?;
     let not = |why: &str| Err(Refusal::NotLoaded { why: why.to_owned() });
     if meta.mode() & 0o6000 != 0 {
         return not("the program is setuid or setgid, and its dynamic linker ignores LD_PRELOAD then");
     }
-    if capable(program) {
+    if capable(&file) {
         return not("the program's file has capabilities, and its dynamic linker ignores LD_PRELOAD then");
     }
     let mut data = Vec::new();
-    let file = File::open(program).map_err(Refusal::failed(step))?;
     file.take(MOST_BYTES).read_to_end(&mut data).map_err(Refusal::failed(step))?;
     check_elf(data.get(..64).unwrap_or(&data))?;
     let file = Elf(&data);
@@ -111,14 +112,14 @@ impl<'a> Elf<'a> {
 }
 
 /// Whether executing the file gives privileges.
-fn capable(program: &Path) -> bool {
-    let Ok(file) = File::open(program) else { return false };
-    rustix::fs::fgetxattr_query(&file, "security.capability").is_ok_and(|bytes| bytes > 0)
+fn capable(file: &File) -> bool {
+    rustix::fs::fgetxattr_query(file, "security.capability").is_ok_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     /// Checks that the libraries which a program needs are found: the C library is among this one's.

@@ -1,10 +1,13 @@
 //! How often a write is tried, and what to say when it fails for good.
+use crate::mail::timespec;
 use kymo_data::WriteAt;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -175,29 +178,81 @@ impl<W: WriteAt> WriteAt for Retrying<W> {
     }
 }
 
-/// A pipe that is written to with patience, and waited for if it does not block by itself.
+/// How long a reader is waited for that takes nothing after the recording was told to end.
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a pipe takes at once when it is ready at all (`PIPE_BUF`).
+const ATOMIC_BYTES: usize = 4096;
+
+/// A pipe that is waited for as long as it takes, until the recording is told to end: then a reader that takes nothing is given up.
 #[derive(Debug)]
-pub(crate) struct Stream(pub(crate) File);
+pub(crate) struct Stream {
+    file: File,
+    /// Can be read once the recording is to end.
+    until: Option<OwnedFd>,
+    /// So much is written at once without blocking.
+    most_bytes: usize,
+}
+
+impl Stream {
+    /// A descriptor of our own, which does not block.
+    pub(crate) fn new(file: File, until: Option<BorrowedFd<'_>>) -> Stream {
+        let until = until.and_then(|fd| fd.try_clone_to_owned().ok());
+        Stream { file, until, most_bytes: usize::MAX }
+    }
+
+    /// A descriptor that other processes have, too, and that must not change for them: a pipe is opened once more. Where that is not
+    /// permitted, only so much is written as there is room for.
+    pub(crate) fn passed(fd: OwnedFd, until: Option<BorrowedFd<'_>>) -> Stream {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let kind = fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let own = (kind == Ok(FileType::Fifo))
+            .then(|| openat(CWD, format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty()).ok())
+            .flatten();
+        let is_file = kind == Ok(FileType::RegularFile);
+        let most_bytes = if own.is_some() || is_file { usize::MAX } else { ATOMIC_BYTES };
+        Stream { most_bytes, ..Stream::new(File::from(own.unwrap_or(fd)), until) }
+    }
+
+    /// Waits until there is room.
+    fn wait(&self) -> io::Result<()> {
+        let mut is_ending = false;
+        loop {
+            let mut fds = vec![PollFd::new(&self.file, PollFlags::OUT)];
+            if !is_ending && let Some(until) = &self.until {
+                fds.push(PollFd::new(until, PollFlags::IN));
+            }
+            let timeout = is_ending.then(|| timespec(READER_TIMEOUT));
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => {
+                    let sentence =
+                        "whatever reads it took nothing for 5 s after the recording was told to end";
+                    return Err(io::Error::new(ErrorKind::TimedOut, sentence));
+                }
+                Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
+                Ok(_) => is_ending = true,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
 
 impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let buf = &buf[..buf.len().min(self.most_bytes)];
         loop {
-            match self.0.write(buf) {
+            if self.most_bytes < usize::MAX {
+                self.wait()?;
+            }
+            match self.file.write(buf) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Whoever reads decides how long that takes, as for a pipe that blocks.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let mut fds = [PollFd::new(&self.0, PollFlags::OUT)];
-                    match poll(&mut fds, None) {
-                        Ok(_) | Err(Errno::INTR) => {}
-                        Err(errno) => return Err(errno.into()),
-                    }
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait()?,
                 result => return result,
             }
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.file.flush()
     }
 }

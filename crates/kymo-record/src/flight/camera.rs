@@ -1,6 +1,6 @@
 //! Taking what the rings hold, at one moment, without taking it away.
 use kymo_core::ring::backward::{Reader, Window};
-use kymo_perf::evlist::{Evlist, MappedRing};
+use kymo_perf::evlist::{Evlist, Lost, MappedRing};
 use kymo_perf::sys;
 
 /// What one ring held.
@@ -36,6 +36,13 @@ impl<'a> Camera<'a> {
     pub(crate) fn take(&self) -> Vec<Shot> {
         // A thread of its own, because it moves and does not come back.
         std::thread::scope(|scope| scope.spawn(|| self.take_here()).join()).unwrap_or_default()
+    }
+
+    /// How many samples of these rings the kernel has dropped since the start: those that came while one was paused.
+    pub(crate) fn lost(&self) -> Vec<Lost> {
+        let mut lost = self.events.lost();
+        lost.retain(|lost| self.events.events[lost.event].request.attr.write_backward() == 1);
+        lost
     }
 
     fn take_here(&self) -> Vec<Shot> {

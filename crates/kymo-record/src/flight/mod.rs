@@ -16,12 +16,15 @@
 //! - **F2** Its records stand in order of time, as far as each ring's do.
 //! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later fork, name and mapping up to its newest record stands
 //!   at its own time. (Unless a CPU's drain cannot run for [`PATIENCE`]: then what it has is missing.)
-//! - **F4** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
+//! - **F4** What a snapshot misses of the time that it covers, it tells ([`missed`]); what was lost at other times is no loss of it. The account of a
+//!   run is the sum over its snapshots.
+//! - **F5** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
 mod camera;
 mod clock;
 mod coverage;
 mod lookback;
 mod merge;
+mod missed;
 #[cfg(test)]
 mod tests;
 
@@ -36,9 +39,10 @@ use crate::walk::Walk;
 use crate::writer::{self, Task, Written};
 use camera::Shot;
 use clock::Clock;
-use kymo_data::{EventSpec, abi, build};
+use kymo_data::{EventSpec, SampleId, abi, build};
 use lookback::Lookback;
 use merge::Merge;
+use missed::MissedSamples;
 use rustix::process::setpriority_process;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -72,9 +76,23 @@ pub(crate) struct FlightThread<'a> {
     complete: bool,
     /// Counts what is drained.
     drained: Walk,
+    missed: MissedSamples,
+    specs: Vec<EventSpec>,
     state: Written,
     /// Becomes readable when writing has failed.
     failed_fd: &'a OwnedFd,
+}
+
+/// Whether the event tells of tasks and mappings.
+fn tracks(spec: &&EventSpec) -> bool {
+    spec.attr.flags & abi::ATTR_FLAG_TASK != 0
+}
+
+/// The record that tells how many samples of an event are missing.
+fn told_lost(spec: Option<&EventSpec>, id: &SampleId, count: u64) -> Vec<u8> {
+    let Some(spec) = spec else { return Vec::new() };
+    let id = SampleId { id: id.id.or(spec.ids.first().copied()), cpu: id.cpu.or(Some(0)), ..*id };
+    build::lost_samples(&spec.attr, &id, count)
 }
 
 /// What the thread shares with the session.
@@ -97,7 +115,6 @@ impl<'a> FlightThread<'a> {
         build_ids: bool,
     ) -> FlightThread<'a> {
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
-        let tracks = |spec: &&EventSpec| spec.attr.flags & abi::ATTR_FLAG_TASK != 0;
         let tracking_type = specs.iter().find(tracks).map_or(sample_type, |spec| spec.attr.sample_type);
         FlightThread {
             camera: around.camera,
@@ -112,6 +129,8 @@ impl<'a> FlightThread<'a> {
             at_end,
             complete: false,
             drained: Walk::new(tracking_type, false),
+            missed: MissedSamples::default(),
+            specs: specs.to_vec(),
             state,
             failed_fd: around.failed_fd,
         }
@@ -133,7 +152,10 @@ impl<'a> FlightThread<'a> {
                 Task::End => break,
             }
             if self.lookback.is_long() {
-                let oldest_ns = Merge::oldest_ns(&self.camera.take(), &self.clock);
+                let shots = self.camera.take();
+                self.missed.within(&shots, &self.clock);
+                self.missed.taken(&shots, self.camera.lost(), &self.clock);
+                let oldest_ns = Merge::oldest_ns(&shots, &self.clock);
                 self.lookback.advance(oldest_ns, &self.clock, true);
             }
             // Without the list of what was there it would be of little use; and after an error there is no place for it.
@@ -153,6 +175,7 @@ impl<'a> FlightThread<'a> {
             }
         }
         self.state.walk.files.extend(self.lookback.files());
+        self.state.tasks_lost = self.drained.lost.saturating_sub(self.state.ring_full);
         self.state
     }
 
@@ -166,13 +189,10 @@ impl<'a> FlightThread<'a> {
             // Of pauses for a recorder that is too slow: this one has nothing to be slow with.
             Message::Note(_) => {}
             Message::Empty { ring, look, .. } => self.emptied[ring] = look.before,
-            Message::Full { ring, mut buffer, len, look, emptied, starved, .. } => {
+            Message::Full { ring, mut buffer, len, look, emptied, .. } => {
                 let len = self.strangers.remove(&mut buffer[..len]);
-                let lost_before = self.drained.lost;
                 let whole = self.drained.records(&buffer[..len]);
                 self.state.corrupt_bytes += (len - whole) as u64;
-                let lost = self.drained.lost - lost_before;
-                *(if starved { &mut self.state.queue_full } else { &mut self.state.ring_full }) += lost;
                 if self.drained.excess {
                     self.lookback.records(&self.drained.mended(&buffer[..whole]));
                 } else {
@@ -215,6 +235,8 @@ impl<'a> FlightThread<'a> {
             let wanted = self.strangers.remove(&mut shot.records);
             shot.records.truncate(wanted);
         }
+        let mut missing = self.missing(&shots);
+        self.missed.taken(&shots, self.camera.lost(), &self.clock);
         self.lookback.advance(Merge::oldest_ns(&shots, &self.clock), &self.clock, false);
         let (merge, coverage) = Merge::new(&shots, self.lookback.log(), &self.clock);
         let (state, mut packed) = (&mut self.state, Vec::new());
@@ -234,14 +256,37 @@ impl<'a> FlightThread<'a> {
             let appended = state.append(chunk, samples, &mut packed);
             failed = appended.and_then(|_| state.sink.append(&build::finished_round(), 0)).err();
         });
+        if walk.lost > 0 {
+            state.ring_full += walk.lost;
+            missing.extend(told_lost(self.specs.iter().find(tracks), &SampleId::default(), walk.lost));
+        }
+        failed = failed.or_else(|| state.append(&missing, 0, &mut packed).err());
         state.walk.times = walk.times;
         state.walk.files.extend(walk.files);
-        // What is lost while a ring is paused the kernel tells at the end; here the same could be found again and again.
+        // The same could be found again and again.
         state.walk.throttled = state.walk.throttled.max(walk.throttled);
         let corrupt_bytes: u64 = shots.iter().map(|shot| shot.corrupt_bytes).sum();
         state.corrupt_bytes = state.corrupt_bytes.max(corrupt_bytes);
         state.coverage = Some(coverage);
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Records that tell which samples are missing in what these rings held.
+    fn missing(&mut self, shots: &[Shot]) -> Vec<u8> {
+        let mut records = Vec::new();
+        for missed in self.missed.within(shots, &self.clock) {
+            self.state.while_read += missed.count;
+            let (pid, tid) = (Some(missed.task), Some(missed.task));
+            let id = SampleId {
+                id: Some(missed.id),
+                cpu: u32::try_from(missed.cpu).ok(),
+                pid,
+                tid,
+                ..SampleId::default()
+            };
+            records.extend(told_lost(self.specs.get(missed.event), &id, missed.count));
+        }
+        records
     }
 
     /// Completes the file and goes on in another.

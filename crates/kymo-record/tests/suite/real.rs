@@ -173,12 +173,12 @@ fn a_command_that_is_not_there() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
-    std::fs::write(&path, "an older recording").unwrap();
+    std::fs::write(&path, "PERFILE2 an older recording").unwrap();
     let targets = TargetSpec { command: vec!["no-such-program-here".into()], ..TargetSpec::default() };
     let error = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).err().unwrap();
     assert!(matches!(error, Error::Command { .. }), "{error}");
     assert!(error.to_string().contains("no-such-program-here"));
-    assert_eq!(std::fs::read(&path).unwrap(), b"an older recording");
+    assert_eq!(std::fs::read(&path).unwrap(), b"PERFILE2 an older recording");
 }
 
 /// Checks that a disk that is full from the first byte on is a clear error.

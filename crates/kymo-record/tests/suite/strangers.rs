@@ -207,8 +207,10 @@ fn only_those_of_a_running_process() {
             TargetSpec { pids: ids, ..TargetSpec::default() }
         };
         let Some(plan) = programs.plan(test, targets) else { return };
-        let session = Session::start(plan).unwrap();
         let (stop, path) = (stop_sign(), programs.file("perf.data"));
+        // That of the round before would be taken for this one's.
+        let _ = std::fs::remove_file(&path);
+        let session = Session::start(plan).unwrap();
         // Until the recording tells of some children; should it never, the end of this wait makes the test fail below.
         let (name, deadline) =
             (programs.ours.as_os_str().as_bytes(), Instant::now() + Duration::from_secs(600));

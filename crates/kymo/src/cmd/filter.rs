@@ -1,6 +1,24 @@
 //! Filters that several verbs take: lists of CPUs, spans of time.
 
 use anyhow::{Context, bail};
+use kymo_data::Recording;
+use kymo_profile::emptied;
+use kymo_profile::load::LoadOptions;
+
+use crate::terminal;
+
+/// Says why no sample was shown: which filter left none, or that the recording has none.
+pub(crate) fn say_why_empty(recording: &Recording, options: &LoadOptions) {
+    if recording.data_bytes() == 0 {
+        return terminal::say(
+            "the recording holds no records: its recorder has just begun, or was ended before it could write any; record again",
+        );
+    }
+    match emptied::of_samples(recording, options) {
+        Ok(sentence) => terminal::say(&sentence),
+        Err(error) => terminal::say(&error.to_string()),
+    }
+}
 
 /// `0,4-7` as a set of CPUs.
 pub(crate) fn cpu_list(text: &str) -> anyhow::Result<rustc_hash::FxHashSet<u32>> {

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use kymo_data::Recording;
 use kymo_profile::loss::{self, LossTimeline, json, picture, text};
 
-use crate::exit;
 use crate::terminal::{ReadProgress, say};
+use crate::{exit, open};
 
 /// The form in which the account is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,8 @@ pub(crate) fn write(
     if output == Path::new("-") {
         out.write_all(&bytes).and_then(|()| out.flush()).context("failed to write the loss account")?;
     } else {
-        std::fs::write(output, &bytes).with_context(|| format!("failed to write {}", output.display()))?;
+        let write = |mut file: kymo_files::Export| file.write_all(&bytes).and_then(|()| file.finish());
+        write(open::export(output)?).with_context(|| format!("failed to write {}", output.display()))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit::of_reading(recording, &loss.problems))
 }

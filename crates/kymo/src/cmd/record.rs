@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -19,7 +19,7 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
 use kymo_perf::workload::{Exit, die_by};
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, LossAccount, Options, Output,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, Limits, LossAccount, Options, Output,
     Overload, Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
 };
 
@@ -71,7 +71,7 @@ pub(crate) struct RecordArgs {
     /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G; rounded up to a power of two (where a program writes all events itself: of its rings)
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
     ring_pages: Option<usize>,
-    /// Where to write; an existing file becomes FILE.old; - is standard output
+    /// Where to write; a recording that is there becomes FILE.old, anything else is left alone; - is standard output (what the command prints goes to standard error then)
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
     /// Record these processes
@@ -204,12 +204,17 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(exit::USAGE));
     }
+    let output = Output::parse(&args.output);
     let many = [("--switch-output", args.switch_output.is_some()), ("--snapshot", args.snapshot.is_some())];
     if let Some((option, _)) = many.iter().find(|(_, given)| *given)
-        && args.output.as_os_str() == "-"
+        && !output.is_file()
     {
         eprintln!("kymo record: {option} needs files: name one with -o FILE");
         return Ok(ExitCode::from(exit::USAGE));
+    }
+    // Before a process is touched for a recording that has no place.
+    if !args.dry_run {
+        output.check()?;
     }
     let max_files = args.switch_max_files.map(|count| count as usize);
     let words = Words { quiet: args.quiet, verbose: args.verbose };
@@ -279,18 +284,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if words.verbose {
         eprint!("{plan}");
     }
-    // Before the command starts: a signal from now on ends the recording, not the recorder.
-    let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
-    let signalled = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        // Before the pipe wakes anyone: who wakes must see which signal it was.
-        signal_hook::flag::register_usize(signal, Arc::clone(&signalled), signal as usize)
-            .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
-            .context("failed to catch signals")?;
-    }
-    // A file that may not grow is a write error with a reason, not the end of the recorder; a command gets the signal's default back.
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
-        .context("failed to catch signals")?;
+    let signals = Signals::catch()?;
     let switches = match limits.switch {
         Some(_) => {
             let (wanted, asked) = UnixStream::pair().context("failed to make a socket pair")?;
@@ -301,9 +295,12 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let requests = plan.open.events.clone();
-    let (output, rings) = (plan.options.output.clone(), plan.open.targets.cpus.len());
+    let name = name_of(&output, &plan, limits);
+    let rings = plan.open.targets.cpus.len();
     let descriptors = plan.descriptors();
-    let started = Session::start_with(plan, guests.map(|found| found.guests)).and_then(|session| {
+    let guests = guests.map(|found| found.guests);
+    let until = signals.told.as_fd();
+    let started = Session::start_with(plan, guests, Some(until)).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
         session.plan().late_notes.iter().for_each(|note| words.say(note));
@@ -321,7 +318,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             }),
             None => session,
         };
-        session.run(Some(until.as_fd()))
+        session.run(Some(until))
     });
     let summary = match started {
         Ok(summary) => summary,
@@ -344,12 +341,62 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(Error::System { action, source }) => {
             bail!("failed to {action}: {source}{}", limit_advice(&source))
         }
+        Err(error) if signals.came() != 0 => {
+            words.say(&error.to_string());
+            drop(probes);
+            return Ok(killed_by(signals.came()));
+        }
         Err(error) => bail!("{error}"),
     };
-    let signalled = signalled.load(Ordering::Relaxed) as i32;
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
-    finish(summary, &output, &words, fail_on_loss, signalled)
+    finish(summary, (&output, &name), &words, fail_on_loss, signals.came())
+}
+
+/// Signals that end the recording.
+struct Signals {
+    /// Can be read once one came.
+    told: UnixStream,
+    which: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    /// From now on a signal ends the recording, not the recorder; the same signal once more ends the recorder, whatever it waits for.
+    fn catch() -> anyhow::Result<Signals> {
+        let (told, tell) = UnixStream::pair().context("failed to make a socket pair")?;
+        let which = Arc::new(AtomicUsize::new(0));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            let again = Arc::new(AtomicBool::new(false));
+            // The number before the wake-up: who wakes must see which signal it was.
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&again))
+                .and_then(|_| signal_hook::flag::register(signal, again))
+                .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(&which), signal as usize))
+                .and_then(|_| signal_hook::low_level::pipe::register(signal, tell.try_clone()?))
+                .context("failed to catch signals")?;
+        }
+        // A file that may not grow is a write error with a reason, not the end of the recorder; a command gets the signal's default back.
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
+            .context("failed to catch signals")?;
+        Ok(Signals { told, which })
+    }
+
+    /// The one that came last, or 0.
+    fn came(&self) -> i32 {
+        // Relaxed: the handler ran before `told` could be read.
+        self.which.load(Ordering::Relaxed) as i32
+    }
+}
+
+/// What the recording is called in the last words: of several files each has its time behind the name.
+fn name_of(output: &Output, plan: &Plan, limits: Limits) -> String {
+    let plain = plan.keeps_newest() && plan.options.last_snapshot == LastSnapshot::Plain;
+    match output {
+        Output::File(path) if limits.switch.is_some() && !plain => format!("{}.<time>", path.display()),
+        Output::File(path) => path.display().to_string(),
+        Output::Stdout => "-".to_owned(),
+        Output::Descriptor(number) => format!("/dev/fd/{number}"),
+    }
 }
 
 /// What goes to stderr, and what does not.
@@ -507,7 +554,7 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
 /// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
 fn finish(
     summary: Summary,
-    output: &Output,
+    (output, name): (&Output, &str),
     words: &Words,
     fail_on_loss: Option<Option<f64>>,
     signalled: i32,
@@ -522,20 +569,26 @@ fn finish(
         exit,
         write_error,
         unfollowed,
+        removed,
         remarks,
     } = summary;
-    let name = match output {
-        Output::File(path) => path.display().to_string(),
-        Output::Stdout => "-".to_owned(),
-    };
     if !words.quiet {
         // Scripts look for these lines of perf's.
         eprintln!("[ kymo record: Woken up {wakeups} times to write data ]");
-        let megabytes = bytes as f64 / (1024.0 * 1024.0);
+        let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
         eprintln!(
-            "[ kymo record: Captured and wrote {megabytes:.3} MB {name} ({} samples) ]",
-            account.samples
+            "[ kymo record: Captured and wrote {:.3} MB {name} ({} samples) ]",
+            megabytes(bytes.saturating_sub(removed.bytes)),
+            account.samples.saturating_sub(removed.samples)
         );
+        if removed.files > 0 {
+            eprintln!(
+                "[ kymo record: --switch-max-files removed {} older files of {:.3} MB ({} samples) ]",
+                removed.files,
+                megabytes(removed.bytes),
+                removed.samples
+            );
+        }
         if let Some(coverage) = coverage {
             eprintln!("[ kymo record: {coverage} ]");
         }
@@ -561,6 +614,10 @@ fn finish(
             // As any program whose reader has gone, but with a word about it.
             words.say("whoever read the recording has gone; it ended there");
             return Ok(killed_by(signal_hook::consts::SIGPIPE));
+        }
+        if error.source.kind() == ErrorKind::TimedOut && signalled != 0 {
+            words.say(&format!("{name}: {}; the recording ended there", error.source));
+            return Ok(killed_by(signalled));
         }
         let advice = error.advice();
         bail!("failed to write {name} {error}; what came before is complete; {advice}");

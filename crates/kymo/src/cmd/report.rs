@@ -1,13 +1,14 @@
 //! `kymo report`: where the time went.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use kymo_data::Recording;
+use kymo_files::Export;
+use kymo_profile::emptied;
 use kymo_profile::hist::{Hist, HistOptions, Order, SortKey};
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
@@ -244,7 +245,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
         }
         if args.header_only {
             out.flush()?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(exit::of_reading(&recording, &loss.problems));
         }
     }
     let plan = plan(&args, &recording).map_err(exit::usage)?;
@@ -265,11 +266,14 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     } else {
         let bare = write_tables(&mut out, &recording, &profile, &plan)?;
         if bare && !args.quiet {
-            say("no row passes -c, -d and -S: they take whole names, as the table shows without them");
+            say(&emptied::of_rows(&profile, &plan.hist));
         }
     }
     out.flush().context("failed to write the report")?;
-    Ok(ExitCode::SUCCESS)
+    if !args.quiet && !has_samples(&profile) {
+        filter::say_why_empty(&recording, &plan.load);
+    }
+    Ok(exit::of_reading(&recording, &profile.loaded.summary.problems))
 }
 
 /// The hottest functions of a recording, a line each: share, function, module.
@@ -353,11 +357,6 @@ fn write_exports(
     export.written_unix_ns = written
         .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
         .and_then(|since| since.as_nanos().try_into().ok());
-    let create = |path: &PathBuf| -> anyhow::Result<BufWriter<File>> {
-        Ok(BufWriter::new(
-            File::create(path).with_context(|| format!("failed to create {}", path.display()))?,
-        ))
-    };
     if args.json {
         export::json(&export, &mut *out)?;
     }
@@ -370,17 +369,23 @@ fn write_exports(
         let Some(event) = export.events.iter().max_by_key(|e| e.total_samples) else {
             bail!("{} has no samples, so there is nothing to draw", input.display());
         };
-        let mut file = create(path)?;
-        export::flamegraph(&export, event, &mut file)
-            .with_context(|| format!("failed to write {}", path.display()))?;
-        file.flush()?;
+        let mut file = BufWriter::new(open::export(path)?);
+        let drawn = export::flamegraph(&export, event, &mut file);
+        drawn.with_context(|| format!("failed to write {}", path.display()))?;
+        finish(file, path)?;
     }
     if let Some(path) = &args.html {
-        let mut file = create(path)?;
+        let mut file = BufWriter::new(open::export(path)?);
         export::html(&export, &mut file).with_context(|| format!("failed to write {}", path.display()))?;
-        file.flush()?;
+        finish(file, path)?;
     }
     Ok(())
+}
+
+/// Gives a result its name, now that all of it is there.
+fn finish(file: BufWriter<Export>, path: &Path) -> anyhow::Result<()> {
+    let whole = file.into_inner().map_err(|error| error.into_error());
+    whole.and_then(Export::finish).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// What belongs on stderr: damage, losses, missing symbols.

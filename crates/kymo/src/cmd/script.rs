@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use kymo_profile::load::LoadOptions;
 use kymo_profile::script::{Field, ScriptOptions};
 
 use super::filter;
@@ -69,10 +70,17 @@ pub(crate) fn run(args: ScriptArgs) -> anyhow::Result<ExitCode> {
     }
     let store = args.symbols_from.store();
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    kymo_profile::script::write(&recording, &options, &store, &mut out)
+    let printed = kymo_profile::script::write(&recording, &options, &store, &mut out)
         .with_context(|| format!("failed to print {}", input.display()))?;
     out.flush().context("failed to write the samples")?;
-    Ok(ExitCode::SUCCESS)
+    for problem in &printed.problems {
+        terminal::say(&problem.to_string());
+    }
+    if printed.samples == 0 {
+        let ScriptOptions { cpus, pids, tids, time, .. } = options;
+        filter::say_why_empty(&recording, &LoadOptions { cpus, pids, tids, time, ..LoadOptions::default() });
+    }
+    Ok(exit::of_reading(&recording, &printed.problems))
 }
 
 fn options(args: &ScriptArgs) -> anyhow::Result<ScriptOptions> {

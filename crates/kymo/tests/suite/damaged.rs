@@ -102,7 +102,12 @@ fn refused(said: &Said, words: &[&str]) {
 
 /// Readable, with this many samples; returns what was said on stderr.
 fn readable(said: &Said, samples: u64) -> &str {
-    assert_eq!(said.code, Some(0), "{}: {}", said.command, said.stderr);
+    shows(said, 0, samples)
+}
+
+/// The same with this status.
+fn shows(said: &Said, status: i32, samples: u64) -> &str {
+    assert_eq!(said.code, Some(status), "{}: {}", said.command, said.stderr);
     assert!(!said.stderr.contains("panicked"), "{}", said.stderr);
     let counted: u64 = crate::table::sections(&said.stdout)
         .iter()
@@ -157,15 +162,23 @@ fn a_cut_header() {
     refused(&report("cut-header", &bytes::recording()[..50]), &["cut", "truncated", "ends", "short"]);
 }
 
-/// Checks that a file which ends inside a sample shows all whole samples and says where it ends.
+/// Checks that a file which ends inside a sample shows all whole samples, says where it ends, and ends with a status of its own, in
+/// every form that a report has.
 #[test]
 fn a_cut_tail() {
     let whole = bytes::recording();
     let said = report("cut-tail", &whole[..whole.len() - 10]);
-    let words = readable(&said, bytes::SAMPLES - 1);
+    let words = shows(&said, 2, bytes::SAMPLES - 1);
     let offset = whole.len() - bytes::SAMPLE;
     let named = words.contains(&offset.to_string()) || words.contains(&format!("{offset:#x}"));
     assert!(named, "the offset {offset} ({offset:#x}) is not in: {words}");
+    let path = folder("cut-tail").join("perf.data");
+    for form in [&["report", "--json"][..], &["report", "--folded"], &["report", "--loss", "-"], &["script"]]
+    {
+        let said = kymo().run(form.iter().copied().chain(["-i", path.to_str().expect("a plain name")]));
+        assert_eq!(said.code, Some(2), "{}: {}", said.command, said.stderr);
+        assert!(said.stderr.contains("cut off") && !said.stdout.is_empty(), "{}", said.stderr);
+    }
 }
 
 /// Checks that a data size of zero, which perf leaves behind when it is killed, does not hide the samples.
@@ -226,7 +239,7 @@ fn every_cut() {
     let whole = bytes::recording();
     for length in (0..bytes::HEADER + bytes::ATTR + 200).step_by(29) {
         let said = report("every-cut", &whole[..length]);
-        assert!(matches!(said.code, Some(0 | 1)), "cut at {length}: {:?} {}", said.code, said.stderr);
+        assert!(matches!(said.code, Some(0..=2)), "cut at {length}: {:?} {}", said.code, said.stderr);
         assert!(!said.stderr.is_empty(), "cut at {length} is not worth a word");
         assert!(!said.stderr.contains("panicked"), "cut at {length}: {}", said.stderr);
     }

@@ -9,6 +9,7 @@
 //! | what fails around a recorder: disks, pipes, limits, CPUs, the recorder itself, the programs | `faults/` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
 //! | commands to a recording that runs | `control.rs` |
+//! | where recordings and results are written, and what is in the way there; root in another user's folder | `places.rs` |
 //! | several files, by signal, time, size or command; snapshots | `switching.rs` |
 //! | what `list` and `doctor` say about a machine | `machine.rs` |
 //! | `--json`, `--folded`, `--flamegraph`, `--html` | `exports.rs` |
@@ -42,6 +43,7 @@ mod losses;
 mod machine;
 mod mem_events;
 mod overload;
+mod places;
 mod probe;
 mod probe_args;
 mod probe_foreign;

@@ -134,14 +134,14 @@ fn a_command_that_cannot_be_executed() {
     let folder = folder("not-executable");
     let path = folder.join("perf.data");
     let plain = folder.join("plain");
-    fs::write(&path, "earlier").expect("writes");
+    fs::write(&path, "PERFILE2 earlier").expect("writes");
     fs::write(&plain, "text").expect("writes");
     for command in [text(&plain), text(&folder)] {
         let said = kymo().run(["record", "-o", text(&path), "--", command]);
         assert_eq!(said.code, Some(255), "{}", said.stderr);
         assert!(said.stderr.contains(command) && said.stderr.contains("chmod +x"), "{}", said.stderr);
     }
-    assert_eq!(fs::read(&path).expect("still there"), b"earlier");
+    assert_eq!(fs::read(&path).expect("still there"), b"PERFILE2 earlier");
 }
 
 /// Checks that a value may follow its short option at once, that an unknown option is an error and not the command, and that

@@ -256,7 +256,7 @@ pub fn is_mistaken(path: &Path, offset: u64) -> bool {
         return false;
     }
     let mut code = [0u8; 15];
-    let read = std::fs::File::open(path).and_then(|file| file.read_at(&mut code, offset));
+    let read = kymo_files::open_regular(path).and_then(|file| file.read_at(&mut code, offset));
     let code = &code[..read.unwrap_or(0)];
     // Prefixes of length, address and segment, and of repetition.
     let prefix = |byte: &&u8| {

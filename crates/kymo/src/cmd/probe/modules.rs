@@ -32,7 +32,7 @@ pub(crate) fn program(name: &OsStr) -> anyhow::Result<PathBuf> {
 /// What a script is run by: the program of its first line.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut first = [0u8; 256];
-    let read = std::fs::File::open(path).ok()?.read(&mut first).ok()?;
+    let read = kymo_files::open_regular(path).ok()?.read(&mut first).ok()?;
     let line = first[..read].strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let word = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
     Some(PathBuf::from(OsStr::from_bytes(word)))

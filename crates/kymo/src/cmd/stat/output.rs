@@ -1,11 +1,15 @@
 //! Where counts are printed, and in which form.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Context;
+use kymo_files::Export;
 use kymo_perf::count::aggregate::By;
 use kymo_perf::sys;
+
+use crate::open;
 
 use super::line::Line;
 use super::{StatArgs, csv, json, table};
@@ -99,8 +103,11 @@ fn sink(args: &StatArgs) -> anyhow::Result<Box<dyn Write>> {
         return Ok(Box::new(File::from(fd)));
     }
     let Some(path) = &args.output else { return Ok(Box::new(std::io::stderr())) };
-    let file =
-        OpenOptions::new().write(true).create(true).append(args.append).truncate(!args.append).open(path);
+    // As perf: the counts go where they go without -o.
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stderr()));
+    }
+    let file = if args.append { Export::append(path) } else { Export::begin(path, open::keep_recording) };
     Ok(Box::new(file.with_context(|| {
         format!("failed to open {}; -o wants a file in a directory where you may write", path.display())
     })?))

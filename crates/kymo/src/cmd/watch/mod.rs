@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kymo_perf::watch::Scope;
+use kymo_record::Output;
 
 use crate::exit;
 
@@ -129,6 +130,14 @@ pub(crate) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
             "either -p or a command, not both"
         });
         return Ok(ExitCode::from(exit::USAGE));
+    }
+    match args.output.as_deref().map(Output::parse) {
+        Some(output @ Output::File(_)) => output.check()?,
+        Some(_) => {
+            say("-o wants a file: the accesses are printed on standard output, and would be mixed with it");
+            return Ok(ExitCode::from(exit::USAGE));
+        }
+        None => {}
     }
     run::run(args)
 }

@@ -1,6 +1,6 @@
 //! Names for instructions of processes that run, or ran: function, file and line.
 
-use std::fs::File;
+use kymo_files::open_regular;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -166,7 +166,7 @@ impl Names {
         let mut code = vec![0; bytes as usize];
         let avma = (start + mapped.start).checked_sub(mapped.offset)?;
         let live = Memory::open(pid).ok().and_then(|memory| memory.read(avma, &mut code).ok());
-        live.or_else(|| File::open(&mapped.path).ok()?.read_exact_at(&mut code, start).ok())?;
+        live.or_else(|| open_regular(&mapped.path).ok()?.read_exact_at(&mut code, start).ok())?;
         accessing_instruction(&code, avma, ip)
     }
 }
