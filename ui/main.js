@@ -54,7 +54,10 @@ function hashOfState(state) {
 
 /** Control characters and direction marks could make a name look like another one. */
 function clean(text) {
-  return text.replace(/[\t\n\r]+/g, " ").replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u3164\ufe00-\ufe0f\uffa0]/gu, (c) => {
+    const code = c.codePointAt(0);
+    return code < 0x100 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u{" + code.toString(16) + "}";
+  });
 }
 
 function element(tag, text, css) {

@@ -38,6 +38,11 @@ pub(crate) struct Place {
     pub(crate) records: u64,
 }
 
+/// Records unpack to some 5 to 50 times their length. A stream that makes more than this of its bytes, beyond the first
+/// [`FREE_BYTES`], is made to keep its reader busy.
+const BEST_RATIO: u64 = 1000;
+const FREE_BYTES: u64 = 64 << 20;
+
 /// How many unknown record types are told apart before the rest is only counted.
 const UNKNOWN_TYPES_MAX: usize = 32;
 const STREAM_SHIFT: u32 = 48;
@@ -71,6 +76,9 @@ struct Packed {
     holds_output: bool,
     /// Unpacked bytes of a record whose end is not there yet.
     carry: Vec<u8>,
+    /// Compressed bytes taken and bytes made of them, so far.
+    taken_bytes: u64,
+    made_bytes: u64,
 }
 
 /// What [`StreamReader::walk_window`] leaves to do.
@@ -217,6 +225,8 @@ impl StreamReader {
                         payload: 0..0,
                         holds_output: false,
                         carry: Vec::new(),
+                        taken_bytes: 0,
+                        made_bytes: 0,
                     }));
                 } else {
                     self.passed_compressed = true;
@@ -475,6 +485,18 @@ impl StreamReader {
             }
             packed.payload.start += taken;
             filled += made;
+            packed.taken_bytes += taken as u64;
+            packed.made_bytes += made as u64;
+            if packed.made_bytes > packed.taken_bytes.saturating_mul(BEST_RATIO) + FREE_BYTES
+                && !self.finished
+            {
+                let what = format!(
+                    "{} compressed bytes unpack to more than {BEST_RATIO} times as many; the rest was not read",
+                    packed.taken_bytes
+                );
+                self.problem(self.offset, Some(PERF_RECORD_COMPRESSED), what);
+                self.close();
+            }
             if taken == 0 && made == 0 && had_input && !self.finished {
                 let what = "the compressed data makes no progress; the rest cannot be read".to_owned();
                 self.problem(self.offset, Some(PERF_RECORD_COMPRESSED), what);

@@ -90,6 +90,11 @@ impl Chains {
         self.bytes(chain).as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w))
     }
 
+    /// Words of all stacks.
+    pub(crate) fn words_total(&self) -> usize {
+        self.arena.len() / 8
+    }
+
     /// How many distinct stacks.
     pub fn len(&self) -> usize {
         self.list.len()

@@ -21,6 +21,12 @@ const MODE_KERNEL: u8 = 1;
 const MODE_USER: u8 = 2;
 const MODE_GUEST_KERNEL: u8 = 4;
 
+/// Places that are asked for their names at once.
+const PLACES_AT_ONCE: usize = 16 << 10;
+/// Inlined frames of all stacks, or four times their words if that is more: real programs have fewer. A file may tell
+/// of 256 at every address.
+const MOST_INLINED: usize = 16 << 20;
+
 /// How stacks become functions.
 #[derive(Debug, Clone, Copy)]
 pub struct ResolveOptions {
@@ -128,7 +134,7 @@ pub struct Named {
     /// Start, end and name.
     pub symbol: Option<(u64, u64, Box<str>)>,
     /// Names of the functions inlined at the address, innermost first, without the symbol itself.
-    pub inlined: Vec<Box<str>>,
+    pub inlined: Vec<Arc<str>>,
 }
 
 impl<'a> Resolver<'a> {
@@ -183,25 +189,32 @@ impl<'a> Resolver<'a> {
         // Neighbours go to one thread, so that no two threads parse the debug information of one unit.
         bare.par_sort_unstable();
         self.preload(&bare);
-        let mut found: Vec<(Place, Named)> =
-            bare.par_iter().map(|&(place, inline)| (place, self.find(place, inline))).collect();
-        // Ids of functions must not depend on the order of a hash table.
-        found.par_sort_unstable_by_key(|f| f.0);
-
         let mut leaf_ids = FxHashMap::default();
         let mut frame_ids: FxHashMap<Place, Vec<FunctionId>> = FxHashMap::default();
-        for (place, found) in found {
-            let (leaf, frames) = name(functions, place, &found);
-            leaf_ids.insert(place, leaf);
-            frame_ids.insert(place, frames);
+        // Ids of functions must not depend on the order of a hash table: places are asked in their own order. A name
+        // may be long, and every place of a function has it: few are held at once.
+        for places in bare.chunks(PLACES_AT_ONCE) {
+            let found: Vec<Named> =
+                places.par_iter().map(|&(place, inline)| self.find(place, inline)).collect();
+            for (&(place, _), found) in places.iter().zip(found) {
+                let (leaf, frames) = name(functions, place, &found);
+                leaf_ids.insert(place, leaf);
+                frame_ids.insert(place, frames);
+            }
         }
 
+        let mut inlined_left = MOST_INLINED.max(4 * chains.words_total());
         let mut stacks = Stacks::default();
         for id in 0..chains.len() {
             let chain = chains.get(id as ChainId);
             stacks.leaves.push(leaf_ids[&place(chain.maps, chain.mode, chain.ip)]);
             walk_chain(chains, chain, options.max_stack, |mode, ip| {
-                stacks.frames.extend(&frame_ids[&place(chain.maps, mode, ip)]);
+                let frames = &frame_ids[&place(chain.maps, mode, ip)];
+                // The last one is the symbol; those before it are inlined.
+                let inlined = frames.len() - 1;
+                let kept = if inlined <= inlined_left { 0 } else { inlined };
+                inlined_left -= inlined - kept;
+                stacks.frames.extend(&frames[kept..]);
             });
             stacks.ends.push(stacks.frames.len() as u32);
         }
@@ -211,7 +224,7 @@ impl<'a> Resolver<'a> {
     /// What the user should know about the symbols of these modules: sentences.
     pub fn notes(&self, modules: &[ModuleId]) -> Vec<String> {
         let mut notes: Vec<String> =
-            modules.iter().flat_map(|&m| self.symbols(m).notes().to_vec()).map(|n| n.0).collect();
+            modules.iter().flat_map(|&m| self.symbols(m).notes()).map(|n| n.0).collect();
         notes.dedup();
         notes
     }
@@ -262,9 +275,9 @@ impl<'a> Resolver<'a> {
 ///
 /// The outermost frame of the debug information is the symbol itself, under whichever of its names, and is left out.
 /// So is whatever bears that name further in: a function that was split is told as inlined into itself.
-fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Box<str>> {
-    let mut names: Vec<Box<str>> =
-        symbols.inline_frames(address).iter().filter_map(|f| f.function.as_deref().map(Box::from)).collect();
+fn inlined_names(symbols: &ModuleSymbols, address: u64) -> Vec<Arc<str>> {
+    let mut names: Vec<Arc<str>> =
+        symbols.inline_frames(address).iter().filter_map(|f| f.function.clone()).collect();
     if let Some(outermost) = names.pop() {
         names.retain(|n| *n != outermost);
     }

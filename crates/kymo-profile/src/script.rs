@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::symbols::SymbolStore;
-use crate::text::shown;
+use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 
@@ -249,7 +249,7 @@ impl<'a> Printer<'a> {
             resolver: Resolver::new(timeline, store),
             unwinder: unwinder.thread(),
             formats,
-            name_width: events.iter().map(|e| e.name.len()).max().unwrap_or(0),
+            name_width: events.iter().map(|e| e.name.len()).max().unwrap_or(0).min(WIDEST_COLUMN),
             any_chains: events.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0),
             frames: FxHashMap::default(),
             scratch: Vec::new(),
@@ -404,13 +404,12 @@ impl<'a> Printer<'a> {
             use std::fmt::Write;
             let named = self.resolver.named(maps, mode, ip, self.options.inline);
             let mut text = String::new();
-            // Addresses of modules are shown as in the module, so that lines of two runs compare.
-            let address = named.module_address;
+            // The address that was sampled, as perf prints it since 6.8; perf 6.1 prints those of programs as in their files.
             for inlined in &named.inlined {
                 // SANITY: writing to a String cannot fail.
-                writeln!(text, "\t{address:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");
+                writeln!(text, "\t{ip:>16x} {} (inlined)", shown(inlined)).expect("writing to a string");
             }
-            write!(text, "\t{address:>16x}").expect("writing to a string");
+            write!(text, "\t{ip:>16x}").expect("writing to a string");
             self.describe(&mut text, &named);
             text.push('\n');
             self.frames.insert(key, text);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const NOTES_LIMIT: u64 = 1 << 16;
 
 /// Opens a regular file and nothing else: whoever is recorded names it, and a pipe would be waited for.
-fn open_regular(path: &Path) -> Option<File> {
+pub(crate) fn open_regular(path: &Path) -> Option<File> {
     // Without waiting, for what it is shows only then.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);

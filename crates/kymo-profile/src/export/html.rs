@@ -46,10 +46,10 @@ pub fn html(profile: &ExportProfile, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(before.as_bytes())?;
         rest = after;
         match mark {
-            "<!--TITLE-->" => out.write_all(text(profile.heading()).as_bytes())?,
+            "<!--TITLE-->" => out.write_all(text(&crate::text::shown(profile.heading())).as_bytes())?,
             "<!--STYLE-->" => out.write_all(STYLE.as_bytes())?,
             "<!--DATA-->" => {
-                out.write_all(script_safe(&serde_json::to_string(&Page::new(profile))?).as_bytes())?
+                out.write_all(script_safe(&crate::text::json(&Page::new(profile))?).as_bytes())?
             }
             _ => {
                 for script in SCRIPTS {

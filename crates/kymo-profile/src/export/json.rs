@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::model::{ExportEvent, ExportProfile, FunctionKind, NO_PARENT, SCHEMA_VERSION};
 use super::totals::Totals;
+use crate::text;
 
 /// Writes the JSON report: one object, keys and lists in a fixed order, each item of a list on a line of its own.
 ///
@@ -61,7 +62,7 @@ impl<'w> Object<'w> {
 
     fn value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> io::Result<()> {
         self.key(key)?;
-        Ok(serde_json::to_writer(&mut *self.out, value)?)
+        self.out.write_all(text::json(value)?.as_bytes())
     }
 
     fn list<T: Serialize>(&mut self, key: &str, items: impl IntoIterator<Item = T>) -> io::Result<()> {
@@ -69,7 +70,7 @@ impl<'w> Object<'w> {
         let mut before = "[";
         for item in items {
             write!(self.out, "{before}\n{:1$}", "", self.indent + 4)?;
-            serde_json::to_writer(&mut *self.out, &item)?;
+            self.out.write_all(text::json(&item)?.as_bytes())?;
             before = ",";
         }
         match before {

@@ -5,10 +5,11 @@ use std::io::{self, Write};
 use inferno::flamegraph;
 
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
+use crate::text::{shown, shown_in_stack};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
 ///
-/// Names cannot break the form: a `;` becomes `:`, control characters become spaces.
+/// Names cannot break the form: a `;` in one is `\x3b`, control characters and what cannot be seen are written out, too.
 ///
 /// # Errors
 /// Those of `out`.
@@ -97,15 +98,14 @@ fn for_each_line(
 
 /// A frame's name as folded stacks can hold it, with the suffixes for kernel and inlined code if asked.
 fn frame(function: &Function, annotate: bool) -> String {
-    let mut name: String = function
-        .name
-        .chars()
-        .map(|c| match c {
-            ';' => ':',
-            c if c.is_control() => ' ',
-            c => c,
-        })
-        .collect();
+    let mut name = shown_in_stack(&function.name).into_owned();
+    if annotate
+        && let Some((head, tail)) = name.rsplit_once(' ')
+        && tail.parse::<f64>().is_ok()
+    {
+        // The picture's drawer would take the last word for a count.
+        name = format!("{head}\\x20{tail}");
+    }
     if name.trim().is_empty() {
         name = "[unknown]".to_string();
     }
@@ -121,5 +121,5 @@ fn frame(function: &Function, annotate: bool) -> String {
 
 /// Text without control characters, which XML cannot hold even escaped.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    shown(text).into_owned()
 }

@@ -151,7 +151,7 @@ impl Keys<'_> {
 
     fn put(&mut self, key: &str, value: &impl Serialize) -> io::Result<()> {
         self.key(key)?;
-        serde_json::to_writer(&mut *self.out, value).map_err(io::Error::from)
+        self.out.write_all(crate::text::json(value)?.as_bytes())
     }
 
     /// One item per line, so that accounts can be compared line by line.
@@ -160,7 +160,7 @@ impl Keys<'_> {
         self.out.write_all(b"[")?;
         for (at, item) in items.enumerate() {
             self.out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
-            serde_json::to_writer(&mut *self.out, &item).map_err(io::Error::from)?;
+            self.out.write_all(crate::text::json(&item)?.as_bytes())?;
         }
         self.out.write_all(b"\n]")
     }

@@ -78,7 +78,7 @@ pub fn svg(loss: &LossTimeline, caption: &Caption, out: &mut dyn Write) -> io::R
 pub fn html(loss: &LossTimeline, caption: &Caption, out: &mut dyn Write) -> io::Result<()> {
     let picture = Picture::new(loss);
     let drawn = picture.draw(loss, caption);
-    let data = serde_json::to_string(&picture).map_err(io::Error::from)?;
+    let data = crate::text::json(&picture)?;
     // Inside a script only the end tag and comments mean something; in JSON `<` is always within a string.
     let data = data.replace('<', "\\u003c");
     write!(
@@ -526,7 +526,6 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -608,6 +607,9 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 999.0, 1500.0, 85_400_000.0].map(bytes), ["0 B", "999 B", "1.5 kB", "85 MB"]);
         assert_eq!(cut("äöü", 2), "äö …");
-        assert_eq!(escaped("<a b=\"c\">&'\u{1}\u{ffff}"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;\\x01\u{fffd}");
+        assert_eq!(
+            escaped("<a b=\"c\">&'\u{1}\u{ffff}"),
+            "&lt;a b=&quot;c&quot;&gt;&amp;&#39;\\x01\\u{ffff}"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use gimli::{AttributeValue, DwAt, EndianSlice, LittleEndian, UnitOffset, UnitType};
 use hashbrown::HashMap;
 
+use crate::symbols::budget::Charge;
 use crate::symbols::elf::ElfFile;
 use crate::symbols::inline;
 
@@ -25,6 +26,7 @@ const LONGEST_NAME: usize = 4096;
 /// The sections, read and decompressed once.
 #[derive(Debug)]
 pub(super) struct DebugInfo {
+    _room: Vec<Charge>,
     sections: gimli::DwarfSections<Vec<u8>>,
     /// What several debug files share (`.gnu_debugaltlink`).
     shared: Option<gimli::DwarfSections<Vec<u8>>>,
@@ -42,10 +44,10 @@ impl DebugInfo {
 
     fn read_parts(elf: &ElfFile, lists: bool) -> DebugInfo {
         let shared = inline::supplementary(elf);
-        DebugInfo {
-            sections: sections_of(elf, lists),
-            shared: shared.as_ref().map(|elf| sections_of(elf, lists)),
-        }
+        let mut room = Vec::new();
+        let sections = sections_of(elf, lists, &mut room);
+        let shared = shared.as_ref().map(|elf| sections_of(elf, lists, &mut room));
+        DebugInfo { _room: room, sections, shared }
     }
 
     pub(super) fn reader(&self) -> Reader<'_> {
@@ -55,7 +57,7 @@ impl DebugInfo {
     }
 }
 
-fn sections_of(elf: &ElfFile, lists: bool) -> gimli::DwarfSections<Vec<u8>> {
+fn sections_of(elf: &ElfFile, lists: bool, room: &mut Vec<Charge>) -> gimli::DwarfSections<Vec<u8>> {
     use gimli::SectionId as Id;
     let load = |id: Id| -> Result<Vec<u8>, std::convert::Infallible> {
         let needed = matches!(
@@ -71,7 +73,9 @@ fn sections_of(elf: &ElfFile, lists: bool) -> gimli::DwarfSections<Vec<u8>> {
         ) || lists
             && matches!(id, Id::DebugRanges | Id::DebugRngLists | Id::DebugLoc | Id::DebugLocLists);
         let bytes = needed.then(|| inline::section_bytes(elf, id.name().as_bytes())).flatten();
-        Ok(bytes.unwrap_or_default())
+        let (bytes, charge) = bytes.unwrap_or_default();
+        room.extend(charge);
+        Ok(bytes)
     };
     match gimli::DwarfSections::load(load) {
         Ok(sections) => sections,

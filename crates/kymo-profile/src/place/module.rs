@@ -49,7 +49,8 @@ impl ModuleFile {
     /// # Errors
     /// The file cannot be read, or is no little-endian ELF file.
     pub fn open(readable: &Path, name: &Path, options: &SymbolOptions) -> Result<ModuleFile, ResolveError> {
-        let own = ElfFile::open(readable).map_err(|error| wrong(name, &error.to_string()))?;
+        let own =
+            ElfFile::open(readable, &options.budget).map_err(|error| wrong(name, &error.to_string()))?;
         Ok(ModuleFile::new(own, name, None, options))
     }
 
@@ -170,7 +171,7 @@ impl ModuleFile {
                 if candidate.path == self.name {
                     continue;
                 }
-                match user::open_if_it_fits(&candidate, self.build_id()) {
+                match user::open_if_it_fits(&candidate, self.build_id(), &self.options.budget) {
                     Ok(elf) => {
                         let elf = Arc::new(elf);
                         if found.debug.is_none() && has_debug_info(&elf) {

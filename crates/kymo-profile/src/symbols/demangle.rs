@@ -10,8 +10,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Longest readable name; the rest of it is not made. Hostile names grow exponentially.
+/// A readable name is at most so many times as long as the mangled one, or [`SHORT`] bytes; what would be longer
+/// keeps its mangled name. Hostile names grow exponentially, real ones about tenfold.
+const MOST_GROWTH: usize = 32;
+const SHORT: usize = 4 << 10;
+/// Longest readable name.
 const LONGEST: usize = 64 << 10;
+/// Pieces of text that a name is made of: some hostile names are made of endless empty ones.
+const MOST_PIECES: usize = 1 << 18;
 /// perf builds PLT names in a buffer of this size, with the ending zero.
 const LONGEST_PLT: usize = 1023;
 
@@ -47,15 +53,27 @@ fn demangle(raw: &str) -> Option<String> {
     rust(raw).or_else(|| cplusplus(raw))
 }
 
-/// Text that refuses to grow beyond [`LONGEST`].
-struct Bounded(String);
+/// Text that refuses to grow beyond what suits its mangled name.
+struct Bounded {
+    text: String,
+    most: usize,
+    pieces: usize,
+}
+
+impl Bounded {
+    fn new(mangled: &str) -> Bounded {
+        let most = mangled.len().saturating_mul(MOST_GROWTH).clamp(SHORT, LONGEST);
+        Bounded { text: String::new(), most, pieces: 0 }
+    }
+}
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST {
+        self.pieces += 1;
+        if self.text.len() + text.len() > self.most || self.pieces > MOST_PIECES {
             return Err(fmt::Error);
         }
-        self.0.push_str(text);
+        self.text.push_str(text);
         Ok(())
     }
 }
@@ -78,9 +96,9 @@ fn rust(raw: &str) -> Option<String> {
         &raw[..3 + end + 1]
     };
     let name = rustc_demangle::try_demangle(mangled).ok()?;
-    let mut out = Bounded(String::new());
+    let mut out = Bounded::new(mangled);
     fmt::write(&mut out, format_args!("{name:#}")).ok()?;
-    Some(out.0)
+    Some(out.text)
 }
 
 fn cplusplus(raw: &str) -> Option<String> {
@@ -137,9 +155,9 @@ fn itanium(mangled: &str, params: bool) -> Option<String> {
     if !params {
         options = options.no_params().no_return_type();
     }
-    let mut out = Bounded(String::new());
+    let mut out = Bounded::new(mangled);
     symbol.structured_demangle(&mut out, &options).ok()?;
-    Some(respell(out.0, mangled, params))
+    Some(respell(out.text, mangled, params))
 }
 
 /// Brings a name in line with the GNU demangler's spelling.
@@ -245,30 +263,15 @@ fn function_addresses(name: &str) -> String {
         let starts_argument = rest[..at].ends_with(['<', ' ']);
         out.push_str(&rest[..=at]);
         rest = &rest[at + 1..];
-        if !starts_argument || !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        if !starts_argument || !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '(') {
             continue;
         }
-        let mut depth = 0usize;
-        let mut open = None;
-        let mut end = rest.len();
-        for (i, c) in rest.bytes().enumerate() {
-            match c {
-                b'(' if depth == 0 => {
-                    open.get_or_insert(i);
-                    depth += 1;
-                }
-                b'<' | b'(' => depth += 1,
-                b'>' | b',' if depth == 0 => {
-                    end = i;
-                    break;
-                }
-                b'>' | b')' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-        }
+        let (open, end) = parameters_and_end(rest);
         let Some(open) = open else { continue };
         let (function, plain) = (&rest[..end], &rest[..open]);
-        if plain.ends_with('>') || !plain.contains("::") {
+        let is_template = plain.ends_with('>') && !plain.contains("operator");
+        let is_qualified = !function.ends_with(')');
+        if is_template || is_qualified || !plain.contains("::") {
             out.push('(');
             out.push_str(function);
             out.push(')');
@@ -278,6 +281,46 @@ fn function_addresses(name: &str) -> String {
         rest = &rest[end..];
     }
     out + rest
+}
+
+/// Where the parameters of the function start that a template argument begins with, and where the argument ends.
+fn parameters_and_end(text: &str) -> (Option<usize>, usize) {
+    /// What looks like a parameter list, and is a part of a name.
+    const NAMES: [&str; 1] = ["(anonymous namespace)"];
+    let bytes = text.as_bytes();
+    let (mut depth, mut open, mut at) = (0usize, None, 0);
+    while at < bytes.len() {
+        let rest = &text.as_bytes()[at..];
+        if let Some(name) = NAMES.iter().find(|name| rest.starts_with(name.as_bytes())) {
+            at += name.len();
+            continue;
+        }
+        let starts_word = at == 0 || !(bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
+        if starts_word && let Some(sign) = rest.strip_prefix(b"operator") {
+            at += "operator".len() + operator_sign(sign);
+            continue;
+        }
+        match bytes[at] {
+            b'(' if depth == 0 => {
+                open.get_or_insert(at);
+                depth += 1;
+            }
+            b'<' | b'(' | b'{' | b'[' => depth += 1,
+            b'>' | b',' if depth == 0 => return (open, at),
+            b'>' | b')' | b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    (open, text.len())
+}
+
+/// How many bytes of this text are the sign of an operator: `()`, `<<=`, `->*`.
+fn operator_sign(text: &[u8]) -> usize {
+    if text.starts_with(b"()") || text.starts_with(b"[]") {
+        return 2;
+    }
+    text.iter().take(3).take_while(|c| b"<>=!+-*/%^&|~,".contains(c)).count()
 }
 
 /// OCaml: `camlStdlib__List__map_154` is `Stdlib.List.map_154`.
@@ -333,6 +376,48 @@ mod tests {
             ("camlStdlib__Array__map_154", "Stdlib.Array.map_154"),
             ("camlFoo__Bar$21baz", "Foo.Bar!baz"),
             ("_Zzz", "_Zzz"),
+            ("_ZN4node4wrapIXadL_Z5plainiEEEEii", "node::wrap<&(plain(int))>"),
+            ("_ZN4node1QIXadL_ZNS_1P1qEiEELin4EE3runEi", "node::Q<&node::P::q, -4>::run"),
+            ("_ZN4node3memIXadL_ZNS_1PclEiEEEEiRS1_i", "node::mem<&node::P::operator()>"),
+            ("_ZN4node4memcIXadL_ZNKS_1PltEiEEEEiRS1_i", "node::memc<&(node::P::operator<(int) const)>"),
+        ] {
+            assert_eq!(readable(raw), shown, "{raw}");
+        }
+    }
+
+    /// Checks that the address of a function of an anonymous namespace keeps its name as a template argument: without
+    /// its end, distinct functions were one row.
+    #[test]
+    fn functions_of_anonymous_namespaces_keep_their_names_as_arguments() {
+        for (raw, shown) in [
+            (
+                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11fEiEEEEii",
+                "node::wrap<&node::(anonymous namespace)::f>",
+            ),
+            (
+                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11gEiEEEEii",
+                "node::wrap<&node::(anonymous namespace)::g>",
+            ),
+            (
+                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11S1mEiEEEEii",
+                "node::wrap<&node::(anonymous namespace)::S::m>",
+            ),
+            (
+                "_ZN4node5wrap2IiXadL_ZNS_12_GLOBAL__N_11fEiEEEEii",
+                "node::wrap2<int, &node::(anonymous namespace)::f>",
+            ),
+            (
+                "_ZN4node1QIXadL_ZNS_12_GLOBAL__N_11fEiEELi3EE3runEi",
+                "node::Q<&node::(anonymous namespace)::f, 3>::run",
+            ),
+            (
+                "_ZN4node4memsIXadL_ZNKS_12_GLOBAL__N_11S1nEiEEEEiRS2_i",
+                "node::mems<&(node::(anonymous namespace)::S::n(int) const)>",
+            ),
+            (
+                "_ZN4node4wrapIXadL_ZNS_12_GLOBAL__N_11hIiEEiT_EEEEii",
+                "node::wrap<&(node::(anonymous namespace)::h<int>(int))>",
+            ),
         ] {
             assert_eq!(readable(raw), shown, "{raw}");
         }

@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
+
+use super::budget::{self, Budget};
 
 /// Why a file gave no symbols.
 #[derive(Debug, Error)]
@@ -50,8 +52,10 @@ const PT_LOAD: u32 = 1;
 
 /// Files larger than this many sections or segments are not believed.
 const MOST_HEADERS: u64 = 1 << 20;
-/// No section is read beyond this: a sparse file can claim any length for the price of one page.
+/// No section is read beyond this.
 const LARGEST_READ: u64 = 4 << 30;
+/// Sentences about parts that were not read, of one file.
+const MOST_REFUSALS: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Section {
@@ -84,6 +88,11 @@ enum Source {
 pub(crate) struct ElfFile {
     pub(crate) path: PathBuf,
     source: Source,
+    /// What it is read on account of.
+    pub(crate) budget: Budget,
+    /// Bytes that the file system stores of it.
+    pub(crate) stored: u64,
+    refusals: Mutex<Vec<String>>,
     pub(crate) is_64: bool,
     pub(crate) machine: u16,
     pub(crate) sections: Vec<Section>,
@@ -120,26 +129,29 @@ impl Fields<'_> {
 
 impl ElfFile {
     /// Opens the file and reads its headers.
-    pub(crate) fn open(path: &Path) -> Result<ElfFile, SymbolError> {
-        let io_error = |source| SymbolError::Io { path: path.to_owned(), source };
-        // Asked before opening: to open a pipe or a tape is an action of its own.
-        if !std::fs::metadata(path).map_err(io_error)?.is_file() {
-            return Err(SymbolError::NotAFile { path: path.to_owned() });
-        }
-        let file = File::open(path).map_err(io_error)?;
-        let len = file.metadata().map_err(io_error)?.len();
-        ElfFile::parse(path.to_owned(), Source::File(file, len))
+    pub(crate) fn open(path: &Path, budget: &Budget) -> Result<ElfFile, SymbolError> {
+        let (file, metadata) = budget::open_regular(path).map_err(|source| match source.kind() {
+            io::ErrorKind::InvalidInput => SymbolError::NotAFile { path: path.to_owned() },
+            _ => SymbolError::Io { path: path.to_owned(), source },
+        })?;
+        budget.admit(&metadata);
+        let stored = budget::stored_bytes(&metadata);
+        ElfFile::parse(path.to_owned(), Source::File(file, metadata.len()), budget.clone(), stored)
     }
 
     /// Reads the headers of an image in memory.
     pub(crate) fn from_bytes(name: &Path, bytes: Arc<[u8]>) -> Result<ElfFile, SymbolError> {
-        ElfFile::parse(name.to_owned(), Source::Bytes(bytes))
+        let stored = bytes.len() as u64;
+        ElfFile::parse(name.to_owned(), Source::Bytes(bytes), Budget::default(), stored)
     }
 
-    fn parse(path: PathBuf, source: Source) -> Result<ElfFile, SymbolError> {
+    fn parse(path: PathBuf, source: Source, budget: Budget, stored: u64) -> Result<ElfFile, SymbolError> {
         let mut elf = ElfFile {
             path,
             source,
+            budget,
+            stored,
+            refusals: Mutex::default(),
             is_64: true,
             machine: 0,
             sections: Vec::new(),
@@ -262,12 +274,32 @@ impl ElfFile {
         }
         match &self.source {
             Source::File(file, _) => {
+                if !budget::is_stored(file, offset, size) {
+                    self.refuse(format!(
+                        "{}: {size} bytes at offset {offset} are mostly holes of a sparse file; they were not read",
+                        self.path.display()
+                    ));
+                    return None;
+                }
                 let mut bytes = vec![0; usize::try_from(size).ok()?];
                 file.read_exact_at(&mut bytes, offset).ok()?;
                 Some(bytes)
             }
             Source::Bytes(bytes) => Some(bytes.get(offset as usize..(offset + size) as usize)?.to_vec()),
         }
+    }
+
+    /// Keeps a sentence about a part that is not read.
+    pub(crate) fn refuse(&self, why: String) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if refusals.len() < MOST_REFUSALS && !refusals.contains(&why) {
+            refusals.push(why);
+        }
+    }
+
+    /// The parts that were not read so far, and why: sentences.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A section's bytes as stored; nothing for sections without bytes or outside of the file.

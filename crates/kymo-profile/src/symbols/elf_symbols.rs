@@ -1,4 +1,4 @@
-//! Symbols of ELF files: which entries count as symbols, at which file offset, and the synthesized PLT entries.
+//! Symbols of ELF files: which entries count as symbols, and at which file offset.
 
 use super::elf::{self, ElfFile, Fields, Section};
 use super::table::{Binding, TableBuilder};
@@ -11,8 +11,8 @@ const STV_INTERNAL: u8 = 1;
 const STV_HIDDEN: u8 = 2;
 const SHN_UNDEF: u16 = 0;
 pub(crate) const SHN_ABS: u16 = 0xfff1;
-const EM_ARM: u16 = 40;
-const EM_AARCH64: u16 = 183;
+pub(super) const EM_ARM: u16 = 40;
+pub(super) const EM_AARCH64: u16 = 183;
 const EM_RISCV: u16 = 243;
 
 /// Where a symbol's address is counted from.
@@ -98,33 +98,25 @@ impl Symbol {
     }
 }
 
-/// How far the symbol tables of a file could be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
-    /// To the end.
-    All,
-    /// Up to an entry that makes no sense. As in perf, what came before stays and nothing follows.
-    UpToDamage,
-}
-
 /// Adds the symbols of `elf`: of `.symtab` and then of `.dynsym`, each followed by the fixing of ends and aliases.
 /// `runtime` is the file that was loaded, where `elf` may be one that only holds debug information.
-pub(super) fn add_symbols(
-    builder: &mut TableBuilder,
-    elf: &ElfFile,
-    runtime: &ElfFile,
-    space: AddressSpace,
-) -> Added {
+///
+/// A symbol of a section that is not there is passed over: post-link optimizers leave such ones. (perf 6.1 drops all
+/// symbols behind it.)
+pub(super) fn add_symbols(builder: &mut TableBuilder, elf: &ElfFile, runtime: &ElfFile, space: AddressSpace) {
     let tables = [symtab(elf), dynsym(elf).map(|(_, s)| s)];
     for table in tables.into_iter().flatten() {
         if add_table(builder, elf, runtime, table, space).is_none() {
-            return Added::UpToDamage;
+            elf.refuse(format!(
+                "{}: its section {} could not be read whole; its symbols are missing",
+                elf.path.display(),
+                String::from_utf8_lossy(elf.section_name(table))
+            ));
         }
     }
-    Added::All
 }
 
-/// Nothing means that the table could not be read to its end; what came before stays, as in perf.
+/// Nothing means that the table could not be read.
 fn add_table(
     builder: &mut TableBuilder,
     elf: &ElfFile,
@@ -153,7 +145,7 @@ fn add_table(
             continue;
         }
         let mut owner = elf;
-        let mut section = elf.sections.get(usize::from(symbol.section))?;
+        let Some(mut section) = elf.sections.get(usize::from(symbol.section)) else { continue };
         // What occupies no memory (linker warnings) has no address either.
         if section.flags & elf::SHF_ALLOC == 0 {
             continue;
@@ -161,7 +153,8 @@ fn add_table(
         if section.kind == elf::SHT_NOBITS {
             // A debug file's sections are hollow: their offsets are those of the loaded file.
             owner = runtime;
-            section = runtime.sections.get(usize::from(symbol.section))?;
+            let Some(loaded) = runtime.sections.get(usize::from(symbol.section)) else { continue };
+            section = loaded;
         }
         if is_label && !holds_text_or_data(owner.section_name(section)) {
             continue;
@@ -206,7 +199,7 @@ pub(super) fn for_each_function(elf: &ElfFile, mut tell: impl FnMut(FunctionSymb
         let strings = elf.sections.get(table.link as usize).and_then(|s| elf.read_section(s));
         let (Some(strings), Some(symbols)) = (strings, elf.read_section(table)) else { continue };
         let entry_size = if elf.is_64 { 24 } else { 16 };
-        let mut budget = strings.len().saturating_mul(4) + (64 << 20);
+        let mut budget = strings.len().saturating_mul(4) + (1 << 20);
         for bytes in symbols.chunks_exact(entry_size) {
             let symbol = Symbol::parse(elf.is_64, bytes);
             let is_function = matches!(symbol.kind(), STT_FUNC | STT_GNU_IFUNC);
@@ -247,63 +240,4 @@ fn is_mapping_mark(machine: u16, name: &[u8]) -> bool {
 
 fn holds_text_or_data(section: &[u8]) -> bool {
     memchr::memmem::find(section, b"text").is_some() || memchr::memmem::find(section, b"data").is_some()
-}
-
-/// Adds `function@plt` for each entry of `.plt`, as perf 6.1 does: a header and entries of one size, in order of
-/// the relocations. (`.plt.sec` and `.plt.got` came to perf later.)
-pub(super) fn add_plt(builder: &mut TableBuilder, runtime: &ElfFile) -> Option<()> {
-    let (dynsym_number, dynsym) = dynsym(runtime)?;
-    let names: [&[u8]; 2] = [b".rela.plt", b".rel.plt"];
-    let (_, relocations) = names.iter().find_map(|name| runtime.section(name))?;
-    if relocations.link as usize != dynsym_number {
-        return None;
-    }
-    let (_, plt) = runtime.section(b".plt")?;
-    let entries = runtime.read_section(relocations)?;
-    let symbols = runtime.read_section(dynsym)?;
-    let strings = runtime.sections.get(dynsym.link as usize).and_then(|s| runtime.read_section(s))?;
-    if strings.is_empty() {
-        return None;
-    }
-    let (header_size, plt_entry_size) = match runtime.machine {
-        EM_ARM => (20, 12),
-        EM_AARCH64 => (32, 16),
-        _ => (plt.entry_size, plt.entry_size),
-    };
-    let is_64 = runtime.is_64;
-    let entry_size = match (relocations.kind, is_64) {
-        (elf::SHT_RELA, true) => 24,
-        (elf::SHT_RELA, false) => 12,
-        (elf::SHT_REL, true) => 16,
-        (elf::SHT_REL, false) => 8,
-        _ => return None,
-    };
-    let count = relocations.size.checked_div(relocations.entry_size)?;
-    let symbol_size = if is_64 { 24 } else { 16 };
-    let mut names = Vec::new();
-    let mut offsets = Vec::new();
-    for relocation in entries.chunks_exact(entry_size).take(count.try_into().unwrap_or(usize::MAX)) {
-        let info = Fields(relocation).word(is_64, 8, 4);
-        let number = (if is_64 { info >> 32 } else { info >> 8 }) as usize;
-        let at = number.saturating_mul(symbol_size);
-        let bytes = symbols.get(at..at.saturating_add(symbol_size)).unwrap_or(&[]);
-        let symbol = Symbol::parse(is_64, bytes);
-        let name = strings.get(symbol.name as usize..).unwrap_or(&[]);
-        // A hostile table can name one endless string a million times.
-        let name = &name[..name.len().min(64 << 10)];
-        let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
-        if names.len() > strings.len().saturating_mul(4) + (64 << 20) {
-            return None;
-        }
-        offsets.push(names.len() as u32);
-        names.extend_from_slice(name);
-        names.extend_from_slice(b"@plt\0");
-    }
-    let base = builder.add_names(&names)?;
-    let mut address = plt.offset.wrapping_add(header_size);
-    for offset in offsets {
-        builder.insert(address, plt_entry_size, base + offset, Binding::Global, 0);
-        address = address.wrapping_add(plt_entry_size);
-    }
-    Some(())
 }

@@ -5,20 +5,30 @@
 //! recording asks for few addresses many times.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use hashbrown::HashMap;
+use gimli::Reader as _;
+use hashbrown::{HashMap, HashSet};
 
+use super::budget::{Charge, Work};
 use super::demangle;
 use super::elf::{self, ElfFile, Fields};
+use super::metered::{self, Metered};
+use super::name::shortened;
 
-pub(super) type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
+pub(super) type Reader = Metered<gimli::EndianArcSlice<gimli::LittleEndian>>;
 type Context = addr2line::Context<Reader>;
 
 /// Contexts that are kept for the next lookups of a module; each holds its own parsed units.
 const SPARE_CONTEXTS: usize = 4;
-/// A compressed section is not believed beyond this; the best ratio of the formats is about 1:1000.
-const BEST_RATIO: u64 = 2048;
+/// A compressed section is not believed beyond this. Sections of debug information unpack to 2 to 20 times their
+/// length; the formats could do 1000 (zlib) and more.
+const BEST_RATIO: u64 = 64;
+/// Sections up to this length may be as empty as they like.
+const SMALL_SECTION: u64 = 1 << 20;
+/// Functions inlined into each other at one address; damaged information must not make an endless chain.
+const MOST_FRAMES: usize = 256;
 
 /// One function that was compiled into another, or the outermost function itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,9 +50,26 @@ pub(super) struct Lines {
     /// Where a kernel image was loaded, relative to where it was linked.
     delta: u64,
     demangle: bool,
-    dwarf: OnceLock<Option<Arc<gimli::Dwarf<Reader>>>>,
-    contexts: Mutex<Vec<Context>>,
-    known: RwLock<HashMap<u64, Arc<[InlineFrame]>>>,
+    dwarf: OnceLock<Option<Dwarf>>,
+    contexts: Mutex<Vec<(Context, Vec<Charge>)>>,
+    known: RwLock<HashMap<u64, Known>>,
+    /// Every name once, however many addresses have it.
+    names: Mutex<HashSet<Arc<str>>>,
+    /// The work that was there for this module has been used up.
+    is_stopped: AtomicBool,
+}
+
+/// An answer that is kept, with the room that it takes.
+struct Known(Arc<[InlineFrame]>, #[expect(dead_code, reason = "held, not read")] Charge);
+
+/// The debug information of a module.
+struct Dwarf {
+    sections: Arc<gimli::Dwarf<Reader>>,
+    work: Arc<Work>,
+    /// Bytes that are stored of the files.
+    stored: u64,
+    file: Arc<ElfFile>,
+    _room: Vec<Charge>,
 }
 
 impl std::fmt::Debug for Lines {
@@ -68,90 +95,170 @@ impl Lines {
             dwarf: OnceLock::new(),
             contexts: Mutex::default(),
             known: RwLock::default(),
+            names: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
         }
+    }
+
+    /// What was not read, and why.
+    pub(super) fn refusals(&self) -> Vec<String> {
+        let files = [self.debug.as_ref(), self.runtime.as_ref()];
+        let mut all: Vec<String> = files.into_iter().flatten().flat_map(|elf| elf.refusals()).collect();
+        all.dedup();
+        all
     }
 
     /// The frames at `address`, innermost first.
     pub(super) fn frames(&self, address: u64) -> Arc<[InlineFrame]> {
         if let Some(known) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&address) {
-            return Arc::clone(known);
+            return Arc::clone(&known.0);
         }
-        let frames: Arc<[InlineFrame]> = self.find(address).unwrap_or_default().into();
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(known.entry(address).or_insert(frames))
+        let Some((frames, file)) = self.find(address) else { return Arc::default() };
+        let frames: Arc<[InlineFrame]> = frames.into();
+        // What finds no room is looked up again when it is asked for again.
+        let bytes = 96 + std::mem::size_of_val(&*frames) as u64;
+        if let Some(charge) = file.budget.reserve(bytes) {
+            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            known.entry(address).or_insert_with(|| Known(Arc::clone(&frames), charge));
+        }
+        frames
     }
 
-    fn find(&self, address: u64) -> Option<Vec<InlineFrame>> {
+    fn find(&self, address: u64) -> Option<(Vec<InlineFrame>, Arc<ElfFile>)> {
         let linked = match &self.runtime {
             Some(runtime) => runtime.linked_address(address)?,
             None => address.wrapping_sub(self.delta),
         };
-        let dwarf = self.dwarf.get_or_init(|| self.read_dwarf().map(Arc::new)).as_ref()?;
-        let spare = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let context = match spare {
-            Some(context) => context,
-            None => Context::from_arc_dwarf(Arc::clone(dwarf)).ok()?,
-        };
-        let frames = self.frames_of(&context, linked);
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        if contexts.len() < SPARE_CONTEXTS {
-            contexts.push(context);
+        let dwarf = self.dwarf.get_or_init(|| self.read_dwarf()).as_ref()?;
+        // Pairs with nothing: it only saves the attempt.
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return None;
         }
-        frames
+        let spare = self.contexts.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let (answer, cost) = metered::question(&dwarf.work, dwarf.stored, || {
+            let (context, room) = match spare {
+                Some(spare) => spare,
+                None => (Context::from_arc_dwarf(Arc::clone(&dwarf.sections)).ok()?, Vec::new()),
+            };
+            let frames = self.frames_of(&context, linked);
+            Some((context, room, frames))
+        });
+        if cost.is_stopped {
+            self.is_stopped.store(true, Ordering::Relaxed);
+            dwarf.file.refuse(format!(
+                "{}: its debug information takes more work or memory than a file of {} bytes may cost; lines and \
+                 inlined functions were left out",
+                dwarf.file.path.display(),
+                dwarf.stored
+            ));
+            return None;
+        }
+        let (context, mut room, frames) = answer?;
+        // A context that finds no room is made anew.
+        if let Some(charge) = dwarf.file.budget.reserve(cost.bytes) {
+            room.push(charge);
+            let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+            if contexts.len() < SPARE_CONTEXTS {
+                contexts.push((context, room));
+            }
+        }
+        Some((frames.unwrap_or_default(), Arc::clone(&dwarf.file)))
     }
 
     fn frames_of(&self, context: &Context, linked: u64) -> Option<Vec<InlineFrame>> {
         let mut found = context.find_frames(linked).skip_all_loads().ok()?;
         let mut frames = Vec::new();
-        // Damaged information must not make an endless chain.
-        while frames.len() < 256 {
+        while frames.len() < MOST_FRAMES {
             let Ok(Some(frame)) = found.next() else { break };
-            let raw = frame.function.as_ref().and_then(|name| name.raw_name().ok().map(|n| n.into_owned()));
-            let shown = raw.as_deref().map(|raw| match self.demangle {
-                true => Arc::from(demangle::readable(raw)),
-                false => Arc::from(raw),
+            let raw = frame.function.as_ref().and_then(|function| {
+                let bytes = function.name.to_slice().ok()?;
+                Some(self.interned(&shortened(&bytes)))
+            });
+            let shown = raw.as_ref().map(|raw| match self.demangle {
+                true => match demangle::readable(raw) {
+                    std::borrow::Cow::Borrowed(_) => Arc::clone(raw),
+                    std::borrow::Cow::Owned(readable) => self.interned(&readable),
+                },
+                false => Arc::clone(raw),
             });
             let location = frame.location.as_ref();
             frames.push(InlineFrame {
                 function: shown,
-                raw_function: raw.map(Arc::from),
-                file: location.and_then(|l| l.file).map(Arc::from),
+                raw_function: raw,
+                file: location.and_then(|l| l.file).map(|file| self.interned(&shortened(file.as_bytes()))),
                 line: location.and_then(|l| l.line),
             });
         }
         Some(frames)
     }
 
-    fn read_dwarf(&self) -> Option<gimli::Dwarf<Reader>> {
+    fn interned(&self, text: &str) -> Arc<str> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(names.get_or_insert_with(text, |text| Arc::from(text)))
+    }
+
+    fn read_dwarf(&self) -> Option<Dwarf> {
         let files = [self.debug.as_ref(), self.runtime.as_ref()];
         let elf = files.into_iter().flatten().find(|elf| {
             elf.section(b".debug_info").is_some_and(|(_, section)| section.kind != elf::SHT_NOBITS)
         })?;
-        let mut dwarf = sections_of(elf);
-        if let Some(sup) = supplementary(elf) {
-            dwarf.set_sup(sections_of(&sup));
+        let (mut sections, mut room) = sections_of(elf);
+        let mut stored = elf.stored;
+        if let Some(shared) = supplementary(elf) {
+            let (more, more_room) = sections_of(&shared);
+            sections.set_sup(more);
+            room.extend(more_room);
+            stored += shared.stored;
         }
-        Some(dwarf)
+        let work = Arc::new(elf.budget.work(stored));
+        Some(Dwarf { sections: Arc::new(sections), work, stored, file: Arc::clone(elf), _room: room })
     }
 }
 
-pub(super) fn sections_of(elf: &ElfFile) -> gimli::Dwarf<Reader> {
+/// The sections of debug information, and the room that they take.
+pub(super) fn sections_of(elf: &ElfFile) -> (gimli::Dwarf<Reader>, Vec<Charge>) {
+    let mut room = Vec::new();
     let load = |id: gimli::SectionId| -> Result<Reader, std::convert::Infallible> {
-        let bytes = section_bytes(elf, id.name().as_bytes()).unwrap_or_default();
-        Ok(gimli::EndianArcSlice::new(Arc::from(bytes), gimli::LittleEndian))
+        let bytes = match section_bytes(elf, id.name().as_bytes()) {
+            // For a moment it is there twice.
+            Some((bytes, charge)) if elf.budget.reserve(bytes.len() as u64).is_some() => {
+                room.extend(charge);
+                bytes
+            }
+            Some((bytes, _)) => {
+                elf.refuse(no_room(elf, id.name().as_bytes(), bytes.len() as u64));
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        Ok(Metered(gimli::EndianArcSlice::new(Arc::from(bytes), gimli::LittleEndian)))
     };
     match gimli::Dwarf::load(load) {
-        Ok(dwarf) => dwarf,
+        Ok(dwarf) => (dwarf, room),
         Err(never) => match never {},
     }
 }
 
-/// A section's bytes, decompressed.
-pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<Vec<u8>> {
+fn no_room(elf: &ElfFile, name: &[u8], bytes: u64) -> String {
+    format!(
+        "{}: the {bytes} bytes of its section {} are more than a file that stores {} bytes may take; it was not read",
+        elf.path.display(),
+        String::from_utf8_lossy(name),
+        elf.stored
+    )
+}
+
+/// A section's bytes, decompressed, and the room that they take.
+pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<(Vec<u8>, Option<Charge>)> {
     let (_, section) = elf.section(name)?;
+    let is_compressed = section.flags & elf::SHF_COMPRESSED != 0;
     let bytes = elf.read_section(section)?;
-    if section.flags & elf::SHF_COMPRESSED == 0 {
-        return Some(bytes);
+    if !is_compressed {
+        let Some(charge) = elf.budget.reserve(bytes.len() as u64) else {
+            elf.refuse(no_room(elf, name, bytes.len() as u64));
+            return None;
+        };
+        return Some((bytes, Some(charge)));
     }
     let header = Fields(&bytes);
     let header_size = if elf.is_64 { 24 } else { 12 };
@@ -162,11 +269,23 @@ pub(crate) fn section_bytes(elf: &ElfFile, name: &[u8]) -> Option<Vec<u8>> {
     };
     let uncompressed_size = header.word(elf.is_64, 8, 4);
     let data = bytes.get(header_size..)?;
-    if uncompressed_size > (data.len() as u64).saturating_mul(BEST_RATIO) {
+    if uncompressed_size > SMALL_SECTION && uncompressed_size / BEST_RATIO > data.len() as u64 {
+        elf.refuse(format!(
+            "{}: the {} bytes of its section {} claim to unpack to {uncompressed_size}, more than {BEST_RATIO} times as \
+             many; it was not read",
+            elf.path.display(),
+            data.len(),
+            String::from_utf8_lossy(name)
+        ));
         return None;
     }
+    let Some(charge) = elf.budget.reserve(uncompressed_size) else {
+        elf.refuse(no_room(elf, name, uncompressed_size));
+        return None;
+    };
     let compressed = object::read::CompressedData { format, data, uncompressed_size };
-    compressed.decompress().ok().map(|data| data.into_owned())
+    let unpacked = compressed.decompress().ok()?.into_owned();
+    Some((unpacked, Some(charge)))
 }
 
 /// The file that several debug files share (`.gnu_debugaltlink`), if it is the one that was meant.
@@ -181,6 +300,6 @@ pub(crate) fn supplementary(elf: &ElfFile) -> Option<ElfFile> {
         Some(dir) => dir.canonicalize().ok()?.join(name),
         None => name.to_owned(),
     };
-    let sup = ElfFile::open(&path).ok()?;
+    let sup = ElfFile::open(&path, &elf.budget).ok()?;
     (sup.build_id()? == bytes[end + 1..]).then_some(sup)
 }

@@ -13,7 +13,7 @@ use super::table::{SymbolTable, TableBuilder};
 use super::user::Loaded;
 
 /// No kernel's list is longer; a file given by mistake may be.
-const LARGEST_LIST: u64 = 1 << 30;
+const LARGEST_LIST: u64 = 64 << 20;
 
 /// Reads a symbol list.
 pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kallsyms, Note> {
@@ -87,7 +87,7 @@ pub(super) fn load_vmlinux(
         return None;
     }
     if let Some(path) = &options.vmlinux {
-        return Some(match ElfFile::open(path) {
+        return Some(match ElfFile::open(path, &options.budget) {
             Ok(elf) => load_image(options, elf, reference),
             Err(error) => Loaded::nothing(error.to_string()),
         });
@@ -114,7 +114,7 @@ pub(super) fn load_vmlinux(
     let fits = |elf: &ElfFile| {
         elf_symbols::symtab(elf).is_some() && elf.build_id().is_some_and(|own| same_build_id(wanted, &own))
     };
-    let elf = paths.iter().find_map(|path| ElfFile::open(path).ok().filter(fits))?;
+    let elf = paths.iter().find_map(|path| ElfFile::open(path, &options.budget).ok().filter(fits))?;
     Some(load_image(options, elf, reference))
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn candidates(options: &SymbolOptions, path: &Path, build_id: Option<
 /// The file that a module's `.gnu_debuglink` names.
 fn debuglink(options: &SymbolOptions, own: &Path) -> Option<Candidate> {
     use std::os::unix::ffi::OsStrExt;
-    let (name, checksum) = ElfFile::open(own).ok()?.debuglink()?;
+    let (name, checksum) = ElfFile::open(own, &options.budget).ok()?.debuglink()?;
     let name = Path::new(std::ffi::OsStr::from_bytes(&name));
     let candidate = |path: PathBuf| Candidate { path, checksum: Some(checksum) };
     if name.is_absolute() {

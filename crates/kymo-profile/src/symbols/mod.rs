@@ -21,7 +21,8 @@
 //! Invariants:
 //! - **I1** A table answers like perf's: the same candidates, the same choice between aliases, the same ends;
 //!   where ranges overlap, the answer is the one that perf's search tree would reach first.
-//! - **I2** No input makes a loader panic or allocate more than a small multiple of the bytes it read.
+//! - **I2** No input makes a loader panic, or take more memory and work than [`Budget`] gives for the bytes that the file
+//!   system stores of it.
 //! - **I3** What could not be loaded is a [`Note`], never silence: a table without symbols says why.
 //! - **I4** Everything here is `Sync`; a module is loaded once, on first use, however many threads ask.
 //!
@@ -30,8 +31,12 @@
 //! names for the demangler, which is held against `c++filt`.
 //!
 //! Known differences from perf 6.1: symbols of kernel modules come from the symbol list, not from `.ko` files;
-//! `/proc/kcore` is not read; a file with a damaged symbol table has no name for the first sample that asks perf; the list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`.
+//! `/proc/kcore` is not read; a file with a damaged symbol table has no name for the first sample that asks perf; the
+//! list's symbols behind the modules are the kernel's, where perf invents `[kernel].N`; jump stubs (`puts@plt`) are named
+//! as objdump names them, by the word that they jump through, where perf counts them in the order of the relocations and
+//! knows `.plt` alone; a symbol of a section that is not there does not end the table.
 
+pub(crate) mod budget;
 pub mod demangle;
 pub(crate) mod elf;
 pub(crate) mod elf_symbols;
@@ -39,7 +44,10 @@ pub(crate) mod inline;
 mod kallsyms;
 mod kernel;
 pub(crate) mod locate;
+pub(crate) mod metered;
+mod name;
 mod perf_map;
+mod plt;
 pub mod sites;
 mod store;
 mod table;
@@ -47,6 +55,7 @@ mod tree;
 pub(crate) mod user;
 mod vdso;
 
+pub use budget::Budget;
 pub use inline::InlineFrame;
 pub use store::{ModuleKey, ModuleSymbols, Note, SymbolOptions, SymbolStore};
 pub use table::{SymbolRef, SymbolTable};

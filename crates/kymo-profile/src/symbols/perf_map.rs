@@ -1,9 +1,10 @@
 //! `/tmp/perf-PID.map`: names that a just-in-time compiler writes for its code.
 
-use std::io::Read;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::budget;
 use super::locate;
 use super::store::{Note, SymbolOptions};
 use super::table::{Binding, SymbolTable, TableBuilder};
@@ -11,15 +12,46 @@ use super::user::Loaded;
 
 /// Larger maps are read up to here.
 const LARGEST: u64 = 512 << 20;
+/// What a table keeps of a line beside its text.
+const TABLE_BYTES_PER_LINE: u64 = 120;
 
 /// Loads the map of a process, from `/tmp` or, if the process still runs in a container, from its `/tmp`.
 pub(super) fn load(options: &SymbolOptions, pid: i32) -> Loaded {
     let own = locate::below_root(options, Path::new(&format!("/tmp/perf-{pid}.map")));
     let path = if own.exists() { own.clone() } else { inside_container(pid).unwrap_or_else(|| own.clone()) };
     match read(options, &path) {
-        Ok(text) => Loaded { table: parse(text), ..Loaded::default() },
+        Ok((mut text, is_all)) => {
+            // A table takes ten times the shortest lines that there are.
+            let room = options.budget.reserve(0).map_or(0, |charge| charge.room_left());
+            let whole = cut_to(&mut text, room) && is_all;
+            let notes = if whole { Vec::new() } else { vec![cut_note(&path, text.len())] };
+            Loaded { table: parse(text), notes, ..Loaded::default() }
+        }
         Err(why) => Loaded { notes: vec![Note(why)], ..Loaded::default() },
     }
+}
+
+fn cut_note(path: &Path, bytes: usize) -> Note {
+    Note(format!(
+        "{}: only its first {bytes} bytes were read; the rest is holes, or more than it may take",
+        path.display()
+    ))
+}
+
+/// Cuts the text to whole lines whose table fits into `room` bytes; whether all of it does.
+fn cut_to(text: &mut Vec<u8>, room: u64) -> bool {
+    let mut left = room;
+    let mut end = 0;
+    for line in memchr::memchr_iter(b'\n', text) {
+        let cost = TABLE_BYTES_PER_LINE + (line + 1 - end) as u64;
+        let Some(rest) = left.checked_sub(cost) else {
+            text.truncate(end);
+            return false;
+        };
+        left = rest;
+        end = line + 1;
+    }
+    true
 }
 
 /// The map as the process sees it: below its root, by its innermost pid.
@@ -30,25 +62,23 @@ fn inside_container(pid: i32) -> Option<PathBuf> {
     Some(PathBuf::from(format!("/proc/{pid}/root/tmp/perf-{inner}.map")))
 }
 
-fn read(options: &SymbolOptions, path: &Path) -> Result<Vec<u8>, String> {
+/// The text, and whether it is all.
+fn read(options: &SymbolOptions, path: &Path) -> Result<(Vec<u8>, bool), String> {
     let shown = path.display();
-    let metadata = std::fs::symlink_metadata(path).map_err(|error| {
-        format!(
+    let (mut file, metadata) = budget::open_no_link(path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => format!("{shown} is not a regular file and was not read"),
+        ErrorKind::NotFound => format!(
             "no names for generated code: {shown}: {error}; start the program so that it writes a perf map"
-        )
+        ),
+        _ => format!("failed to read {shown}: {error}"),
     })?;
-    if !metadata.is_file() {
-        return Err(format!("{shown} is not a regular file and was not read"));
-    }
     // Anyone may write to /tmp: only names that root or this user wrote are believed.
     let me = std::fs::metadata("/proc/self").map(|m| m.uid()).unwrap_or(u32::MAX);
     if !options.force && metadata.uid() != 0 && metadata.uid() != me {
         return Err(format!("{shown} belongs to another user and was not read; -f reads it all the same"));
     }
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| format!("failed to read {shown}: {error}"))?;
-    file.take(LARGEST).read_to_end(&mut text).map_err(|error| format!("failed to read {shown}: {error}"))?;
-    Ok(text)
+    options.budget.admit(&metadata);
+    budget::read_stored(&mut file, LARGEST).map_err(|error| format!("failed to read {shown}: {error}"))
 }
 
 /// Parses the map: `start size name` per line, numbers in hexadecimal. As in perf, names of one or two

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use hashbrown::HashMap;
 
+use super::budget::Budget;
 use super::inline::{InlineFrame, Lines};
 use super::kallsyms::Kallsyms;
 use super::kernel;
@@ -68,6 +69,8 @@ pub struct SymbolOptions {
     pub demangle_kernel: bool,
     /// Whether perf maps of other owners are read (`-f`).
     pub force: bool,
+    /// The account of what files may cost; the process's own unless another one is given.
+    pub budget: Budget,
 }
 
 impl Default for SymbolOptions {
@@ -80,6 +83,7 @@ impl Default for SymbolOptions {
             demangle: true,
             demangle_kernel: false,
             force: false,
+            budget: Budget::default(),
         }
     }
 }
@@ -119,8 +123,9 @@ impl ModuleSymbols {
     }
 
     /// What the user should know: why there are no symbols, which file was refused.
-    pub fn notes(&self) -> &[Note] {
-        &self.notes
+    pub fn notes(&self) -> Vec<Note> {
+        let refused = self.lines.refusals().into_iter().map(Note);
+        self.notes.iter().cloned().chain(refused).collect()
     }
 
     /// The file that the symbols come from.

@@ -1,11 +1,18 @@
 //! The sorted table of one module's symbols, and the builder that fills it by perf's rules.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::demangle;
+use super::name::{self, LONGEST_NAME, name_at, shortened};
 use super::tree::{Step, Tree};
+
+/// Bytes of names that are made readable to choose between the aliases of a table.
+const MOST_COMPARED: usize = 64 << 20;
+/// Bytes by which names that are no UTF-8 may lengthen a table.
+const MOST_WRITTEN_OUT: usize = 4 << 20;
 
 /// One symbol: the half-open range that it covers and what it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +23,7 @@ pub struct SymbolRef<'a> {
     pub end: u64,
     /// The name as perf prints it (demangled unless switched off).
     pub name: &'a str,
-    /// The name as the file stores it.
+    /// The name as the file stores it, the first 16 KiB of it.
     pub raw_name: &'a str,
     /// Number of the symbol in its table: a small key for aggregation, stable for this table.
     pub index: u32,
@@ -32,6 +39,7 @@ pub struct SymbolTable {
     arena: Arc<String>,
     /// Readable names, made when first asked for. Empty where no name of the table can be mangled.
     readable: Box<[OnceLock<Option<Box<str>>>]>,
+    demangle: bool,
     overlap: Option<Box<Overlap>>,
 }
 
@@ -84,9 +92,13 @@ impl SymbolTable {
         let i = index as usize;
         let raw_name = text_at(&self.arena, *self.names.get(i)?);
         let readable = self.readable.get(i).and_then(|cell| {
-            cell.get_or_init(|| match demangle::readable(raw_name) {
-                Cow::Borrowed(_) => None,
-                Cow::Owned(name) => Some(name.into_boxed_str()),
+            cell.get_or_init(|| {
+                let bytes = name_at(self.arena.as_bytes(), self.names[i] as usize);
+                let shown = match shortened(bytes) {
+                    Cow::Borrowed(name) if self.demangle => demangle::readable(name),
+                    shown => shown,
+                };
+                (shown != raw_name).then(|| shown.into_owned().into_boxed_str())
             })
             .as_deref()
         });
@@ -154,6 +166,8 @@ impl Overlap {
 /// The text at `offset` of an arena of zero-ended names.
 fn text_at(arena: &str, offset: u32) -> &str {
     let rest = arena.get(offset as usize..).unwrap_or("");
+    let end = (0..=rest.len().min(LONGEST_NAME)).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(0);
+    let rest = &rest[..end];
     &rest[..memchr::memchr(0, rest.as_bytes()).unwrap_or(rest.len())]
 }
 
@@ -185,6 +199,8 @@ pub(super) struct TableBuilder {
     settled: usize,
     removed: Vec<(u32, u32)>,
     demangle: bool,
+    /// Bytes of names that may still be made readable to choose between aliases.
+    compared_bytes: Cell<usize>,
 }
 
 impl TableBuilder {
@@ -197,6 +213,7 @@ impl TableBuilder {
             settled: 0,
             removed: Vec::new(),
             demangle,
+            compared_bytes: Cell::new(MOST_COMPARED),
         }
     }
 
@@ -221,8 +238,7 @@ impl TableBuilder {
 
     /// The name at this offset of the arena.
     pub(super) fn name(&self, offset: u32) -> Cow<'_, str> {
-        let rest = self.arena.get(offset as usize..).unwrap_or(&[]);
-        String::from_utf8_lossy(&rest[..memchr::memchr(0, rest).unwrap_or(rest.len())])
+        shortened(name_at(&self.arena, offset as usize))
     }
 
     /// Where the first inserted symbol with this name starts.
@@ -307,17 +323,23 @@ impl TableBuilder {
             return global(a);
         }
         // Most aliases are one symbol that two tables list.
-        let bytes = |e: &Entry| {
-            let rest = self.arena.get(e.name as usize..).unwrap_or(&[]);
-            &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
-        };
+        let bytes = |e: &Entry| name_at(&self.arena, e.name as usize);
         if bytes(a) == bytes(b) {
             return !(bytes(a).starts_with(b"SyS") || bytes(a).starts_with(b"compat_SyS"));
         }
         // What is compared is the name that will be shown.
         let shown = |e: &Entry| {
             let raw = self.name(e.name);
-            if self.demangle { demangle::readable(&raw).into_owned() } else { raw.into_owned() }
+            // Real functions have a handful of aliases. A hostile table may have a million that are dear to read.
+            let left = self.compared_bytes.get().checked_sub(raw.len());
+            match left.filter(|_| self.demangle) {
+                Some(left) => {
+                    let name = demangle::readable(&raw).into_owned();
+                    self.compared_bytes.set(left.saturating_sub(name.len()));
+                    name
+                }
+                None => raw.into_owned(),
+            }
         };
         let (a, b) = (shown(a), shown(b));
         let underscores = |name: &str| name.bytes().take_while(|&c| c == b'_').count();
@@ -332,6 +354,7 @@ impl TableBuilder {
     /// The finished table of each group, group 0 first.
     pub(super) fn finish_groups(mut self, groups: usize) -> Vec<SymbolTable> {
         self.sort();
+        self.write_out_odd_names();
         let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
         let mut members = vec![Vec::new(); groups.max(1)];
         for &n in &self.live {
@@ -349,8 +372,31 @@ impl TableBuilder {
     /// The finished table.
     pub(super) fn finish(mut self) -> SymbolTable {
         self.sort();
+        self.write_out_odd_names();
         let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
         self.table(&arena)
+    }
+
+    /// Names that are no UTF-8 are written out at the arena's end, so that two of them stay two.
+    fn write_out_odd_names(&mut self) {
+        if std::str::from_utf8(&self.arena).is_ok() {
+            return;
+        }
+        let mut written = 0;
+        for &number in &self.live {
+            let entry = &mut self.entries[number as usize];
+            let bytes = name_at(&self.arena, entry.name as usize);
+            if std::str::from_utf8(bytes).is_ok() {
+                continue;
+            }
+            let text = shortened(bytes).into_owned();
+            written += text.len();
+            let at = u32::try_from(self.arena.len() + 1).ok().filter(|_| written <= MOST_WRITTEN_OUT);
+            let Some(at) = at else { return };
+            self.arena.push(0);
+            self.arena.extend_from_slice(text.as_bytes());
+            entry.name = at;
+        }
     }
 
     fn table(&self, arena: &Arc<String>) -> SymbolTable {
@@ -383,8 +429,21 @@ impl TableBuilder {
             && names
                 .iter()
                 .any(|&n| demangle::is_candidate(arena.as_bytes().get(n as usize..).unwrap_or(&[])));
-        let readable = if mangled { names.iter().map(|_| OnceLock::new()).collect() } else { Box::default() };
-        SymbolTable { starts, ends, names, arena: Arc::clone(arena), readable, overlap }
+        let has_long = name::has_long(arena.as_bytes());
+        let readable = if mangled || has_long {
+            names.iter().map(|_| OnceLock::new()).collect()
+        } else {
+            Box::default()
+        };
+        SymbolTable {
+            starts,
+            ends,
+            names,
+            arena: Arc::clone(arena),
+            readable,
+            demangle: self.demangle,
+            overlap,
+        }
     }
 }
 

@@ -4,9 +4,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::budget::{self, Budget};
 use super::elf::{ElfFile, SymbolError, same_build_id};
-use super::elf_symbols::{self, Added, AddressSpace};
+use super::elf_symbols::{self, AddressSpace};
 use super::locate::{self, Candidate};
+use super::plt;
 use super::store::{Note, SymbolOptions};
 use super::table::{SymbolTable, TableBuilder};
 
@@ -36,12 +38,12 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     // Without a recorded build id the file as it lies there now decides which debug files fit it.
     let build_id = match recorded {
         Some(id) if id.iter().any(|&byte| byte != 0) => Some(id.to_vec()),
-        _ => ElfFile::open(&own).ok().and_then(|elf| elf.build_id()),
+        _ => ElfFile::open(&own, &options.budget).ok().and_then(|elf| elf.build_id()),
     };
     let mut symbols: Option<Arc<ElfFile>> = None;
     let mut runtime: Option<Arc<ElfFile>> = None;
     for candidate in locate::candidates(options, path, build_id.as_deref()) {
-        let elf = match open_if_it_fits(&candidate, build_id.as_deref()) {
+        let elf = match open_if_it_fits(&candidate, build_id.as_deref(), &options.budget) {
             Ok(elf) => Arc::new(elf),
             Err(refusal) => {
                 if candidate.path == own || refusal.is_mismatch {
@@ -75,22 +77,15 @@ pub(super) fn load(options: &SymbolOptions, path: &Path, recorded: Option<&[u8]>
     };
     notes.retain(|_| symbols.path != own && runtime.path != own);
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    add(&mut builder, &symbols, &runtime, &mut notes);
+    add(&mut builder, &symbols, &runtime);
     Loaded { table: builder.finish(), notes, symbols: Some(symbols), runtime: Some(runtime), delta: 0 }
 }
 
-fn add(builder: &mut TableBuilder, symbols: &ElfFile, runtime: &ElfFile, notes: &mut Vec<Note>) {
-    match elf_symbols::add_symbols(builder, symbols, runtime, AddressSpace::FileOffset) {
-        Added::All if builder.len() > 0 => {
-            // A module without a PLT is complete without it.
-            let _ = elf_symbols::add_plt(builder, runtime);
-        }
-        Added::All => {}
-        Added::UpToDamage => notes.push(Note(format!(
-            "{}: entry of the symbol table points to no section; only the {} symbols before it are known",
-            symbols.path.display(),
-            builder.len()
-        ))),
+fn add(builder: &mut TableBuilder, symbols: &ElfFile, runtime: &ElfFile) {
+    elf_symbols::add_symbols(builder, symbols, runtime, AddressSpace::FileOffset);
+    if builder.len() > 0 {
+        // A module without a PLT is complete without it.
+        let _ = plt::add(builder, runtime);
     }
 }
 
@@ -98,9 +93,14 @@ fn add(builder: &mut TableBuilder, symbols: &ElfFile, runtime: &ElfFile, notes: 
 pub(super) fn load_image(options: &SymbolOptions, elf: ElfFile) -> Loaded {
     let elf = Arc::new(elf);
     let mut builder = TableBuilder::new(Vec::new(), options.demangle);
-    let mut notes = Vec::new();
-    add(&mut builder, &elf, &elf, &mut notes);
-    Loaded { table: builder.finish(), notes, symbols: Some(Arc::clone(&elf)), runtime: Some(elf), delta: 0 }
+    add(&mut builder, &elf, &elf);
+    Loaded {
+        table: builder.finish(),
+        notes: Vec::new(),
+        symbols: Some(Arc::clone(&elf)),
+        runtime: Some(elf),
+        delta: 0,
+    }
 }
 
 /// Why a file is not the one that was meant.
@@ -110,9 +110,13 @@ pub(crate) struct Refusal {
 }
 
 /// Opens a candidate unless its build id or checksum is that of another file.
-pub(crate) fn open_if_it_fits(candidate: &Candidate, build_id: Option<&[u8]>) -> Result<ElfFile, Refusal> {
+pub(crate) fn open_if_it_fits(
+    candidate: &Candidate,
+    build_id: Option<&[u8]>,
+    budget: &Budget,
+) -> Result<ElfFile, Refusal> {
     let refuse = |error: SymbolError| Refusal { why: error.to_string(), is_mismatch: false };
-    let elf = ElfFile::open(&candidate.path).map_err(refuse)?;
+    let elf = ElfFile::open(&candidate.path, budget).map_err(refuse)?;
     let own_id = elf.build_id();
     let mismatch = |why: &str| Refusal {
         why: format!("{}: {why}; its symbols are not used", candidate.path.display()),
@@ -145,7 +149,11 @@ fn checksum(path: &Path) -> Option<u32> {
     let table: [u32; 256] = std::array::from_fn(|i| {
         (0..8).fold(i as u32, |c, _| if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
     });
-    let mut file = std::fs::File::open(path).ok()?;
+    let (mut file, metadata) = budget::open_regular(path).ok()?;
+    // The sum is over every byte: holes would cost their length.
+    if !budget::is_stored(&file, 0, metadata.len()) {
+        return None;
+    }
     let mut buffer = vec![0; 1 << 16];
     let mut crc = !0u32;
     loop {

@@ -21,7 +21,7 @@ pub(super) fn load(options: &SymbolOptions, build_id: Option<&[u8]>) -> Loaded {
         return user::load_image(options, elf);
     }
     let cached = build_id.and_then(|id| locate::in_build_id_cache(options, id, "vdso"));
-    if let Some(elf) = cached.and_then(|path| ElfFile::open(&path).ok()).filter(fits) {
+    if let Some(elf) = cached.and_then(|path| ElfFile::open(&path, &options.budget).ok()).filter(fits) {
         return user::load_image(options, elf);
     }
     Loaded::nothing(

@@ -67,7 +67,7 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn line_start(&mut self) -> io::Result<()> {
-        write!(self.out, "{:1$}", "", self.margin)
+        write!(self.out, "{:1$}", "", self.margin.min(super::WIDEST_COLUMN))
     }
 
     fn pipe(&mut self, level: usize) -> io::Result<()> {

@@ -9,6 +9,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use escape::shown;
+pub use escape::{WIDEST_COLUMN, json, json_pretty, shown, shown_in_stack};
 pub use graph::GraphOptions;
 pub use table::{Column, Look, TableOptions, count_in_units, write_table};

@@ -287,7 +287,7 @@ fn widths(profile: &Profile, hist: &Hist, options: &TableOptions) -> Vec<usize> 
                     _ => width,
                 }
             });
-            values.max().unwrap_or(0).max(least)
+            values.max().unwrap_or(0).max(least).min(super::WIDEST_COLUMN)
         })
         .collect()
 }

@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::symbols::budget::is_stored;
+
 /// The largest section that is read; the unwind data of the largest programs known is a tenth of it.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
 
@@ -52,6 +54,9 @@ impl Image {
                 Some(bytes.get(start..start.checked_add(size)?)?.to_vec())
             }
             Image::File(file) => {
+                if !is_stored(file, offset, len) {
+                    return None;
+                }
                 let mut out = vec![0; size];
                 file.read_exact_at(&mut out, offset).ok()?;
                 Some(out)

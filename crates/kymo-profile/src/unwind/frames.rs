@@ -14,7 +14,10 @@ type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 
 /// A frame description of a real function is a few hundred bytes; what claims to be larger is not followed, because
 /// every address in it would cost a walk over all of it.
-const MAX_FDE_BYTES: usize = 1 << 20;
+const MAX_FDE_BYTES: usize = 256 << 10;
+
+/// Bytes of common entries that are parsed to index a section; real ones are some 24 bytes each.
+const MOST_CIE_BYTES: usize = 512 << 20;
 
 /// mov $15 (rt_sigreturn), %rax; syscall: all of a signal trampoline.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -149,6 +152,8 @@ where
 {
     let mut index = Index::new();
     let mut cie = None;
+    // Entries that do not share their common entry with a neighbour cost its parsing each.
+    let mut left = MOST_CIE_BYTES;
     let mut entries = section.entries(bases);
     while let Ok(Some(entry)) = entries.next() {
         let CieOrFde::Fde(partial) = entry else { continue };
@@ -156,8 +161,15 @@ where
         // Neighbours mostly share their common entry: parsing it once per run keeps this linear.
         let fde = partial.parse(|section, bases, offset| match &cie {
             Some((at, known)) if *at == UnwindOffset::into(offset) => Ok(Clone::clone(known)),
-            _ => section.cie_from_offset(bases, offset),
+            _ => {
+                let parsed = section.cie_from_offset(bases, offset)?;
+                left = left.saturating_sub(parsed.entry_len());
+                Ok(parsed)
+            }
         });
+        if left == 0 {
+            break;
+        }
         let Ok(fde) = fde else { continue };
         cie = Some((UnwindOffset::into(wanted), fde.cie().clone()));
         index.push((fde.initial_address(), fde.offset()));

@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 
 use super::elf::{ElfParts, Image};
 use super::frames::Frames;
+use crate::symbols::budget::open_regular;
 use crate::timeline::FileId;
 
 /// What is known of a module's file.
@@ -43,7 +44,7 @@ pub struct Seen {
 pub type Opener = dyn Fn(&MappedFile<'_>) -> io::Result<Image> + Send + Sync;
 
 /// How many bytes of unwind data a store keeps unless told otherwise.
-const DEFAULT_BUDGET_BYTES: u64 = 2 << 30;
+const DEFAULT_BUDGET_BYTES: u64 = 384 << 20;
 
 /// A module whose unwind data cannot be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,11 +274,7 @@ fn open_here(file: &MappedFile<'_>) -> io::Result<Image> {
         return own_vdso();
     }
     let path = Path::new(std::ffi::OsStr::from_bytes(file.path));
-    // A mapped device is not a module, and opening one may have effects.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    File::open(path).map(Image::File)
+    open_regular(path).map(|(file, _)| Image::File(file))
 }
 
 /// The vdso of this process: the kernel gives every process of one boot the same one.

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of unwind data that are kept for all files together.
-const BUDGET_BYTES: u64 = 512 << 20;
+const BUDGET_BYTES: u64 = 384 << 20;
 
 /// The modules of the processes that run here.
 pub(super) fn modules() -> UnwindModules {
@@ -56,11 +56,14 @@ fn open(file: &MappedFile<'_>) -> io::Result<Image> {
 
 /// Opens a regular file and tells its inode. A mapped device is not a module, and opening one may have effects.
 fn regular(path: &Path) -> io::Result<(File, u64)> {
-    let meta = std::fs::metadata(path)?;
-    if !meta.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(not_a_file());
     }
-    Ok((File::open(path)?, meta.ino()))
+    // A pipe may be there by now.
+    let file = crate::build_ids::open_regular(path).ok_or_else(not_a_file)?;
+    let inode = file.metadata()?.ino();
+    Ok((file, inode))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::super::budget::Budget;
 use super::super::elf::{ElfFile, Fields};
 use super::module::ProbeModule;
 
@@ -39,8 +40,10 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
     let cache = cached(&cache);
     let (mut found, mut known) = (Vec::<PathBuf>::new(), HashSet::new());
     let (is_64, machine) = (program.elf().is_64, program.elf().machine);
-    let fits =
-        |path: &Path| ElfFile::open(path).ok().filter(|elf| elf.is_64 == is_64 && elf.machine == machine);
+    let budget = Budget::default();
+    let fits = |path: &Path| {
+        ElfFile::open(path, &budget).ok().filter(|elf| elf.is_64 == is_64 && elf.machine == machine)
+    };
     let mut wanted: Vec<(String, Vec<PathBuf>)> =
         search.preload.iter().map(|path| (path.to_string_lossy().into_owned(), Vec::new())).collect();
     wanted.extend(needed(program.elf(), program.file(), search));

@@ -7,6 +7,7 @@ use gimli::Reader as _;
 
 use super::super::elf::ElfFile;
 use super::super::inline::{Reader, sections_of};
+use super::super::metered;
 
 /// What a search for a line gave.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +24,17 @@ pub(super) enum Found {
 
 /// Looks for a line. The file is named by the end of its path, in whole names.
 pub(super) fn find(elf: &Arc<ElfFile>, file: &str, line: u32) -> Found {
-    let dwarf = sections_of(elf);
+    asked(elf, |dwarf| find_in(dwarf, file, line))
+}
+
+/// Asks the debug information of a file, within what it may cost.
+fn asked<T>(elf: &Arc<ElfFile>, ask: impl FnOnce(&gimli::Dwarf<Reader>) -> T) -> T {
+    let (dwarf, _room) = sections_of(elf);
+    let work = Arc::new(elf.budget.work(elf.stored));
+    metered::question(&work, elf.stored, || ask(&dwarf)).0
+}
+
+fn find_in(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> Found {
     let (mut addresses, mut files) = (BTreeSet::new(), BTreeSet::new());
     let (mut before, mut behind, mut seen) = (None::<u32>, None::<u32>, false);
     let mut units = dwarf.units();
@@ -38,7 +49,7 @@ pub(super) fn find(elf: &Arc<ElfFile>, file: &str, line: u32) -> Found {
                 known.resize(index + 1, None);
             }
             *known[index].get_or_insert_with(|| {
-                let Some(path) = path_of(&dwarf, &unit, header, number) else { return false };
+                let Some(path) = path_of(dwarf, &unit, header, number) else { return false };
                 let fits = ends_with(&path, file);
                 if !fits && files.len() < 100_000 {
                     files.insert(path.rsplit('/').next().unwrap_or(&path).to_owned());
@@ -109,7 +120,10 @@ fn ends_with(path: &str, end: &str) -> bool {
 
 /// Whether there is a function of that name that was inlined and has no code of its own: where it was written.
 pub(super) fn inlined_only(elf: &Arc<ElfFile>, name: &str) -> Option<(String, u32)> {
-    let dwarf = sections_of(elf);
+    asked(elf, |dwarf| inlined_in(dwarf, name))
+}
+
+fn inlined_in(dwarf: &gimli::Dwarf<Reader>, name: &str) -> Option<(String, u32)> {
     let last = name.rsplit("::").next().unwrap_or(name);
     let mut units = dwarf.units();
     while let Ok(Some(header)) = units.next() {
@@ -119,8 +133,7 @@ pub(super) fn inlined_only(elf: &Arc<ElfFile>, name: &str) -> Option<(String, u3
             if entry.tag() != gimli::DW_TAG_subprogram || entry.attr_value(gimli::DW_AT_inline).is_none() {
                 continue;
             }
-            let Some(found) =
-                entry.attr_value(gimli::DW_AT_name).and_then(|value| text(&dwarf, &unit, value))
+            let Some(found) = entry.attr_value(gimli::DW_AT_name).and_then(|value| text(dwarf, &unit, value))
             else {
                 continue;
             };
@@ -134,7 +147,7 @@ pub(super) fn inlined_only(elf: &Arc<ElfFile>, name: &str) -> Option<(String, u3
                 None => None,
             };
             let program = unit.line_program.as_ref();
-            let file = file.and_then(|number| path_of(&dwarf, &unit, program?.header(), number));
+            let file = file.and_then(|number| path_of(dwarf, &unit, program?.header(), number));
             let file = file.map(|path| path.rsplit('/').next().unwrap_or(&path).to_owned());
             return Some((file.unwrap_or_default(), line.and_then(|line| line.try_into().ok()).unwrap_or(0)));
         }

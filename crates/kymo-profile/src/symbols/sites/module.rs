@@ -84,7 +84,7 @@ impl ProbeModule {
     pub fn open(path: &Path, root: Option<&Path>) -> Result<ProbeModule, ModuleError> {
         let options = SymbolOptions { symfs: root.map(Path::to_owned), ..SymbolOptions::default() };
         let file = locate::below_root(&options, path);
-        let elf = ElfFile::open(&file).map_err(|error| ModuleError::of(path, error))?;
+        let elf = ElfFile::open(&file, &options.budget).map_err(|error| ModuleError::of(path, error))?;
         Ok(ProbeModule {
             path: path.to_owned(),
             file,
@@ -275,7 +275,7 @@ impl ProbeModule {
         let build_id = self.elf.build_id();
         let candidates = locate::candidates(&options, &self.path, build_id.as_deref());
         candidates.iter().filter(|candidate| candidate.path != self.file).find_map(|candidate| {
-            let elf = user::open_if_it_fits(candidate, build_id.as_deref()).ok()?;
+            let elf = user::open_if_it_fits(candidate, build_id.as_deref(), &options.budget).ok()?;
             fits(&elf).then(|| Arc::new(elf))
         })
     }

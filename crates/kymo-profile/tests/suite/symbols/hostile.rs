@@ -48,6 +48,34 @@ fn exercise(bytes: &[u8]) {
     }
 }
 
+/// Checks that one symbol of a section that is not there, as post-link optimizers leave it, costs no other symbol its name.
+#[test]
+fn one_odd_symbol_costs_no_other_its_name() {
+    let Some(program) = program() else {
+        return skip("one_odd_symbol_costs_no_other_its_name", "gcc is not installed");
+    };
+    let word = |at: usize| u64::from_le_bytes(program[at..at + 8].try_into().expect("8 bytes")) as usize;
+    let half = |at: usize| usize::from(u16::from_le_bytes([program[at], program[at + 1]]));
+    let kind = |at: usize| u32::from_le_bytes(program[at + 4..at + 8].try_into().expect("4 bytes"));
+    let headers = (0..half(60)).map(|number| word(40) + 64 * number);
+    let symtab = headers.clone().find(|&at| kind(at) == 2).expect("a symbol table");
+    let (start, size) = (word(symtab + 24), word(symtab + 32));
+    // The first global function.
+    let odd = (start..start + size).step_by(24).find(|&at| program[at + 4] == 0x12 && half(at + 6) > 0);
+    let odd = odd.expect("a function");
+    let mut bytes = program.to_vec();
+    bytes[odd + 6..odd + 8].copy_from_slice(&60_000u16.to_le_bytes());
+    let dir = tempfile::tempdir().expect("a directory");
+    let count = |bytes: &[u8], name: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).expect("the file");
+        let store = SymbolStore::new(SymbolOptions::default());
+        store.get(&ModuleKey::Elf { path, build_id: None }).table().len()
+    };
+    let (all, without) = (count(program, "whole"), count(&bytes, "odd"));
+    assert!(without + 1 >= all, "{without} of {all} symbols are left");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 

@@ -3,6 +3,7 @@
 mod hostile;
 mod lines;
 mod oracle;
+mod plt;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

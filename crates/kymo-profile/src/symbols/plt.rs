@@ -1,0 +1,232 @@
+//! Names for the jump stubs of the procedure linkage table: `function@plt`, as objdump names them.
+//!
+//! ```text
+//!  .plt      push, jmp (header) | jmp *GOT[3]; push 0; jmp header | ...        lazy binding
+//!  .plt.sec  endbr64; jmp *GOT[3] | ...      the stubs that are called where .plt's entries start with endbr64
+//!  .plt.got  jmp *GOT[n] | ...               functions whose address is taken, too
+//! ```
+//!
+//! A stub is told by the word of the GOT that it jumps through, and the word by the relocation that fills it. The
+//! order of the relocations says nothing: linkers put those of IFUNCs (`IRELATIVE`) last. Other machines than x86 have
+//! entries of one size in order of the relocations, as perf 6.1 takes them.
+
+use std::collections::BTreeMap;
+
+use super::elf::{self, ElfFile, Fields, Section};
+use super::elf_symbols::{EM_AARCH64, EM_ARM, Symbol, dynsym};
+use super::name::name_at;
+use super::table::{Binding, TableBuilder};
+
+const EM_386: u16 = 3;
+const EM_X86_64: u16 = 62;
+/// `R_X86_64_*` and `R_386_*` have the same numbers for these two.
+const R_GLOB_DAT: u64 = 6;
+const R_JUMP_SLOT: u64 = 7;
+const R_X86_64_IRELATIVE: u64 = 37;
+const R_386_IRELATIVE: u64 = 42;
+/// Names may take so much more than the string table that they come from, which a hostile table repeats.
+const MOST_REPEATED: usize = 1 << 20;
+
+/// One relocation of a word of the GOT.
+struct Relocation {
+    at: u64,
+    kind: u64,
+    symbol: usize,
+    addend: i64,
+}
+
+/// Adds the stubs of a loaded file; nothing if it has none, or what names them cannot be read.
+pub(super) fn add(builder: &mut TableBuilder, runtime: &ElfFile) -> Option<()> {
+    let names = Names::read(runtime)?;
+    match runtime.machine {
+        EM_386 | EM_X86_64 => add_x86(builder, runtime, &names),
+        _ => add_in_order(builder, runtime, &names),
+    }
+}
+
+/// The symbols for dynamic linking.
+struct Names {
+    number: usize,
+    symbols: Vec<u8>,
+    strings: Vec<u8>,
+    is_64: bool,
+}
+
+impl Names {
+    fn read(runtime: &ElfFile) -> Option<Names> {
+        let (number, section) = dynsym(runtime)?;
+        let symbols = runtime.read_section(section)?;
+        let strings = runtime.sections.get(section.link as usize).and_then(|s| runtime.read_section(s))?;
+        (!strings.is_empty()).then_some(Names { number, symbols, strings, is_64: runtime.is_64 })
+    }
+
+    fn of(&self, number: usize) -> &[u8] {
+        let size = if self.is_64 { 24 } else { 16 };
+        let at = number.saturating_mul(size);
+        let bytes = self.symbols.get(at..at.saturating_add(size)).unwrap_or(&[]);
+        name_at(&self.strings, Symbol::parse(self.is_64, bytes).name as usize)
+    }
+
+    /// Collects stubs: address, size, name.
+    fn insert(
+        &self,
+        builder: &mut TableBuilder,
+        stubs: impl Iterator<Item = (u64, u64, Vec<u8>)>,
+    ) -> Option<()> {
+        let mut arena = Vec::new();
+        let mut found = Vec::new();
+        for (address, size, name) in stubs {
+            if arena.len() > self.strings.len().saturating_mul(4) + MOST_REPEATED {
+                return None;
+            }
+            found.push((address, size, arena.len() as u32));
+            arena.extend_from_slice(&name);
+            arena.extend_from_slice(b"@plt\0");
+        }
+        let base = builder.add_names(&arena)?;
+        for (address, size, name) in found {
+            builder.insert(address, size, base + name, Binding::Global, 0);
+        }
+        Some(())
+    }
+}
+
+fn relocations(runtime: &ElfFile, section: &Section) -> Option<Vec<Relocation>> {
+    let is_64 = runtime.is_64;
+    let entry_size = match (section.kind, is_64) {
+        (elf::SHT_RELA, true) => 24,
+        (elf::SHT_RELA, false) => 12,
+        (elf::SHT_REL, true) => 16,
+        (elf::SHT_REL, false) => 8,
+        _ => return None,
+    };
+    let bytes = runtime.read_section(section)?;
+    let one = |bytes: &[u8]| {
+        let fields = Fields(bytes);
+        let info = fields.word(is_64, 8, 4);
+        let (symbol, kind) = if is_64 { (info >> 32, info & 0xffff_ffff) } else { (info >> 8, info & 0xff) };
+        let addend = match (section.kind, is_64) {
+            (elf::SHT_RELA, true) => fields.u64(16) as i64,
+            (elf::SHT_RELA, false) => i64::from(fields.u32(8) as i32),
+            _ => 0,
+        };
+        Relocation { at: fields.word(is_64, 0, 0), kind, symbol: symbol as usize, addend }
+    };
+    Some(bytes.chunks_exact(entry_size).map(one).collect())
+}
+
+fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Option<()> {
+    // The stubs: the word that each jumps through, with address in the file and size.
+    let mut stubs: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    let got = [&b".got.plt"[..], b".got"].iter().find_map(|name| runtime.section(name));
+    let got = got.map_or(0, |(_, section)| section.addr);
+    for name in [&b".plt"[..], b".plt.got", b".plt.sec", b".plt.bnd", b".iplt"] {
+        let Some((_, section)) = runtime.section(name) else { continue };
+        let Some(code) = runtime.read_section(section) else { continue };
+        let mut at = 0;
+        while at < code.len() {
+            let (word, size) = match jump(&code[at..], runtime.machine, section.addr + at as u64, got) {
+                Some((word, has_mark)) => (Some(word), if name == b".plt.got" && !has_mark { 8 } else { 16 }),
+                None => (None, 8),
+            };
+            if let Some(word) = word {
+                stubs.entry(word).or_default().push((section.offset.wrapping_add(at as u64), size as u64));
+            }
+            at += size;
+        }
+    }
+    let mut named: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+    for name in [&b".rela.plt"[..], b".rel.plt", b".rela.dyn", b".rel.dyn"] {
+        let Some((_, section)) = runtime.section(name) else { continue };
+        for relocation in relocations(runtime, section).unwrap_or_default() {
+            let Some(places) = stubs.get(&relocation.at) else { continue };
+            let name = match relocation.kind {
+                R_X86_64_IRELATIVE if runtime.is_64 => resolver(relocation.addend),
+                // The addend lies in the word itself.
+                R_386_IRELATIVE if !runtime.is_64 => {
+                    resolver(word_at(runtime, relocation.at).map_or(0, i64::from))
+                }
+                R_GLOB_DAT | R_JUMP_SLOT => names.of(relocation.symbol).to_vec(),
+                _ => continue,
+            };
+            for &(address, size) in places {
+                named.entry(address).or_insert_with(|| (size, name.clone()));
+            }
+        }
+    }
+    names.insert(builder, named.into_iter().map(|(address, (size, name))| (address, size, name)))
+}
+
+/// An IFUNC without a name is told by the address of its resolver.
+fn resolver(address: i64) -> Vec<u8> {
+    format!("*ABS*+{address:#x}").into_bytes()
+}
+
+fn word_at(runtime: &ElfFile, svma: u64) -> Option<u32> {
+    let segment = runtime.segment_of(svma)?;
+    let bytes = runtime.read(svma.wrapping_sub(segment.vaddr).wrapping_add(segment.offset), 4)?;
+    Some(Fields(&bytes).u32(0))
+}
+
+/// The word that a stub jumps through, and whether the stub starts with a mark for indirect branches.
+fn jump(code: &[u8], machine: u16, address: u64, got: u64) -> Option<(u64, bool)> {
+    let marks: [&[u8]; 2] = [&[0xf3, 0x0f, 0x1e, 0xfa], &[0xf3, 0x0f, 0x1e, 0xfb]];
+    let has_mark = marks.iter().any(|mark| code.starts_with(mark));
+    let mut at = if has_mark { 4 } else { 0 };
+    if code.get(at) == Some(&0xf2) {
+        at += 1;
+    }
+    let (&opcode, operand) = code.get(at..)?.split_first_chunk::<2>()?;
+    let (&operand, _) = operand.split_first_chunk::<4>()?;
+    let signed = i64::from(i32::from_le_bytes(operand)) as u64;
+    let word = match (machine, opcode) {
+        (EM_X86_64, [0xff, 0x25]) => address.wrapping_add(at as u64 + 6).wrapping_add(signed),
+        (EM_386, [0xff, 0x25]) => u64::from(u32::from_le_bytes(operand)),
+        // Position-independent: relative to the GOT, whose address is in ebx.
+        (EM_386, [0xff, 0xa3]) => got.wrapping_add(signed) & 0xffff_ffff,
+        _ => return None,
+    };
+    Some((word, has_mark))
+}
+
+/// A header and entries of one size, in order of the relocations.
+fn add_in_order(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Option<()> {
+    let sections: [&[u8]; 2] = [b".rela.plt", b".rel.plt"];
+    let (_, section) = sections.iter().find_map(|name| runtime.section(name))?;
+    if section.link as usize != names.number {
+        return None;
+    }
+    let (_, plt) = runtime.section(b".plt")?;
+    let (header_size, size) = match runtime.machine {
+        EM_ARM => (20, 12),
+        EM_AARCH64 => (32, 16),
+        _ => (plt.entry_size, plt.entry_size),
+    };
+    let first = plt.offset.wrapping_add(header_size);
+    let stubs = relocations(runtime, section)?;
+    let address = |number: usize| first.wrapping_add(size.wrapping_mul(number as u64));
+    let stubs = stubs.iter().enumerate().map(|(n, one)| (address(n), size, names.of(one.symbol).to_vec()));
+    names.insert(builder, stubs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks the forms of stubs that linkers write.
+    #[test]
+    fn stubs_are_told_by_the_word_that_they_jump_through() {
+        let at = 0x1000;
+        let jump64 = |code: &[u8]| jump(code, EM_X86_64, at, 0);
+        assert_eq!(jump64(&[0xff, 0x25, 0x10, 0, 0, 0]), Some((at + 6 + 0x10, false)));
+        assert_eq!(jump64(&[0xf2, 0xff, 0x25, 0x10, 0, 0, 0]), Some((at + 7 + 0x10, false)));
+        let marked = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0xf0, 0xff, 0xff, 0xff];
+        assert_eq!(jump64(&marked), Some((at + 10 - 0x10, true)));
+        // The header, and what a lazy stub does the first time.
+        assert_eq!(jump64(&[0xff, 0x35, 0, 0, 0, 0, 0xff, 0x25]), None);
+        assert_eq!(jump64(&[0xf3, 0x0f, 0x1e, 0xfa, 0x68, 0, 0, 0, 0, 0xe9]), None);
+        assert_eq!(jump(&[0xff, 0xa3, 0x0c, 0, 0, 0], EM_386, at, 0x4000), Some((0x400c, false)));
+        assert_eq!(jump(&[0xff, 0x25, 0x0c, 0x40, 0, 0], EM_386, at, 0), Some((0x400c, false)));
+        assert_eq!(jump64(&[0xff, 0x25, 0]), None);
+    }
+}
