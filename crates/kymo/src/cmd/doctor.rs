@@ -26,8 +26,7 @@ pub(crate) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let checks = checklist(&caps);
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&caps, &checks))?;
-        writeln!(out)?;
+        writeln!(out, "{}", kymo_profile::text::json_pretty(&as_json(&caps, &checks))?)?;
     } else {
         write_text(&mut out, &caps, &checks)?;
     }

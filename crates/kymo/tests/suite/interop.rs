@@ -191,8 +191,23 @@ fn samples<'a>(recording: &Recording, text: &'a str) -> Vec<&'a str> {
 
 /// A line of `script` without what follows a tracepoint's name: perf prints a tracepoint's fields by its own format, kymo all
 /// of them by name.
+///
+/// The address of a user frame is left out: perf 6.1 prints it as in the file, kymo and newer perf as it was sampled. The symbol
+/// and its offset say the same. So is the name of a jump stub, which perf 6.1 has wrong or not at all; objdump judges those.
 fn before_fields(line: &str) -> &str {
     let line = line.trim_end();
+    if line.starts_with('\t')
+        && let Some((address, rest)) = line.trim_start().split_once(' ')
+        && u64::from_str_radix(address, 16).is_ok_and(|address| address < 1 << 63)
+    {
+        return match rest.rfind(" (") {
+            Some(module) if rest.starts_with("[unknown]") || rest.contains("@plt+0x") => &rest[module..],
+            _ => rest,
+        };
+    }
+    if let Some(stub) = line.find("@plt+0x").or_else(|| line.find("[unknown] (")) {
+        return line[..stub].rsplit_once(' ').map_or(line, |(head, _)| head);
+    }
     match line.find(" sched:sched_") {
         Some(name) => line[name + 1..].find(": ").map_or(line, |end| &line[..name + 1 + end]),
         None => line,

@@ -24,11 +24,13 @@
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
+//! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
 //! | the programs of `fixtures/programs` | `fixtures.rs`; any test builds them through `programs.rs`, one for itself alone through `copied.rs` |
 //!
 //! A test that cannot run here says so through `tools::skip`.
 
 mod bench;
+mod bombs;
 mod cli;
 mod control;
 mod copied;

@@ -47,8 +47,7 @@ pub(crate) fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
     let found = catalog(&machine, &caps, &Real, args.filter.as_deref());
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&found))?;
-        writeln!(out)?;
+        writeln!(out, "{}", kymo_profile::text::json_pretty(&as_json(&found))?)?;
     } else {
         write_text(&mut out, &found)?;
     }

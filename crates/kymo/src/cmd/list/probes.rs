@@ -45,8 +45,7 @@ pub(super) fn run(
             "is_64": module.is_64(),
             "probes": probes,
         });
-        serde_json::to_writer_pretty(&mut out, &document)?;
-        writeln!(out)?;
+        writeln!(out, "{}", kymo_profile::text::json_pretty(&document)?)?;
     } else {
         for (number, site) in sites.iter().enumerate() {
             write_text(&mut out, site, call(number))?;

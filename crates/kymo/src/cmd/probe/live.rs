@@ -64,8 +64,7 @@ impl<'a> Live<'a> {
             };
             let fetches = if told.returned { &values.back } else { &values.entry };
             if self.json {
-                serde_json::to_writer(&mut *out, &document(site, told, fetches))?;
-                writeln!(out)?;
+                writeln!(out, "{}", kymo_profile::text::json(&document(site, told, fetches))?)?;
             } else {
                 self.line(out, site, told, fetches)?;
             }

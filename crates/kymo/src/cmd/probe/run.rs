@@ -12,6 +12,7 @@ use anyhow::Context;
 use kymo_perf::workload::{Exit, Workload, die_by};
 use kymo_profile::place::call::Part;
 use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
+use kymo_profile::text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -455,11 +456,8 @@ impl<'a> Session<'a> {
         if json {
             let document = show::document(&rows, elapsed_ns, &words);
             // Behind lines stands a line.
-            match lines {
-                true => serde_json::to_writer(&mut out, &document)?,
-                false => serde_json::to_writer_pretty(&mut out, &document)?,
-            }
-            writeln!(out)?;
+            let text = if lines { text::json(&document)? } else { text::json_pretty(&document)? };
+            writeln!(out, "{text}")?;
         } else {
             if drawn > 0 {
                 write!(out, "\x1b[{drawn}A\x1b[J")?;
