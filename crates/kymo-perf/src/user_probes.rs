@@ -27,8 +27,36 @@ pub struct Wanted {
     pub semaphore: Option<u64>,
     /// The return of the function there, not its entry.
     pub returns: bool,
+    /// Where in the file the function's `ret` instructions are, if these are to be the event: nothing of the program is touched then. None: the kernel replaces its
+    /// return address.
+    pub exits: Vec<u64>,
     /// What a hit carries, in the kernel's words: `size=%si:u64 path=+0(%di):string`; `None`: the first arguments' registers, or what is returned.
     pub fields: Option<String>,
+}
+
+impl Wanted {
+    /// Where the event is to be.
+    fn offsets(&self) -> Vec<u64> {
+        if self.returns && !self.exits.is_empty() { self.exits.clone() } else { vec![self.offset] }
+    }
+
+    /// What the kernel's list is told.
+    fn line(&self, group: &str, name: &str, offset: u64) -> Vec<u8> {
+        let replaces = self.returns && self.exits.is_empty();
+        let mut line = format!("{}:{group}/{name} ", if replaces { 'r' } else { 'p' }).into_bytes();
+        line.extend(self.path.as_os_str().as_bytes());
+        line.extend(format!(":{offset:#x}").bytes());
+        if let Some(semaphore) = self.semaphore.filter(|_| !self.returns) {
+            line.extend(format!("({semaphore:#x})").bytes());
+        }
+        let words = match &self.fields {
+            Some(fields) => format!(" {fields}"),
+            None => fields(self.returns).to_owned(),
+        };
+        // At a `ret` the result is in its register; the kernel's own word for it is for its return probes only.
+        line.extend(if replaces { words } else { words.replace("$retval", "%ax") }.bytes());
+        line
+    }
 }
 
 /// Why places could not be made events.
@@ -98,25 +126,21 @@ impl UserProbes {
                 return Err(UserProbesError::Path(place.path.clone()));
             }
             let name = probes.free_name(&place.name);
-            let kind = if place.returns { 'r' } else { 'p' };
-            let mut line = format!("{kind}:{}/{name} ", probes.group).into_bytes();
-            line.extend(path);
-            line.extend(format!(":{:#x}", place.offset).bytes());
-            if let Some(semaphore) = place.semaphore.filter(|_| !place.returns) {
-                line.extend(format!("({semaphore:#x})").bytes());
-            }
-            match &place.fields {
-                Some(fields) => line.extend(format!(" {fields}").bytes()),
-                None => line.extend(fields(place.returns).bytes()),
-            }
-            match write_line(&probes.list, &line) {
-                Ok(()) => probes.names.push(name),
-                Err(cause)
-                    if matches!(cause.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOENT)) =>
-                {
-                    return Err(UserProbesError::List { path: probes.list.clone(), cause });
+            for (number, offset) in place.offsets().into_iter().enumerate() {
+                match write_line(&probes.list, &place.line(&probes.group, &name, offset)) {
+                    // The first line makes the event, the others add to it.
+                    Ok(()) if number == 0 => probes.names.push(name.clone()),
+                    Ok(()) => {}
+                    Err(cause)
+                        if matches!(
+                            cause.raw_os_error(),
+                            Some(libc::EACCES | libc::EPERM | libc::ENOENT)
+                        ) =>
+                    {
+                        return Err(UserProbesError::List { path: probes.list.clone(), cause });
+                    }
+                    Err(cause) => return Err(UserProbesError::Refused { name: place.name.clone(), cause }),
                 }
-                Err(cause) => return Err(UserProbesError::Refused { name: place.name.clone(), cause }),
             }
         }
         Ok(probes)
@@ -197,7 +221,15 @@ mod tests {
 
     fn wanted(name: &str) -> Wanted {
         let path = "/bin/x".into();
-        Wanted { name: name.into(), path, offset: 0x10, semaphore: None, returns: false, fields: None }
+        Wanted {
+            name: name.into(),
+            path,
+            offset: 0x10,
+            semaphore: None,
+            returns: false,
+            exits: Vec::new(),
+            fields: None,
+        }
     }
 
     /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and that dropping takes all back.

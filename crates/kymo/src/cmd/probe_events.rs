@@ -10,6 +10,7 @@ use kymo_perf::user_probes::{UserProbes, Wanted};
 use kymo_profile::symbols::sites::{ProbeSelector, Site, SiteKind};
 
 use super::mem_events::{Whom, event_len};
+use super::probe::exits::ReturnAddresses;
 use super::probe::{arguments, modules};
 use crate::exit;
 
@@ -68,11 +69,12 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     } else {
         modules::of_command(whom.command)?
     };
+    let return_addresses = ReturnAddresses::of(&modules, false);
     let (mut wanted, mut names, mut counts) = (Vec::new(), Vec::new(), Vec::new());
     for written in written.iter().flatten() {
         let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
         let before = wanted.len();
-        let sites = modules::sites(&selector, &modules)?;
+        let sites = modules::touchable(modules::sites(&selector, &modules)?, &mut |word| say(&word))?;
         let asked = fields(&selector, &sites, say)?;
         for (site, asked) in sites.into_iter().zip(asked) {
             if is_mistaken(site.module.file(), site.offset) {
@@ -95,7 +97,16 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
                     } else {
                         site.name.clone()
                     };
-                    wanted.push(Wanted { name: event, path, offset, semaphore, returns, fields });
+                    let exits = if returns { return_addresses.exits(&site) } else { Ok(Vec::new()) };
+                    let exits = match exits {
+                        Ok(exits) => exits,
+                        Err(reason) => {
+                            say(&format!("not probed: the return of {}: {reason}", site.name));
+                            continue;
+                        }
+                    };
+                    let offset = if returns { offset } else { site.counted_offset() };
+                    wanted.push(Wanted { name: event, path, offset, semaphore, returns, exits, fields });
                     names.push(name);
                 }
             }

@@ -10,7 +10,7 @@ use kymo_core::probe::wire::{
 use kymo_perf::inject::{self, Client, ProgramClock, Talk};
 use kymo_perf::machine::Machine;
 use kymo_profile::place;
-use kymo_profile::symbols::sites::{ProbeSelector, Site};
+use kymo_profile::symbols::sites::{ProbeSelector, Site, stack_walker};
 use kymo_record::{Callers, Clock, Conduct, GuestEvent, Guests};
 
 use super::mem_events::Whom;
@@ -145,7 +145,7 @@ pub(crate) fn find(
     for (text, typed) in texts.iter().enumerate() {
         for written in selectors(typed).into_iter().filter(|written| !is_known(written)) {
             let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
-            let found = modules::sites(&selector, &modules)?;
+            let found = modules::touchable(modules::sites(&selector, &modules)?, &mut |word| say(&word))?;
             let asked = match asked_fields(&selector, &found, say)? {
                 Ok(asked) => asked,
                 Err(reason) if must => return cannot(&reason),
@@ -171,6 +171,16 @@ pub(crate) fn find(
         }
     }
     if all.is_empty() {
+        return Ok(None);
+    }
+    if all.iter().flat_map(|selected| &selected.places).any(|place| place.returns)
+        && let Some(walker) = stack_walker(modules.iter().map(|module| &**module))
+    {
+        let reason = format!("{walker}, and replaced return addresses would crash it");
+        if must {
+            return cannot(&reason);
+        }
+        say(&format!("not inside the program, but by the kernel: {reason}"));
         return Ok(None);
     }
     let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();

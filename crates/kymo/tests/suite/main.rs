@@ -22,6 +22,7 @@
 //! | kymo killed at any moment of whatever it does | `kills.rs` |
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
+//! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
@@ -55,6 +56,7 @@ mod probe_refusals;
 mod programs;
 mod real;
 mod record;
+mod runtimes;
 mod scenario;
 mod scopes;
 mod servers;

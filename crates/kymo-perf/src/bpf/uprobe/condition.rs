@@ -9,6 +9,10 @@ pub(super) mod saved {
     pub(in crate::bpf) const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
     pub(in crate::bpf) const RESULT: i16 = 80;
     pub(in crate::bpf) const STACK: i16 = 152;
+    pub(in crate::bpf) const INSTRUCTION: i16 = 128;
+    pub(in crate::bpf) const FLAGS: i16 = 144;
+    /// Register 14: what Go's compiler keeps the goroutine's address in.
+    pub(in crate::bpf) const GOROUTINE: i16 = 8;
     /// At a return the stack pointer is so far above where it was at the entry.
     pub(in crate::bpf) const RETURN_POPS: i32 = 8;
     /// The names that machine code has for the registers, with their places.
@@ -38,6 +42,9 @@ pub(super) mod saved {
     pub(in crate::bpf) const ARGUMENTS: [i16; 6] = [0, 8, 16, 24, 32, 40];
     pub(in crate::bpf) const RESULT: i16 = 0;
     pub(in crate::bpf) const STACK: i16 = 248;
+    pub(in crate::bpf) const INSTRUCTION: i16 = 256;
+    pub(in crate::bpf) const FLAGS: i16 = 264;
+    pub(in crate::bpf) const GOROUTINE: i16 = 224;
     pub(in crate::bpf) const RETURN_POPS: i32 = 0;
     pub(in crate::bpf) const NAMES: [(&str, i16); 1] = [("sp", 248)];
 }

@@ -6,8 +6,11 @@
 //! ```text
 //!  hit --trap--> entry:  followed? condition? --> TABLE[site, CPU].hits += 1
 //!                        timed --> STARTED[stack pointer, site, process] = now      callers --> CALLERS[return address, site, process] += 1
-//!  return -----> exit:   STARTED known? --> TABLE[site, CPU].{returns, total, longest, bucket}
+//!  exit  ------> exit:   STARTED known? --> TABLE[site, CPU].{returns, total, longest, bucket}
 //! ```
+//! An exit is an instruction of the function (`ret`, or a jump to another function: [`Returns::TimeAtExits`]), which touches nothing of the program, or the kernel's return probe
+//! ([`Returns::Time`]), which replaces the return address: a program that throws exceptions, switches stacks or walks them dies of that.
+//!
 //! TABLE is memory that we map, so reading costs no system call. A call is known by its stack pointer: recursion needs no depth, and what longjmp or a
 //! thread's end leaves behind is overwritten by the next call at the same place, or forgotten (STARTED forgets what was not used for longest).
 //!
@@ -21,6 +24,7 @@
 //! A trap per hit (about 1 us where this was written, half of it with a function that begins with a 5-byte nop), two with returns. Attaching thousands of sites at once takes one
 //! link for each file and process (`uprobe_multi`, Linux 6.6); before that, two descriptors for each site.
 
+mod attaching;
 mod condition;
 pub mod latency;
 mod programs;
@@ -32,22 +36,18 @@ pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Re
 pub use latency::Latencies;
 pub use values::{Got, MOST_VALUES, Record, TEXT_BYTES, Value};
 
-use super::attach::load;
 use super::available::Unavailable;
 use super::error::BpfError;
 use super::follow::Follower;
 use super::sys::ring::Ring;
-use super::sys::uprobe::{EventPlace, Places, WideMap, link_event, link_uprobes};
-use super::sys::{self, ProgramKind, Shared};
-use crate::machine::Machine;
+use super::sys::uprobe::WideMap;
+use super::sys::{self, Shared};
 use programs::{
-    FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, Maps, RETURNS, SHORT_LINE, TOTAL,
+    CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, Maps, RETURNS, SHORT_LINE,
+    TOTAL,
 };
-use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -84,16 +84,58 @@ pub struct Place {
     pub return_values: Option<Vec<Value>>,
 }
 
-/// What is done when a function returns.
+/// How a call is known from its entry to its exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Frame {
+    /// By the stack pointer, which is the same at both.
+    #[default]
+    StackPointer,
+    /// In Go: by the goroutine (register 14), and how far the stack pointer is from its stack's upper end.
+    Goroutine,
+}
+
+/// When an instruction is an exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExitWhen {
+    /// The kernel's return probe: it has returned.
+    Returned,
+    /// Always.
+    Always,
+    /// If a conditional jump with the processor's condition of this number is taken.
+    Flags(u8),
+    /// If this address is not in the function.
+    Leaves(Operand),
+}
+
+/// An instruction where calls of a function end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Where in the file.
+    pub offset: u64,
+    /// When.
+    pub when: ExitWhen,
+    /// How many bytes of the function are before it, and from it on, for [`ExitWhen::Leaves`]; less than a MiB.
+    pub bounds: (u32, u32),
+}
+
+/// What is done when a function returns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Returns {
     /// Nothing: returns do not trap.
     #[default]
     Ignore,
     /// They are counted.
     Count,
-    /// Calls are timed.
+    /// Calls are timed, by the kernel's return probes.
     Time,
+    /// Calls are timed, by probes at their exits.
+    TimeAtExits(Frame, Vec<Exit>),
+}
+
+impl Returns {
+    fn is_timed(&self) -> bool {
+        matches!(self, Returns::Time | Returns::TimeAtExits(..))
+    }
 }
 
 /// Whose hits count.
@@ -281,19 +323,20 @@ impl Uprobes {
     /// [`UprobeError`]; then nothing is attached.
     pub fn attach(places: &[Place], whom: &Whom<'_>, options: &Options) -> Result<Uprobes, UprobeError> {
         super::available::may_load().map_err(|reason| UprobeError::Unavailable { reason })?;
-        let timed = places.iter().any(|place| place.returns == Returns::Time);
+        let timed = places.iter().any(|place| place.returns.is_timed());
         let line = if timed { LONG_LINE } else { SHORT_LINE };
         let bank_bits = bank_bits(places.len(), line);
         let entries = u32::try_from(places.len() << bank_bits).unwrap_or(u32::MAX);
         let map = |what, entries| move |cause| BpfError::Map { what, entries, cause };
         let (table, words) =
             WideMap::shared(line, entries, sys::name("kymo_probes")).map_err(map("counts", entries))?;
-        let hash = |wanted: bool, what, entries, name| {
-            let made = wanted.then(|| WideMap::forgetful(KEY_WORDS, 1, entries, sys::name(name)));
+        let hash = |wanted: bool, words, what, entries, name| {
+            let made = wanted.then(|| WideMap::forgetful(words, 1, entries, sys::name(name)));
             made.transpose().map_err(map(what, entries))
         };
-        let started = hash(timed, "calls under way", STARTED, "kymo_started")?;
-        let callers = hash(places.iter().any(|place| place.callers), "callers", CALLERS, "kymo_callers")?;
+        let started = hash(timed, CALL_WORDS, "calls under way", STARTED, "kymo_started")?;
+        let asks_callers = places.iter().any(|place| place.callers);
+        let callers = hash(asks_callers, KEY_WORDS, "callers", CALLERS, "kymo_callers")?;
         let told = places.iter().any(|place| place.values.is_some() || place.return_values.is_some());
         let ring = told.then(|| Ring::make(RING_BYTES, sys::name("kymo_values")));
         let ring = ring.transpose().map_err(map("values", RING_BYTES as u32))?;
@@ -309,8 +352,9 @@ impl Uprobes {
             followed: follower.map(|follower| follower.followed_map()),
             ring: ring.as_ref().map(Ring::number),
             waits: false,
+            frame: Frame::StackPointer,
         };
-        let attach = |how| attach(places, whom, options, maps, how);
+        let attach = |how| attaching::attach(places, whom, options, maps, how);
         let ((links, refused), attachment) = match options.attachment {
             Some(how) => (attach(how)?, how),
             None => match attach(Attachment::Multi) {
@@ -436,189 +480,4 @@ fn bank_bits(places: usize, line: usize) -> i32 {
     let banks = cpus.min(affordable.max(1));
     // Powers of two only; the next one below.
     banks.ilog2() as i32
-}
-
-/// Places of one file that one program serves, with their numbers.
-type Groups<'a> = BTreeMap<(&'a PathBuf, usize), Vec<usize>>;
-
-fn attach(
-    places: &[Place],
-    whom: &Whom<'_>,
-    options: &Options,
-    maps: Maps,
-    how: Attachment,
-) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
-    let kind = match how {
-        Attachment::Multi => ProgramKind::UprobeMulti,
-        Attachment::Events => ProgramKind::Uprobe,
-    };
-    // Sites that differ in what is asked of them have programs of their own.
-    type Told<'a> = Option<&'a [Value]>;
-    let mut wishes: Vec<(Returns, bool, &Condition, &Condition, Told<'_>, Told<'_>)> = Vec::new();
-    let mut groups: Groups<'_> = BTreeMap::new();
-    let mut refused = Vec::<Refused>::new();
-    for (number, place) in places.iter().enumerate() {
-        if is_mistaken(&place.path, place.offset) {
-            refused.push(Refused { place: number, cause: None });
-            continue;
-        }
-        let (told, told_back) = (place.values.as_deref(), place.return_values.as_deref());
-        let own = (place.returns, place.callers, &place.condition, &place.return_condition, told, told_back);
-        let at = wishes.iter().position(|known| *known == own).unwrap_or_else(|| {
-            wishes.push(own);
-            wishes.len() - 1
-        });
-        groups.entry((&place.path, at)).or_default().push(number);
-    }
-    let pids: Vec<i32> = match whom {
-        Whom::Processes(pids) => pids.to_vec(),
-        Whom::FollowedIn(_, pid) => vec![*pid],
-        Whom::Followed(_) | Whom::All => vec![-1],
-    };
-    let mut programs: BTreeMap<usize, Vec<(OwnedFd, bool)>> = BTreeMap::new();
-    let mut links = Vec::new();
-    for ((path, at), numbers) in &groups {
-        if !programs.contains_key(at) {
-            let (returns, callers, condition, on_return, values, return_values) = wishes[*at];
-            let started = maps.started.filter(|_| returns == Returns::Time);
-            let own = Maps { started, callers: maps.callers.filter(|_| callers), ..maps };
-            let mut made = Vec::new();
-            if returns != Returns::Ignore {
-                // Attached before the entries: a call that is seen to begin is seen to end.
-                let own = Maps { ring: maps.ring.filter(|_| return_values.is_some()), ..own };
-                let values = return_values.unwrap_or_default();
-                let exit = |waits| programs::exit(Maps { waits, ..own }, on_return, values);
-                made.push((load_waiting(kind, "kymo_uretprobe", reads(on_return, values), exit)?, true));
-            }
-            let own = Maps { ring: maps.ring.filter(|_| values.is_some()), ..own };
-            let values = values.unwrap_or_default();
-            let entry = |waits| programs::entry(Maps { waits, ..own }, condition, options.every, values);
-            made.push((load_waiting(kind, "kymo_uprobe", reads(condition, values), entry)?, false));
-            programs.insert(*at, made);
-        }
-        let c_path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        for (program, returns) in &programs[at] {
-            for &pid in &pids {
-                let failed = |cause| UprobeError::Attach {
-                    places: numbers.len(),
-                    path: (*path).clone(),
-                    whom: if pid < 0 { String::new() } else { format!(" in process {pid}") },
-                    cause,
-                };
-                match how {
-                    Attachment::Multi => {
-                        let made =
-                            link_all(program.as_fd(), &c_path, places, numbers, pid.max(0) as u32, *returns);
-                        let (some, mut others) = made.map_err(failed)?;
-                        if some.is_empty() && !others.is_empty() {
-                            let cause = others.swap_remove(0).cause;
-                            return Err(failed(
-                                cause.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)),
-                            ));
-                        }
-                        links.extend(some);
-                        let new = others
-                            .into_iter()
-                            .filter(|new| !refused.iter().any(|known| known.place == new.place));
-                        refused.extend(new.collect::<Vec<_>>());
-                    }
-                    Attachment::Events => {
-                        let machine = Machine::here();
-                        let pmu = machine.pmu("uprobe").ok_or(UprobeError::NoUprobes)?;
-                        for &number in numbers {
-                            let place = EventPlace {
-                                kind: pmu.kind,
-                                config: u64::from(*returns)
-                                    | if *returns { 0 } else { places[number].semaphore.unwrap_or(0) << 32 },
-                                path: &c_path,
-                                offset: places[number].offset,
-                                pid,
-                            };
-                            match link_event(program.as_fd(), &place, number as u64) {
-                                Ok(pair) => links.extend(pair),
-                                Err(cause) if is_about_place(&cause) && numbers.len() > 1 => {
-                                    if !refused.iter().any(|known| known.place == number) {
-                                        refused.push(Refused { place: number, cause: Some(cause) });
-                                    }
-                                }
-                                Err(cause) => return Err(failed(cause)),
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    refused.sort_by_key(|refused| refused.place);
-    match refused.first() {
-        Some(first) if refused.len() == places.len() => {
-            Err(UprobeError::None { path: places[first.place].path.clone(), reason: first.reason() })
-        }
-        _ => Ok((links, refused)),
-    }
-}
-
-/// Whether memory is read for this.
-fn reads(condition: &Condition, values: &[Value]) -> bool {
-    let tests = condition.iter().flatten();
-    let mut memory = tests.map(|test| !test.operand.steps.is_empty() || test.characters.is_some());
-    let value = |value: &Value| match value {
-        Value::Number(operand) => !operand.steps.is_empty(),
-        Value::Text { .. } => true,
-    };
-    memory.any(|is| is) || values.iter().any(value)
-}
-
-/// Loads a program; one that reads memory as one that may wait for it, where the kernel has such.
-fn load_waiting(
-    kind: ProgramKind,
-    name: &'static str,
-    reads: bool,
-    program: impl Fn(bool) -> super::program::Program,
-) -> Result<OwnedFd, BpfError> {
-    if reads && kind == ProgramKind::UprobeMulti {
-        match load(ProgramKind::UprobeMultiWaiting, name, &program(true), None) {
-            Ok(loaded) => return Ok(loaded),
-            Err(error) => tracing::debug!(%error, "memory that is not there is not read"),
-        }
-    }
-    load(kind, name, &program(false), None)
-}
-
-/// Whether a refusal is about one of the places, not about all.
-fn is_about_place(cause: &io::Error) -> bool {
-    matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))
-}
-
-/// Attaches to all places of a file that can be probed. One that cannot makes the kernel refuse all, so halves are tried then, and their halves.
-fn link_all(
-    program: BorrowedFd<'_>,
-    path: &CStr,
-    places: &[Place],
-    numbers: &[usize],
-    pid: u32,
-    returns: bool,
-) -> io::Result<(Vec<OwnedFd>, Vec<Refused>)> {
-    let of = |value: &dyn Fn(usize) -> u64| numbers.iter().map(|&number| value(number)).collect();
-    let several = Places {
-        offsets: of(&|number| places[number].offset),
-        semaphores: of(&|number| places[number].semaphore.unwrap_or(0)),
-        cookies: of(&|number| number as u64),
-    };
-    let cause = match link_uprobes(program, path, &several, pid, returns) {
-        Ok(link) => return Ok((vec![link], Vec::new())),
-        Err(cause) => cause,
-    };
-    if !is_about_place(&cause) {
-        return Err(cause);
-    }
-    if let [one] = numbers {
-        return Ok((Vec::new(), vec![Refused { place: *one, cause: Some(cause) }]));
-    }
-    let (first, second) = numbers.split_at(numbers.len() / 2);
-    let (mut links, mut refused) = link_all(program, path, places, first, pid, returns)?;
-    let (more, others) = link_all(program, path, places, second, pid, returns)?;
-    links.extend(more);
-    refused.extend(others);
-    Ok((links, refused))
 }

@@ -4,6 +4,7 @@ use super::super::program::{NOW, Program};
 use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
 use super::latency::BUCKETS;
 use super::values::Value;
+use super::{ExitWhen, Frame};
 
 /// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
 pub(super) const HITS: i16 = 0;
@@ -19,14 +20,18 @@ pub(super) const FIRST_BUCKET: i16 = 8;
 pub(super) const SHORT_LINE: usize = 8;
 pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS).next_multiple_of(8);
 
-/// Words of a key of STARTED and of CALLERS: an address, and site and process.
+/// Words of a key of CALLERS: an address, and site and process.
 pub(super) const KEY_WORDS: usize = 2;
+/// Words of a key of STARTED: where the call's frame begins, site and process, and the goroutine in Go.
+pub(super) const CALL_WORDS: usize = 3;
 
 // On the stack.
 const INDEX: i16 = -4;
 const WHO: i16 = -8;
-/// Two words: the address, then site and process.
-const KEY: i16 = -24;
+/// Three words: the address, then site and process, then the goroutine.
+const KEY: i16 = -168;
+/// What the link tells at a hit: the site, and the bounds of its function.
+const COOKIE: i16 = -24;
 const VALUE: i16 = -32;
 /// Which values of a record could be read.
 pub(super) const MASK: i16 = -40;
@@ -54,7 +59,21 @@ pub(super) struct Maps {
     pub(super) ring: Option<i32>,
     /// The programs may wait for memory to be brought in.
     pub(super) waits: bool,
+    /// How a call is known from its entry to its exit.
+    pub(super) frame: Frame,
 }
+
+/// What the link tells at a hit: the site's number, and for an exit that may be a jump inside of its function, how many bytes of the function are before and behind it.
+pub(super) fn cookie(site: usize, bounds: (u32, u32)) -> u64 {
+    site as u64 | u64::from(bounds.0) << SITE_BITS | u64::from(bounds.1) << (SITE_BITS + BOUND_BITS)
+}
+
+/// So many bits of a cookie are the site's number, and each of the bounds.
+const SITE_BITS: i32 = 24;
+const BOUND_BITS: i32 = 20;
+/// The largest of each.
+pub(super) const MOST_SITES: usize = 1 << SITE_BITS;
+pub(super) const MOST_BOUND: u32 = (1 << BOUND_BITS) - 1;
 
 impl Assembler {
     /// on to `out` unless the running process is followed; its id is in *WHO. R6 stays
@@ -74,6 +93,8 @@ impl Assembler {
     pub(super) fn site(&mut self) {
         self.mov(R1, R6);
         self.call(Helper::AttachCookie);
+        self.store64(FP, COOKIE, R0);
+        self.and_imm(R0, MOST_SITES as i32 - 1);
         self.mov(R7, R0);
     }
 
@@ -96,6 +117,108 @@ impl Assembler {
         self.store32(FP, KEY + 8, R7);
         self.load32(R1, FP, WHO);
         self.store32(FP, KEY + 12, R1);
+        self.store64_imm(FP, KEY + 16, 0);
+    }
+
+    /// *KEY = the call at hand, whose frame begins `popped` bytes below the stack pointer; on to `unread` if that cannot be told. R6, R7 and *WHO stay
+    fn call_key(&mut self, frame: Frame, popped: i32, unread: Label) {
+        match frame {
+            Frame::StackPointer => {
+                self.load64(R1, R6, saved::STACK);
+                self.add_imm(R1, -popped);
+                self.key();
+            }
+            Frame::Goroutine => {
+                // The second word of what the register points to is the stack's upper end.
+                self.load64(R3, R6, saved::GOROUTINE);
+                self.add_imm(R3, 8);
+                self.store64_imm(FP, VALUE, 0);
+                self.stack_address(R1, VALUE);
+                self.mov_imm(R2, 8);
+                self.read_user();
+                self.jump_unless(R0, 0, unread);
+                self.load64(R1, FP, VALUE);
+                self.load64(R2, R6, saved::STACK);
+                self.sub(R1, R2);
+                self.key();
+                self.load64(R1, R6, saved::GOROUTINE);
+                self.store64(FP, KEY + 16, R1);
+            }
+        }
+    }
+
+    /// Forgets the call at hand, of which nothing is to be noted: else its exit would be taken for that of an earlier one which was left otherwise.
+    fn forget_call(&mut self, started: i32, frame: Frame) {
+        let unread = self.label();
+        self.call_key(frame, 0, unread);
+        self.load_map(R1, started);
+        self.stack_address(R2, KEY);
+        self.call(Helper::MapDelete);
+        self.place(unread);
+    }
+
+    /// on to `out` unless this is an exit now; R6 is the context, *COOKIE is told
+    fn only_exit(&mut self, when: &ExitWhen, out: Label) {
+        match when {
+            ExitWhen::Returned | ExitWhen::Always => {}
+            ExitWhen::Flags(number) => {
+                self.load64(R1, R6, saved::FLAGS);
+                let (taken, other) = (self.label(), self.label());
+                let (holds, fails) = if number & 1 == 0 { (taken, other) } else { (other, taken) };
+                let has = |a: &mut Assembler, bit: i32, to: Label| {
+                    a.mov(R2, R1);
+                    a.and_imm(R2, 1 << bit);
+                    a.jump_unless(R2, 0, to);
+                };
+                const CARRY: i32 = 0;
+                const PARITY: i32 = 2;
+                const ZERO: i32 = 6;
+                const SIGN: i32 = 7;
+                const OVERFLOW: i32 = 11;
+                match number >> 1 {
+                    0 => has(self, OVERFLOW, holds),
+                    1 => has(self, CARRY, holds),
+                    2 => has(self, ZERO, holds),
+                    3 => {
+                        has(self, CARRY, holds);
+                        has(self, ZERO, holds);
+                    }
+                    4 => has(self, SIGN, holds),
+                    5 => has(self, PARITY, holds),
+                    less => {
+                        if less == 7 {
+                            has(self, ZERO, holds);
+                        }
+                        // The sign differs from the overflow.
+                        self.mov(R2, R1);
+                        self.shift_right_imm(R2, SIGN);
+                        self.shift_right_imm(R1, OVERFLOW);
+                        self.and_imm(R2, 1);
+                        self.and_imm(R1, 1);
+                        self.sub(R2, R1);
+                        self.jump_unless(R2, 0, holds);
+                    }
+                }
+                self.jump(fails);
+                self.place(other);
+                self.jump(out);
+                self.place(taken);
+            }
+            ExitWhen::Leaves(target) => {
+                self.operand(target, out);
+                // R1 = the target's distance from the function's first byte, R3 = the function's length
+                self.load64(R2, R6, saved::INSTRUCTION);
+                self.sub(R1, R2);
+                self.load64(R2, FP, COOKIE);
+                self.mov(R3, R2);
+                self.shift_right_imm(R2, SITE_BITS);
+                self.and_imm(R2, MOST_BOUND as i32);
+                self.shift_right_imm(R3, SITE_BITS + BOUND_BITS);
+                self.add(R1, R2);
+                self.add(R3, R2);
+                self.jump_on(super::super::insn::Compare::Less, R1, R3, out);
+            }
+        }
     }
 
     /// line[word] += R1
@@ -252,18 +375,18 @@ impl Assembler {
 pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Value]) -> Program {
     let mut a = Assembler::new();
     a.waits = maps.waits;
-    let out = a.label();
+    let (out, skipped) = (a.label(), a.label());
     a.mov(R6, R1);
     a.only_followed(maps.followed, out);
-    a.only_if(condition, out);
     a.site();
+    a.only_if(condition, skipped);
     a.line(maps, out);
     a.mov_imm(R1, 1);
     a.add_to_line(HITS);
     if every > 1 {
         a.load64(R1, R9, 8 * HITS);
         a.remainder_imm(R1, every as i32);
-        a.jump_unless(R1, 0, out);
+        a.jump_unless(R1, 0, skipped);
     }
     if let Some(callers) = maps.callers {
         let (unread, new, done) = (a.label(), a.label(), a.label());
@@ -299,9 +422,8 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         a.record(ring, values, false);
     }
     if let Some(started) = maps.started {
-        let known = a.label();
-        a.load64(R1, R6, saved::STACK);
-        a.key();
+        let (known, unread) = (a.label(), a.label());
+        a.call_key(maps.frame, 0, unread);
         // Last, so that what the probe itself costs is not the function's.
         a.call(Helper::Now);
         a.store64(FP, VALUE, R0);
@@ -311,16 +433,24 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         a.mov_imm(R4, 0);
         a.call(Helper::MapUpdate);
         a.jump_if(R0, 0, known);
+        a.place(unread);
         a.mov_imm(R1, 1);
         a.add_to_line(MISSED);
         a.place(known);
+        if !condition.is_empty() || every > 1 {
+            a.jump(out);
+            a.place(skipped);
+            a.forget_call(started, maps.frame);
+        }
+    } else {
+        a.place(skipped);
     }
     a.end(out);
     Program { code: a.finish(), wanted: Vec::new() }
 }
 
-/// Runs when a function returns.
-pub(super) fn exit(maps: Maps, condition: &Condition, values: &[Value]) -> Program {
+/// Runs when a function returns, or at an instruction where calls of it end.
+pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &[Value]) -> Program {
     let mut a = Assembler::new();
     a.waits = maps.waits;
     let out = a.label();
@@ -339,9 +469,9 @@ pub(super) fn exit(maps: Maps, condition: &Condition, values: &[Value]) -> Progr
     a.mov(R8, R0);
     a.only_followed(maps.followed, out);
     a.site();
-    a.load64(R1, R6, saved::STACK);
-    a.add_imm(R1, -saved::RETURN_POPS);
-    a.key();
+    a.only_exit(when, out);
+    let popped = if matches!(when, ExitWhen::Returned) { saved::RETURN_POPS } else { 0 };
+    a.call_key(maps.frame, popped, out);
     a.look_up(started, KEY);
     a.jump_if(R0, 0, out); // began before we did, or was not looked at
     a.load64(R9, R0, 0);

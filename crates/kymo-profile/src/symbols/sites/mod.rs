@@ -21,17 +21,23 @@
 //! functions (`f.cold`, `f.part.0`) are found by their own names alone. A function that picks its implementation when the program starts (IFUNC) is no
 //! site: its implementations are.
 
+mod entries;
+mod exits;
 mod find;
+mod go;
 mod libraries;
 mod lines;
 mod module;
+mod runtime;
 mod selector;
 #[cfg(test)]
 mod tests;
 mod usdt;
 
+pub use exits::{CallIdentity, CallSites, Exit, ExitWhen};
 pub use find::{MissingSite, Site, SiteKind, find, module_matches};
 pub use libraries::{Search, libraries};
 pub use module::{Function, ModuleError, ProbeModule};
+pub use runtime::{Runtime, leaves_calls, stack_walker, switches_stacks};
 pub use selector::{Place, ProbeSelector, SelectorError, glob};
 pub use usdt::Marker;

@@ -10,7 +10,10 @@ use super::super::elf_symbols;
 use super::super::locate;
 use super::super::store::SymbolOptions;
 use super::super::user;
+use super::exits::UnwindTables;
+use super::go::GoFunctions;
 use super::lines;
+use super::runtime::{Runtime, StackUse};
 use super::usdt::{self, Marker};
 use crate::place::ModuleFile;
 
@@ -74,6 +77,9 @@ pub struct ProbeModule {
     elf: Arc<ElfFile>,
     functions: OnceLock<Vec<Function>>,
     markers: OnceLock<Vec<Marker>>,
+    stack_use: OnceLock<StackUse>,
+    go_functions: OnceLock<GoFunctions>,
+    unwind_tables: OnceLock<UnwindTables>,
 }
 
 impl ProbeModule {
@@ -92,6 +98,9 @@ impl ProbeModule {
             elf: Arc::new(elf),
             functions: OnceLock::new(),
             markers: OnceLock::new(),
+            stack_use: OnceLock::new(),
+            go_functions: OnceLock::new(),
+            unwind_tables: OnceLock::new(),
         })
     }
 
@@ -170,6 +179,28 @@ impl ProbeModule {
     /// The markers (USDT).
     pub fn markers(&self) -> &[Marker] {
         self.markers.get_or_init(|| usdt::markers(&self.elf))
+    }
+
+    /// The language's runtime that is in it, if one that walks its own stacks is.
+    pub fn runtime(&self) -> Option<Runtime> {
+        self.stack_use().runtime
+    }
+
+    pub(super) fn stack_use(&self) -> StackUse {
+        *self.stack_use.get_or_init(|| StackUse::of(&self.elf, self.symbol_file().as_deref(), &self.name()))
+    }
+
+    /// The functions that Go's compiler and assembler made; none in other modules.
+    pub(super) fn go_functions(&self) -> &GoFunctions {
+        self.go_functions.get_or_init(|| {
+            let text = self.functions().iter().find(|function| &*function.raw_name == "runtime.text");
+            GoFunctions::of(&self.elf, text.map(|function| function.svma))
+        })
+    }
+
+    /// What `.eh_frame` says.
+    pub(super) fn unwind_tables(&self) -> &UnwindTables {
+        self.unwind_tables.get_or_init(|| UnwindTables::of(self))
     }
 
     /// The function that a place in the file belongs to.

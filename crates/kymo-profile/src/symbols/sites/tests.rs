@@ -281,3 +281,84 @@ fn damaged_programs() {
         }
     }
 }
+
+const EXITS: &str = r#"
+typedef long (*function)(long);
+#define ONE __attribute__((noinline, noclone))
+ONE long plain(long x) { __asm__ volatile("" ::: "memory"); return x + 1; }
+ONE long tail(long x) { return plain(x + 1); }
+ONE long through(function f, long x) { return f(x); }
+function table[4];
+ONE long indexed(long x) { return table[x & 3](x); }
+ONE void never(void) { __builtin_trap(); }
+__attribute__((noinline, cold)) void rarely(void) { __asm__ volatile("" ::: "memory"); }
+ONE long colder(long x) {
+    if (__builtin_expect(x == 7, 0)) { rarely(); return plain(x) + 3; }
+    __asm__ volatile("" ::: "memory");
+    return x;
+}
+ONE long cases(long x) {
+    long y = plain(x);
+    switch (x) {
+    case 0: y *= 3; plain(y); break;
+    case 1: y ^= 5; plain(y + 1); break;
+    case 2: y += 9; plain(y + 2); break;
+    case 3: y -= 4; plain(y + 3); break;
+    case 4: y |= 8; plain(y + 4); break;
+    case 5: y &= 6; plain(y + 5); break;
+    }
+    return plain(y) + 1;
+}
+__asm__(".text\n.globl odd\n.type odd,@function\nodd: .cfi_startproc\n mov 1f(%rip), %rax\n ret\n1: .8byte 0xc3c3c3c3\n.cfi_endproc\n.size odd, .-odd\n"
+        ".globl taken\n.type taken,@function\ntaken: .cfi_startproc\n test %rdi, %rdi\n je plain\n ret\n.cfi_endproc\n.size taken, .-taken\n"
+        ".globl bare\n.type bare,@function\nbare: ret\n.size bare, .-bare\n"
+        ".globl __restore_rt\n.type __restore_rt,@function\n__restore_rt: mov $15, %rax\n syscall\n.size __restore_rt, .-__restore_rt\n");
+int main(int argc, char **argv) {
+    table[0] = plain;
+    return tail(argc) + through(plain, 1) + indexed(0) + colder(argc) + cases(argc) == 5;
+}
+"#;
+
+/// Checks where calls are seen to end: at `ret`, at jumps to other functions with their conditions, in cold parts, not at jumps of a switch; and that functions
+/// of which it cannot be known, and code that is known by its bytes, are refused with the reason.
+#[test]
+fn exits_of_functions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("exits.c"), folder.path().join("exits"));
+    std::fs::write(&source, EXITS).expect("a source");
+    let compiled = Command::new("cc").args(["-O2", "-g", "-o"]).arg(&program).arg(&source).status();
+    if !compiled.is_ok_and(|status| status.success()) || !cfg!(target_arch = "x86_64") {
+        return kymo_testing::skip("symbols::sites::exits_of_functions", "no compiler for x86-64");
+    }
+    let modules = [Arc::new(ProbeModule::open(&program, None).expect("a program"))];
+    let site = |name: &str| found(name, &modules).expect("a function").remove(0);
+    let exits = |name: &str| site(name).call_sites().unwrap_or_else(|why| panic!("{name}: {why}")).exits;
+    let returning = |name: &str| exits(name).iter().filter(|exit| exit.returns).count();
+    assert_eq!((returning("plain"), exits("plain").len()), (1, 1));
+    let tail = exits("tail");
+    assert!(tail.len() == 1 && !tail[0].returns && tail[0].when == ExitWhen::Always, "{tail:?}");
+    let leaves = |exit: &Exit| matches!(exit.when, ExitWhen::Leaves { displacement: None, .. });
+    assert!(exits("through").iter().any(leaves), "{:?}", exits("through"));
+    // `je` has number 4.
+    assert_eq!(exits("taken")[0].when, ExitWhen::Flags(4));
+    let own = site("colder");
+    let part = modules[0].functions().iter().find(|function| function.raw_name.starts_with("colder.cold"));
+    if let Some(part) = part {
+        let inside = |exit: &&Exit| (part.offset..part.offset + part.size_bytes).contains(&exit.offset);
+        let back = exits("colder").iter().filter(inside).count();
+        assert!(back > 0 && exits("colder").len() > back, "{:?} {part:?} {own:?}", exits("colder"));
+    }
+    // Without a frame a switch looks like a tail call: where it leads decides.
+    assert!(returning("cases") > 0, "{:?}", exits("cases"));
+    let refused = |name: &str| site(name).call_sites().expect_err(name);
+    assert!(refused("indexed").contains("computed jump"));
+    assert!(refused("never").contains("never returns"));
+    assert!(
+        refused("odd").contains("data") || refused("odd").contains("no instruction"),
+        "{}",
+        refused("odd")
+    );
+    assert!(refused("bare").contains("no unwind table"));
+    assert!(site("__restore_rt").untouchable().is_some() && site("plain").untouchable().is_none());
+    assert_eq!((stack_walker([&*modules[0]]), leaves_calls([&*modules[0]])), (None, None));
+}

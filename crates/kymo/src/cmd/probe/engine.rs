@@ -17,6 +17,7 @@ use kymo_profile::place::call::Fetch;
 use kymo_profile::symbols::sites::{Site, SiteKind};
 
 use super::arguments::{self, Values};
+use super::exits::{ReturnAddresses, Timing};
 use super::inproc;
 use super::launched::Launch;
 
@@ -125,6 +126,8 @@ pub(crate) struct Wish {
     pub(crate) conditions: Vec<(Condition, Condition)>,
     /// For each site, what is told of each hit and return; empty if nothing is told of any.
     pub(crate) values: Vec<Option<Values>>,
+    /// Whether return addresses may be replaced.
+    pub(crate) return_addresses: ReturnAddresses,
 }
 
 /// Whom to probe.
@@ -177,7 +180,7 @@ pub(crate) fn serve(
         let engine = launch.begin(pid).context("failed to wait for programs to start")?;
         services.push(Service { sites: served, engine: Box::new(engine) });
     } else if choice != Choice::Kernel && !target.command {
-        match inside(sites, wish, target) {
+        match inside(choice, sites, wish, target) {
             Ok(entered) => {
                 words.extend(reasons_of(verb, entered.refused.iter().map(names)));
                 if entered.cleaned_up > 0 {
@@ -236,10 +239,11 @@ pub(crate) fn by_the_kernel(
 }
 
 /// As much as possible inside of the one program.
-fn inside(sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
+fn inside(choice: Choice, sites: &[Site], wish: &Wish, target: &Target) -> Result<inproc::Entered, String> {
     if let Some(objection) = inproc::objection(wish, target) {
         return Err(objection.to_owned());
     }
+    inproc::may_replace_returns(choice, wish)?;
     match target.pids[..] {
         [pid] => inproc::enter(sites, wish, pid),
         _ => Err("it enters one process at a time".to_owned()),
@@ -293,7 +297,7 @@ pub(crate) fn started(
 }
 
 /// A line for each reason, with the names that it is about; a few of both.
-fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) -> Vec<String> {
+pub(super) fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) -> Vec<String> {
     const NAMED: usize = 5;
     let mut known: Vec<(String, Vec<&str>)> = Vec::new();
     for (reason, name) in reasons {
@@ -336,26 +340,36 @@ impl Kernel {
         target: &Target,
         words: &mut Vec<String>,
     ) -> anyhow::Result<Kernel> {
-        let places: Vec<Place> = sites
-            .iter()
-            .zip(&wish.conditions)
-            .enumerate()
-            .map(|(number, (site, (condition, return_condition)))| Place {
+        let mut untimed = Vec::new();
+        let mut places = Vec::new();
+        for (number, (site, (condition, return_condition))) in sites.iter().zip(&wish.conditions).enumerate()
+        {
+            let is_function = site.kind == SiteKind::Function;
+            let values = told(wish, number, |values| &values.entry);
+            let return_values = told(wish, number, |values| &values.back);
+            let counted = || Timing { entry: site.counted_offset(), returns: Returns::Ignore };
+            let result =
+                !return_condition.is_empty() || return_values.as_ref().is_some_and(|back| !back.is_empty());
+            let timing = match wish.timed && is_function {
+                false => counted(),
+                true => wish.return_addresses.timing(site, result).unwrap_or_else(|reason| {
+                    untimed.push((reason, site.name.as_str()));
+                    counted()
+                }),
+            };
+            places.push(Place {
                 path: site.module.file().to_owned(),
-                offset: site.offset,
+                offset: timing.entry,
                 semaphore: site.semaphore,
-                returns: if wish.timed && site.kind == SiteKind::Function {
-                    Returns::Time
-                } else {
-                    Returns::Ignore
-                },
-                callers: wish.callers && site.kind == SiteKind::Function,
+                returns: timing.returns,
+                callers: wish.callers && is_function,
                 condition: condition.clone(),
                 return_condition: return_condition.clone(),
-                values: told(wish, number, |values| &values.entry),
-                return_values: told(wish, number, |values| &values.back),
-            })
-            .collect();
+                values,
+                return_values,
+            });
+        }
+        words.extend(reasons_of("counted, but not timed", untimed.into_iter()));
         let options = Options { every: wish.every, attachment: None };
         let follow = |who: Follow<'_>| Follower::start(who);
         let follower = match (target.command, target.children) {

@@ -14,15 +14,16 @@ use kymo_perf::inject::{self, Client, Talk};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 use kymo_record::Callers;
 
-use super::engine::{Caller, Engine, Reading, Target, Wish};
+use super::engine::{Caller, Choice, Engine, Reading, Target, Wish};
+use super::exits::ReturnAddresses;
 use super::hows::{self, Hows};
 
 #[cfg(target_arch = "x86_64")]
-use kymo_agent::patch::returns_oddly;
+pub(super) use kymo_agent::patch::returns_oddly;
 
 /// Nothing is patched here.
 #[cfg(not(target_arch = "x86_64"))]
-fn returns_oddly(_: &str) -> bool {
+pub(super) fn returns_oddly(_: &str) -> bool {
     true
 }
 
@@ -42,6 +43,27 @@ pub(super) fn objection_to_wish(wish: &Wish) -> Option<&'static str> {
         () if !wish.values.is_empty() => Some("it does not tell arguments"),
         () if wish.callers => Some("it tells callers apart in programs that run already (-p) only"),
         () => None,
+    }
+}
+
+/// Looks whether the program bears that return addresses are replaced, if that is wanted: the engine answers unwinders that look up unwind tables, and knows stacks that
+/// are switched, but not a runtime that walks them itself.
+///
+/// # Errors
+/// Why it does not, in words.
+pub(super) fn may_replace_returns(choice: Choice, wish: &Wish) -> Result<(), String> {
+    let ReturnAddresses { walker, switches, force, .. } = &wish.return_addresses;
+    if !wish.timed || *force {
+        return Ok(());
+    }
+    if let (Some(switches), Choice::Auto) = (switches, choice) {
+        return Err(format!("{switches}, so calls are timed where they end"));
+    }
+    match walker {
+        Some(walker) => Err(format!(
+            "{walker}, and replaced return addresses would crash it, so calls are timed where they end; --force does it even so"
+        )),
+        None => Ok(()),
     }
 }
 
@@ -84,6 +106,9 @@ fn objection_to(site: &Site, timed: bool, inside: bool) -> Option<&'static str> 
     }
     if !function && surrounding(site).is_none() {
         return Some("it is in no function that is known");
+    }
+    if let Some(reason) = site.untouchable().or_else(|| site.immovable()) {
+        return Some(reason);
     }
     let odd = timed && function && site.symbol.as_deref().is_some_and(returns_oddly);
     odd.then_some("its return address is used for more than one return")

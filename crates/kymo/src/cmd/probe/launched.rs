@@ -57,6 +57,7 @@ pub(super) fn prepare(
     if let Some(objection) = inproc::objection_to_wish(wish) {
         return Err(objection.to_owned());
     }
+    inproc::may_replace_returns(choice, wish)?;
     let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
     if library.to_string_lossy().contains([':', ' ']) {

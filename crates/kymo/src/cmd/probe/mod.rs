@@ -7,6 +7,7 @@
 pub(crate) mod arguments;
 pub(crate) mod condition;
 pub(crate) mod engine;
+pub(crate) mod exits;
 mod forecast;
 pub(crate) mod hows;
 pub(crate) mod inproc;
@@ -72,6 +73,9 @@ pub(crate) struct ProbeArgs {
     /// Who serves the probes
     #[arg(long, value_enum, value_name = "ENGINE", default_value = "auto")]
     engine: Choice,
+    /// Time calls by replacing return addresses also where that may crash the program: it walks or switches its stacks, or throws exceptions
+    #[arg(long)]
+    force: bool,
     /// Print JSON instead of the table
     #[arg(long)]
     json: bool,

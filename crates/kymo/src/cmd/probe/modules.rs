@@ -13,6 +13,8 @@ use kymo_perf::proc::{self, Mappings};
 use kymo_perf::selector::nearest;
 use kymo_profile::symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 
+use super::engine::reasons_of;
+
 /// The file that a command's name means, as exec finds it.
 pub(crate) fn program(name: &OsStr) -> anyhow::Result<PathBuf> {
     let shown = Path::new(name).display().to_string();
@@ -137,6 +139,29 @@ pub(crate) fn sites(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> a
         return find(selector, &[module]).map_err(|missing| said(&missing));
     }
     Err(said(&missing))
+}
+
+/// The sites that a probe may stand in; the others are said with the reason.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn touchable(sites: Vec<Site>, say: &mut dyn FnMut(String)) -> anyhow::Result<Vec<Site>> {
+    let (mut left, mut refused) = (Vec::new(), Vec::new());
+    for site in sites {
+        match site.untouchable() {
+            Some(reason) => refused.push((reason.to_owned(), site.name)),
+            None => left.push(site),
+        }
+    }
+    let named = refused.iter().map(|(reason, name)| (reason.clone(), name.as_str()));
+    let words = reasons_of("not probed", named);
+    if left.is_empty()
+        && let Some(word) = words.first()
+    {
+        bail!("{word}");
+    }
+    words.into_iter().for_each(say);
+    Ok(left)
 }
 
 /// The sentence, with the nearest name or what to do.

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::engine::{self, Choice, Reading, Service, Target, Wish, serve};
+use super::exits::ReturnAddresses;
 use super::launched::{self, Launch};
 use super::live::Live;
 use super::places::Places;
@@ -49,8 +50,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         .map(|text| ProbeSelector::parse(text).map_err(exit::usage_of))
         .collect::<Result<_, _>>()?;
     let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage_of)?;
-    let (sites, asked, modules) = find(args, &selectors)?;
     let mut words = Vec::new();
+    let (sites, asked, modules) = find(args, &selectors, &mut words)?;
     let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
     let values =
         arguments::of_sites(&sites, &asked, args.args, asks_result, &mut words).map_err(exit::usage_of)?;
@@ -62,7 +63,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         Some(condition) => condition.at(&sites).map_err(exit::usage_of)?,
         None => vec![Default::default(); sites.len()],
     };
-    let wish = Wish { timed, callers: args.callers, every: args.every, conditions, values };
+    let return_addresses = ReturnAddresses::of(&modules, args.force);
+    let wish = Wish { timed, callers: args.callers, every: args.every, conditions, values, return_addresses };
     if args.dry_run {
         return dry_run(&sites);
     }
@@ -169,7 +171,7 @@ fn launch(
 type Found = (Vec<Site>, Vec<Option<Vec<Part>>>, Vec<Arc<ProbeModule>>);
 
 /// All sites that the selectors mean, each once, and the modules of the targets.
-fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<Found> {
+fn find(args: &ProbeArgs, selectors: &[ProbeSelector], words: &mut Vec<String>) -> anyhow::Result<Found> {
     let mut sites: Vec<Site> = Vec::new();
     let mut asked = Vec::new();
     let mut all = Vec::new();
@@ -181,7 +183,7 @@ fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<Found> 
     for modules in &targets {
         for selector in selectors {
             let found = modules::sites(selector, modules)?;
-            for site in found {
+            for site in modules::touchable(found, &mut |word| words.push(word))? {
                 let key = (site.module.file().to_owned(), site.offset, site.semaphore);
                 // A marker and the function that begins at the same place are two.
                 if known.insert((key, matches!(site.kind, SiteKind::Marker { .. }))) {
@@ -191,6 +193,12 @@ fn find(args: &ProbeArgs, selectors: &[ProbeSelector]) -> anyhow::Result<Found> 
             }
         }
         all.extend(modules.iter().cloned());
+    }
+    // Libraries that were named by their paths are loaded later.
+    for site in &sites {
+        if !all.iter().any(|module| Arc::ptr_eq(module, &site.module)) {
+            all.push(Arc::clone(&site.module));
+        }
     }
     Ok((sites, asked, all))
 }

@@ -1,0 +1,324 @@
+//! Attaching programs to all instructions that probes need: entries, and exits of functions whose calls are timed.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::condition::Condition;
+use super::programs::{self, Maps, cookie};
+use super::values::Value;
+use super::{
+    Attachment, ENOTSUPP, ExitWhen, Frame, Options, Place, Refused, Returns, UprobeError, Whom, is_mistaken,
+};
+use crate::bpf::attach::load;
+use crate::bpf::error::BpfError;
+use crate::bpf::program::Program;
+use crate::bpf::sys::ProgramKind;
+use crate::bpf::sys::uprobe::{EventPlace, Places, link_event, link_uprobes};
+use crate::machine::Machine;
+
+/// An instruction that a program is attached to.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    /// Number of the place that it is for.
+    place: usize,
+    offset: u64,
+    semaphore: u64,
+    cookie: u64,
+}
+
+/// What a program does: one for all spots of the same file that want the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Work<'a> {
+    exit: Option<&'a ExitWhen>,
+    frame: Frame,
+    timed: bool,
+    callers: bool,
+    condition: &'a Condition,
+    values: Option<&'a [Value]>,
+}
+
+impl<'a> Work<'a> {
+    /// At the entry of a place.
+    fn entry(place: &'a Place) -> Work<'a> {
+        Work {
+            exit: None,
+            frame: frame(&place.returns),
+            timed: place.returns.is_timed(),
+            callers: place.callers,
+            condition: &place.condition,
+            values: place.values.as_deref(),
+        }
+    }
+
+    /// Where its calls end.
+    fn exit(place: &'a Place, when: &'a ExitWhen) -> Work<'a> {
+        Work {
+            exit: Some(when),
+            callers: false,
+            condition: &place.return_condition,
+            values: place.return_values.as_deref(),
+            ..Work::entry(place)
+        }
+    }
+
+    /// Whether it is attached as the kernel's return probe.
+    fn is_return_probe(&self) -> bool {
+        matches!(self.exit, Some(ExitWhen::Returned))
+    }
+
+    /// Whether it reads memory that may have to be brought in.
+    fn reads(&self) -> bool {
+        let target = match self.exit {
+            Some(ExitWhen::Leaves(target)) => !target.steps.is_empty(),
+            _ => false,
+        };
+        target || reads(self.condition, self.values.unwrap_or_default())
+    }
+
+    fn load(&self, kind: ProgramKind, maps: Maps, every: u32) -> Result<OwnedFd, BpfError> {
+        let own = Maps {
+            started: maps.started.filter(|_| self.timed),
+            callers: maps.callers.filter(|_| self.callers),
+            ring: maps.ring.filter(|_| self.values.is_some()),
+            frame: self.frame,
+            ..maps
+        };
+        let values = self.values.unwrap_or_default();
+        let program = |waits| {
+            let own = Maps { waits, ..own };
+            match self.exit {
+                None => programs::entry(own, self.condition, every, values),
+                Some(when) => programs::exit(own, when, self.condition, values),
+            }
+        };
+        let name = if self.exit.is_some() { "kymo_uretprobe" } else { "kymo_uprobe" };
+        load_waiting(kind, name, self.reads(), program)
+    }
+}
+
+fn frame(returns: &Returns) -> Frame {
+    match returns {
+        Returns::TimeAtExits(frame, _) => *frame,
+        _ => Frame::StackPointer,
+    }
+}
+
+/// Spots of one file that one program serves.
+struct Job<'a> {
+    path: &'a PathBuf,
+    work: Work<'a>,
+    spots: Vec<Spot>,
+}
+
+/// All jobs: exits first, so that a call which is seen to begin is seen to end.
+fn jobs<'a>(places: &'a [Place], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
+    static RETURNED: ExitWhen = ExitWhen::Returned;
+    let (mut exits, mut entries): (Vec<Job<'a>>, Vec<Job<'a>>) = (Vec::new(), Vec::new());
+    fn add<'a>(jobs: &mut Vec<Job<'a>>, path: &'a PathBuf, work: Work<'a>, spot: Spot) {
+        // Places of one file follow one another.
+        match jobs.iter_mut().rev().find(|job| job.path == path && job.work == work) {
+            Some(job) => job.spots.push(spot),
+            None => jobs.push(Job { path, work, spots: vec![spot] }),
+        }
+    }
+    for (number, place) in places.iter().enumerate() {
+        if is_mistaken(&place.path, place.offset) {
+            refused.push(Refused { place: number, cause: None });
+            continue;
+        }
+        let entry = Spot {
+            place: number,
+            offset: place.offset,
+            semaphore: place.semaphore.unwrap_or(0),
+            cookie: cookie(number, (0, 0)),
+        };
+        match &place.returns {
+            Returns::Ignore => {}
+            Returns::Count | Returns::Time => {
+                add(&mut exits, &place.path, Work::exit(place, &RETURNED), Spot { semaphore: 0, ..entry });
+            }
+            Returns::TimeAtExits(_, sites) => {
+                for exit in sites {
+                    let spot = Spot {
+                        offset: exit.offset,
+                        semaphore: 0,
+                        cookie: cookie(number, exit.bounds),
+                        ..entry
+                    };
+                    add(&mut exits, &place.path, Work::exit(place, &exit.when), spot);
+                }
+            }
+        }
+        add(&mut entries, &place.path, Work::entry(place), entry);
+    }
+    exits.extend(entries);
+    exits
+}
+
+/// Attaches to all places; those that cannot be probed are returned with the links.
+pub(super) fn attach(
+    places: &[Place],
+    whom: &Whom<'_>,
+    options: &Options,
+    maps: Maps,
+    how: Attachment,
+) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
+    let kind = match how {
+        Attachment::Multi => ProgramKind::UprobeMulti,
+        Attachment::Events => ProgramKind::Uprobe,
+    };
+    let pids: Vec<i32> = match whom {
+        Whom::Processes(pids) => pids.to_vec(),
+        Whom::FollowedIn(_, pid) => vec![*pid],
+        Whom::Followed(_) | Whom::All => vec![-1],
+    };
+    let mut refused = Vec::<Refused>::new();
+    let jobs = jobs(places, &mut refused);
+    let mut programs: Vec<(Work<'_>, OwnedFd)> = Vec::new();
+    let mut links = Vec::new();
+    for job in &jobs {
+        let known = programs.iter().position(|(work, _)| *work == job.work);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                programs.push((job.work, job.work.load(kind, maps, options.every)?));
+                programs.len() - 1
+            }
+        };
+        let program = programs[at].1.as_fd();
+        for &pid in &pids {
+            let (some, others) = job.link(program, pid, how)?;
+            links.extend(some);
+            for new in others {
+                if !refused.iter().any(|known| known.place == new.place) {
+                    refused.push(new);
+                }
+            }
+        }
+    }
+    refused.sort_by_key(|refused| refused.place);
+    match refused.first() {
+        Some(first) if refused.len() == places.len() => {
+            Err(UprobeError::None { path: places[first.place].path.clone(), reason: first.reason() })
+        }
+        _ => Ok((links, refused)),
+    }
+}
+
+impl Job<'_> {
+    fn link(
+        &self,
+        program: BorrowedFd<'_>,
+        pid: i32,
+        how: Attachment,
+    ) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
+        let path = CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default();
+        let returns = self.work.is_return_probe();
+        let failed = |cause| UprobeError::Attach {
+            places: self.spots.len(),
+            path: self.path.clone(),
+            whom: if pid < 0 { String::new() } else { format!(" in process {pid}") },
+            cause,
+        };
+        match how {
+            Attachment::Multi => {
+                let made = link_all(program, &path, &self.spots, pid.max(0) as u32, returns);
+                let (links, mut refused) = made.map_err(failed)?;
+                if links.is_empty() && !refused.is_empty() && self.work.exit.is_none() {
+                    let cause = refused.swap_remove(0).cause;
+                    return Err(failed(cause.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))));
+                }
+                Ok((links, refused))
+            }
+            Attachment::Events => {
+                let machine = Machine::here();
+                let pmu = machine.pmu("uprobe").ok_or(UprobeError::NoUprobes)?;
+                let (mut links, mut refused) = (Vec::new(), Vec::new());
+                for spot in &self.spots {
+                    let counter = if returns { 0 } else { spot.semaphore << 32 };
+                    let place = EventPlace {
+                        kind: pmu.kind,
+                        config: u64::from(returns) | counter,
+                        path: &path,
+                        offset: spot.offset,
+                        pid,
+                    };
+                    match link_event(program, &place, spot.cookie) {
+                        Ok(pair) => links.extend(pair),
+                        Err(cause) if is_about_place(&cause) && self.spots.len() > 1 => {
+                            refused.push(Refused { place: spot.place, cause: Some(cause) });
+                        }
+                        Err(cause) => return Err(failed(cause)),
+                    }
+                }
+                Ok((links, refused))
+            }
+        }
+    }
+}
+
+/// Whether memory is read for this.
+fn reads(condition: &Condition, values: &[Value]) -> bool {
+    let tests = condition.iter().flatten();
+    let mut memory = tests.map(|test| !test.operand.steps.is_empty() || test.characters.is_some());
+    let value = |value: &Value| match value {
+        Value::Number(operand) => !operand.steps.is_empty(),
+        Value::Text { .. } => true,
+    };
+    memory.any(|is| is) || values.iter().any(value)
+}
+
+/// Loads a program; one that reads memory as one that may wait for it, where the kernel has such.
+fn load_waiting(
+    kind: ProgramKind,
+    name: &'static str,
+    reads: bool,
+    program: impl Fn(bool) -> Program,
+) -> Result<OwnedFd, BpfError> {
+    if reads && kind == ProgramKind::UprobeMulti {
+        match load(ProgramKind::UprobeMultiWaiting, name, &program(true), None) {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tracing::debug!(%error, "memory that is not there is not read"),
+        }
+    }
+    load(kind, name, &program(false), None)
+}
+
+/// Whether a refusal is about one of the places, not about all.
+fn is_about_place(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))
+}
+
+/// Attaches to all spots of a file that can be probed. One that cannot makes the kernel refuse all, so halves are tried then, and their halves.
+fn link_all(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    spots: &[Spot],
+    pid: u32,
+    returns: bool,
+) -> io::Result<(Vec<OwnedFd>, Vec<Refused>)> {
+    let several = Places {
+        offsets: spots.iter().map(|spot| spot.offset).collect(),
+        semaphores: spots.iter().map(|spot| spot.semaphore).collect(),
+        cookies: spots.iter().map(|spot| spot.cookie).collect(),
+    };
+    let cause = match link_uprobes(program, path, &several, pid, returns) {
+        Ok(link) => return Ok((vec![link], Vec::new())),
+        Err(cause) => cause,
+    };
+    if !is_about_place(&cause) {
+        return Err(cause);
+    }
+    if let [one] = spots {
+        return Ok((Vec::new(), vec![Refused { place: one.place, cause: Some(cause) }]));
+    }
+    let (first, second) = spots.split_at(spots.len() / 2);
+    let (mut links, mut refused) = link_all(program, path, first, pid, returns)?;
+    let (more, others) = link_all(program, path, second, pid, returns)?;
+    links.extend(more);
+    refused.extend(others);
+    Ok((links, refused))
+}
