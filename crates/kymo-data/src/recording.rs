@@ -155,11 +155,14 @@ impl Recording {
             vec![work()]
         } else {
             std::thread::scope(|scope| {
-                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                // As many as the system permits; this thread reads alone where it permits none.
+                let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+                let workers: Vec<_> = (0..threads).map_while(start).collect();
+                let alone = workers.is_empty().then(work);
                 let joined = workers
                     .into_iter()
                     .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                joined.collect()
+                joined.chain(alone).collect()
             })
         };
         pass.finish().map(|summary| (states, summary))

@@ -65,6 +65,7 @@ pub mod hist;
 pub mod load;
 pub mod loss;
 pub mod place;
+mod pool;
 pub mod profile;
 pub mod resolve;
 #[cfg(test)]

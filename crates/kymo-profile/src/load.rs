@@ -213,7 +213,10 @@ pub(crate) fn load_beside(
     let context =
         Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
     let (tallies, summary) = std::thread::scope(|scope| {
-        scope.spawn(|| beside(&timeline));
+        // Without another thread it comes before, instead of beside.
+        if std::thread::Builder::new().spawn_scoped(scope, || beside(&timeline)).is_err() {
+            beside(&timeline);
+        }
         recording.read_parallel(
             workers,
             || Tally::new(&context),

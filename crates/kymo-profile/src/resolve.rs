@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rayon::prelude::*;
+use crate::pool;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::chains::{Chain, ChainId, Chains};
@@ -187,15 +187,14 @@ impl<'a> Resolver<'a> {
             .chain(places.iter().map(|p| (*p, options.inline)))
             .collect();
         // Neighbours go to one thread, so that no two threads parse the debug information of one unit.
-        bare.par_sort_unstable();
+        pool::sort_by_key(&mut bare, |place| *place);
         self.preload(&bare);
         let mut leaf_ids = FxHashMap::default();
         let mut frame_ids: FxHashMap<Place, Vec<FunctionId>> = FxHashMap::default();
         // Ids of functions must not depend on the order of a hash table: places are asked in their own order. A name
         // may be long, and every place of a function has it: few are held at once.
         for places in bare.chunks(PLACES_AT_ONCE) {
-            let found: Vec<Named> =
-                places.par_iter().map(|&(place, inline)| self.find(place, inline)).collect();
+            let found: Vec<Named> = pool::map(places, |&(place, inline)| self.find(place, inline));
             for (&(place, _), found) in places.iter().zip(found) {
                 let (leaf, frames) = name(functions, place, &found);
                 leaf_ids.insert(place, leaf);

@@ -1,18 +1,18 @@
 //! What was there before the recording began, listed while it already runs.
+use crate::beside::Beside;
 use crate::plan::Plan;
 use crate::synth;
 use crate::targets::Kind;
 use kymo_data::{Attr, build};
 use kymo_perf::proc::{self, KernelText, Module};
 use std::collections::HashSet;
-use std::thread::JoinHandle;
 
 /// The kernel's text and its modules, which take as long to read as everything else at the start.
-pub(crate) type KernelThread = JoinHandle<(Option<KernelText>, Vec<Module>)>;
+pub(crate) type KernelThread = Beside<(Option<KernelText>, Vec<Module>)>;
 
 /// Begins to read the kernel's symbols and modules.
 pub(crate) fn read_kernel() -> KernelThread {
-    std::thread::spawn(|| (proc::kernel_text(), proc::modules()))
+    Beside::begin(|| (proc::kernel_text(), proc::modules()))
 }
 
 /// Makes up records for what is there already.
@@ -53,7 +53,7 @@ impl Existing<'_> {
         };
         // Processes first, because they may end; the kernel stays.
         let tasks = synth::tasks(&self.attr, &pids, data);
-        let (text, modules) = self.kernel.join().unwrap_or_default();
+        let (text, modules) = self.kernel.join();
         let mut records = synth::kernel(&self.attr, text, &modules);
         records.extend(self.command);
         records.extend(tasks.records);

@@ -45,6 +45,7 @@
 
 mod account;
 mod attr;
+mod beside;
 mod brake;
 mod budget;
 mod build_ids;

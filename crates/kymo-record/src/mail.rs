@@ -13,8 +13,13 @@ pub(crate) use kymo_core::handover::Next;
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
+    /// # Errors
+    /// There is none, or it cannot be rung: a thread would sleep for ever where `write` is refused (by a seccomp filter, say).
     pub(crate) fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let bell = Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        rustix::io::write(&bell.0, &1u64.to_ne_bytes())?;
+        bell.quiet();
+        Ok(bell)
     }
 
     /// Rings until [`Bell::quiet`].

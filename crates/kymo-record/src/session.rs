@@ -1,5 +1,6 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::{LossAccount, Unwound};
+use crate::beside::Beside;
 use crate::brake::{Brake, Pauses, Pedal};
 use crate::budget::{Budget, Load};
 use crate::command;
@@ -37,7 +38,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{Scope, ScopedJoinHandle};
 
 /// Places for notes on their way to the writer.
 const NOTES: usize = 16;
@@ -147,6 +149,14 @@ enum Taker<'a> {
     Flight(Box<FlightThread<'a>>),
 }
 
+/// A thread of the recorder. Where it cannot be made, what it would have worked with is dropped.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new().spawn_scoped(scope, work)
+}
+
 /// Everything is open and the output holds what was there before; nothing samples yet.
 pub struct Session {
     plan: Plan,
@@ -225,7 +235,7 @@ impl Session {
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
         let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
-        let machine = std::thread::spawn(move || machine::features(&version, &cmdline));
+        let machine = Beside::begin(move || machine::features(&version, &cmdline));
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
@@ -245,7 +255,7 @@ impl Session {
             compressed: compressor.as_ref().map(Compressor::info),
             ..Features::default()
         };
-        let machine = machine.join().unwrap_or_default();
+        let machine = machine.join();
         let features = features(machine, &plan, &events, &specs, &early);
         let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
         let budget = budget(&plan, &events, &rings, &kept, guests.as_ref())?;
@@ -321,7 +331,7 @@ impl Session {
     pub fn run(self, until: Option<BorrowedFd<'_>>) -> Result<Summary, Error> {
         let failed_fd =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
-        let bells = system("make an eventfd");
+        let bells = system("wake a thread of the recorder by an eventfd");
         let mut groups = sources(&self.events, &self.rings);
         let (known, guest_rings, guest_clock, mut conduct) = match self.guests {
             Some(guests) => {
@@ -404,7 +414,6 @@ impl Session {
             _ => None,
         };
         let ask = series.is_some().then_some(ask);
-        let ready = Barrier::new(groups.len() + 1);
         let taker = if flight {
             let last = self.plan.options.last_snapshot;
             if let Some(series) = &mut series {
@@ -451,26 +460,42 @@ impl Session {
         let command_pid = workload.as_ref().map(Workload::pid);
         let brake = notes.map(|notes| Brake::new(plan, self.observer.cgroup(), command_pid, notes));
         let (written, unwound, result, listed, pauses, told) = std::thread::scope(|scope| {
-            let writer = scope.spawn(move || match taker {
+            let no_thread = system("start a thread of the recorder");
+            let writer = start(scope, move || match taker {
                 Taker::Writer(writer) => writer.run(receive),
                 Taker::Flight(flight) => flight.run(receive),
             });
-            let reducer = reducer.map(|(reducer, messages)| scope.spawn(move || reducer.run(messages)));
+            // The first thread that cannot be made ends the recording: those that run already are stopped and joined below as
+            // at any end, and what the others would have had is dropped, which closes their queues.
+            let mut failed = None;
+            let mut missing = |error: io::Error| failed = failed.take().or(Some(error));
+            let writer = writer.map_err(&mut missing).ok();
+            let reducer = reducer.map(|(reducer, messages)| start(scope, move || reducer.run(messages)));
+            let reducer = reducer.and_then(|reducer| reducer.map_err(&mut missing).ok());
+            let (ready, are_ready) = mpsc::channel();
             for (((cpu, sources), poke), sender) in groups.into_iter().zip(&pokes).zip(senders) {
-                let (shared, ready) = (&shared, &ready);
-                let ready = || {
-                    ready.wait();
-                };
-                scope.spawn(move || drain::run(cpu, sources, shared, poke, sender, ready));
+                let (shared, ready) = (&shared, ready.clone());
+                let ready = move || _ = ready.send(());
+                let drain = start(scope, move || drain::run(cpu, sources, shared, poke, sender, ready));
+                if let Err(error) = drain {
+                    missing(error);
+                    break;
+                }
             }
+            drop(ready);
             let pedal = shared.pedal.as_ref();
-            let brake = brake.zip(pedal).map(|(brake, pedal)| {
+            let brake = brake.zip(pedal).and_then(|(brake, pedal)| {
                 let shared = &shared;
-                scope.spawn(move || brake.run(pedal, shared))
+                start(scope, move || brake.run(pedal, shared)).map_err(&mut missing).ok()
             });
-            ready.wait();
+            // Until each drain is ready, or has ended.
+            are_ready.iter().for_each(|()| ());
+            let started = failed.map_or(Ok(()), Err).map_err(&no_thread);
             // From here on nothing new is missed, so what is there already can be listed.
-            let tracking = if plan.starts_on_exec() { Ok(()) } else { events.enable(true) };
+            let tracking = started.and_then(|()| match plan.starts_on_exec() {
+                true => Ok(()),
+                false => events.enable(true).map_err(system("enable the tracking event")),
+            });
             let existing = Existing { plan, attr, kernel: self.kernel, command };
             let list = move || {
                 let mut listed = existing.run();
@@ -479,11 +504,14 @@ impl Session {
                 }
                 listed
             };
-            let (listed, listing) = if plan.system() && !plan.command.is_empty() {
+            let (listed, listing, tracking) = if plan.system() && !plan.command.is_empty() {
                 // What the command does at its start should not be taken for what was there before.
-                (Some(list()), None)
+                (Some(list()), None, tracking)
             } else {
-                (None, Some(scope.spawn(list)))
+                match start(scope, list) {
+                    Ok(listing) => (None, Some(listing), tracking),
+                    Err(error) => (None, None, tracking.and(Err(no_thread(error)))),
+                }
             };
             let channel = self.channel;
             let guests = conduct.as_mut();
@@ -491,9 +519,7 @@ impl Session {
             let naming = self.naming.filter(|_| plan.options.last_snapshot != LastSnapshot::Not || !flight);
             let workload = workload.as_mut();
             let mut conductor = Conductor { plan, events, guests, workload, naming, channel, requests, ask };
-            let result = tracking
-                .map_err(system("enable the tracking event"))
-                .and_then(|()| conductor.run(until, failed_fd.as_fd()));
+            let result = tracking.and_then(|()| conductor.run(until, failed_fd.as_fd()));
             let told = conduct.as_mut().map(|conduct| conduct.end());
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
@@ -504,11 +530,11 @@ impl Session {
             let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
             let unwound = reducer.map(|reducer| reducer.join().unwrap_or_default());
             let pauses = brake.and_then(|brake| brake.join().ok()).unwrap_or_default();
-            (writer.join(), unwound, result, listed, pauses, told)
+            (writer.map(|writer| writer.join()), unwound, result, listed, pauses, told)
         });
-        let mut written =
-            written.map_err(|_| system("write")(io::Error::other("the writer's thread panicked")))?;
         let ended = result?;
+        let mut written = (written.and_then(Result::ok))
+            .ok_or_else(|| system("write")(io::Error::other("the writer's thread panicked")))?;
         written.walk.files.extend(listed.files);
         let finish = Finish {
             events,

@@ -74,9 +74,17 @@ pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
         };
         let mut chunks = pids.chunks(share);
         let first = chunks.next();
-        let others: Vec<_> = chunks.map(|pids| scope.spawn(move || part(pids))).collect();
-        let first = first.map(part);
-        first.into_iter().chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
+        // A share for which there is no thread is read here.
+        let mut own = Vec::new();
+        let mut others = Vec::new();
+        for pids in chunks {
+            match std::thread::Builder::new().spawn_scoped(scope, move || part(pids)) {
+                Ok(thread) => others.push(thread),
+                Err(_) => own.push(pids),
+            }
+        }
+        let own: Vec<Tasks> = first.into_iter().chain(own).map(part).collect();
+        own.into_iter().chain(others.into_iter().filter_map(|other| other.join().ok())).collect()
     });
     parts.into_iter().for_each(|part| all.append(part));
     all

@@ -8,6 +8,9 @@
 //! | 129 | the command line was not understood (as perf) |
 //! | 255 | the program to record could not be started (as perf) |
 //! | other | `record` passes on the recorded program's own status; killed by signal N shows as 128+N |
+//!
+//! None of them depends on stderr: where it is closed or full, what would have been said there is missing (`stderr.rs`). Where
+//! memory runs out the status is 1, at once.
 
 use std::fmt;
 use std::io::ErrorKind;

@@ -4,7 +4,11 @@
 //! the libraries below. What is decided here and nowhere else: exit codes (`exit.rs`), and that data goes to stdout
 //! and words to stderr.
 #![forbid(unsafe_code)]
+// It panics where stdout is gone: `writeln!` and an error instead.
+#![deny(clippy::print_stdout)]
 
+#[macro_use]
+mod stderr;
 mod cmd;
 mod exit;
 mod open;
@@ -44,6 +48,9 @@ enum Verb {
 fn command() -> clap::Command {
     Cli::command()
 }
+
+#[global_allocator]
+static ALLOCATOR: kymo_perf::sys::memory::Allocator = kymo_perf::sys::memory::Allocator;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

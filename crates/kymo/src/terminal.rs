@@ -9,7 +9,11 @@ use kymo_profile::text::{Look, shown};
 /// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
 pub(crate) fn start_log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("KYMO_LOG") {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .log_internal_errors(false)
+            .init();
     }
 }
 

@@ -87,9 +87,13 @@ fn enter_for(
     unwinder: Option<&mut dyn Unwind>,
 ) -> Result<Client, Refusal> {
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
-    let begun = std::thread::scope(|scope| scope.spawn(|| begin(pid, library, unwinder)).join());
-    let died = || Refusal::Failed { step: "entering it", error: io::Error::other("a thread of ours died") };
-    begun.unwrap_or_else(|_| Err(died()))?.hello(children)?.holds()
+    let failed = |error| Refusal::Failed { step: "entering it", error };
+    let begun = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || begin(pid, library, unwinder));
+        thread.map(std::thread::ScopedJoinHandle::join)
+    });
+    let begun = begun.map_err(failed)?;
+    begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of ours died"))))?.hello(children)?.holds()
 }
 
 /// Has a thread of the process load the agent and start it.

@@ -10,6 +10,7 @@ mod descriptor;
 pub mod fake;
 mod fork;
 mod inherited;
+pub mod memory;
 #[cfg(target_arch = "x86_64")]
 pub mod ptrace;
 mod real;

@@ -9,10 +9,10 @@
 //!  .debug_info  | unit | unit 45 1c 00 00 | unit | ...      this one is parsed
 //! ```
 
+use crate::pool;
 use gimli::{AttributeValue, DwTag, Section, UnitOffset};
 use hashbrown::HashSet;
 use memchr::memmem;
-use rayon::prelude::*;
 
 use super::debug::{Die, Head, Part, Reader, Slice};
 
@@ -187,7 +187,7 @@ fn scan(reader: &Reader<'_>, numbers: &[u32], wanted: &Wanted<'_>) -> Vec<Match>
     let mut found: Vec<Match> = match numbers.len() {
         // Starting the pool costs more than a few units.
         0..=4 => numbers.iter().flat_map(one).collect(),
-        _ => numbers.par_iter().map(one).collect::<Vec<_>>().into_iter().flatten().collect(),
+        _ => pool::map(numbers, one).into_iter().flatten().collect(),
     };
     found.truncate(MOST_MATCHES);
     found

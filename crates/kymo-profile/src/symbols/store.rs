@@ -187,10 +187,7 @@ impl SymbolStore {
 
     /// Loads several modules on all threads of the pool.
     pub fn load_all(&self, keys: &[ModuleKey]) {
-        use rayon::prelude::*;
-        keys.par_iter().for_each(|key| {
-            self.get(key);
-        });
+        crate::pool::map(keys, |key| _ = self.get(key));
     }
 
     fn load(&self, key: &ModuleKey) -> Loaded {

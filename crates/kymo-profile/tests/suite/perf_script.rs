@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::process::Command;
 
 use kymo_profile::unwind::AddressSpace;
 use kymo_testing::perf_command;

@@ -35,7 +35,12 @@ impl<'a> Camera<'a> {
     /// and nothing needs to be held up. A ring that cannot be read like that is paused while it is read.
     pub(crate) fn take(&self) -> Vec<Shot> {
         // A thread of its own, because it moves and does not come back.
-        std::thread::scope(|scope| scope.spawn(|| self.take_here()).join()).unwrap_or_default()
+        let taken = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, || self.take_there()).ok()?;
+            Some(thread.join().unwrap_or_default())
+        });
+        // Without one, rings are read from here, which pauses them.
+        taken.unwrap_or_else(|| self.rings.iter().map(|ring| self.shoot(ring, |_| false)).collect())
     }
 
     /// How many samples of these rings the kernel has dropped since the start: those that came while one was paused.
@@ -45,17 +50,17 @@ impl<'a> Camera<'a> {
         lost
     }
 
-    fn take_here(&self) -> Vec<Shot> {
+    fn take_there(&self) -> Vec<Shot> {
         if let Err(error) = sys::run_first() {
             tracing::debug!(%error, "a snapshot is taken at ordinary priority");
         }
-        self.rings.iter().map(|ring| self.shoot(ring)).collect()
+        self.rings.iter().map(|ring| self.shoot(ring, |cpu| sys::pin_to(cpu).is_ok())).collect()
     }
 
-    fn shoot(&self, mapped: &MappedRing) -> Shot {
+    fn shoot(&self, mapped: &MappedRing, move_to: impl Fn(u32) -> bool) -> Shot {
         let reader = Reader::new(mapped.ring.backward_area());
         let mut bytes = vec![0; reader.size_bytes()];
-        let at_home = u32::try_from(mapped.cpu).is_ok_and(|cpu| sys::pin_to(cpu).is_ok());
+        let at_home = u32::try_from(mapped.cpu).is_ok_and(move_to);
         let window = if at_home {
             // The kernel has no record half written when a program runs on the CPU.
             reader.window(&mut bytes)

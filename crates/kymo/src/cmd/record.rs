@@ -666,8 +666,16 @@ pub(crate) fn advice(source: &std::io::Error) -> &'static str {
 
 /// What to do where descriptors ran out.
 fn limit_advice(source: &std::io::Error) -> &'static str {
-    let few = source.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
-    if few { "; permit more in this shell: `ulimit -n 1024`" } else { "" }
+    match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::MFILE) => "; permit more in this shell: `ulimit -n 1024`",
+        Some(rustix::io::Errno::AGAIN) => {
+            "; the number of processes and threads is limited: see `ulimit -u`, and pids.max of the cgroup"
+        }
+        Some(rustix::io::Errno::NOMEM) => {
+            "; memory is limited: see `ulimit -v`, and memory.max of the cgroup"
+        }
+        _ => "",
+    }
 }
 
 #[cfg(test)]

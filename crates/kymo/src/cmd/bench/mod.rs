@@ -116,26 +116,26 @@ struct Names {
 pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let (format, repeat) = (args.format, args.repeat);
     match args.collection {
-        None => list_collections(),
+        None => list_collections(&mut io::stdout().lock())?,
         Some(Collection::Sched(args)) => match args.benchmark {
-            None => list_benchmarks("sched"),
+            None => list_benchmarks(&mut io::stdout().lock(), "sched")?,
             Some(benchmark) => return sched::run(&benchmark, format),
         },
         Some(Collection::Internals(args)) => match args.benchmark {
-            None => list_benchmarks("internals"),
+            None => list_benchmarks(&mut io::stdout().lock(), "internals")?,
             Some(Internals::EvlistOpenClose(args)) => return evlist_open_close::run(*args),
         },
         Some(Collection::Record(args)) => match args.benchmark {
-            None => list_benchmarks("record"),
+            None => list_benchmarks(&mut io::stdout().lock(), "record")?,
             Some(Record::Storm(args)) => return storm::run(*args),
             Some(Record::Load(args)) => return storm::load::run(args),
         },
         Some(Collection::Breakpoint(args)) => match args.benchmark {
-            None => list_benchmarks("breakpoint"),
+            None => list_benchmarks(&mut io::stdout().lock(), "breakpoint")?,
             Some(benchmark) => return breakpoint::run(&benchmark, format, repeat),
         },
         Some(Collection::Probe(args)) => match args.benchmark {
-            None => list_benchmarks("probe"),
+            None => list_benchmarks(&mut io::stdout().lock(), "probe")?,
             Some(benchmark) => return probe::run(&benchmark),
         },
     }
@@ -155,24 +155,33 @@ fn write_total(out: &mut dyn Write, format: Format, took: Duration) -> io::Resul
     }
 }
 
-fn list_collections() {
-    println!("Usage: \n\tkymo bench <collection> <benchmark> [<options>]\n");
-    println!("        # List of all available benchmark collections:\n");
-    print_names(&Names::command());
+fn list_collections(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "Usage: \n\tkymo bench <collection> <benchmark> [<options>]\n")?;
+    writeln!(out, "        # List of all available benchmark collections:\n")?;
+    print_names(out, &Names::command())
 }
 
-fn list_benchmarks(collection: &str) {
-    println!("\n        # List of available benchmarks for collection '{collection}':\n");
-    if let Some(command) = Names::command().find_subcommand(collection) {
-        print_names(command);
+fn list_benchmarks(out: &mut dyn Write, collection: &str) -> io::Result<()> {
+    writeln!(out, "\n        # List of available benchmarks for collection '{collection}':\n")?;
+    match Names::command().find_subcommand(collection) {
+        Some(command) => print_names(out, command),
+        None => Ok(()),
     }
+}
+
+/// What could be made; a benchmark whose threads wait for each other ends where one of them cannot be.
+fn needed<T>(made: io::Result<T>) -> T {
+    made.unwrap_or_else(|error| {
+        eprintln!("kymo bench: failed to start a thread: {error}; use fewer, or see `ulimit -u`");
+        std::process::exit(1)
+    })
 }
 
 /// Names and what they stand for, in perf's columns.
-fn print_names(command: &clap::Command) {
+fn print_names(out: &mut dyn Write, command: &clap::Command) -> io::Result<()> {
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let about = sub.get_about().map_or_else(String::new, ToString::to_string);
-        println!("{:>14}: {about}", sub.get_name());
+        writeln!(out, "{:>14}: {about}", sub.get_name())?;
     }
-    println!();
+    writeln!(out)
 }

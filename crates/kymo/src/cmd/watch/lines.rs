@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -98,15 +98,22 @@ impl WallClock {
 
 impl Lines {
     /// Begins to write to stdout.
-    pub(super) fn start(form: Form, places: Vec<Place>, names: Box<dyn FnOnce() -> Names + Send>) -> Lines {
+    ///
+    /// # Errors
+    /// There is no thread to write.
+    pub(super) fn start(
+        form: Form,
+        places: Vec<Place>,
+        names: Box<dyn FnOnce() -> Names + Send>,
+    ) -> io::Result<Lines> {
         let shared: Shared = Arc::default();
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().name("lines".to_owned()).spawn(move || {
             let writer =
                 Writer { form, places, names: names(), clock: WallClock::now(), second: (0, String::new()) };
             writer.run(&for_thread)
-        });
-        Lines { shared, thread: Some(thread), form, second: Instant::now(), in_second: 0, skipped: 0 }
+        })?;
+        Ok(Lines { shared, thread: Some(thread), form, second: Instant::now(), in_second: 0, skipped: 0 })
     }
 
     fn push(&self, item: Item) {

@@ -161,7 +161,8 @@ impl Watch<'_> {
             // A reader that is gone is seen at the first hit.
             let _ = writeln!(std::io::stdout(), "{}", self.header());
         }
-        let mut lines = Lines::start(form, self.ledger.places().to_vec(), names);
+        let mut lines = Lines::start(form, self.ledger.places().to_vec(), names)
+            .context("failed to start the thread that prints")?;
         // Hits come from every CPU at once; whoever reads them must not wait for those who make them.
         // Where that is not permitted it works as well, and may lose more.
         let _ = sys::run_first();

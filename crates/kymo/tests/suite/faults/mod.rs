@@ -4,6 +4,7 @@
 //! | what fails | where |
 //! |---|---|
 //! | disks, file limits, readers at the other end of a pipe | `disks.rs`, `fuse.rs` (a file system that fails as it is told) |
+//! | what a system refuses to each verb: threads, memory, descriptors, system calls, stderr and stdout | `limits.rs` |
 //! | the recorder: killed, stopped, moved to another CPU | `recorder.rs` |
 //! | the programs: they end before, during and after the attach; they fork without end | `targets.rs` |
 //!
@@ -11,6 +12,7 @@
 
 mod disks;
 mod fuse;
+mod limits;
 mod recorder;
 mod targets;
 

@@ -119,11 +119,11 @@ fn commands_that_end_at_once() {
 }
 
 /// A cgroup that permits so many processes, removed again when it goes away.
-struct Limited(PathBuf);
+pub(super) struct Limited(pub(super) PathBuf);
 
 impl Limited {
     /// `None`, with the reason: none can be made here.
-    fn new(name: &str, most: u32) -> Result<Limited, String> {
+    pub(super) fn new(name: &str, most: u32) -> Result<Limited, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let v1 = Path::new("/sys/fs/cgroup/pids");
         let group = own.lines().find_map(|line| {
@@ -141,9 +141,14 @@ impl Limited {
         let folder = group.ok_or("no cgroup here limits processes")?.join(name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let limited = Limited(folder);
-        let limit = limited.0.join("pids.max");
-        fs::write(&limit, most.to_string()).map_err(|error| format!("{}: {error}", limit.display()))?;
+        limited.permit(most)?;
         Ok(limited)
+    }
+
+    /// Has it permit so many from now on.
+    pub(super) fn permit(&self, most: u32) -> Result<(), String> {
+        let limit = self.0.join("pids.max");
+        fs::write(&limit, most.to_string()).map_err(|error| format!("{}: {error}", limit.display()))
     }
 }
 

@@ -218,7 +218,7 @@ fn us(took: Duration) -> f64 {
 
 /// The ledger: one unmeasured round, then until it is enough.
 fn rounds(shape: Shape) -> anyhow::Result<Timed> {
-    let ledger = Ledger::new(shape.config())?;
+    let ledger = kymo_perf::sys::memory::may_fail(|| Ledger::new(shape.config()))?;
     let held = standing(&ledger, shape)?;
     race(&ledger, shape)?;
     let (since, mut rounds_us) = (Instant::now(), Vec::new());

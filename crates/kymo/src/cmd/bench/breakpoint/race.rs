@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kymo_core::breakpoint::{Accounts, Config, CpuId, Kind, Slots, Target, TaskId};
+use kymo_perf::sys::memory;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How much of everything.
@@ -61,7 +62,7 @@ impl Shape {
 /// The tasks that live all the time, with their slots.
 pub(super) fn standing<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<Vec<A::Reservation>> {
     let mut held = Vec::new();
-    held.try_reserve_exact(shape.tasks * shape.breakpoints)
+    memory::may_fail(|| held.try_reserve_exact(shape.tasks * shape.breakpoints))
         .context("no memory for so many tasks (--tasks)")?;
     for number in 0..shape.tasks {
         let task = account.task(TaskId(number as u64));
@@ -106,12 +107,8 @@ pub(super) fn run<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<Dura
             let builder = std::thread::Builder::new().stack_size(256 << 10);
             builder.spawn_scoped(scope, move || worker(number))
         });
-        let workers = workers.collect::<Result<Vec<_>, _>>();
         // Without all of them the others would wait for ever.
-        let Ok(workers) = workers else {
-            eprintln!("kymo bench: failed to create {} threads; use a smaller -p", shape.workers);
-            std::process::exit(1);
-        };
+        let workers = crate::cmd::bench::needed(workers.collect::<Result<Vec<_>, _>>());
         workers.into_iter().map(|worker| worker.join().expect("a worker only counts")).collect::<Vec<_>>()
     });
     let begin = ends.iter().map(|&(begin, ..)| begin).min();

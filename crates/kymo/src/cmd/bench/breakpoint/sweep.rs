@@ -90,9 +90,14 @@ fn sized(shape: Shape) -> Shape {
     Shape { batches: REQUESTS.div_ceil(each) * shape.workers, ..shape }
 }
 
+fn ledgers(shapes: &[Shape]) -> anyhow::Result<Vec<Ledger>> {
+    let made = shapes.iter().map(|shape| kymo_perf::sys::memory::may_fail(|| Ledger::new(shape.config())));
+    Ok(made.collect::<Result<Vec<_>, _>>()?)
+}
+
 /// Nanoseconds per request of each shape, the median of rounds.
 fn costs_ns(shapes: &[Shape]) -> anyhow::Result<Vec<f64>> {
-    let ledgers = shapes.iter().map(|shape| Ledger::new(shape.config())).collect::<Result<Vec<_>, _>>()?;
+    let ledgers = ledgers(shapes)?;
     let both = || ledgers.iter().zip(shapes);
     let held = both().map(|(ledger, &shape)| standing(ledger, shape)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut costs = vec![Vec::new(); shapes.len()];
@@ -189,7 +194,7 @@ pub(super) fn threads(shape: Shape) -> anyhow::Result<Scaling> {
     }
     let of = |&workers: &usize| sized(Shape { workers, for_cpus_percent: 0, pinned: true, ..shape });
     let shapes: Vec<_> = counts.iter().map(of).collect();
-    let ledgers = shapes.iter().map(|shape| Ledger::new(shape.config())).collect::<Result<Vec<_>, _>>()?;
+    let ledgers = ledgers(&shapes)?;
     let mut costs = vec![(Vec::new(), Vec::new()); shapes.len()];
     // The first round is not measured. Both take turns, for what a machine gives to so many threads changes while it runs.
     for round in 0..=ROUNDS {

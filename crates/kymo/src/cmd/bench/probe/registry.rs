@@ -17,6 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
 use crate::cmd::bench::SCHEMA_VERSION;
+use crate::cmd::bench::needed;
 use crate::cmd::bench::stats::{Stats, median};
 
 const NAME: &str = "probe/registry";
@@ -95,7 +96,7 @@ fn round<W: FnMut()>(threads: u32, cpus: &[usize], time: Duration, work: impl Fn
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
             .map(|_| {
-                scope.spawn(|| {
+                let hit = || {
                     // Relaxed: any number that nobody else has.
                     let me = next.fetch_add(1, Ordering::Relaxed);
                     let mut set = CpuSet::new();
@@ -117,7 +118,8 @@ fn round<W: FnMut()>(threads: u32, cpus: &[usize], time: Duration, work: impl Fn
                         }
                     }
                     (batches * BATCH, since.elapsed())
-                })
+                };
+                needed(std::thread::Builder::new().spawn_scoped(scope, hit))
             })
             .collect();
         start.wait();

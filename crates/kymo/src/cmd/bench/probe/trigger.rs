@@ -18,6 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
 use crate::cmd::bench::SCHEMA_VERSION;
+use crate::cmd::bench::needed;
 use crate::cmd::bench::stats::{Stats, median};
 use crate::terminal;
 
@@ -248,7 +249,8 @@ fn round(
         (batches * BATCH, since.elapsed())
     };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(hit)).collect();
+        let all: Vec<_> =
+            (0..threads).map(|_| needed(std::thread::Builder::new().spawn_scoped(scope, hit))).collect();
         start.wait();
         let until = Instant::now() + time;
         while Instant::now() < until {

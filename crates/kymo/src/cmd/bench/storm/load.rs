@@ -106,7 +106,10 @@ pub(crate) fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
             .cpus
             .0
             .iter()
-            .map(|&cpu| scope.spawn(move || pair(cpu, args.rate, length, args.stack, start)))
+            .map(|&cpu| {
+                let pair = move || pair(cpu, args.rate, length, args.stack, start);
+                crate::cmd::bench::needed(thread::Builder::new().spawn_scoped(scope, pair))
+            })
             .collect();
         let mut all = Done::default();
         for pair in pairs {
@@ -119,10 +122,11 @@ pub(crate) fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
         anyhow::Ok(all)
     })?;
     let Done { operations, switches, elapsed_ns, busy_ns } = done;
-    println!(
+    writeln!(
+        std::io::stdout(),
         "{}",
         json!({ "operations": operations, "switches": switches, "elapsed_ns": elapsed_ns, "busy_ns": busy_ns })
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
