@@ -393,7 +393,8 @@ impl Client {
                     limits.holds = limits.holds.checked_sub(1).ok_or(Talk::Unexpected)?;
                     // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
                     std::thread::scope(|scope| {
-                        let holds = scope.spawn(|| self.hold(&places, limits.until));
+                        let hold = || self.hold(&places, limits.until);
+                        let holds = std::thread::Builder::new().spawn_scoped(scope, hold).map_err(Talk::Io)?;
                         holds.join().unwrap_or(Err(Talk::Unexpected))
                     })?;
                     // What took its time there is not the agent's fault.
