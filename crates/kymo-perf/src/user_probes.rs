@@ -191,7 +191,8 @@ fn write_line(list: &Path, line: &[u8]) -> io::Result<()> {
 
 /// Removes what processes have left that are gone.
 fn remove_left(list: &Path) {
-    let text = std::fs::read_to_string(list).unwrap_or_default();
+    // Files of probes are named in it, by any bytes.
+    let text = crate::proc::text(list).unwrap_or_default();
     for line in text.lines().take(1 << 20) {
         // `p:kymo_123/name /path:0x...`
         let Some(event) = line.get(2..).and_then(|rest| rest.split(' ').next()) else { continue };

@@ -305,8 +305,8 @@ fn living_switches(directory: &Path, depth: usize) -> u64 {
 fn switches_of(tid: i32) -> Option<u64> {
     /// Among the flags of a task: it exits.
     const EXITING: u64 = 4;
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let status = crate::proc::text(format!("/proc/{tid}/status")).ok()?;
+    let stat = crate::proc::text(format!("/proc/{tid}/stat")).ok()?;
     let flags: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()?;
     let of = |key| super::accounting::value(&status, key);
     (flags & EXITING == 0).then_some(of("voluntary_ctxt_switches")? + of("nonvoluntary_ctxt_switches")?)

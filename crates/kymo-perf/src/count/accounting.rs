@@ -7,7 +7,8 @@ const TEXT_BYTES: usize = 64 << 10;
 
 fn text(path: &Path) -> Option<String> {
     let text = fs::read(path).ok().filter(|text| text.len() <= TEXT_BYTES)?;
-    String::from_utf8(text).ok()
+    // A process's name is among it, which need not be UTF-8.
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The number behind a key of a text such as `cpu.stat` or `/proc/PID/io`: `key value` or `key: value unit`.

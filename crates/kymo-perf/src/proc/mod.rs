@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// The longest name of a task in bytes.
 const COMM_BYTES: usize = 15;
@@ -50,6 +51,15 @@ pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
 pub fn processes_of_user(uid: u32) -> io::Result<Vec<i32>> {
     let owned = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == uid);
     Ok(processes()?.into_iter().filter(owned).collect())
+}
+
+/// A text of the kernel whose numbers matter. Names in it are bytes: the kernel cuts a thread's name after 15 of them, also inside of a letter,
+/// and paths are as programs made them. What is not UTF-8 is replaced, and the rest of the text is good all the same.
+///
+/// # Errors
+/// Of reading it, but none of its content.
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// The process that a thread belongs to; `None` if it is gone.

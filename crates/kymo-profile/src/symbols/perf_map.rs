@@ -56,7 +56,9 @@ fn cut_to(text: &mut Vec<u8>, room: u64) -> bool {
 
 /// The map as the process sees it: below its root, by its innermost pid.
 fn inside_container(pid: i32) -> Option<PathBuf> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Its name need not be UTF-8.
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?;
     let inner: i32 = inner.parse().ok()?;
     Some(PathBuf::from(format!("/proc/{pid}/root/tmp/perf-{inner}.map")))

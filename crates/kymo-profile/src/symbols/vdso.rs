@@ -31,7 +31,8 @@ pub(super) fn load(options: &SymbolOptions, build_id: Option<&[u8]>) -> Loaded {
 
 /// The vdso of this process, read through `/proc/self/mem`.
 fn own() -> Option<ElfFile> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let (start, end) = range.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;

@@ -134,8 +134,8 @@ fn as_json(caps: &Caps, checks: &[Check]) -> serde_json::Value {
             "rtprio": caps.rtprio,
         },
         "core_pmus": caps.core_pmus,
-        "tracefs": match &caps.tracefs { TracefsState::Readable(path) => Some(path), TracefsState::Refused(_) => None },
-        "cgroup2": caps.cgroup2.as_ref().map(|(path, writable)| json!({ "path": path, "writable": writable })),
+        "tracefs": match &caps.tracefs { TracefsState::Readable(path) => Some(path.to_string_lossy()), TracefsState::Refused(_) => None },
+        "cgroup2": caps.cgroup2.as_ref().map(|(path, writable)| json!({ "path": path.to_string_lossy(), "writable": writable })),
         "checks": checks,
     })
 }

@@ -41,7 +41,7 @@ pub(super) fn run(
         let document = json!({
             "schema": "kymo-list-probes",
             "schema_version": SCHEMA_VERSION,
-            "module": module.path(),
+            "module": module.path().to_string_lossy(),
             "is_64": module.is_64(),
             "probes": probes,
         });

@@ -141,7 +141,7 @@ fn document(site: &Site, told: &Told, fetches: &[Fetch]) -> Value {
         "pid": told.pid,
         "tid": told.tid,
         "probe": site.name,
-        "module": site.module.path(),
+        "module": site.module.path().to_string_lossy(),
         "latency_ns": told.latency_ns,
         "values": values,
         "cut": cut,

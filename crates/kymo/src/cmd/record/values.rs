@@ -88,7 +88,7 @@ pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
     }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let users = kymo_perf::proc::text("/etc/passwd").unwrap_or_default();
     let found = users.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok()).flatten()

@@ -74,7 +74,7 @@ pub(super) fn find(pid: i32) -> anyhow::Result<Found> {
 
 /// The number of a process as it sees itself, in its own container.
 fn own_number(pid: i32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = kymo_perf::proc::text(format!("/proc/{pid}/status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().next_back()?.parse().ok()
 }
