@@ -27,23 +27,51 @@ pub struct LossAccount {
     pub unwritten_bytes: u64,
     /// How often the kernel throttled an event because samples came too fast. The samples in between do not exist.
     pub throttled: u64,
+    /// What the observed programs themselves say of the events that they write.
+    pub claimed: Claimed,
+}
+
+/// Losses that nobody but an observed program knows of: any numbers, if it likes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claimed {
+    /// Events that it says did not fit into its rings.
+    pub lost: u64,
+    /// Bytes that were skipped because what it wrote there made no sense.
+    pub corrupt_bytes: u64,
+    /// The recording has no other events.
+    pub alone: bool,
+}
+
+impl Claimed {
+    /// What counts as lost: nothing, where a program could so make data look lost that it has nothing to do with.
+    fn of_all_data(&self) -> Claimed {
+        if self.alone { *self } else { Claimed::default() }
+    }
 }
 
 impl LossAccount {
     /// Records lost, whatever the cause.
     pub fn lost(&self) -> u64 {
-        self.ring_full + self.queue_full + self.at_the_end + self.while_read + self.unwritten
+        let known = self.ring_full + self.queue_full + self.at_the_end + self.while_read + self.unwritten;
+        known.saturating_add(self.claimed.of_all_data().lost)
+    }
+
+    /// Bytes whose samples nobody counted, in damaged rings.
+    pub fn damaged_bytes(&self) -> u64 {
+        self.corrupt_bytes.saturating_add(self.claimed.of_all_data().corrupt_bytes)
     }
 
     /// Whether nothing was lost in any way.
     pub fn is_clean(&self) -> bool {
-        LossAccount { samples: 0, ..*self } == LossAccount::default()
+        let Claimed { lost, corrupt_bytes, .. } = self.claimed.of_all_data();
+        let claimed = Claimed { lost, corrupt_bytes, alone: false };
+        LossAccount { samples: 0, claimed, ..*self } == LossAccount::default()
     }
 }
 
 impl fmt::Display for LossAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total = self.lost() + self.samples;
+        let total = self.lost().saturating_add(self.samples);
         write!(f, "lost {} samples", self.lost())?;
         if self.lost() > 0 {
             write!(f, " of {total} ({:.2} %)", self.lost() as f64 * 100.0 / total as f64)?;
@@ -63,6 +91,17 @@ impl fmt::Display for LossAccount {
         for (count, cause) in causes.into_iter().filter(|&(count, _)| count > 0) {
             write!(f, "{separator}{count} {cause}")?;
             separator = ", ";
+        }
+        let Claimed { lost, corrupt_bytes, .. } = self.claimed;
+        if lost > 0 {
+            write!(f, "{separator}{lost} events of its own that the observed program says did not fit")?;
+            separator = ", ";
+        }
+        if corrupt_bytes > 0 {
+            write!(
+                f,
+                "{separator}{corrupt_bytes} bytes of the observed program that are no events of its own"
+            )?;
         }
         Ok(())
     }
@@ -122,7 +161,7 @@ impl fmt::Display for Unwound {
 
 #[cfg(test)]
 mod tests {
-    use super::{LossAccount, Unwound};
+    use super::{Claimed, LossAccount, Unwound};
 
     /// Checks the line about unwinding where there is nothing to say, and where there is.
     #[test]
@@ -146,5 +185,25 @@ mod tests {
             "lost 10 samples of 100 (10.00 %): 7 ring full, 3 writer too slow, 2 times throttled"
         );
         assert!(!lossy.is_clean());
+    }
+
+    /// Checks that losses which an observed program claims are named as its word, and do not make other
+    /// data look lost, whatever number it says; where there is no other data they count.
+    #[test]
+    fn losses_that_programs_claim() {
+        let account = |alone| {
+            let claimed = Claimed { lost: u64::MAX, corrupt_bytes: 8, alone };
+            LossAccount { samples: 10, ring_full: 1, claimed, ..LossAccount::default() }
+        };
+        let other = account(false);
+        assert_eq!((other.lost(), other.damaged_bytes()), (1, 0));
+        assert!(LossAccount { ring_full: 0, ..other }.is_clean());
+        let line = other.to_string();
+        assert!(line.starts_with("lost 1 samples of 11 (9.09 %): 1 ring full, "), "{line}");
+        let word = "18446744073709551615 events of its own that the observed program says did not fit";
+        assert!(line.contains(word), "{line}");
+        let alone = account(true);
+        assert_eq!((alone.lost(), alone.damaged_bytes()), (u64::MAX, 8));
+        assert!(!LossAccount { ring_full: 0, ..alone }.is_clean());
     }
 }

@@ -85,10 +85,19 @@ pub(crate) struct Shared {
     pub(crate) pedal: Option<Pedal>,
     /// Whether drains run before everyone else, where permitted.
     pub(crate) first: bool,
-    /// Bytes skipped in rings with impossible counters, and what observed programs wrote that is none of their events.
+    /// Bytes skipped in rings with impossible counters.
     pub(crate) corrupt_bytes: AtomicU64,
+    /// The same in rings that observed programs write, and what is there that is none of their events.
+    pub(crate) claimed_corrupt_bytes: AtomicU64,
     /// How often a drain woke up and found records.
     pub(crate) wakeups: AtomicU64,
+}
+
+impl Shared {
+    /// Where it counts what made no sense in a ring: what a program wrote tells nothing of other rings.
+    fn corrupt_in(&self, guest: &Option<Guest<'_>>) -> &AtomicU64 {
+        if guest.is_some() { &self.claimed_corrupt_bytes } else { &self.corrupt_bytes }
+    }
 }
 
 /// One ring to drain and the descriptors that write into it (to be polled: the first that is alive).
@@ -261,7 +270,7 @@ impl<'a> Drain<'a> {
             Err(corrupt) => {
                 tracing::warn!(%corrupt, "skipped");
                 let skipped = corrupt.head.wrapping_sub(corrupt.tail).min(corrupt.size_bytes as u64);
-                self.shared.corrupt_bytes.fetch_add(skipped, Ordering::Relaxed);
+                self.shared.corrupt_in(&state.guest).fetch_add(skipped, Ordering::Relaxed);
                 state.reader.skip();
                 self.spare = Some(buffer);
                 return Found::Nothing;
@@ -285,7 +294,7 @@ impl<'a> Drain<'a> {
         if len == 0 {
             // No record begins with an honest size there.
             tracing::warn!(ring = state.index, bytes = available, "skipped what is no record");
-            self.shared.corrupt_bytes.fetch_add(available as u64, Ordering::Relaxed);
+            self.shared.corrupt_in(&state.guest).fetch_add(available as u64, Ordering::Relaxed);
             state.reader.skip();
             self.spare = Some(buffer);
             return Found::Some;
@@ -301,7 +310,7 @@ impl<'a> Drain<'a> {
         }
         if kept < len {
             // Relaxed: a statistic.
-            self.shared.corrupt_bytes.fetch_add((len - kept) as u64, Ordering::Relaxed);
+            self.shared.corrupt_in(&state.guest).fetch_add((len - kept) as u64, Ordering::Relaxed);
         }
         if kept == 0 {
             self.spare = Some(buffer);
@@ -406,6 +415,7 @@ mod tests {
             pedal: None,
             first: false,
             corrupt_bytes: AtomicU64::new(0),
+            claimed_corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
         let poke = Poke::new().unwrap();

@@ -1,5 +1,5 @@
 //! Completing a recording when no more records come.
-use crate::account::LossAccount;
+use crate::account::{Claimed, LossAccount};
 use crate::brake::Pauses;
 use crate::build_ids;
 use crate::disk::WriteError;
@@ -7,7 +7,7 @@ use crate::drain::Shared;
 use crate::series::{Content, Last, Removed};
 use crate::session::Summary;
 use crate::writer::Written;
-use kymo_data::{EventSpec, Features, SampleId, build};
+use kymo_data::{EventSpec, Features, SampleId, abi, build};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc::Module;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,11 @@ impl Finish<'_> {
                 records.extend(build::lost_samples(&spec.attr, &id, lost));
             }
         }
-        let guests_lost: u64 = guests.iter().map(|(_, lost)| lost).sum();
+        let guests_lost = guests.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
+        let is_dummy = |spec: &EventSpec| {
+            spec.attr.kind == abi::PERF_TYPE_SOFTWARE && spec.attr.config == abi::PERF_COUNT_SW_DUMMY
+        };
+        let alone = self.specs.iter().take(self.events.events.len()).all(is_dummy);
         let mut error = written.error.take();
         if error.is_none() && !written.sink.is_closed() {
             error = written.sink.append(&records, 0).err();
@@ -67,7 +71,7 @@ impl Finish<'_> {
         let told = written.ring_full + written.queue_full;
         let account = LossAccount {
             samples: written.walk.samples.saturating_sub(finished.lost_samples),
-            ring_full: written.ring_full + guests_lost,
+            ring_full: written.ring_full,
             queue_full: written.queue_full,
             at_the_end: lost.saturating_sub(told),
             while_read: written.while_read,
@@ -76,6 +80,11 @@ impl Finish<'_> {
             unwritten: written.unwritten_samples + finished.lost_samples,
             unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
             throttled: written.walk.throttled,
+            claimed: Claimed {
+                lost: guests_lost,
+                corrupt_bytes: shared.claimed_corrupt_bytes.load(Ordering::Relaxed),
+                alone,
+            },
         };
         let wakeups = shared.wakeups.load(Ordering::Relaxed);
         Summary {

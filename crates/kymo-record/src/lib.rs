@@ -85,7 +85,7 @@ mod targets;
 mod walk;
 mod writer;
 
-pub use account::{LossAccount, Unwound};
+pub use account::{Claimed, LossAccount, Unwound};
 pub use brake::Pauses;
 pub use callers::Callers;
 pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};

@@ -30,7 +30,7 @@ use crate::writer::{WriterThread, Written};
 use crate::{machine, synth};
 use kymo_data::{Compressor, EventSpec, Features};
 use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError};
-use kymo_perf::ring::{Keeps, Ring};
+use kymo_perf::ring::Keeps;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{EventfdFlags, eventfd};
@@ -340,7 +340,7 @@ impl Session {
             }
             None => (Vec::new(), Vec::new(), None, None),
         };
-        let lost_before: u64 = guest_rings.iter().map(Ring::lost).sum();
+        let lost_before = guest_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
         if let Some((pid, clock)) = guest_clock {
             guests::join(&mut groups, &guest_rings, &Guest::new(&known, pid, clock), self.rings.len());
         }
@@ -358,6 +358,7 @@ impl Session {
             pedal: (overload == Overload::Pause).then(Pedal::new).transpose().map_err(&bells)?,
             first: overload != Overload::Drop,
             corrupt_bytes: AtomicU64::new(0),
+            claimed_corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
         let pokes = groups.iter().map(|_| Poke::new()).collect::<io::Result<Vec<_>>>().map_err(&bells)?;
@@ -557,8 +558,10 @@ impl Session {
         let kernel_events = events.events.len();
         let mut guests_lost: Vec<(usize, u64)> =
             told.into_iter().enumerate().map(|(at, lost)| (kernel_events + at, lost)).collect();
-        let counted: u64 = guest_rings.iter().map(Ring::lost).sum::<u64>().saturating_sub(lost_before);
-        let missing = counted.saturating_sub(guests_lost.iter().map(|(_, lost)| lost).sum());
+        // Words that the program may have written anything to.
+        let counted = guest_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
+        let told_lost = guests_lost.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
+        let missing = counted.saturating_sub(lost_before).saturating_sub(told_lost);
         guests_lost.extend((missing > 0).then_some((kernel_events, missing)));
         let summary = finish.run(written, &shared, &guests_lost);
         if flight && summary.bytes == 0 && plan.options.last_snapshot == LastSnapshot::Not {

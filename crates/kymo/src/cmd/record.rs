@@ -643,7 +643,7 @@ fn finish(
 fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
     let all = account.samples.saturating_add(account.lost());
     account.lost() as f64 * 100.0 > percent * all as f64
-        || account.corrupt_bytes > 0
+        || account.damaged_bytes() > 0
         || account.unwritten_bytes > 0
 }
 

@@ -66,17 +66,22 @@ impl Latencies {
         self.total_ns = self.total_ns.saturating_add(middle.saturating_mul(calls));
         self.max_ns = self.max_ns.max(last_ns);
         self.buckets.resize(BUCKETS, 0);
-        self.buckets[bucket(middle)] += calls;
+        // A program may say any number.
+        let of = &mut self.buckets[bucket(middle)];
+        *of = of.saturating_add(calls);
     }
 
     /// Those of two together.
     pub fn merge(&mut self, other: &Latencies) {
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
         if !other.buckets.is_empty() {
             self.buckets.resize(BUCKETS, 0);
-            self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own += more);
+            self.buckets
+                .iter_mut()
+                .zip(&other.buckets)
+                .for_each(|(own, more)| *own = own.saturating_add(*more));
         }
     }
 
@@ -106,14 +111,14 @@ impl Latencies {
     /// The latency that this share (0 to 1) of the calls did not exceed: the end of its bucket, or the longest where that is shorter. `None` without calls.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
-        let all: u64 = self.buckets.iter().sum();
+        let all = self.buckets.iter().fold(0_u64, |all, count| all.saturating_add(*count));
         if all == 0 {
             return None;
         }
         let wanted = ((all as f64 * share).ceil() as u64).clamp(1, all);
-        let mut seen = 0;
+        let mut seen = 0_u64;
         let at = self.buckets.iter().position(|count| {
-            seen += count;
+            seen = seen.saturating_add(*count);
             seen >= wanted
         })?;
         Some(range_ns(at).1.min(self.max_ns.max(range_ns(at).0)))
@@ -136,6 +141,20 @@ mod tests {
             next = last.wrapping_add(1);
         }
         assert_eq!(next, 0);
+    }
+
+    /// Checks that numbers which a hostile program says are added without an overflow.
+    #[test]
+    fn forged_numbers() {
+        let mut latencies = Latencies::default();
+        for _ in 0..3 {
+            latencies.add_between(0, u64::MAX, u64::MAX);
+            latencies.add_between(8, 9, u64::MAX);
+        }
+        let other = latencies.clone();
+        latencies.merge(&other);
+        assert_eq!((latencies.count, latencies.total_ns), (u64::MAX, u64::MAX));
+        assert!(latencies.quantile_ns(0.99).is_some() && latencies.mean_ns().is_some());
     }
 
     proptest! {
