@@ -45,7 +45,7 @@ def main(argv=None):
     parser.add_argument("--group", type=int, metavar="N",
                         help="how many functions have probes at a time where one after another has (default: 1; with --quick 400)")
     parser.add_argument("--release", action="store_true", help="build with optimisation, as kymo is when it is used")
-    parser.add_argument("--kymo", metavar="PATH", help="the kymo that probes from outside, with libkymo_agent.so beside it or in KYMO_AGENT")
+    parser.add_argument("--kymo", metavar="PATH", help="the kymo that probes from outside, which has the agent in it")
     parser.add_argument("--library", metavar="PATH", help="the library to preload (default: build it)")
     parser.add_argument("--work", metavar="DIR", help="where files go (default: a new folder in $TMPDIR, removed at the end)")
     parser.add_argument("--limit", type=int, default=programs.LIMIT_S, metavar="SECONDS",

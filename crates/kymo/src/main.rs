@@ -9,6 +9,7 @@
 
 #[macro_use]
 mod stderr;
+mod agent;
 mod cmd;
 mod exit;
 mod open;

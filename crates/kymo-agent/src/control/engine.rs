@@ -15,14 +15,6 @@ pub(super) struct Asked {
     pub(super) how: Option<Arc<How>>,
 }
 
-/// The rings that events are written to.
-#[derive(Debug)]
-pub(super) struct RingsFile<'a> {
-    pub(super) file: &'a File,
-    pub(super) cpus: u32,
-    pub(super) data_bytes: u32,
-}
-
 /// Callers of one probe.
 #[derive(Debug, Default)]
 pub(super) struct CallersOf {
@@ -44,18 +36,28 @@ pub(super) struct Done {
     pub(super) armed: u32,
 }
 
-/// The memory that probes count in, which the tracer reads.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Counters<'a> {
-    pub(super) file: &'a File,
-    pub(super) cpus: u32,
-    pub(super) slots: u32,
-}
-
 /// Puts probes in place and takes them away.
 pub(super) trait Probing {
-    /// Where probes of this conversation count, and whether forked children do. Before the first change.
-    fn open(&mut self, children: bool) -> io::Result<Counters<'_>>;
+    /// CPUs that need slots and rings, and the most slots of each that can be used.
+    fn sizes(&self) -> (u32, u32);
+
+    /// Counts in the tracer's file from now on, and whether forked children do. Before the first change.
+    fn count_in(&mut self, file: &File, cpus: u32, slots: u32, children: bool) -> io::Result<()>;
+
+    /// Writes events to the rings in the tracer's file from now on, with times by this clock.
+    fn record_in(
+        &mut self,
+        file: &File,
+        cpus: u32,
+        data_bytes: u32,
+        (tick, zero_ns): (u64, u64),
+    ) -> io::Result<()> {
+        let _ = (file, cpus, data_bytes, tick, zero_ns);
+        Err(io::Error::other("the agent writes no events"))
+    }
+
+    /// Gives all memory back that belongs to the conversation. After [`Probing::clear`].
+    fn close(&mut self);
 
     /// Removes, then adds. Refusals are of single probes.
     fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done;
@@ -68,12 +70,6 @@ pub(super) trait Probing {
     /// Who called, for each probe that tells callers apart.
     fn callers(&self) -> Vec<CallersOf> {
         Vec::new()
-    }
-
-    /// Has rings in place that events can be written to, with this clock if they are new.
-    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {
-        let _ = (data_bytes, tick, zero_ns);
-        Err("the agent writes no events".to_owned())
     }
 
     /// All that were asked for and not removed.
@@ -97,9 +93,15 @@ impl Probing for Nothing {
         Done { refused: add.into_iter().map(no).collect(), ..Done::default() }
     }
 
-    fn open(&mut self, _: bool) -> io::Result<Counters<'_>> {
+    fn sizes(&self) -> (u32, u32) {
+        (1, 0)
+    }
+
+    fn count_in(&mut self, _: &File, _: u32, _: u32, _: bool) -> io::Result<()> {
         Err(io::Error::other("the agent patches x86-64 programs only"))
     }
+
+    fn close(&mut self) {}
 
     fn list(&self) -> Vec<Listed> {
         Vec::new()

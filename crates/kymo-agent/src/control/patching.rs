@@ -1,5 +1,5 @@
 //! Probes by patches (`crate::patch`).
-use super::engine::{Asked, CallersOf, Counters, Done, Probing, RingsFile};
+use super::engine::{Asked, CallersOf, Done, Probing};
 use super::hold::{By, Threads};
 use super::maps::Maps;
 use crate::patch::{
@@ -8,6 +8,7 @@ use crate::patch::{
 };
 use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, State, What};
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -265,9 +266,33 @@ impl Patching {
 }
 
 impl Probing for Patching {
-    fn open(&mut self, children: bool) -> io::Result<Counters<'_>> {
-        let slots = patch::open_slots(children)?;
-        Ok(Counters { file: slots.file(), cpus: slots.cpus(), slots: slots.capacity() })
+    fn sizes(&self) -> (u32, u32) {
+        patch::counter_sizes()
+    }
+
+    fn count_in(&mut self, file: &File, cpus: u32, slots: u32, children: bool) -> io::Result<()> {
+        patch::share_counters(file, cpus, slots, children)
+    }
+
+    fn record_in(
+        &mut self,
+        file: &File,
+        cpus: u32,
+        data_bytes: u32,
+        (tick, zero_ns): (u64, u64),
+    ) -> io::Result<()> {
+        self.rings = Some(Rings::share(file, cpus, data_bytes, Clock { tick, zero_ns })?);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.kept = BTreeMap::new();
+        self.gone = BTreeMap::new();
+        self.targets = BTreeMap::new();
+        patch::release_counters();
+        if let Some(rings) = self.rings.take() {
+            rings.release();
+        }
     }
 
     fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done {
@@ -319,14 +344,6 @@ impl Probing for Patching {
             Kept::Waiting | Kept::Refused(_) => None,
         };
         self.kept.iter().filter_map(of).collect()
-    }
-
-    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<RingsFile<'_>, String> {
-        let rings = patch::Rings::shared(data_bytes, Clock { tick, zero_ns });
-        let rings = rings.map_err(|error| format!("there is no memory for events: {error}"))?;
-        self.rings = Some(rings);
-        let cpus = rings.cpus() as u32;
-        Ok(RingsFile { file: rings.file(), cpus, data_bytes: rings.data_bytes() })
     }
 
     fn list(&self) -> Vec<Listed> {

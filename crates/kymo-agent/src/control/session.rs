@@ -1,11 +1,13 @@
 //! One conversation, from hello to the socket's end.
-use super::engine::{Asked, Done, Probing, RingsFile};
+use super::engine::{Asked, Done, Probing};
 use super::first;
 use super::hold::{By, Threads};
 use crate::sys::pass;
 use kymo_core::probe::wire::{Command, How, MOST_BYTES, MOST_ENTRIES, Reply, State, VERSION, Wanted};
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
@@ -46,6 +48,7 @@ pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing, by: By) -> 
         session.threads.by = By::NobodyAnyMore;
     }
     session.probing.clear(&mut session.threads);
+    session.probing.close();
     if end == End::Left {
         // Nobody may be there to hear it.
         _ = session.say(&Reply::Left);
@@ -58,9 +61,9 @@ impl<P: Probing> Session<'_, P> {
         self.socket.send(&reply.encode()).map(|_| ())
     }
 
-    fn hear(&self, packet: &mut [u8]) -> io::Result<usize> {
+    fn hear(&self, packet: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         loop {
-            match self.socket.recv(packet) {
+            match pass::receive_with(self.socket, packet) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 heard => return heard,
             }
@@ -69,9 +72,11 @@ impl<P: Probing> Session<'_, P> {
 
     fn talk(&mut self) -> io::Result<End> {
         let mut packet = vec![0; MOST_BYTES + 1];
-        let mut greeted = false;
+        // Nothing but a greeting is done before there is memory to count in.
+        let (mut greeted, mut counts) = (None, false);
         loop {
-            let bytes = self.hear(&mut packet)?;
+            let (bytes, file) = self.hear(&mut packet)?;
+            let file = file.map(File::from);
             if bytes == 0 {
                 return Ok(End::Closed);
             }
@@ -81,13 +86,25 @@ impl<P: Probing> Session<'_, P> {
             };
             match command {
                 Command::Hello { version, children } => {
-                    if !self.greet(children)? || version != VERSION {
+                    self.greet()?;
+                    if version != VERSION {
                         return Ok(End::Malformed);
                     }
-                    greeted = true;
+                    greeted = Some(children);
                 }
-                _ if !greeted => {
-                    self.fail("the first word must be hello")?;
+                Command::Counters { cpus, slots } if greeted.is_some() && !counts => {
+                    let children = greeted == Some(true);
+                    if !self.count_in(file, cpus, slots, children)? {
+                        return Ok(End::Malformed);
+                    }
+                    counts = true;
+                }
+                _ if !counts => {
+                    self.fail("the first words must be hello, and where to count")?;
+                    return Ok(End::Malformed);
+                }
+                Command::Counters { .. } => {
+                    self.fail("there are counters already")?;
                     return Ok(End::Malformed);
                 }
                 Command::Add { module, probes } => {
@@ -117,7 +134,9 @@ impl<P: Probing> Session<'_, P> {
                 Command::How { number, how } => {
                     self.hows.insert(number, Arc::new(how));
                 }
-                Command::Rings { data_bytes, tick, zero_ns } => self.rings(data_bytes, tick, zero_ns)?,
+                Command::Rings { cpus, data_bytes, tick, zero_ns } => {
+                    self.record_in(file, cpus, data_bytes, (tick, zero_ns))?;
+                }
                 Command::Losses => self.losses()?,
                 Command::Callers => self.callers()?,
                 Command::Holds => {
@@ -145,16 +164,20 @@ impl<P: Probing> Session<'_, P> {
         }
     }
 
-    fn greet(&mut self, children: bool) -> io::Result<bool> {
+    fn greet(&mut self) -> io::Result<()> {
         // Left by an earlier tracer whose end could not be told: nothing of it stays.
         let cleaned_up = self.probing.clear(&mut self.threads);
-        match self.probing.open(children) {
-            Ok(counters) => {
-                let (cpus, slots) = (counters.cpus, counters.slots);
-                let pid = std::process::id();
-                let hello = Reply::Hello { version: VERSION, pid, cleaned_up, cpus, slots };
-                pass::send_with(self.socket, &hello.encode(), counters.file).map(|()| true)
-            }
+        let (cpus, slots) = self.probing.sizes();
+        let pid = std::process::id();
+        self.say(&Reply::Hello { version: VERSION, pid, cleaned_up, cpus, slots })
+    }
+
+    fn count_in(&mut self, file: Option<File>, cpus: u32, slots: u32, children: bool) -> io::Result<bool> {
+        let shared = file
+            .ok_or_else(|| io::Error::other("no file came with them"))
+            .and_then(|file| self.probing.count_in(&file, cpus, slots, children));
+        match shared {
+            Ok(()) => self.say(&Reply::Counting).map(|()| true),
             Err(error) => self.fail(&format!("there is no memory for counters: {error}")).map(|()| false),
         }
     }
@@ -198,12 +221,19 @@ impl<P: Probing> Session<'_, P> {
         self.say(&Reply::Callers { id: 0, others: 0, of: Vec::new(), last: true })
     }
 
-    fn rings(&mut self, data_bytes: u32, tick: u64, zero_ns: u64) -> io::Result<()> {
-        match self.probing.rings(data_bytes, tick, zero_ns) {
-            Ok(RingsFile { file, cpus, data_bytes }) => {
-                pass::send_with(self.socket, &Reply::Rings { cpus, data_bytes }.encode(), file)
-            }
-            Err(reason) => self.fail(&reason),
+    fn record_in(
+        &mut self,
+        file: Option<File>,
+        cpus: u32,
+        data_bytes: u32,
+        clock: (u64, u64),
+    ) -> io::Result<()> {
+        let shared = file
+            .ok_or_else(|| io::Error::other("no file came with them"))
+            .and_then(|file| self.probing.record_in(&file, cpus, data_bytes, clock));
+        match shared {
+            Ok(()) => self.say(&Reply::Recording),
+            Err(error) => self.fail(&format!("there is no memory for events: {error}")),
         }
     }
 
@@ -225,23 +255,18 @@ impl<P: Probing> Session<'_, P> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::Counters;
     use super::*;
     use kymo_core::probe::wire::{Bucket, Listed, Placed, What};
     use std::collections::BTreeMap;
     use std::fs::File;
 
     /// Arms what has an even offset.
+    #[derive(Default)]
     struct Fake {
         probes: BTreeMap<u32, State>,
         left: u32,
-        memory: Option<File>,
-    }
-
-    impl Default for Fake {
-        fn default() -> Fake {
-            Fake { probes: BTreeMap::new(), left: 0, memory: Some(tempfile::tempfile().expect("a file")) }
-        }
+        without_memory: bool,
+        closed: bool,
     }
 
     impl Fake {
@@ -251,9 +276,18 @@ mod tests {
     }
 
     impl Probing for Fake {
-        fn open(&mut self, children: bool) -> io::Result<Counters<'_>> {
-            let file = self.memory.as_ref().ok_or(io::ErrorKind::OutOfMemory)?;
-            Ok(Counters { file, cpus: 2, slots: if children { 20 } else { 10 } })
+        fn sizes(&self) -> (u32, u32) {
+            (2, 10)
+        }
+
+        fn count_in(&mut self, file: &File, cpus: u32, slots: u32, _: bool) -> io::Result<()> {
+            assert_eq!((cpus, slots, file.metadata()?.len()), (2, 10, 3));
+            if self.without_memory { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
+        }
+
+        fn close(&mut self) {
+            assert!(self.probes.is_empty());
+            self.closed = true;
         }
 
         fn change(&mut self, remove: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
@@ -297,9 +331,14 @@ mod tests {
         let (tracer, agent) = super::super::start::pair().unwrap();
         std::thread::scope(|scope| {
             let says = scope.spawn(move || {
+                let file = tempfile::tempfile().unwrap();
+                file.set_len(3).unwrap();
                 for packet in packets {
                     // It may have hung up after an earlier one.
-                    _ = tracer.send(packet);
+                    _ = match packet[0] == 24 {
+                        true => pass::send_with(&tracer, packet, &file),
+                        false => tracer.send(packet).map(|_| ()),
+                    };
                 }
                 _ = tracer.shutdown(std::net::Shutdown::Write);
                 let mut replies = Vec::new();
@@ -336,6 +375,10 @@ mod tests {
         Command::Hello { version: VERSION, children: false }.encode()
     }
 
+    fn counters() -> Vec<u8> {
+        Command::Counters { cpus: 2, slots: 10 }.encode()
+    }
+
     /// Checks a conversation: greeting, a batch with a refusal, where the others count, the list in parts, removal, the end; and that nothing is left.
     #[test]
     fn a_conversation() {
@@ -348,6 +391,7 @@ mod tests {
             &mut fake,
             &[
                 hello(),
+                counters(),
                 add(0, 3),
                 Command::Commit.encode(),
                 Command::Go.encode(),
@@ -363,9 +407,10 @@ mod tests {
         let placed = |id| Placed { id, hits: id + 1, before: 9, times: Some(100) };
         let before = |id| Reply::Before { id, of: vec![Bucket { number: 8, calls: 1 }] };
         assert_eq!(
-            replies[..6],
+            replies[..7],
             [
                 hello,
+                Reply::Counting,
                 Reply::Refused { id: 1, reason: "odd".to_owned() },
                 Reply::Placed { of: vec![placed(0), placed(2)] },
                 before(0),
@@ -373,9 +418,20 @@ mod tests {
                 Reply::Armed { armed: 2, stopped_ns: 0 },
             ]
         );
-        assert!(matches!(&replies[6], Reply::Listed { of, last: true } if of.len() == 3));
-        assert_eq!(replies[7..], [Reply::Armed { armed: 2, stopped_ns: 0 }, Reply::Left]);
-        assert!(fake.probes.is_empty());
+        assert!(matches!(&replies[7], Reply::Listed { of, last: true } if of.len() == 3));
+        assert_eq!(replies[8..], [Reply::Armed { armed: 2, stopped_ns: 0 }, Reply::Left]);
+        assert!(fake.probes.is_empty() && fake.closed, "its memory is the tracer's again");
+    }
+
+    /// Checks that nothing is done before there are counters, that there are no second ones, and that none come without a file.
+    #[test]
+    fn counters_first() {
+        let commit = Command::Commit.encode();
+        for packets in [&[hello(), commit][..], &[counters()], &[hello(), counters(), counters()]] {
+            let (end, replies) = converse(&mut Fake::default(), packets);
+            assert_eq!(end, End::Malformed);
+            assert!(matches!(replies.last(), Some(Reply::Failed { .. })), "{replies:?}");
+        }
     }
 
     /// Checks that a long list comes in parts that fit into packets, with the last one marked, however long its reasons are.
@@ -387,7 +443,8 @@ mod tests {
             Command::Add { module: b"/lib/x".to_vec(), probes }.encode()
         };
         let list = [Command::Commit, Command::List].map(|command| command.encode());
-        let (end, replies) = converse(&mut fake, &[&[hello(), add(0), add(500)][..], &list].concat());
+        let (end, replies) =
+            converse(&mut fake, &[&[hello(), counters(), add(0), add(500)][..], &list].concat());
         assert_eq!(end, End::Closed);
         let parts = |reply: &Reply| match reply {
             Reply::Listed { of, last } => Some((of.len(), *last)),
@@ -411,7 +468,7 @@ mod tests {
         assert_eq!((end, replies.len()), (End::Malformed, 1));
         let mut fake = Fake::default();
         let add = Command::Add { module: b"/lib/x".to_vec(), probes: vec![wanted(1, 2)] }.encode();
-        let (end, _) = converse(&mut fake, &[hello(), add, commit, vec![200; 9]]);
+        let (end, _) = converse(&mut fake, &[hello(), counters(), add, commit, vec![200; 9]]);
         assert_eq!(end, End::Malformed);
         assert!(fake.probes.is_empty(), "something stayed armed");
     }
@@ -419,10 +476,11 @@ mod tests {
     /// Checks that a process without memory for counters says so.
     #[test]
     fn no_memory() {
-        let mut fake = Fake { memory: None, ..Fake::default() };
-        let (_, replies) = converse(&mut fake, &[hello()]);
+        let mut fake = Fake { without_memory: true, ..Fake::default() };
+        let (end, replies) = converse(&mut fake, &[hello(), counters()]);
+        assert_eq!(end, End::Malformed);
         assert!(
-            matches!(&replies[..], [Reply::Failed { reason }] if reason.contains("memory")),
+            matches!(&replies[..], [_, Reply::Failed { reason }] if reason.contains("memory")),
             "{replies:?}"
         );
     }
@@ -441,8 +499,9 @@ mod tests {
     fn cleans_what_was_left() {
         let mut fake = Fake { left: 3, ..Fake::default() };
         let holds = Command::Holds.encode();
-        let (_, replies) = converse(&mut fake, &[hello(), holds.clone(), holds, Command::Held.encode()]);
-        assert_eq!(replies[1..3], [Reply::Cleaned { probes: 3 }, Reply::Cleaned { probes: 0 }]);
-        assert!(matches!(replies[3..], [Reply::Failed { .. }]));
+        let (_, replies) =
+            converse(&mut fake, &[hello(), counters(), holds.clone(), holds, Command::Held.encode()]);
+        assert_eq!(replies[2..4], [Reply::Cleaned { probes: 3 }, Reply::Cleaned { probes: 0 }]);
+        assert!(matches!(replies[4..], [Reply::Failed { .. }]));
     }
 }

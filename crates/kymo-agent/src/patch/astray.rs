@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Own>() == ENTRY_BYTES as usize);
 pub(super) fn region(base: u64, bytes: usize) -> io::Result<u64> {
     let aside = os::wide_zeros(bytes, false)?;
     // The field behind the name, which may contain anything, that says where the first stack began.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = os::text("/proc/self/stat").unwrap_or_default();
     let end = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(25));
     MAIN_END.store(end.and_then(|end| end.parse().ok()).unwrap_or(0), Ordering::Relaxed);
     // Relaxed: who has a shadow stack has seen what was stored before the region of these was.

@@ -15,6 +15,7 @@
 //! What is unsafe here is reading the tables of loaded modules, whose structure the loader vouches for, while it holds its lock, and words of
 //! them that are exchanged for functions of the same type.
 #![allow(unsafe_code)]
+use super::os;
 use super::trap::{self, Behind};
 use crate::sys::fork;
 use std::collections::HashMap;
@@ -251,7 +252,7 @@ pub(super) enum Exchange {
 /// Stores a word of a table, which may be in a page that was made read-only after it was filled. To be called by [`each_word`] only.
 pub(super) fn exchange(word: &Word, value: u64) -> Exchange {
     let page = (word.at & !4095) as *mut c_void;
-    let writable = std::fs::read_to_string("/proc/self/maps").is_ok_and(|maps| {
+    let writable = os::text("/proc/self/maps").is_ok_and(|maps| {
         maps.lines().any(|line| {
             let range = line.split_once(' ').and_then(|(range, rest)| Some((range.split_once('-')?, rest)));
             range.is_some_and(|((begin, end), rest)| {

@@ -85,7 +85,7 @@ impl Memory for OwnMemory {
 
 /// The mapped ranges of this process, in order, without their names.
 pub(super) fn mapped() -> io::Result<Vec<(u64, u64)>> {
-    let text = std::fs::read_to_string("/proc/self/maps")?;
+    let text = super::os::text("/proc/self/maps")?;
     let range = |line: &str| {
         let (begin, rest) = line.split_once('-')?;
         let (end, _) = rest.split_once(' ')?;

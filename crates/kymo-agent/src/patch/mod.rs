@@ -135,15 +135,13 @@ pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
 pub use only::{Look, Only};
 pub(crate) use os::add_to_count;
-pub use patcher::{
-    Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, open_slots, returns_missed,
-};
+pub use patcher::{Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
+pub(crate) use patcher::{counter_sizes, release_counters, share_counters};
 pub use record::Record;
 pub use refusal::Refusal;
 pub use rings::{Clock, Rings, SAMPLE_TYPE};
 pub use shadow::DEPTH;
 pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
-pub use slots::Slots;
 
 /// From now on nothing that the calling thread does is counted or recorded: it is ours.
 pub(crate) fn leave_me_out() {

@@ -53,27 +53,78 @@ pub(super) fn wide_zeros(bytes: usize, wiped_on_fork: bool) -> io::Result<u64> {
     Ok(at as u64)
 }
 
-/// Has a forked child find memory of [`wide_zeros`] as it is at the fork.
-pub(super) fn keep_on_fork(at: u64, bytes: usize) -> io::Result<()> {
+/// Whether a forked child finds memory of [`wide_zeros`] as it is at the fork, or zeroed.
+pub(super) fn on_fork(at: u64, bytes: usize, kept: bool) -> io::Result<()> {
     let at = ptr::without_provenance_mut(at as usize);
+    let advice = if kept { libc::MADV_KEEPONFORK } else { libc::MADV_WIPEONFORK };
     // SAFETY: changes what a fork does with a mapping of ours; its content stays.
-    let done = unsafe { libc::madvise(at, bytes, libc::MADV_KEEPONFORK) };
+    let done = unsafe { libc::madvise(at, bytes, advice) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Maps a file, shared with whoever else maps it. Of it only what is used takes room. It stays for good.
-pub(super) fn shared(file: &std::fs::File, bytes: u64) -> io::Result<u64> {
+const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Maps `bytes` of a file, or zeroes without one, over memory of this module.
+fn over(
+    at: u64,
+    bytes: u64,
+    file: Option<(&std::fs::File, u64)>,
+    access: c_int,
+    flags: c_int,
+) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping, wherever the kernel likes.
-    let at = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, access, flags, file.as_raw_fd(), 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    if bytes == 0 {
+        return Ok(());
     }
+    let place = ptr::without_provenance_mut(at as usize);
+    let (number, offset) = file.map_or((-1, 0), |(file, offset)| (file.as_raw_fd(), offset));
+    // SAFETY: a mapping of this module, which nobody takes for anything but numbers; or, with
+    // MAP_FIXED_NOREPLACE, where none is.
+    let mapped = unsafe { libc::mmap(place, bytes as usize, access, flags, number, offset as i64) };
+    match mapped {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        mapped if mapped == place => Ok(()),
+        mapped => {
+            // Kernels before 4.17 take the address as a wish.
+            // SAFETY: the mapping that was just made and that nobody knows.
+            unsafe { libc::munmap(mapped, bytes as usize) };
+            Err(io::Error::from_raw_os_error(libc::EEXIST))
+        }
+    }
+}
+
+/// Maps a part of a file, shared with whoever else maps it, over memory of this module.
+pub(super) fn shared_at(at: u64, file: &std::fs::File, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    over(at, bytes, Some((file, offset)), WRITABLE, flags)?;
     // A dump of a crash need not have it; where this fails it has.
     // SAFETY: the mapping above.
-    unsafe { libc::madvise(at, bytes as usize, libc::MADV_DONTDUMP) };
-    Ok(at as u64)
+    unsafe { libc::madvise(ptr::without_provenance_mut(at as usize), bytes as usize, libc::MADV_DONTDUMP) };
+    Ok(())
+}
+
+/// Puts zeroes of this process alone over memory of this module, and gives back what was there.
+pub(super) fn zeros_over(at: u64, bytes: u64) {
+    // Where this fails the memory stays as it was, which harms nobody.
+    _ = over(at, bytes, None, WRITABLE, ANONYMOUS | libc::MAP_FIXED);
+}
+
+/// Addresses without memory at an address where nothing is; `false` if something is.
+pub(super) fn reserve_at(at: u64, bytes: u64) -> io::Result<bool> {
+    match over(at, bytes, None, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes down memory of this module that no stub knows.
+pub(super) fn unmap(at: u64, bytes: u64) {
+    if bytes > 0 {
+        // SAFETY: as the name says; the callers know it.
+        unsafe { libc::munmap(ptr::without_provenance_mut(at as usize), bytes as usize) };
+    }
 }
 
 /// Makes every core that runs this process see instructions as they are now in memory, before this returns.
@@ -115,6 +166,11 @@ pub(super) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
 pub(super) fn own_tid() -> i32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::gettid() }
+}
+
+/// A text of /proc whose numbers matter. Names in it are bytes; what of them is not UTF-8 is replaced.
+pub(super) fn text(path: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
 /// How many CPUs this machine can have, so that every number of a CPU is smaller.
@@ -178,26 +234,18 @@ pub(super) fn ticks_and_time() -> (u64, Duration) {
     (ticks, time)
 }
 
-/// Maps one ring of a file: its page, then its data twice, one behind the other. It stays for good.
-pub(super) fn ring(file: &std::fs::File, offset: u64, page: u64, data: u64) -> io::Result<u64> {
-    use std::os::fd::AsRawFd;
-    let (no_access, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+/// Addresses without memory.
+pub(super) fn reserve(bytes: u64) -> io::Result<u64> {
     // SAFETY: a new mapping, wherever the kernel likes.
-    let base = unsafe { libc::mmap(ptr::null_mut(), (page + 2 * data) as usize, no_access, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    for (at, bytes, offset) in [(0, page + data, offset), (page + data, data, offset + page)] {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let place = base.wrapping_byte_add(at as usize);
-        let (bytes, flags) = (bytes as usize, libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE);
-        // SAFETY: inside the mapping above, which nobody knows yet.
-        let part = unsafe { libc::mmap(place, bytes, access, flags, file.as_raw_fd(), offset as i64) };
-        if part == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(base as u64)
+    let base = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, libc::PROT_NONE, ANONYMOUS, -1, 0) };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base as u64) }
+}
+
+/// Maps a ring of a file: its page, then its data twice, one after the other.
+pub(super) fn ring_at(base: u64, file: &std::fs::File, offset: u64, page: u64, data: u64) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    over(base, page + data, Some((file, offset)), WRITABLE, flags)?;
+    over(base + page + data, data, Some((file, offset + page)), WRITABLE, flags)
 }
 
 /// A word of a mapping of this module that stays.

@@ -121,13 +121,26 @@ pub fn returns_missed() -> u64 {
     shadow::missed()
 }
 
-/// The counters for a tracer that comes now; `children`: what this process forks from now on counts in them, too. To be called while no probe is
-/// attached: probes that were count in others.
+/// CPUs that a tracer's counters must have slots for, and the most slots of each that can be used.
+pub(crate) fn counter_sizes() -> (u32, u32) {
+    (slots::cpus(), slots::CAPACITY)
+}
+
+/// Counts in a tracer's file from now on; `children`: what this process forks from now on counts there,
+/// too. To be called while no probe is attached: probes that were count in what they had.
 ///
 /// # Errors
-/// Where memory, descriptors or address space are short.
-pub fn open_slots(children: bool) -> io::Result<&'static Slots> {
-    slots::slots_for(children)
+/// Where the file is not as it was said to be, or memory or address space are short.
+pub(crate) fn share_counters(file: &std::fs::File, cpus: u32, slots: u32, children: bool) -> io::Result<()> {
+    slots::share(file, cpus, slots, children)
+}
+
+/// Gives the tracer's counters back. To be called while no probe is attached.
+pub(crate) fn release_counters() {
+    // In a forked child the lock may be taken for good.
+    if !fork::is_child() {
+        slots::release();
+    }
 }
 
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
@@ -136,6 +149,8 @@ struct Built {
     recipe: Recipe,
     watch: Option<Arc<Watch>>,
     slots: &'static Slots,
+    /// The memory that it was attached in last.
+    counted_in: Option<u64>,
     enter: u64,
     moved: Vec<u64>,
     original: [u8; JUMP_BYTES],
@@ -341,11 +356,16 @@ impl Patcher {
     ) -> Result<Probe, PatchError> {
         self.check(memory, site)?;
         self.build(memory, site, consumers, slots, ground)?;
+        // Memory that this site has not counted in yet is not read: that would make the kernel take some for it.
+        let memory_number = slots.memory();
+        let counted_in = self.built.get_mut(&(site.address, consumers));
+        let counted_in = counted_in.and_then(|built| built.counted_in.replace(memory_number));
+        let has_counted = counted_in == Some(memory_number);
         // SANITY: built above.
         let built = &self.built[&(site.address, consumers)];
         self.attached.insert(site.address, detours(site, built));
         let (recipe, enter) = (built.recipe, built.enter);
-        let before = recipe.slots().map(|slot| slots.read(slot)).collect();
+        let before = recipe.slots().map(|slot| if has_counted { slots.read(slot) } else { 0 }).collect();
         let watch = built.watch.clone();
         let number = recipe.handled.map_or(0, |(handling, _)| handling.number);
         let handles = watch.as_ref().map_or_else(Vec::new, |watch| handler::register(number, watch));
@@ -598,8 +618,15 @@ impl Patcher {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
-        let built =
-            Built { recipe, watch, slots, enter: stub.enter, moved: stub.moved, original: site.original };
+        let built = Built {
+            recipe,
+            watch,
+            slots,
+            counted_in: None,
+            enter: stub.enter,
+            moved: stub.moved,
+            original: site.original,
+        };
         self.built.insert(key, built);
         Ok(())
     }

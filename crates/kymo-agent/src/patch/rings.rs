@@ -55,10 +55,9 @@ impl Clock {
     }
 }
 
-/// The rings of this process. They stay mapped for good: a thread may be writing.
+/// The rings of this process. Their addresses stay for good: a thread may be writing.
 #[derive(Debug)]
 pub struct Rings {
-    file: File,
     /// A word for each CPU: where its page is mapped, 0 in a forked child.
     table: u64,
     bases: Vec<u64>,
@@ -74,40 +73,62 @@ impl Rings {
     pub fn create(data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
         let data_bytes = data_bytes.clamp(PAGE_BYTES as u32, 1 << 30).next_power_of_two();
         let file = memory_file::create(c"kymo-probes")?;
-        let cpus = os::possible_cpus();
-        let stride = PAGE_BYTES + u64::from(data_bytes);
-        file.set_len(stride * cpus as u64)?;
-        // Who maps it need not fear that it is cut off.
-        memory_file::seal(&file)?;
-        // And one for the CPU of threads of ours, as in `slots.rs`.
-        let table = os::wide_zeros(((cpus + 1) * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
-        let mut bases = Vec::new();
-        for cpu in 0..cpus {
-            let base = os::ring(&file, cpu as u64 * stride, PAGE_BYTES, u64::from(data_bytes))?;
-            os::put_word(base + OFFSET_AT, PAGE_BYTES);
-            os::put_word(base + SIZE_AT, u64::from(data_bytes));
-            os::put_word(table + cpu as u64 * 8, base);
-            bases.push(base);
-        }
-        Ok(Box::leak(Box::new(Rings { file, table, bases, data_bytes, clock })))
-    }
-
-    /// As [`Rings::create`], or those that were made before for the same.
-    pub(crate) fn shared(data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
-        static ALL: Mutex<Vec<&'static Rings>> = Mutex::new(Vec::new());
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = data_bytes.clamp(PAGE_BYTES as u32, 1 << 30).next_power_of_two();
-        if let Some(rings) = all.iter().find(|rings| rings.clock == clock && rings.data_bytes == bytes) {
-            return Ok(rings);
-        }
-        let rings = Rings::create(data_bytes, clock)?;
-        all.push(rings);
+        let rings = Rings::reserve(data_bytes, clock)?;
+        file.set_len(rings.stride_bytes() * rings.cpus() as u64)?;
+        rings.map(&file)?;
         Ok(rings)
     }
 
-    /// The file, for another process to map.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// In the file of a tracer, at the addresses of rings that an earlier one had for the same.
+    pub(crate) fn share(file: &File, cpus: u32, data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
+        static ALL: Mutex<Vec<&'static Rings>> = Mutex::new(Vec::new());
+        let fits = data_bytes.is_power_of_two() && (PAGE_BYTES..=1 << 30).contains(&data_bytes.into());
+        if !fits || cpus as usize != os::possible_cpus() {
+            return Err(io::Error::other("the tracer's rings have impossible sizes"));
+        }
+        memory_file::check(file, (PAGE_BYTES + u64::from(data_bytes)) * u64::from(cpus))?;
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |rings: &&&Rings| rings.clock == clock && rings.data_bytes == data_bytes;
+        let rings = match all.iter().find(same) {
+            Some(rings) => *rings,
+            None => {
+                let rings = Rings::reserve(data_bytes, clock)?;
+                all.push(rings);
+                rings
+            }
+        };
+        if let Err(error) = rings.map(file) {
+            rings.release();
+            return Err(error);
+        }
+        Ok(rings)
+    }
+
+    fn reserve(data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
+        let cpus = os::possible_cpus();
+        // And one for the CPU of threads of ours, as in `slots.rs`.
+        let table = os::wide_zeros(((cpus + 1) * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
+        let space = || os::reserve(PAGE_BYTES + 2 * u64::from(data_bytes));
+        let bases = (0..cpus).map(|_| space()).collect::<io::Result<_>>()?;
+        Ok(Box::leak(Box::new(Rings { table, bases, data_bytes, clock })))
+    }
+
+    fn map(&self, file: &File) -> io::Result<()> {
+        for (cpu, &base) in self.bases.iter().enumerate() {
+            let data = u64::from(self.data_bytes);
+            os::ring_at(base, file, cpu as u64 * self.stride_bytes(), PAGE_BYTES, data)?;
+            os::put_word(base + OFFSET_AT, PAGE_BYTES);
+            os::put_word(base + SIZE_AT, data);
+            os::put_word(self.table + cpu as u64 * 8, base);
+        }
+        Ok(())
+    }
+
+    /// Gives the tracer's memory back. A thread that is in a stub writes where nobody reads.
+    pub(crate) fn release(&self) {
+        for &base in &self.bases {
+            os::zeros_over(base, PAGE_BYTES + 2 * u64::from(self.data_bytes));
+        }
     }
 
     /// How far one CPU's part begins after the part before.

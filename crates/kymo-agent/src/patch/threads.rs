@@ -73,7 +73,7 @@ fn waits_in_handler(tid: i32) -> bool {
 }
 
 fn is_gone(tid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return true };
+    let Ok(stat) = os::text(&format!("/proc/self/task/{tid}/stat")) else { return true };
     // A first thread that has ended stays a zombie until the process ends.
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
@@ -103,7 +103,7 @@ impl Turns {
     }
 
     fn is_ready(tid: i32) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+        let stat = os::text(&format!("/proc/self/task/{tid}/stat"));
         stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
     }
 
@@ -125,7 +125,7 @@ impl Turns {
 fn blocks_traps(tid: i32) -> (bool, bool) {
     const OWN: u64 = 0b11 << 31;
     let mask = || {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
+        let status = os::text(&format!("/proc/self/task/{tid}/status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
         u64::from_str_radix(line.trim(), 16).ok()
     };

@@ -19,11 +19,26 @@ pub(crate) fn create(name: &CStr) -> io::Result<File> {
 }
 
 /// Makes the file keep its length for good.
+#[cfg(test)]
 pub(crate) fn seal(file: &File) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: a descriptor of ours and a number.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
         return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether a file that another process has made is memory of at least this length which stays so:
+/// nobody who maps it is killed when it gets shorter.
+pub(crate) fn check(file: &File, bytes: u64) -> io::Result<()> {
+    // SAFETY: a descriptor of ours and a number. Of files that are no memory it fails.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::Error::other("the tracer's file is not memory that keeps its length"));
+    }
+    if file.metadata()?.len() < bytes {
+        return Err(io::Error::other("the tracer's file is too short"));
     }
     Ok(())
 }
@@ -40,16 +55,6 @@ pub(crate) fn out_of_the_way(file: OwnedFd) -> OwnedFd {
         }
     }
     file
-}
-
-/// The length that a file of this process may have, in bytes.
-pub(crate) fn longest() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes our own structure.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } != 0 {
-        return u64::MAX;
-    }
-    limit.rlim_cur
 }
 
 /// Both ends of a pipe, the reading one first.

@@ -1,8 +1,8 @@
 //! Sites that are written while all threads are held: `tests/c/held.c`, from outside.
-use super::inject::library;
+use super::inject::agent;
 use kymo_agent::patch::{self, Consumers, Function, Hold, Holder, OwnMemory, PatchError, Request, Site};
 use kymo_core::probe::wire::{Wanted, What};
-use kymo_perf::inject::{self, Client};
+use kymo_perf::inject::{self, Client, Library};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::cell::Cell;
 use std::fs::File;
@@ -44,7 +44,7 @@ fn functions(path: &Path) -> Vec<(String, u64, u32, u32)> {
 struct Target {
     _scratch: tempfile::TempDir,
     path: PathBuf,
-    library: PathBuf,
+    library: Library,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -53,7 +53,7 @@ struct Target {
 impl Target {
     /// `None`, loudly, without a compiler.
     fn start(test: &str, how: &str) -> Option<Target> {
-        let Some(library) = library() else {
+        let Some(library) = agent() else {
             kymo_testing::skip(test, "the shared library was not built with this test");
             return None;
         };

@@ -1,6 +1,6 @@
 //! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
 use kymo_core::probe::wire::{State, Wanted, What};
-use kymo_perf::inject::{self, Arrival, Client, Preload, Refusal};
+use kymo_perf::inject::{self, Arrival, Client, Library, Preload, Refusal};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -20,11 +20,16 @@ pub(crate) fn library() -> Option<PathBuf> {
         .map(|(_, file)| file)
 }
 
+/// The same, to be put into programs.
+pub(crate) fn agent() -> Option<Library> {
+    Library::read(&library()?).ok()
+}
+
 /// `tests/c/target.c`, compiled.
 pub(crate) struct Program {
     _scratch: tempfile::TempDir,
     path: PathBuf,
-    library: PathBuf,
+    library: Library,
     /// Of `work`: offset in the file, bytes.
     work: (u64, u32),
     pub(crate) original: Vec<u8>,
@@ -39,7 +44,7 @@ impl Program {
             kymo_testing::skip(test, "no gcc here");
             return None;
         }
-        let Some(library) = library() else {
+        let Some(library) = agent() else {
             kymo_testing::skip(test, "the shared library was not built with this test");
             return None;
         };
@@ -399,7 +404,9 @@ fn arrival(preload: &Preload) -> Arrival {
 fn preloaded() {
     let Some(program) = Program::of("inject::preloaded", &[]) else { return };
     let preload = Preload::new(&program.library).expect("a socket");
-    let [path, library] = [&program.path, &program.library].map(|path| path.display().to_string());
+    let path = program.path.display().to_string();
+    let [(_, library), _] = preload.environment();
+    let library = library.into_string().expect("text");
     let script = format!("/bin/echo \"$LD_PRELOAD\" >&2; exec {path}");
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &script]).envs(preload.environment()).stderr(Stdio::piped());
@@ -504,8 +511,8 @@ impl Drop for Waiter {
     }
 }
 
-fn waiter(test: &str, scratch: &Path) -> Option<(PathBuf, PathBuf)> {
-    let Some(library) = library() else {
+fn waiter(test: &str, scratch: &Path) -> Option<(PathBuf, Library)> {
+    let Some(library) = agent() else {
         kymo_testing::skip(test, "the shared library was not built with this test");
         return None;
     };
@@ -563,7 +570,7 @@ fn in_a_container() {
     let scratch = tempfile::tempdir().expect("a folder");
     let Some((program, library)) = waiter(NAME, scratch.path()) else { return };
     let root = scratch.path().join("root");
-    for needed in [&program, &library] {
+    for needed in [program.clone(), self::library().expect("as above")] {
         let listed = Command::new("ldd").arg(needed).output();
         let Ok(listed) = listed else { return kymo_testing::skip(NAME, "no ldd here") };
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();

@@ -1,4 +1,5 @@
 //! The tracer's end of the conversation.
+use super::connection::send_with;
 use super::counters::Counters;
 use super::hold::{Held, Places, is_stopped, thread_named};
 use super::lease::Lease;
@@ -6,26 +7,34 @@ use super::refusal::Refusal;
 use super::rings;
 use super::target::Target;
 use crate::ring::Ring;
+use crate::sys::socket::refuse_descriptors;
 use kymo_core::probe::wire::{
     self, Bucket, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Placed, Reply, VERSION,
     Wanted, times,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, recvmsg, send, shutdown,
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, Shutdown, recvmsg, send, shutdown,
 };
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+mod limits;
+mod talk;
+use limits::Limits;
+pub use talk::Talk;
+use talk::broken;
 
 /// For one question with all that belongs to it, and for a program that is stopped in the middle of it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A program that is held before its first instruction waits no longer.
+/// A program that is held before its first instruction waits no longer; and an agent that has just been started answers at once.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+/// For each question when the probing is over.
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 /// And for each probe: patching a hundred thousand functions takes seconds.
 const PATIENCE_PER_PROBE: Duration = Duration::from_millis(1);
 /// While threads stand still. Writing takes milliseconds.
@@ -34,55 +43,17 @@ const WRITING: Duration = Duration::from_secs(5);
 const MOST_HOLDS: usize = 64;
 /// Entries of all answers to one question.
 const MOST_ANSWERS: usize = 1 << 20;
+/// Callers of all probes together: each of them is to be given a name.
+const MOST_CALLERS: usize = 1 << 16;
 /// Packets that are taken at once of what the agent says unasked.
 const MOST_UNASKED: usize = 10_000;
 
-/// How the conversation broke.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Talk {
-    /// The process, or the agent's thread, is gone.
-    Gone,
-    /// There was no answer in time.
-    Silent,
-    /// It is not the agent that talks there.
-    Malformed(Malformed),
-    /// The agent answered something else.
-    Unexpected,
-    /// The agent could not do it.
-    Failed(String),
-    /// The socket failed.
-    Io(io::Error),
-}
+/// Readable when the user wants us to end.
+static INTERRUPT: OnceLock<OwnedFd> = OnceLock::new();
 
-impl fmt::Display for Talk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Talk::Gone => f.write_str("the process has ended, or its agent has"),
-            Talk::Silent => f.write_str("the agent did not answer in time; is the process stopped?"),
-            Talk::Malformed(error) => error.fmt(f),
-            Talk::Unexpected => {
-                f.write_str("the agent answered another question; is it of the same version of kymo?")
-            }
-            Talk::Failed(reason) => write!(f, "the agent could not do it: {reason}"),
-            Talk::Io(error) => write!(f, "talking to the agent failed: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Talk {}
-
-impl From<Malformed> for Talk {
-    fn from(error: Malformed) -> Self {
-        Talk::Malformed(error)
-    }
-}
-
-fn broken(error: rustix::io::Errno) -> Talk {
-    match error {
-        rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => Talk::Gone,
-        error => Talk::Io(error.into()),
-    }
+/// From now on no agent is waited for any more, while probes are put in place, once this is readable: a signal of the user's. Once in a process.
+pub fn interrupt_by(readable: OwnedFd) {
+    _ = INTERRUPT.set(readable);
 }
 
 /// What became of a batch.
@@ -135,6 +106,8 @@ struct Known {
     refused: Vec<(u32, String)>,
     /// All that were ever added, and whether they were refused.
     added: HashMap<u32, bool>,
+    /// It has answered something that nobody asked: nothing that it answers from then on can be told apart.
+    has_answered_unasked: bool,
 }
 
 impl Known {
@@ -156,32 +129,9 @@ impl Known {
     }
 }
 
-/// How much the agent may still make of one question.
-#[derive(Debug)]
-struct Limits {
-    until: Instant,
-    holds: usize,
-    answers: usize,
-}
-
-impl Limits {
-    /// Puts more entries to those that are there.
-    fn extend<T>(&mut self, all: &mut Vec<T>, more: impl IntoIterator<Item = T>) -> Result<(), Talk> {
-        for entry in more {
-            self.answers = self.answers.checked_sub(1).ok_or_else(too_many)?;
-            all.push(entry);
-        }
-        Ok(())
-    }
-}
-
-fn too_many() -> Talk {
-    Talk::Failed(format!("it answers with more than {MOST_ANSWERS} entries"))
-}
-
 /// What a packet was.
 enum Heard {
-    Answer(Reply, Option<OwnedFd>),
+    Answer(Reply),
     /// Something that comes unasked.
     Kept,
     /// There was none.
@@ -194,6 +144,7 @@ pub struct Client {
     socket: OwnedFd,
     process: Option<OwnedFd>,
     /// Known since the greeting.
+    cpus: u32,
     counters: Option<Counters>,
     known: Mutex<Known>,
     /// Probes that an earlier tracer had left and the agent removed.
@@ -202,6 +153,10 @@ pub struct Client {
     target: Option<Target>,
     /// For one question.
     patience: Duration,
+    /// The probing is over.
+    is_ending: AtomicBool,
+    /// Probes are in place: from then on answers are waited for whatever the user has signalled.
+    is_armed: AtomicBool,
     /// What became of that since it was asked last.
     holding: Mutex<Holding>,
 }
@@ -217,7 +172,23 @@ impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
         let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
         let patience = FIRST_PATIENCE;
-        Client { socket, process, counters, known, cleaned_up: 0, target: None, patience, holding }
+        let (cpus, target) = (0, None);
+        let (is_ending, is_armed) = (AtomicBool::new(false), AtomicBool::new(false));
+        // An agent has no reason to send one, and closing one can take for ever.
+        refuse_descriptors(&socket);
+        Client {
+            socket,
+            process,
+            cpus,
+            counters,
+            known,
+            cleaned_up: 0,
+            target,
+            patience,
+            is_ending,
+            is_armed,
+            holding,
+        }
     }
 
     /// In this process, whose threads may be held.
@@ -229,13 +200,23 @@ impl Client {
     pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
         let talk = |talk: Talk| not_loaded(talk.to_string());
-        let (reply, descriptor) =
-            self.ask_with(&Command::Hello { version: VERSION, children }).map_err(talk)?;
-        match reply {
+        let step = "making counters for the agent";
+        let patience = self.patience;
+        self.patience = patience.min(FIRST_PATIENCE);
+        match self.ask(&Command::Hello { version: VERSION, children }).map_err(talk)? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
-                let file = descriptor.ok_or_else(|| not_loaded("the agent sent no counters".to_owned()))?;
-                self.counters = Some(Counters::map(file, cpus, crate::cpu_list::possible(), slots)?);
+                let counters = Counters::create(cpus, crate::cpu_list::possible(), slots);
+                let counters = counters.map_err(Refusal::failed(step))?;
+                let (file, cpus, slots) = counters.parts();
+                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(talk)? {
+                    Reply::Counting => {}
+                    Reply::Failed { reason } => return Err(not_loaded(reason)),
+                    _ => return Err(not_loaded(Talk::Unexpected.to_string())),
+                }
+                self.cpus = cpus;
+                self.counters = Some(counters);
+                self.patience = patience;
                 Ok(self)
             }
             Reply::Hello { version, .. } => Err(not_loaded(format!(
@@ -269,17 +250,42 @@ impl Client {
         self.process.as_ref()
     }
 
+    /// The probing is over: what is still asked must be answered soon.
+    pub fn ends(&self) {
+        // Relaxed: a flag by itself.
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
     fn limits(&self) -> Limits {
         let probes = self.known().added.len();
-        let patience = self.patience + PATIENCE_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
-        Limits { until: Instant::now() + patience, holds: MOST_HOLDS + probes, answers: MOST_ANSWERS }
+        let patience = if self.is_ending() { self.patience.min(LAST_PATIENCE) } else { self.patience };
+        let patience = patience + PATIENCE_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
+        let (holds, answers) = (MOST_HOLDS + probes, MOST_ANSWERS);
+        Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
     }
 
     fn say(&self, command: &Command, until: Instant) -> Result<(), Talk> {
+        self.say_with(command, None, until)
+    }
+
+    /// Says it, with a file of ours.
+    fn say_with(&self, command: &Command, file: Option<BorrowedFd<'_>>, until: Instant) -> Result<(), Talk> {
+        if self.known().has_answered_unasked {
+            return Err(Talk::Unexpected);
+        }
         let packet = command.encode();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
-            match send(&self.socket, &packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(_) => return Ok(()),
+            let sent = match file {
+                Some(file) => send_with(&self.socket, &packet, file),
+                None => send(&self.socket, &packet, flags).map(|_| ()),
+            };
+            match sent {
+                Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::AGAIN) => self.wait(PollFlags::OUT, until)?,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
@@ -324,7 +330,7 @@ impl Client {
         let written = said.and_then(|()| {
             loop {
                 match self.hear_until(Instant::now() + WRITING) {
-                    Ok((Reply::Written, _)) => return Ok(()),
+                    Ok(Reply::Written) => return Ok(()),
                     Ok(_) => return Err(Talk::Unexpected),
                     // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run. When it
                     // is continued later than that, it finds the conversation closed and writes nothing more.
@@ -367,29 +373,33 @@ impl Client {
             let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
             // A forked child may hold the socket of a process that has ended.
             let process = self.process.iter().map(|process| PollFd::new(process, PollFlags::IN));
+            let asks_on = self.is_ending() || self.is_armed.load(Ordering::Relaxed);
+            let signals = INTERRUPT.get().filter(|_| !asks_on);
+            let signals = signals.map(|signals| PollFd::new(signals, PollFlags::IN));
+            let has_signals = signals.is_some();
             let mut ends: Vec<PollFd<'_>> =
-                std::iter::once(PollFd::new(&self.socket, for_what)).chain(process).collect();
+                std::iter::once(PollFd::new(&self.socket, for_what)).chain(process).chain(signals).collect();
             match poll(&mut ends, Some(&limit)) {
                 Ok(0) => return Err(Talk::Silent),
-                Ok(_) if ends[0].revents().is_empty() => return Err(Talk::Gone),
+                // What is there to be heard is heard first.
+                Ok(_) if !ends[0].revents().is_empty() => return Ok(()),
+                Ok(_) if has_signals && ends.last().is_some_and(|last| !last.revents().is_empty()) => {
+                    return Err(Talk::Interrupted);
+                }
+                Ok(_) => return Err(Talk::Gone),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
-                Ok(_) => return Ok(()),
             }
         }
     }
 
+    /// Hears an answer; threads are held for the agent meanwhile if it asks for that.
     fn hear(&self, limits: &mut Limits) -> Result<Reply, Talk> {
-        self.hear_with(limits).map(|(reply, _)| reply)
-    }
-
-    /// Hears an answer that a descriptor may come with; threads are held for the agent meanwhile if it asks for that.
-    fn hear_with(&self, limits: &mut Limits) -> Result<(Reply, Option<OwnedFd>), Talk> {
         let mut until = limits.until;
         loop {
             match self.hear_until(until)? {
-                (Reply::Ready(_), _) if Instant::now() >= limits.until => return Err(Talk::Silent),
-                (Reply::Ready(places), _) => {
+                Reply::Ready(_) if Instant::now() >= limits.until => return Err(Talk::Silent),
+                Reply::Ready(places) => {
                     limits.holds = limits.holds.checked_sub(1).ok_or(Talk::Unexpected)?;
                     // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
                     std::thread::scope(|scope| {
@@ -405,11 +415,11 @@ impl Client {
         }
     }
 
-    fn hear_until(&self, until: Instant) -> Result<(Reply, Option<OwnedFd>), Talk> {
+    fn hear_until(&self, until: Instant) -> Result<Reply, Talk> {
         loop {
             self.wait(PollFlags::IN, until)?;
-            if let Heard::Answer(reply, descriptor) = self.receive()? {
-                return Ok((reply, descriptor));
+            if let Heard::Answer(reply) = self.receive()? {
+                return Ok(reply);
             }
         }
     }
@@ -418,26 +428,26 @@ impl Client {
     fn receive(&self) -> Result<Heard, Talk> {
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // No room for descriptors: the kernel drops them, and says so.
+        let mut control = RecvAncillaryBuffer::default();
         let mut hear = || {
             let mut parts = [IoSliceMut::new(&mut packet)];
-            recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC)
+            recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::DONTWAIT)
         };
         // An agent that hung up with something unread: that is told once, before what it had said.
         let heard = match hear() {
             Err(rustix::io::Errno::CONNRESET) => hear(),
             heard => heard,
         };
-        let bytes = match heard {
+        let heard = match heard {
             // Another holder of this socket may have taken it.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Heard::Nothing),
-            heard => heard.map_err(broken)?.bytes,
+            heard => heard.map_err(broken)?,
         };
-        let descriptor = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
+        let bytes = heard.bytes;
+        if heard.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Talk::Malformed(Malformed { expected: "a message without a descriptor" }));
+        }
         if bytes == 0 {
             return Err(Talk::Gone);
         }
@@ -449,7 +459,7 @@ impl Client {
                 Some(place) => place.times_before = of,
                 None => return Err(Talk::Unexpected),
             },
-            answer => return Ok(Heard::Answer(answer, descriptor)),
+            answer => return Ok(Heard::Answer(answer)),
         }
         Ok(Heard::Kept)
     }
@@ -458,20 +468,22 @@ impl Client {
     fn listen(&self) {
         // A broken conversation is told by the next question; an answer that nobody asked for breaks it.
         for _ in 0..MOST_UNASKED {
-            if !matches!(self.receive(), Ok(Heard::Kept)) {
-                break;
+            match self.receive() {
+                Ok(Heard::Kept) => {}
+                Ok(Heard::Answer(_)) => return self.known().has_answered_unasked = true,
+                Ok(Heard::Nothing) | Err(_) => return,
             }
         }
     }
 
     fn ask(&self, command: &Command) -> Result<Reply, Talk> {
-        self.ask_with(command).map(|(reply, _)| reply)
+        self.ask_with(command, None)
     }
 
-    fn ask_with(&self, command: &Command) -> Result<(Reply, Option<OwnedFd>), Talk> {
+    fn ask_with(&self, command: &Command, file: Option<&OwnedFd>) -> Result<Reply, Talk> {
         let mut limits = self.limits();
-        self.say(command, limits.until)?;
-        self.hear_with(&mut limits)
+        self.say_with(command, file.map(OwnedFd::as_fd), limits.until)?;
+        self.hear(&mut limits)
     }
 
     /// Says it, and hears answers until `part` says that it was the last one.
@@ -527,6 +539,8 @@ impl Client {
         outcome.stopped_ns = holding.stopped.as_nanos() as u64;
         outcome.not_held = holding.failed;
         outcome.refused = std::mem::take(&mut self.known().refused);
+        // Relaxed: a flag by itself.
+        self.is_armed.store(true, Ordering::Relaxed);
         Ok(outcome)
     }
 
@@ -578,12 +592,11 @@ impl Client {
     /// # Errors
     /// See [`Talk`].
     pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, Talk> {
-        match self.ask_with(&Command::Rings { data_bytes, tick, zero_ns })? {
-            (Reply::Rings { cpus, data_bytes: made_bytes }, Some(file)) => {
-                let most_cpus = crate::cpu_list::possible();
-                rings::map(&file, (cpus, most_cpus), (made_bytes, data_bytes)).map_err(Talk::Io)
-            }
-            (Reply::Failed { reason }, _) => Err(Talk::Failed(reason)),
+        let (file, data_bytes, rings) = rings::create(self.cpus, data_bytes).map_err(Talk::Io)?;
+        let command = Command::Rings { cpus: self.cpus, data_bytes, tick, zero_ns };
+        match self.ask_with(&command, Some(&file))? {
+            Reply::Recording => Ok(rings),
+            Reply::Failed { reason } => Err(Talk::Failed(reason)),
             _ => Err(Talk::Unexpected),
         }
     }
@@ -610,6 +623,8 @@ impl Client {
         let mut callers = Vec::new();
         self.ask_all(&Command::Callers, |reply, limits| match reply {
             Reply::Callers { id, others, of, last } => {
+                limits.answers = limits.answers.min(MOST_CALLERS.saturating_sub(callers.len()));
+                limits.most_answers = MOST_CALLERS;
                 let others = (others > 0).then_some((0, others));
                 let of = of.into_iter().chain(others).map(|(address, hits)| (id, address, hits));
                 limits.extend(&mut callers, of).map(|()| last)
@@ -646,6 +661,7 @@ impl Client {
     /// # Errors
     /// See [`Talk`]. That the process is gone is no error: then everything is removed.
     pub fn leave(self) -> Result<(), Talk> {
+        self.ends();
         match self.ask(&Command::Leave) {
             Ok(Reply::Left) | Err(Talk::Gone) => Ok(()),
             Ok(Reply::Failed { reason }) => Err(Talk::Failed(reason)),
@@ -667,5 +683,11 @@ impl Place {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+mod exercise;
+#[cfg(test)]
+mod liars;
 #[cfg(test)]
 mod tests;
+#[cfg(fuzzing)]
+pub use exercise::exercise;

@@ -1,22 +1,23 @@
-//! What the probes in a program have counted: memory that the agent shares with us, read without asking anybody, also when the program has ended.
+//! What the probes in a program have counted: memory that the agent shares with us, read without
+//! asking anybody, also when the program has ended.
 //!
-//! The memory is the program's, so nothing of it is believed: it is a file in memory that cannot get shorter (so reading never faults), its length
-//! is what was said, and its words are just numbers.
+//! The file is ours and keeps its length (so reading never faults); what is in it is the program's
+//! to write, so its words are just numbers.
 //!
 //! # Safety
-//! The risk is a view longer than the mapping, or a mapping behind which the file ends: lengths are checked once, and the file is sealed.
+//! The risk is a view longer than the mapping, or a mapping behind which the file ends: both are
+//! made here with one length, and the file is sealed.
 #![allow(unsafe_code, reason = "a view of memory that another process changes")]
-use super::refusal::Refusal;
-use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
+use super::memory;
+use rustix::fs::{SeekFrom, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// More slots than an agent makes.
-const MOST_SLOTS: u32 = 1 << 24;
-/// Of linux/magic.h.
-const TMPFS: i64 = 0x0102_1994;
+/// The most slots of a CPU.
+const MOST_SLOTS: u32 = 8 << 20;
 const WORD_BYTES: u64 = 8;
 /// Whether there is anything is known for so many slots together.
 const PAGE_SLOTS: u32 = 4096 / WORD_BYTES as u32;
@@ -35,7 +36,8 @@ unsafe impl Send for Counters {}
 // SAFETY: as above.
 unsafe impl Sync for Counters {}
 
-/// Which pages have been written: others are not read, for that would make the kernel take memory for them.
+/// Which pages have been written: others are not read, for that would make the kernel take memory
+/// for them.
 pub(super) struct Written {
     pages: Vec<u64>,
     per_cpu: usize,
@@ -49,31 +51,25 @@ impl Written {
 }
 
 impl Counters {
-    /// Maps what came with the agent's first word. `most_cpus`: that this machine can have.
-    pub(super) fn map(file: OwnedFd, cpus: u32, most_cpus: u32, slots: u32) -> Result<Counters, Refusal> {
-        let not = |why: &str| Refusal::NotLoaded { why: format!("the agent's counters are none: {why}") };
-        let failed =
-            |error: rustix::io::Errno| Refusal::Failed { step: "mapping the counters", error: error.into() };
-        let whole_pages = slots > 0 && slots.is_multiple_of(PAGE_SLOTS);
-        if !(1..=most_cpus).contains(&cpus) || !whole_pages || slots > MOST_SLOTS {
-            return Err(not("their number is out of bounds"));
+    /// Makes them, for as many CPUs as the agent says and this machine can have (`most_cpus`), and
+    /// at most as many slots as the agent says.
+    pub(super) fn create(cpus: u32, most_cpus: u32, most_slots: u32) -> io::Result<Counters> {
+        let slots = most_slots.min(MOST_SLOTS) / PAGE_SLOTS * PAGE_SLOTS;
+        if !(1..=most_cpus).contains(&cpus) || slots == 0 {
+            return Err(io::Error::other("their number is out of bounds"));
         }
-        // At most 2^43.
         let bytes = u64::from(cpus) * u64::from(slots) * WORD_BYTES;
-        if fstatfs(&file).map_err(failed)?.f_type as i64 != TMPFS {
-            return Err(not("they are not in memory"));
-        }
-        if !fcntl_get_seals(&file).map_err(failed)?.contains(SealFlags::SHRINK) {
-            return Err(not("their memory could go away"));
-        }
-        if fstat(&file).map_err(failed)?.st_size as u64 != bytes {
-            return Err(not("their memory has another size"));
-        }
+        let file = memory::create("kymo-counters", bytes)?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(null_mut(), bytes as usize, ProtFlags::READ, flags, &file, 0) };
-        let base = NonNull::new(base.map_err(failed)?.cast()).ok_or_else(|| not("they have no address"))?;
+        let base = NonNull::new(base?.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Counters { file, base, cpus, slots })
+    }
+
+    /// The file, for CPUs and slots: what the agent is given.
+    pub(super) fn parts(&self) -> (&OwnedFd, u32, u32) {
+        (&self.file, self.cpus, self.slots)
     }
 
     /// Whether there is such a slot.
@@ -90,7 +86,8 @@ impl Counters {
             let begin = cpu as u64 * u64::from(self.slots) * WORD_BYTES;
             let end = begin + per_cpu as u64 * page_bytes;
             let mut at = begin;
-            // Each turn goes on by a page at least, whatever the program does to the file meanwhile.
+            // Each turn goes on by a page at least, whatever the program does to the file
+            // meanwhile.
             while at < end {
                 let Ok(from) = seek(&self.file, SeekFrom::Data(at)) else { break };
                 let from = from.max(at);
@@ -107,7 +104,8 @@ impl Counters {
         Written { pages, per_cpu }
     }
 
-    /// The sum of a slot over all CPUs. Hits that happen meanwhile are in it or not. 0 where there is no such slot.
+    /// The sum of a slot over all CPUs. Hits that happen meanwhile are in it or not. 0 where there
+    /// is no such slot.
     pub(super) fn sum(&self, slot: u32, written: &Written) -> u64 {
         if slot >= self.slots {
             return 0;
@@ -117,7 +115,8 @@ impl Counters {
             let at = cpu * self.slots as usize + slot as usize;
             // SAFETY: cpu < cpus and slot < slots, so the word is inside the mapping.
             let word = unsafe { self.base.add(at) };
-            // SAFETY: mapped as long as self, aligned, and never faulting: the file is sealed. Whoever writes it writes atomically or gets
+            // SAFETY: mapped as long as self, aligned, and never faulting: the file is sealed.
+            // Whoever writes it writes atomically or gets
             // any number.
             let word = unsafe { word.as_ref() };
             // Relaxed: a count that grows; nothing else is read by it.
@@ -138,27 +137,20 @@ impl Drop for Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    fn memory(bytes: u64, seals: SealFlags) -> OwnedFd {
-        let file = memfd_create("counters", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, bytes).unwrap();
-        fcntl_add_seals(&file, seals).unwrap();
-        file
-    }
-
-    /// Checks that slots are added up over the CPUs, whatever was written where, that what was never written takes no memory when it is read,
+    /// Checks that slots are added up over the CPUs, whatever was written where, that what was
+    /// never written takes no memory when it is read,
     /// and that a slot beyond the end is 0.
     #[test]
     fn sums() {
-        let file = memory(3 * 4096 * 8, SealFlags::SHRINK);
-        let writer = File::from(file.try_clone().unwrap());
+        let counters = Counters::create(3, 3, 4096 + 5).unwrap();
+        let writer = File::from(counters.file.try_clone().unwrap());
         let put = |cpu: u64, slot: u64, value: u64| {
             writer.write_all_at(&value.to_le_bytes(), (cpu * 4096 + slot) * 8).unwrap();
         };
-        let counters = Counters::map(file, 3, 3, 4096).unwrap();
         put(0, 5, 7);
         put(2, 5, 8);
         put(1, 4095, u64::MAX);
@@ -175,27 +167,16 @@ mod tests {
         assert!(counters.has(0, 4096) && !counters.has(1, 4096) && !counters.has(u32::MAX, 2));
     }
 
-    /// Checks that memory which is shorter than said, could get shorter, is no memory, or is said to be larger than any, is refused.
+    /// Checks that the memory is made by what this machine can have, whatever the agent says, and
+    /// cannot get shorter.
     #[test]
-    fn no_counters() {
-        let right = || memory(2 * 512 * 8, SealFlags::SHRINK);
-        assert!(Counters::map(right(), 2, 2, 512).is_ok());
-        for (cpus, slots) in [
-            (1, 512),
-            (2, 1024),
-            (0, 512),
-            (2, 0),
-            (2, 511),
-            (u32::MAX, 512),
-            (2, u32::MAX),
-            (1 << 16, 1 << 24),
-        ] {
-            assert!(Counters::map(right(), cpus, 1 << 16, slots).is_err(), "{cpus} {slots}");
+    fn sizes_that_the_agent_says() {
+        for (cpus, slots) in [(0, 512), (3, 512), (u32::MAX, 512), (2, 0), (2, 511)] {
+            assert!(Counters::create(cpus, 2, slots).is_err(), "{cpus} {slots}");
         }
-        // More than the machine has.
-        assert!(Counters::map(right(), 2, 1, 512).is_err());
-        assert!(Counters::map(memory(2 * 512 * 8, SealFlags::GROW), 2, 2, 512).is_err());
-        assert!(Counters::map(tempfile::tempfile().unwrap().into(), 2, 2, 512).is_err());
-        assert!(Counters::map(File::open("/dev/zero").unwrap().into(), 2, 2, 512).is_err());
+        let counters = Counters::create(2, 2, u32::MAX).unwrap();
+        assert_eq!(counters.slots, MOST_SLOTS);
+        assert_eq!(fstat(&counters.file).unwrap().st_blocks, 0, "only what is used takes memory");
+        assert!(fcntl_get_seals(&counters.file).unwrap().contains(SealFlags::SHRINK | SealFlags::SEAL));
     }
 }

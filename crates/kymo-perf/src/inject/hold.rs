@@ -386,11 +386,11 @@ fn seize(pid: i32, tid: i32, until: Instant) -> Result<Option<Traced>, Failed> {
         if let None | Some('Z' | 'X') = state(pid, tid) {
             return Ok(None);
         }
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let status = proc::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
         let by = super::target::field(&status, "TracerPid").filter(|by| *by != "0");
         // One that held it before is about to end.
         let ours = by.is_none_or(|by| {
-            let status = fs::read_to_string(format!("/proc/{by}/status"));
+            let status = proc::text(format!("/proc/{by}/status"));
             status.is_ok_and(|status| {
                 super::target::field(&status, "Tgid") == Some(std::process::id().to_string().as_str())
             })
@@ -425,7 +425,7 @@ impl Drop for Held {
 
 /// The letter that /proc has for a thread.
 pub(super) fn state(pid: i32, tid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = proc::text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
@@ -519,7 +519,7 @@ pub(super) fn thread_named(pid: i32, own: u32) -> Option<i32> {
     let tasks = proc::tasks(pid).ok()?;
     // It is new: probably the last one.
     tasks.into_iter().rev().find(|tid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let status = proc::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
         let names = super::target::field(&status, "NSpid").unwrap_or_default();
         names.split_ascii_whitespace().last().and_then(|name| name.parse().ok()) == Some(own)
     })

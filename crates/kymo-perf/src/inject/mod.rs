@@ -6,10 +6,10 @@
 //! ```text
 //!   /proc: can it be entered at all?  (refusal.rs, target.rs)
 //!   borrow a thread                   (borrowed.rs, symbols.rs)
-//!     memfd_create     we write the library into it through /proc/PID/fd: no file, no path, any root, any container
+//!     socket, connect  to a listener of ours in its network namespace; the kernel says who connects   (connection.rs)
+//!     recvmsg          we send the library, in a sealed file in memory: any root, any container   (library.rs)
 //!     dlopen("/proc/self/fd/N")
-//!     socketpair       we take one end with pidfd_getfd: no name that others could reach, nothing to authenticate
-//!     kymo_agent_start(other end)
+//!     kymo_agent_start(the socket)
 //!   give it back
 //! ```
 //! Whenever the agent is about to write code it asks for it, and all other threads are held meanwhile (hold.rs). An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself, and so does
@@ -19,7 +19,8 @@
 //! - Nothing is done to a process before /proc was asked whether it can be. No text of it is changed, no signal is sent to it.
 //! - A borrowed thread is put back as it was: general and vector registers, signal mask, the system call that it was in. After a step that
 //!   took too long, too; and when this process is killed, at whatever moment: the way home is there before the first borrowed call.
-//! - What the process says is not believed: memory is read within bounds, messages are checked.
+//! - What the process says is not believed: memory is read within bounds, messages are checked. No descriptor of it is ever taken: all memory
+//!   that is shared is made here.
 //!
 //! # Limits
 //! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks: as its callers show, where an
@@ -31,12 +32,15 @@ mod agent;
 mod borrowed;
 mod client;
 mod clock;
+mod connection;
 mod counters;
 mod ends;
 mod escape;
 mod execs;
 mod hold;
 mod lease;
+mod library;
+mod memory;
 mod preload;
 mod preloadable;
 mod refusal;
@@ -48,10 +52,13 @@ mod symbols;
 mod target;
 mod unwind;
 
-pub use agent::{enter, enter_unwinding, enter_with_children, library};
-pub use client::{Client, Counted, Outcome, Span, Talk};
+pub use agent::{enter, enter_unwinding, enter_with_children};
+#[cfg(fuzzing)]
+pub use client::exercise;
+pub use client::{Client, Counted, Outcome, Span, Talk, interrupt_by};
 pub use clock::ProgramClock;
 pub use execs::Execs;
+pub use library::{Library, Unpacked};
 pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::Refusal;

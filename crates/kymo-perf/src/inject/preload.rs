@@ -17,7 +17,10 @@
 //! listed by anyone, whoever knocks must also say a password, which only the environment has, and belong to the same user or root, unless we are root. Who
 //! says nothing is sent away after a second; few such visitors are kept, and of other users' fewer, so that they crowd out nobody else's.
 use super::client::Client;
+use super::library::{Library, Unpacked};
 use super::refusal::Refusal;
+use crate::sys::socket::refuse_descriptors;
+use kymo_core::probe::wire::printable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -31,7 +34,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,7 +61,7 @@ pub struct Preload {
     listener: OwnedFd,
     name: String,
     password: String,
-    library: OsString,
+    library: Unpacked,
     tick: Option<u64>,
     visitors: Mutex<Visitors>,
     without: Mutex<Vec<Without>>,
@@ -103,33 +105,35 @@ pub struct Arrival {
 }
 
 /// So many random bits as text.
-fn random() -> std::io::Result<String> {
+pub(super) fn random() -> std::io::Result<String> {
     let mut bits = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bits)?;
     Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Preload {
-    /// Makes the socket.
+    /// Makes the socket, and unpacks the library for as long as this lives.
     ///
     /// # Errors
-    /// If there are no descriptors left.
-    pub fn new(library: &Path) -> Result<Preload, Refusal> {
+    /// If there are no descriptors left, or there is no place for the library.
+    pub fn new(library: &Library) -> Result<Preload, Refusal> {
         const STEP: &str = "making a socket for programs that start";
         let failed = |error: Errno| Refusal::Failed { step: STEP, error: error.into() };
+        let library = library.unpack()?;
         let text = || random().map_err(Refusal::failed(STEP));
         let (name, password) = (format!("kymo-{}", text()?), text()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
+        refuse_descriptors(&listener);
         bind(&listener, &address).map_err(failed)?;
         listen(&listener, QUEUE).map_err(failed)?;
         Ok(Preload {
             listener,
             name,
             password,
-            library: library.as_os_str().to_owned(),
+            library,
             tick: None,
             visitors: Mutex::default(),
             without: Mutex::default(),
@@ -147,7 +151,7 @@ impl Preload {
         if !preload.is_empty() {
             preload.push(":");
         }
-        preload.push(&self.library);
+        preload.push(self.library.path());
         let tick = self.tick.map(|tick| format!(".{tick}")).unwrap_or_default();
         [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}{tick}", self.name, self.password).into())]
     }
@@ -231,10 +235,7 @@ impl Preload {
 
     /// One more. What is said is not believed, but shown.
     fn came_up_without(&self, said: &[u8]) {
-        let shown = |bytes: &[u8]| -> String {
-            let text = String::from_utf8_lossy(bytes);
-            text.chars().map(|c| if c.is_control() { '?' } else { c }).take(MOST_SHOWN).collect()
-        };
+        let shown = |bytes: &[u8]| -> String { printable(bytes).chars().take(MOST_SHOWN).collect() };
         let mut parts = said.splitn(2, |byte| *byte == b'\n');
         let why = shown(parts.next().unwrap_or_default());
         let mut without = self.without.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,6 +294,7 @@ impl Visitors {
 impl Visitor {
     fn enters(self) -> Option<Arrival> {
         let process = pidfd_open(self.pid, PidfdFlags::empty()).ok()?;
+        refuse_descriptors(&self.socket);
         // One that does not listen must not be waited for either.
         set_socket_timeout(&self.socket, Timeout::Send, Some(LISTENS_WITHIN)).ok()?;
         Some(Arrival { socket: self.socket, process, pid: Pid::as_raw(Some(self.pid)) })
@@ -321,7 +323,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn preload() -> Preload {
-        Preload::new(Path::new("/nowhere")).unwrap()
+        Preload::new(&Library::embedded(b"\x7fELF")).unwrap()
     }
 
     fn knock(preload: &Preload) -> OwnedFd {

@@ -41,9 +41,11 @@ pub enum Refusal {
         /// Where the last one stood.
         last: String,
     },
-    /// The agent's library was not found.
-    NoAgent {
-        /// Where it was looked for.
+    /// This program was built without the agent's library in it.
+    NoAgent,
+    /// There is no folder for the agent's library that programs of a command could load it from, and nobody else could exchange it in.
+    Nowhere {
+        /// Folders, with the reasons.
         tried: Vec<String>,
     },
     /// The target's dynamic linker did not load the library.
@@ -103,10 +105,13 @@ impl fmt::Display for Refusal {
                 f,
                 "none of its threads came to a place where it can be borrowed (the last one stood {last}); try again"
             ),
-            Refusal::NoAgent { tried } => write!(
+            Refusal::NoAgent => f.write_str(
+                "this kymo has no agent in it; build it with `cargo build` or `cargo install`, or use --engine kernel",
+            ),
+            Refusal::Nowhere { tried } => write!(
                 f,
-                "libkymo_agent.so was not found at {}; put it beside the kymo program, or name it in KYMO_AGENT",
-                tried.join(", ")
+                "there is no folder in which only you can put the agent for the command to load it ({}); set XDG_RUNTIME_DIR or HOME to one of your own, or use --engine kernel",
+                tried.join("; ")
             ),
             Refusal::NotLoaded { why } => write!(f, "its dynamic linker did not load the agent: {why}"),
             Refusal::TooLong { step } => write!(

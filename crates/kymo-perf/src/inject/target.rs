@@ -1,6 +1,6 @@
 //! What /proc tells about a process before anybody touches it: whether it can be entered, and what is mapped where. Untrusted text.
 use super::refusal::Refusal;
-use crate::proc::Mappings;
+use crate::proc::{self, Mappings};
 use rustix::process::getuid;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -55,7 +55,7 @@ pub(super) fn check_elf(head: &[u8]) -> Result<(), Refusal> {
 
 /// Why ptrace said no, as far as it can be seen.
 pub(super) fn not_permitted(pid: i32) -> Refusal {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = |name| -> Vec<u32> {
         field(&status, name).unwrap_or("").split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect()
     };
@@ -101,7 +101,7 @@ impl Target {
     }
 
     fn look_once(pid: i32) -> Result<Target, Refusal> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Refusal::Gone)?;
+        let status = proc::text(format!("/proc/{pid}/status")).map_err(|_| Refusal::Gone)?;
         check_status(&status)?;
         let mut head = [0; 64];
         match File::open(format!("/proc/{pid}/exe")) {
@@ -139,7 +139,7 @@ impl Target {
 
     /// Whether its real user is root.
     pub(super) fn is_of_root(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let status = proc::text(format!("/proc/{}/status", self.pid)).unwrap_or_default();
         field(&status, "Uid").and_then(|uids| uids.split_ascii_whitespace().next()) == Some("0")
     }
 
@@ -150,7 +150,7 @@ impl Target {
 
     /// Whether a signal waits for this thread that it would take; yes if that cannot be told.
     pub(super) fn has_signals(&self, tid: i32) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
+        let status = proc::text(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
         let set = |name| field(&status, name).and_then(|set| u64::from_str_radix(set, 16).ok());
         match (set("SigPnd"), set("ShdPnd"), set("SigBlk")) {
             (Some(own), Some(shared), Some(blocked)) => (own | shared) & !blocked != 0,

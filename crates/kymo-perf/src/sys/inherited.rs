@@ -1,4 +1,4 @@
-//! What this process was started with: descriptors, named by their numbers, and whether its environment may be believed.
+//! What this process was started with: descriptors, named by their numbers.
 //!
 //! # Safety
 //! A number from a command line may name anything: it is never adopted, only duplicated, so whoever else uses it keeps it.
@@ -19,13 +19,6 @@ pub fn inherited(number: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
-}
-
-/// Whether the program's file gives this process rights that who started it may not have (setuid, capabilities): then that one's environment is not
-/// to be believed.
-pub fn is_privileged_by_file() -> bool {
-    // SAFETY: a number.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 #[cfg(test)]

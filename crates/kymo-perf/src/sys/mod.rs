@@ -15,6 +15,7 @@ pub mod memory;
 pub mod ptrace;
 mod real;
 pub mod simulated;
+pub mod socket;
 mod thread;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
@@ -23,7 +24,7 @@ pub use clock::{date, timestamp};
 pub use descriptor::{Descriptor, Place};
 pub use fake::Fake;
 pub use fork::{Child, fork};
-pub use inherited::{inherited, is_privileged_by_file};
+pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};

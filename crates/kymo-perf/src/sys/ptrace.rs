@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::ffi::{c_long, c_void};
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -342,21 +341,6 @@ pub fn own_descriptors() -> Result<(), rustix::io::Errno> {
                 .unwrap_or(rustix::io::Errno::IO))
         }
     }
-}
-
-/// A copy of a descriptor of another process.
-///
-/// # Errors
-/// EPERM if this process may not trace that one, EBADF if it has no such descriptor, ENOSYS before Linux 5.6.
-pub fn descriptor_of(pidfd: &OwnedFd, descriptor: i32) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: three numbers; the result is a new descriptor or -1.
-    let found = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), descriptor, 0) };
-    if found < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(found as i32) })
 }
 
 /// A tracer that is killed at a step that a test chooses.

@@ -86,7 +86,7 @@ struct Selected {
 /// Why the engine inside the program does not serve at all.
 fn objection(texts: &[String], whom: &Whom<'_>, asked: &Asked<'_>) -> Option<&'static str> {
     let nested = |pid: &i32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = kymo_perf::proc::text(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         line.is_some_and(|line| line.split_ascii_whitespace().count() > 1)
     };
@@ -342,7 +342,6 @@ fn clock(asked: Option<Clock>) -> Result<(ProgramClock, Option<Clock>), String> 
 }
 
 fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
-    let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let (told, clock) = clock(asked.clock)?;
     let typed = asked.condition.map(|text| condition::parse(text)?.at(sites)).transpose()?;
     // What each site is to write.
@@ -393,8 +392,8 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     }
     let said = |broken: Talk| broken.to_string();
     let mut callers = Callers::default();
-    let client =
-        inject::enter_unwinding(pid, &library, &mut callers).map_err(|refusal| refusal.to_string())?;
+    let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
+        .map_err(|refusal| refusal.to_string())?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let (least, most) = RING_BYTES;
     let usual = (RINGS_BYTES / cpus).clamp(least, most);
@@ -512,6 +511,7 @@ impl Conduct for Agent {
     fn end(&mut self) -> (Vec<u64>, Option<String>) {
         let mut lost = vec![0; self.events];
         let Some(client) = self.client.take() else { return (lost, None) };
+        client.ends();
         let ids: Vec<u32> = self.wanted.iter().map(|(_, wanted)| wanted.id).collect();
         let losses = client.remove(&ids).and_then(|()| client.commit()).and_then(|_| client.losses());
         match losses {

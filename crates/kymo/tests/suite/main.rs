@@ -23,6 +23,7 @@
 //! | servers under load: nginx, PostgreSQL | `servers.rs` |
 //! | programs that cannot be entered | `probe_refusals.rs` |
 //! | programs that walk, copy or switch their own stacks | `runtimes.rs` |
+//! | what others can put in kymo's way: libraries, names, programs that lie or are mute | `trust.rs` |
 //! | `kymo watch` | `watch.rs` |
 //! | files that are damaged or no recordings | `damaged.rs` |
 //! | files and names that cost their readers: holes, compression, endless debug information | `bombs/` |
@@ -66,5 +67,6 @@ mod table;
 mod tasks;
 mod tools;
 mod tree;
+mod trust;
 mod watch;
 mod watch_finds;

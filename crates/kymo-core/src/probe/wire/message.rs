@@ -92,9 +92,20 @@ pub enum Command {
         /// What.
         how: How,
     },
-    /// Make rings for events, if there are none yet, and send their file.
+    /// Count in the memory file that comes with this packet: words of 64 bits, first all slots of
+    /// CPU 0, then those of CPU 1 and so on. Once, before the first probe.
+    Counters {
+        /// CPUs that have slots: as many as the agent said.
+        cpus: u32,
+        /// Slots of each CPU: no more than the agent said.
+        slots: u32,
+    },
+    /// Write events to the rings in the memory file that comes with this packet: for each CPU a page,
+    /// of the shape of a perf event's, and its data after it.
     Rings {
-        /// The data of each CPU's ring; the agent may make it larger or smaller.
+        /// Rings in the file: as many as the agent has CPUs.
+        cpus: u32,
+        /// The data of each ring, a power of two.
         data_bytes: u32,
         /// Times are `zero_ns + (ticks * tick >> 32)`, of the processor's time stamp counter.
         tick: u64,
@@ -187,8 +198,7 @@ pub struct Listed {
 /// What the agent says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The answer to `Hello`. With it comes a descriptor: the memory in which probes count, words of 64 bits, first all slots of CPU 0, then those
-    /// of CPU 1 and so on.
+    /// The answer to `Hello`.
     Hello {
         /// The language that the agent speaks.
         version: u32,
@@ -196,11 +206,13 @@ pub enum Reply {
         pid: u32,
         /// Probes that were left by somebody else; they are gone now.
         cleaned_up: u32,
-        /// How many CPUs have slots.
+        /// CPUs that need slots and rings.
         cpus: u32,
-        /// How many slots each CPU has.
+        /// The most slots that it can use of each CPU.
         slots: u32,
     },
+    /// The answer to `Counters`: probes count there from now on.
+    Counting,
     /// A probe that cannot be here.
     Refused {
         /// Which.
@@ -234,13 +246,8 @@ pub enum Reply {
         /// No more comes.
         last: bool,
     },
-    /// The rings' file comes with this packet: for each CPU a page, of the shape of a perf event's, and the data behind it.
-    Rings {
-        /// Rings in the file.
-        cpus: u32,
-        /// The data of each.
-        data_bytes: u32,
-    },
+    /// The answer to `Rings`: events go there from now on.
+    Recording,
     /// How many events of some probes did not fit into their rings.
     Losses {
         /// Per probe that has any.
@@ -295,9 +302,10 @@ impl Command {
             Command::List => Packer::new(6),
             Command::Leave => Packer::new(7),
             Command::How { number, how } => how.pack(Packer::new(20).u16(*number)),
-            Command::Rings { data_bytes, tick, zero_ns } => {
-                Packer::new(21).u32(*data_bytes).u64(*tick).u64(*zero_ns)
+            Command::Rings { cpus, data_bytes, tick, zero_ns } => {
+                Packer::new(21).u32(*cpus).u32(*data_bytes).u64(*tick).u64(*zero_ns)
             }
+            Command::Counters { cpus, slots } => Packer::new(24).u32(*cpus).u32(*slots),
             Command::Losses => Packer::new(22),
             Command::Callers => Packer::new(23),
             Command::Holds => Packer::new(30),
@@ -336,7 +344,13 @@ impl Command {
             6 => Command::List,
             7 => Command::Leave,
             20 => Command::How { number: rest.u16()?, how: How::of(&mut rest)? },
-            21 => Command::Rings { data_bytes: rest.u32()?, tick: rest.u64()?, zero_ns: rest.u64()? },
+            21 => Command::Rings {
+                cpus: rest.u32()?,
+                data_bytes: rest.u32()?,
+                tick: rest.u64()?,
+                zero_ns: rest.u64()?,
+            },
+            24 => Command::Counters { cpus: rest.u32()?, slots: rest.u32()? },
             22 => Command::Losses,
             23 => Command::Callers,
             30 => Command::Holds,
@@ -380,7 +394,8 @@ impl Reply {
             Reply::Before { id, of } => {
                 Packer::new(8).u32(*id).list(of, |packer, bucket| packer.u32(bucket.number).u64(bucket.calls))
             }
-            Reply::Rings { cpus, data_bytes } => Packer::new(21).u32(*cpus).u32(*data_bytes),
+            Reply::Counting => Packer::new(24),
+            Reply::Recording => Packer::new(21),
             Reply::Losses { of, last } => Packer::new(22)
                 .list(of, |packer, count| packer.u32(count.id).u64(count.hits))
                 .u8(u8::from(*last)),
@@ -444,7 +459,8 @@ impl Reply {
                 id: rest.u32()?,
                 of: rest.list(|bucket| Ok(Bucket { number: bucket.u32()?, calls: bucket.u64()? }))?,
             },
-            21 => Reply::Rings { cpus: rest.u32()?, data_bytes: rest.u32()? },
+            21 => Reply::Recording,
+            24 => Reply::Counting,
             22 => Reply::Losses {
                 of: rest.list(|count| Ok(Count { id: count.u32()?, hits: count.u64()? }))?,
                 last: rest.flag()?,

@@ -11,7 +11,9 @@
 //! ```text
 //!   tracer                                    agent
 //!   Hello { version, children }      ------>
-//!                                    <------  Hello { version, pid, ... } and a descriptor   (or Failed, and the end)
+//!                                    <------  Hello { version, pid, ... }   (or Failed, and the end)
+//!   Counters { .. } and their file   ------>
+//!                                    <------  Counting   (or Failed, and the end)
 //!   How { number, how }     (many)   ------>
 //!   Add { module, probes }  (many)   ------>
 //!   Commit                           ------>
@@ -19,8 +21,8 @@
 //!                                    <------  Armed { armed, stopped_ns }
 //!   Go                               ------>  a program that was held before its first instruction runs
 //!                                    <------  Refused, Placed, Before: at any time, when a module was loaded that probes wait for
-//!   Rings { .. }                     ------>
-//!                                    <------  Rings { .. }, with the rings' file   (or Failed)
+//!   Rings { .. } and their file      ------>
+//!                                    <------  Recording   (or Failed)
 //!   Losses, Callers                  ------>
 //!                                    <------  Losses, Callers  (until last)
 //!   Remove { ids }  (many), Commit   ------>
@@ -41,8 +43,11 @@
 //!                                    <------  Armed
 //! ```
 //!
-//! What is counted is not told: it lies in memory that both have mapped (the descriptor that comes with `Hello`), so the tracer reads it at any time,
-//! also when the program has ended.
+//! Descriptors go one way only, from the tracer to the agent. The tracer takes none: the target could
+//! send it a file of its own file system, and closing that would hang as long as the target likes.
+//!
+//! Counts are not sent. They lie in the memory file that comes with `Counters`, which both sides map,
+//! so the tracer reads them at any time, also after the program has ended.
 //!
 //! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
 mod how;
@@ -57,10 +62,10 @@ pub use how::{
     MOST_TESTS, Operand, Test,
 };
 pub use message::{Bucket, Command, Count, Listed, Placed, Places, Reply, State, Wanted, What};
-pub use pack::Malformed;
+pub use pack::{Malformed, printable};
 
 /// The version of this language. Both sides must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// No packet is longer.
 pub const MOST_BYTES: usize = 32 << 10;
 /// The most probes of one [`Command::Add`], and the most entries of any other list.

@@ -20,6 +20,16 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// A text of another program, for a person to read: every character that steers a terminal or turns
+/// the direction of writing is a question mark, every byte that is not UTF-8 a replacement character.
+pub fn printable(bytes: &[u8]) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    String::from_utf8_lossy(bytes).chars().map(|c| if steers(c) { '?' } else { c }).collect()
+}
+
 pub(super) struct Packer(Vec<u8>);
 
 impl Packer {
@@ -128,7 +138,7 @@ impl<'a> Unpacker<'a> {
     }
 
     pub(super) fn text(&mut self, most: usize) -> Result<String, Malformed> {
-        Ok(String::from_utf8_lossy(&self.bytes(most)?).into_owned())
+        Ok(printable(&self.bytes(most)?))
     }
 
     pub(super) fn list<T>(

@@ -71,16 +71,15 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::List),
         Just(Command::Leave),
         (any::<u16>(), how()).prop_map(|(number, how)| Command::How { number, how }),
-        (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(data_bytes, tick, zero_ns)| Command::Rings {
-            data_bytes,
-            tick,
-            zero_ns
+        (any::<[u32; 2]>(), any::<[u64; 2]>()).prop_map(|([cpus, data_bytes], [tick, zero_ns])| {
+            Command::Rings { cpus, data_bytes, tick, zero_ns }
         }),
+        any::<[u32; 2]>().prop_map(|[cpus, slots]| Command::Counters { cpus, slots }),
         Just(Command::Losses),
         Just(Command::Callers),
         Just(Command::Holds),
         Just(Command::Held),
-        ".{0,60}".prop_map(|reason| Command::NotHeld { reason }),
+        "[ -~üß字]{0,60}".prop_map(|reason| Command::NotHeld { reason }),
     ]
 }
 
@@ -110,7 +109,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             cpus,
             slots
         }),
-        (any::<u32>(), ".{0,60}").prop_map(|(id, reason)| Reply::Refused { id, reason }),
+        (any::<u32>(), "[ -~üß字]{0,60}").prop_map(|(id, reason)| Reply::Refused { id, reason }),
         (any::<u32>(), any::<u64>()).prop_map(|(armed, stopped_ns)| Reply::Armed { armed, stopped_ns }),
         prop::collection::vec((any::<[u32; 2]>(), any::<u64>(), any::<Option<u32>>()), 0..30).prop_map(
             |of| {
@@ -123,7 +122,8 @@ fn reply() -> impl Strategy<Value = Reply> {
             Reply::Listed { of: of.into_iter().map(|(id, state)| Listed { id, state }).collect(), last }
         }),
         Just(Reply::Left),
-        any::<[u32; 2]>().prop_map(|[cpus, data_bytes]| Reply::Rings { cpus, data_bytes }),
+        Just(Reply::Counting),
+        Just(Reply::Recording),
         (prop::collection::vec((any::<u32>(), any::<u64>()), 0..30), any::<bool>()).prop_map(|(of, last)| {
             Reply::Losses { of: of.into_iter().map(|(id, hits)| Count { id, hits }).collect(), last }
         }),
@@ -136,7 +136,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             let bucket = |(number, calls)| Bucket { number, calls };
             Reply::Before { id, of: of.into_iter().map(bucket).collect() }
         }),
-        ".{0,60}".prop_map(|reason| Reply::Failed { reason }),
+        "[ -~üß字]{0,60}".prop_map(|reason| Reply::Failed { reason }),
     ]
 }
 
@@ -224,4 +224,22 @@ fn the_longest() {
 fn a_long_sentence() {
     let reply = Reply::Failed { reason: "x".repeat(10_000) };
     assert_eq!(Reply::decode(&reply.encode()), Ok(Reply::Failed { reason: "x".repeat(MOST_TEXT_BYTES) }));
+}
+
+/// Checks that a text of the other side arrives without what steers a terminal: control characters, and those that reverse the direction of
+/// writing; bytes that are not UTF-8 are replaced.
+#[test]
+fn texts_steer_no_terminal() {
+    let said = |reason: &[u8]| {
+        let mut packet = vec![7, 0, 0, 0];
+        packet.extend((reason.len() as u32).to_le_bytes());
+        packet.extend(reason);
+        match Reply::decode(&packet) {
+            Ok(Reply::Failed { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said(b"\x1b]0;owned\x07 \x1b[2J\r\n\0ok"), "?]0;owned? ?[2J???ok");
+    assert_eq!(said("a\u{202e}b\u{2066}c\u{9b}d\u{200f}".as_bytes()), "a?b?c?d?");
+    assert_eq!(said(b"Gr\xf6\xdfe \xc3\xb6"), "Gr\u{fffd}\u{fffd}e ö");
 }

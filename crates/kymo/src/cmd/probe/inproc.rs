@@ -306,11 +306,10 @@ fn mapped_name(site: &Site) -> Vec<u8> {
 
 /// Enters a process and arms all sites that can be.
 pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, String> {
-    let library = inject::library().map_err(|refusal| refusal.to_string())?;
     let mut plan = Plan::of(sites, wish)?;
     let mut callers = Callers::default();
-    let client =
-        inject::enter_unwinding(pid, &library, &mut callers).map_err(|refusal| refusal.to_string())?;
+    let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
+        .map_err(|refusal| refusal.to_string())?;
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
@@ -387,8 +386,12 @@ impl Inproc {
     fn left_callers(&self) -> Vec<Caller> {
         let mut callers = self.callers.borrow().clone().unwrap_or_default();
         if self.every <= 1 && self.callers.borrow().is_some() {
-            for (site, reading) in self.read().iter().enumerate() {
-                let told: u64 = callers.iter().filter(|of| of.site == site).map(|of| of.hits).sum();
+            let readings = self.read();
+            let mut told = vec![0_u64; readings.len()];
+            for caller in &callers {
+                told[caller.site] = told[caller.site].saturating_add(caller.hits);
+            }
+            for (site, (reading, told)) in readings.iter().zip(told).enumerate() {
                 let hits = reading.hits.saturating_sub(told);
                 if hits > 0 {
                     callers.push(Caller { site, pid: self.pid, address: 0, hits });

@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const KEPT: usize = 64;
 /// How many reasons are told.
 const TOLD: usize = 5;
+/// So many programs are talked to at a time; each takes ten seconds at most for an answer.
+const MOST_TALKS: usize = 64;
 
 /// A command that is about to be started with the agent in it.
 pub(crate) struct Launch {
@@ -58,14 +60,6 @@ pub(super) fn prepare(
         return Err(objection.to_owned());
     }
     inproc::may_replace_returns(choice, wish)?;
-    let library = inject::library().map_err(|refusal| refusal.to_string())?;
-    let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
-    if library.to_string_lossy().contains([':', ' ']) {
-        return Err(format!(
-            "{} has a colon or a space in its path, which LD_PRELOAD cannot name",
-            library.display()
-        ));
-    }
     let program = modules::executed(command).map_err(|error| error.to_string())?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
     let mut plan = Plan::of(sites, wish)?;
@@ -79,7 +73,7 @@ pub(super) fn prepare(
             return Err(plan.first_reason());
         }
     }
-    let preload = Preload::new(&library).map_err(|refusal| refusal.to_string())?;
+    let preload = Preload::new(&crate::agent::LIBRARY).map_err(|refusal| refusal.to_string())?;
     // Once for all programs: it takes 20 ms.
     #[cfg(target_arch = "x86_64")]
     let preload = match wish.timed {
@@ -157,6 +151,8 @@ struct State {
     command: Option<Result<Vec<(usize, String)>, String>>,
     /// It may run.
     gone: bool,
+    /// Programs that are being talked to.
+    talks: usize,
     /// Programs that have come up with the agent in them.
     arrived: u64,
     /// Sites that others serve.
@@ -200,11 +196,30 @@ impl House {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens until it is told to stop.
+    /// Opens until it is told to stop. Each program has a thread of ours: one that does not answer keeps no other from its beginning.
     fn keep(&self, told: &UnixStream) {
-        while let Some(arrival) = self.preload.wait(told.as_fd()) {
-            self.let_in(arrival);
-        }
+        std::thread::scope(|scope| {
+            while let Some(arrival) = self.preload.wait(told.as_fd()) {
+                let mut state = self.state();
+                while state.talks >= MOST_TALKS {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                state.talks += 1;
+                drop(state);
+                let talk = || {
+                    self.let_in(arrival);
+                    self.state().talks -= 1;
+                    self.changed.notify_all();
+                };
+                let thread = std::thread::Builder::new().name("program".into());
+                if thread.spawn_scoped(scope, talk).is_err() {
+                    // It was not asked in and runs.
+                    let mut state = self.state();
+                    state.talks -= 1;
+                    state.fail("there are no threads left to talk to more programs at a time".to_owned());
+                }
+            }
+        });
     }
 
     fn let_in(&self, arrival: Arrival) {

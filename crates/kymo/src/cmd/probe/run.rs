@@ -1,5 +1,6 @@
 //! A probing from start to end: find the sites, attach, let run, read, detach.
 
+use std::collections::HashMap;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use kymo_perf::inject;
 use kymo_perf::workload::{Exit, Workload, die_by};
 use kymo_profile::place::call::Part;
 use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
@@ -77,6 +79,8 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
             .context("failed to catch signals")?;
     }
+    // Nor does a program that does not answer keep us from ending.
+    inject::interrupt_by(until.try_clone().context("failed to make a socket pair")?.into());
     let launch = launch(args, (&sites, &modules), &wish, &mut words)?;
     let variables = launch.as_ref().map(Launch::environment).into_iter().flatten().collect::<Vec<_>>();
     let mut workload = match args.command.is_empty() {
@@ -363,7 +367,7 @@ impl<'a> Session<'a> {
     }
 
     fn rows(&mut self, readings: Vec<Reading>) -> Vec<Row<'a>> {
-        let mut callers: Vec<Vec<(String, u64)>> = vec![Vec::new(); self.sites.len()];
+        let mut callers: Vec<HashMap<String, u64>> = vec![HashMap::new(); self.sites.len()];
         let mut engines = vec![""; self.sites.len()];
         for service in &self.services {
             service.sites.iter().for_each(|&site| engines[site] = service.engine.name());
@@ -373,17 +377,18 @@ impl<'a> Session<'a> {
                     0 => "(others)".to_owned(),
                     address => self.places.name(caller.pid, address),
                 };
-                let list = &mut callers[site];
-                match list.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, hits)) => *hits += caller.hits,
-                    None => list.push((name, caller.hits)),
-                }
+                let hits = callers[site].entry(name).or_insert(0);
+                // A program may say anything.
+                *hits = hits.saturating_add(caller.hits);
             }
         }
-        for list in &mut callers {
+        let sorted = |of: HashMap<String, u64>| {
+            let mut list: Vec<(String, u64)> = of.into_iter().collect();
             list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             list.truncate(CALLERS);
-        }
+            list
+        };
+        let callers: Vec<_> = callers.into_iter().map(sorted).collect();
         let sites: &'a [Site] = self.sites;
         let each = sites.iter().zip(readings).zip(callers).zip(engines);
         let timed = self.timed;

@@ -156,10 +156,13 @@ fn probe(row: &Row<'_>, elapsed_ns: u64) -> Value {
     });
     json!({
         "name": row.site.name,
-        "module": row.site.module.path(),
+        // A path need not be text.
+        "module": row.site.module.path().to_string_lossy(),
         "offset": row.site.offset,
         "kind": row.site.kind.word(),
         "engine": row.engine,
+        // What a program counts itself it can also make up.
+        "counted_by": if row.engine == "inproc" { "program" } else { "kernel" },
         "hits": hits,
         "hits_per_second": *hits as f64 / (elapsed_ns as f64 / 1e9).max(1e-9),
         "latencies": timed,

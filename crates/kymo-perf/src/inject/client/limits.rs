@@ -1,0 +1,31 @@
+//! What an agent may cost.
+use super::Talk;
+use std::time::Instant;
+
+/// How much the agent may still make of one question.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) until: Instant,
+    pub(super) holds: usize,
+    pub(super) answers: usize,
+    pub(super) most_answers: usize,
+}
+
+impl Limits {
+    /// Puts more entries to those that are there.
+    pub(super) fn extend<T>(
+        &mut self,
+        all: &mut Vec<T>,
+        more: impl IntoIterator<Item = T>,
+    ) -> Result<(), Talk> {
+        for entry in more {
+            self.answers = self.answers.checked_sub(1).ok_or_else(|| too_many(self.most_answers))?;
+            all.push(entry);
+        }
+        Ok(())
+    }
+}
+
+fn too_many(most: usize) -> Talk {
+    Talk::Failed(format!("it answers with more than {most} entries"))
+}
