@@ -22,6 +22,8 @@ note() { printf 'note: %s\n' "$*" >&2; }
 # What the tests run, and the Debian package that has it.
 tools=(
     perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils setpriv:util-linux
+    javac:openjdk-17-jdk-headless node:nodejs go:golang-go ruby:ruby lua5.4:lua5.4
+    luajit:luajit erl:erlang-base ocamlopt:ocaml-nox
     chromium:chromium nginx:nginx-light pg_ctlcluster:postgresql chrt:util-linux
 )
 
@@ -31,6 +33,7 @@ missing_packages() {
         command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
     done
     [[ -e /usr/include/stdio.h ]] || echo libc6-dev
+    [[ -e /usr/include/boost/context/fiber.hpp ]] || echo libboost-context-dev
 }
 
 # Packages of servers would start them; here they are programs.

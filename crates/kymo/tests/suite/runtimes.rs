@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -216,7 +216,7 @@ fn nothing_is_put_into_go_assembly() {
     }
 }
 
-/// A program that runs until its input ends, is probed by each of these meanwhile, and must end as without.
+/// A program that says `ready`, runs until its input ends or the file $STOP_FILE is there, is probed by each of these meanwhile, and must end as without.
 struct Visited<'a> {
     test: &'a str,
     command: &'a [&'a str],
@@ -226,20 +226,18 @@ struct Visited<'a> {
 
 impl Visited<'_> {
     fn check(&self) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let stop = folder.path().join("stop");
         let command = || {
             let mut command = Command::new(self.command[0]);
-            command
-                .args(&self.command[1..])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped());
+            command.args(&self.command[1..]).env("STOP_FILE", &stop);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command
         };
-        let plain = {
-            let child = command().spawn().expect("it starts");
-            child.wait_with_output().expect("its output")
-        };
+        std::fs::write(&stop, "").expect("a file");
+        let plain = command().spawn().and_then(Child::wait_with_output).expect("its output");
         for round in 0..rounds() {
+            std::fs::remove_file(&stop).expect("our file");
             let mut child = command().spawn().expect("it starts");
             let input = child.stdin.take();
             let pid = child.id().to_string();
@@ -249,7 +247,7 @@ impl Visited<'_> {
             std::io::Read::read_exact(output, &mut first)
                 .unwrap_or_else(|error| panic!("{}: {error}", self.test));
             for visit in self.visits {
-                let mut words = vec!["probe", "--json", "-p", &pid, "-d", "1"];
+                let mut words = vec!["probe", "--json", "-p", &pid, "-d", "0.5"];
                 words.extend(*visit);
                 let said = kymo().run(words);
                 let state = child.try_wait().expect("a child");
@@ -259,6 +257,10 @@ impl Visited<'_> {
                     self.test,
                     said.stderr
                 );
+                if said.stderr.contains("no function in ") {
+                    skip(self.test, format!("{visit:?}: {}", said.stderr.trim()));
+                    continue;
+                }
                 assert_eq!(said.code, Some(0), "{} {visit:?}: {}", self.test, said.stderr);
                 let counts = counted(&said.stdout);
                 assert!(counts.values().any(|(hits, _)| *hits > 0), "{visit:?}: {}", said.stderr);
@@ -266,6 +268,7 @@ impl Visited<'_> {
                     assert!(counts.values().any(|(_, timed)| *timed > 0), "{visit:?}: {}", said.stderr);
                 }
             }
+            std::fs::write(&stop, "").expect("a file");
             drop(input);
             let output = child.wait_with_output().expect("its output");
             let all = [&first[..], &output.stdout].concat();
@@ -325,4 +328,99 @@ fn v8_walks_its_stacks() {
         ],
     }
     .check();
+}
+
+/// Runs `works.EXTENSION` by its interpreter under these visits.
+fn interpreted(test: &str, interpreter: &'static str, script: &str, visits: &[&[&str]]) {
+    if !ready(test, &[Need::Root, Need::Program(interpreter)]) {
+        return;
+    }
+    let script = sources().join(script);
+    Visited { test, command: &[interpreter, script.to_str().expect("text")], visits }.check();
+}
+
+/// Checks Ruby, which scans its stack for objects, leaves calls by longjmp and switches fibers.
+#[test]
+fn ruby_scans_its_stack_and_switches_fibers() {
+    let visits: [&[&str]; 2] = [&["--count", "libruby*:*"], &["--ret", "libruby*:rb_*"]];
+    interpreted("runtimes::ruby_scans_its_stack_and_switches_fibers", "ruby", "works.rb", &visits);
+}
+
+/// Checks Lua, which leaves calls by longjmp.
+#[test]
+fn lua_leaves_calls_by_longjmp() {
+    let visits: [&[&str]; 2] = [&["--count", "lua*"], &["--ret", "lua*"]];
+    interpreted("runtimes::lua_leaves_calls_by_longjmp", "lua5.4", "works.lua", &visits);
+}
+
+/// Checks LuaJIT, whose interpreter and generated code unwind by themselves.
+#[test]
+fn luajit_unwinds_by_itself() {
+    let visits: [&[&str]; 2] = [&["--count", "lua*"], &["--ret", "lua*"]];
+    interpreted("runtimes::luajit_unwinds_by_itself", "luajit", "works.lua", &visits);
+}
+
+/// Checks an OCaml program, whose collector looks up each return address.
+#[test]
+fn the_collector_of_ocaml_looks_up_return_addresses() {
+    const TEST: &str = "runtimes::the_collector_of_ocaml_looks_up_return_addresses";
+    if !ready(TEST, &[Need::Root, Need::Program("ocamlopt")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = folder.path().join("works.ml");
+    std::fs::copy(sources().join("works.ml"), &own).expect("a copy");
+    let program = folder.path().join("works");
+    let compiled = run(Command::new("ocamlopt").arg("-g").arg(&own).arg("-o").arg(&program));
+    if compiled.code != Some(0) {
+        return skip(TEST, format!("ocamlopt: {}", compiled.stderr));
+    }
+    let command = [program.to_str().expect("text")];
+    Visited { test: TEST, command: &command, visits: &[&["--count", "caml*"], &["--ret", "caml*"]] }.check();
+}
+
+/// Checks Erlang, whose processes have stacks of their own.
+#[test]
+fn erlang_has_stacks_of_its_own() {
+    const TEST: &str = "runtimes::erlang_has_stacks_of_its_own";
+    if !ready(TEST, &[Need::Root, Need::Program("erl"), Need::Program("erlc")]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = sources().join("works.erl");
+    let compiled = run(Command::new("erlc").arg("-o").arg(folder.path()).arg(&source));
+    if compiled.code != Some(0) {
+        return skip(TEST, format!("erlc: {}", compiled.stderr));
+    }
+    let command = ["erl", "-noshell", "-pa", folder.path().to_str().expect("text"), "-run", "works", "main"];
+    Visited { test: TEST, command: &command, visits: &[&["--count", "*"], &["--ret", "*"]] }.check();
+}
+
+/// Checks 40 fibers of boost.context: all calls are counted and timed though they are left on one stack and go on later, by the kernel's probes and as `auto` decides.
+#[test]
+fn boost_fibers_switch_stacks() {
+    const TEST: &str = "runtimes::boost_fibers_switch_stacks";
+    if !ready(TEST, &[Need::Root, Need::Program("c++")]) || !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    if !Path::new("/usr/include/boost/context/fiber.hpp").exists() {
+        return skip(TEST, "boost.context is not installed (Debian: libboost-context-dev)");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("fibers");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-O2", "-g"]).arg(sources().join("fibers.cc")).arg("-o").arg(&program);
+    let compiled = run(compiler.arg("-lboost_context"));
+    assert_eq!(compiled.code, Some(0), "{}", compiled.stderr);
+    let program = program.to_str().expect("text");
+    let plain = run(Command::new(program).arg("50"));
+    for options in [&["--ret"][..], &["--ret", "--engine", "kernel"]] {
+        for _ in 0..rounds() {
+            let (own, counts, said) = probed(options, &["left_*"], &[program, "50"]);
+            assert_eq!((said.code, &own), (Some(6), &plain.stdout), "{}", said.stderr);
+            for (name, wanted) in truth(&plain.stdout) {
+                assert_eq!(counts.get(name), Some(&wanted), "{name}: {}", said.stderr);
+            }
+        }
+    }
 }
