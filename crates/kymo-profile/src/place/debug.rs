@@ -20,6 +20,8 @@ pub(super) type Unit<'d> = gimli::Unit<Slice<'d>>;
 const LONGEST_CHAIN: usize = 8;
 /// Searches for definitions of declared types, each of all units.
 const MOST_SEARCHES: usize = 64;
+/// Parsed units that are kept; beyond them all are parsed anew when they are asked for.
+const MOST_UNITS: usize = 16 << 10;
 /// Names are cut here when they are shown.
 const LONGEST_NAME: usize = 4096;
 
@@ -173,7 +175,12 @@ impl<'d> Reader<'d> {
         }
         let head = self.heads.get(number as usize).ok_or(gimli::Error::NoEntryAtGivenOffset(0))?;
         let unit = Rc::new(self.dwarf_of(head.part).unit(head.header)?);
-        self.units.borrow_mut().insert(number, Rc::clone(&unit));
+        let mut units = self.units.borrow_mut();
+        // A unit of twelve bytes is kept as two thousand.
+        if units.len() >= MOST_UNITS {
+            units.clear();
+        }
+        units.insert(number, Rc::clone(&unit));
         Ok(unit)
     }
 

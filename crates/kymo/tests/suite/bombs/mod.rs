@@ -160,6 +160,17 @@ fn endless_debug_information_is_left_unread() {
         let test = "endless_debug_information_is_left_unread";
         let Some(said) = report(test, folder.path(), &[&file], &["--inline"]) else { return };
         assert!(said.stdout.contains("bombed"), "{name}: {}", said.stdout);
+        // What functions are called with, and which lines they have, is asked of the same.
+        let path = file.to_str().expect("a plain name");
+        for selector in ["bombed", "a.c:7"] {
+            let said = limited(&["list", "--probes", path, "-v", selector]).expect("as before");
+            assert!(
+                said.code.is_some_and(|code| code < 128),
+                "{name} {selector}: {:?} {}",
+                said.code,
+                said.stderr
+            );
+        }
         if name.starts_with("deep") || name == "ranges" {
             assert!(said.stderr.contains("debug information takes more"), "{name}: {}", said.stderr);
         }
