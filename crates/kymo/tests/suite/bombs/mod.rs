@@ -258,17 +258,20 @@ fn compressed_records_unpack_within_measure() {
     let test = "compressed_records_unpack_within_measure";
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let mut records = recording::records(&[], &[]);
-    // 32 GiB of padding records of 65,535 zeros would be damaged ones; zeros have a size of 0.
-    let frame = elf::zstd_frame(&recording::record(68, 0, &[]), 0, 15_000);
+    let file = honest(folder.path());
+    let mut records = recording::records(&[&file], &[0x1000]);
+    // Two gigabytes of records of type 0x48484848, 0x4848 bytes each.
+    let frame = elf::zstd_frame(&[], 0x48, 15_000);
     for part in frame.chunks(60_000) {
         records.extend(recording::record(81, 0, part));
     }
     recording::write(&data, &records);
     let name = data.to_str().expect("a plain name");
-    let Some(said) = limited(&["report", "--stdio", "-i", name]) else {
+    let Some(said) = limited(&["report", "-f", "--stdio", "-i", name]) else {
         return skip(test, "prlimit is not installed (Debian: util-linux)");
     };
-    assert_eq!(said.code, Some(0), "{}", said.stderr);
-    assert!(!said.stderr.is_empty(), "nothing is said of the damage");
+    // A recording that was not read to its end is no success.
+    assert_eq!(said.code, Some(2), "{}", said.stderr);
+    assert!(said.stdout.contains(HONEST), "{}", said.stdout);
+    assert!(said.stderr.contains("unpack to more than 1000 times"), "{}", said.stderr);
 }
