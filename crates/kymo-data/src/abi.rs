@@ -52,6 +52,8 @@ pub const PERF_RECORD_CALLCHAIN_DEFERRED: u32 = 22;
 pub const PERF_RECORD_HEADER_ATTR: u32 = 64;
 /// Obsolete.
 pub const PERF_RECORD_HEADER_EVENT_TYPE: u32 = 65;
+/// The fewest bytes of a HEADER_EVENT_TYPE record: a header, an id and a name. perf 7 warns of shorter ones.
+pub(crate) const SMALLEST_EVENT_TYPE_RECORD: usize = 80;
 /// Pipe form: tracing data follows the record.
 pub const PERF_RECORD_HEADER_TRACING_DATA: u32 = 66;
 /// A build ID of a file.

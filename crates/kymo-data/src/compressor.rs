@@ -94,7 +94,7 @@ impl Compressor {
     pub fn info(&self) -> CompressedInfo {
         let ratio = self.bytes_in.checked_div(self.bytes_out).unwrap_or(0);
         CompressedInfo {
-            version: 1,
+            version: 0,
             kind: 1,
             level: self.level,
             ratio: u32::try_from(ratio).unwrap_or(u32::MAX).max(1),

@@ -115,7 +115,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, 
     let data = match data_offset.checked_add(data_size) {
         Some(end) if end <= len => {
             // A recorder sets the size last. perf sets the feature bits first, so they prove nothing.
-            let unfinished = data_size == 0 && !is_feature_table(source, end, bits.len(), len);
+            let unfinished = data_size == 0 && !is_feature_table(source, end, &bits, len);
             if unfinished && len > data_offset {
                 let what = "the header says that there are no records: the recorder did not finish; \
                             read up to the end of the file";
@@ -188,15 +188,16 @@ fn read_events(
 }
 
 /// Whether sections of features, and not records, start at `offset`.
-fn is_feature_table(source: &dyn ReadAt, offset: u64, count: usize, len: u64) -> bool {
+fn is_feature_table(source: &dyn ReadAt, offset: u64, bits: &[u32], len: u64) -> bool {
     let mut first = [0; 16];
-    if count == 0 || !matches!(read_full(source, &mut first, offset), Ok(16)) {
+    if bits.is_empty() || !matches!(read_full(source, &mut first, offset), Ok(16)) {
         return false;
     }
     let start = u64_at(&first, 0).unwrap_or(0);
     let end = start.checked_add(u64_at(&first, 8).unwrap_or(0));
-    // Read as an offset, a record header is beyond any file: its size is in the highest bits.
-    start >= offset + 16 * count as u64 && end.is_some_and(|end| end <= len)
+    // Read as an offset, a record header is beyond any file: its size is in the highest bits. What kymo knew from the
+    // start lies before the data, what was added at the end behind it.
+    start >= FILE_HEADER_BYTES && end.is_some_and(|end| end <= len)
 }
 
 fn read_features(

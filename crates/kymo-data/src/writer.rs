@@ -1,22 +1,24 @@
 //! Writes recordings as files that are valid at every moment.
 //!
 //! ```text
-//!  header | ids | attrs | early payloads | records ... | table | records ... | table | payloads
-//!                                                        ^ published end
+//!  header | ids | attrs | early payloads | table | records ... | table | records ... | table | payloads
+//!                                                                ^ published end
 //! ```
 //!
 //! The header's data size is brought up to date by [`Writer::publish`], so that a recorder that is killed leaves a
 //! file that ends at the last publication. A reader looks for the table of features where the data ends. Features
 //! that are known when the recording starts (the formats of tracepoints, without which perf opens nothing) are given
 //! to [`Writer::create_with_features`]: their payloads lie before the data, and each publication writes a small
-//! table of them behind the records. The next one turns the old table into a record that readers pass over.
+//! table of them after the records. The next one turns the old table into a record that readers pass over.
+//!
+//! perf opens no file without a single record: a recorder publishes one before it gives the file its name.
 //!
 //! Invariants:
 //! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table at `table`.
 //! - I2: the header never tells of bytes that are not written.
-//! - I3: the header has feature bits only while the table behind the data that it tells of is whole.
+//! - I3: the header has feature bits only while the table after the data that it tells of is whole.
 
-use crate::abi::PERF_RECORD_HEADER_EVENT_TYPE;
+use crate::abi::{PERF_RECORD_HEADER_EVENT_TYPE, SMALLEST_EVENT_TYPE_RECORD};
 use crate::attr::{ATTR_SIZE_WRITTEN, Attr};
 use crate::build;
 use crate::features::{EventDesc, Features, GroupDesc};
@@ -26,6 +28,9 @@ use crate::source::WriteAt;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where the header has the size of the data.
+const DATA_SIZE_AT: u64 = 48;
 
 /// An event to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +87,7 @@ struct State {
     islands: BTreeMap<u64, u64>,
     /// Data end that the header tells.
     published: u64,
-    /// Where the table of the published state lies; it has to become a record before data behind it is published.
+    /// Where the table of the published state lies; it has to become a record before data after it is published.
     table: Option<u64>,
     /// A table that was given a place, but records before it are not written yet.
     pending: Option<u64>,
@@ -135,16 +140,24 @@ impl<W: WriteAt> Writer<W> {
             bytes.resize(bytes.len().next_multiple_of(8), 0);
         }
         let data_offset = bytes.len() as u64;
-        let state = State {
+        let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
+        let mut state = State {
             next: data_offset,
             contiguous: data_offset,
             published: data_offset,
             early: sections,
             ..State::default()
         };
+        let table = state.table();
+        if !table.is_empty() {
+            state.table = Some(data_offset);
+            state.next += table.len() as u64;
+            state.contiguous = state.next;
+            bytes.extend_from_slice(&table);
+        }
         let writer = Writer { out, data_offset, fixed, state: Mutex::new(state) };
         if let Some(start) = bytes.get_mut(..FILE_HEADER_BYTES as usize) {
-            start.copy_from_slice(&writer.header(0, &[]));
+            start.copy_from_slice(&writer.header(0, &bits));
         }
         writer.out.write_all_at(&bytes, 0)?;
         Ok(writer)
@@ -249,17 +262,18 @@ impl<W: WriteAt> Writer<W> {
             let end = state.contiguous;
             if end > state.published {
                 // Only the size: 8 bytes, so no reader ever sees half of a change.
-                self.out.write_all_at(&(end - self.data_offset).to_le_bytes(), 48)?;
+                self.out.write_all_at(&(end - self.data_offset).to_le_bytes(), DATA_SIZE_AT)?;
                 state.published = end;
             }
             return Ok(());
         }
-        let after_table = state.table.map_or(self.data_offset, |table| table + state.table_bytes());
+        let table_bytes = state.table().len() as u64;
+        let after_table = state.table.map_or(self.data_offset, |table| table + table_bytes);
         if state.pending.is_some() || state.next == after_table {
             return Ok(());
         }
         let table = state.next;
-        state.next += state.table_bytes();
+        state.next += table_bytes;
         state.pending = Some(table);
         if table == state.contiguous {
             self.publish_table(&mut state)?;
@@ -271,14 +285,14 @@ impl<W: WriteAt> Writer<W> {
     fn publish_table(&self, state: &mut State) -> io::Result<()> {
         let Some(at) = state.pending else { return Ok(()) };
         let bits: Vec<u32> = state.early.iter().map(|entry| entry.0).collect();
-        self.out.write_all_at(&table_of(&state.early), at)?;
+        let table = state.table();
+        self.out.write_all_at(&table, at)?;
         self.retire_table(state)?;
         self.out.write_all_at(&self.header(at - self.data_offset, &bits), 0)?;
-        let end = at + state.table_bytes();
         state.table = Some(at);
         state.pending = None;
         state.published = at;
-        state.islands.insert(at, end);
+        state.islands.insert(at, at + table.len() as u64);
         state.advance();
         Ok(())
     }
@@ -288,7 +302,7 @@ impl<W: WriteAt> Writer<W> {
         let Some(table) = state.table else { return Ok(()) };
         self.out.write_all_at(&self.header(state.published - self.data_offset, &[]), 0)?;
         // The type that perf gave up: every version of it passes over such records.
-        let size = state.table_bytes() as u16;
+        let size = state.table().len() as u16;
         let mut record =
             RecordHeader { kind: PERF_RECORD_HEADER_EVENT_TYPE, misc: 0, size }.to_bytes().to_vec();
         record.resize(usize::from(size), 0);
@@ -326,14 +340,19 @@ impl<W: WriteAt> Writer<W> {
         let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
         self.out.write_all_at(&self.header(end - self.data_offset, &bits), 0)?;
         state.published = end;
-        let pending = if state.pending.is_some() { state.table_bytes() } else { 0 };
+        let pending = if state.pending.is_some() { state.table().len() as u64 } else { 0 };
         Ok((state.next - end).saturating_sub(pending))
     }
 }
 
 impl State {
-    fn table_bytes(&self) -> u64 {
-        16 * self.early.len() as u64
+    /// The table of early features, with as many bytes as the record that it becomes.
+    fn table(&self) -> Vec<u8> {
+        let mut table = table_of(&self.early);
+        if !table.is_empty() {
+            table.resize(table.len().max(SMALLEST_EVENT_TYPE_RECORD), 0);
+        }
+        table
     }
 
     /// Moves the end of what is whole over pieces that now touch it.

@@ -1,8 +1,10 @@
 //! A recording of records that somebody else has read from rings: the file, what was there before, and the end.
 use crate::output::{self, Opened, Output, OutputError};
+use crate::sink::publish_first_round;
 use crate::walk::Walk;
 use crate::{build_ids, machine, synth};
 use kymo_data::{Attr, EventSpec, Features, Writer, build};
+use kymo_perf::proc::{self, Module};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -17,6 +19,7 @@ pub struct Scribe {
     walk: Walk,
     waiting: Vec<u8>,
     features: Features,
+    modules: Vec<Module>,
 }
 
 impl fmt::Debug for Scribe {
@@ -46,8 +49,10 @@ impl Scribe {
             event_desc: events.iter().map(EventSpec::desc).collect(),
             ..machine::features(version, cmdline)
         };
-        let writer = Writer::create_with_features(file, events, &Features::default())
-            .map_err(fail("write the header of"))?;
+        let early = Features { nr_cpus: features.nr_cpus, ..Features::default() };
+        let writer =
+            Writer::create_with_features(file, events, &early).map_err(fail("write the header of"))?;
+        publish_first_round(&writer).map_err(fail("write the header of"))?;
         if let Some(mut naming) = naming {
             naming.publish()?;
         }
@@ -55,9 +60,11 @@ impl Scribe {
         let mut walk = Walk::new(attr.sample_type, true);
         let existing = synth::tasks(&attr, pids, true);
         walk.files.extend(existing.files);
-        let mut waiting = existing.records;
+        let modules = proc::modules();
+        let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
+        waiting.extend(existing.records);
         waiting.extend(build::finished_init());
-        Ok(Scribe { writer, walk, waiting, features })
+        Ok(Scribe { writer, walk, waiting, features, modules })
     }
 
     /// Takes whole records.
@@ -99,7 +106,7 @@ impl Scribe {
     /// As [`Scribe::append`].
     pub fn finish(mut self) -> io::Result<u64> {
         self.write()?;
-        self.features.build_ids = build_ids::of_recording(&[], &self.walk.files);
+        self.features.build_ids = build_ids::of_recording(&self.modules, &self.walk.files);
         self.features.sample_time = self.walk.times;
         match self.writer.finish(&self.features)? {
             0 => {}

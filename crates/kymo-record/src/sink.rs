@@ -1,7 +1,7 @@
 //! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
-use kymo_data::{EventSpec, Features, PipeWriter, Writer};
+use kymo_data::{EventSpec, Features, PipeWriter, WriteAt, Writer, build};
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -20,6 +20,12 @@ pub(crate) enum Sink {
     Closed,
 }
 
+/// Publishes an empty round: perf opens no file without a record, and a recorder may be killed before the first one comes.
+pub(crate) fn publish_first_round<W: WriteAt>(writer: &Writer<W>) -> io::Result<()> {
+    writer.append(&build::finished_round())?;
+    writer.publish()
+}
+
 impl Sink {
     /// Begins the recording. `early`: what readers need at once; `all`: everything that is known now, for a stream, which cannot be
     /// completed later. The file has a header then, and no name yet ([`Naming::publish`]).
@@ -34,7 +40,10 @@ impl Sink {
         Ok(match output::open(output, until)? {
             Opened::File(file, naming) => {
                 let port = open_port(&file, Choice::from_env());
-                let writer = Writer::create_with_features(Retrying(file), events, early).map_err(fail)?;
+                // perf 7 warns of a file that does not tell how many CPUs there are.
+                let early = Features { nr_cpus: all.nr_cpus, ..early.clone() };
+                let writer = Writer::create_with_features(Retrying(file), events, &early).map_err(fail)?;
+                publish_first_round(&writer).map_err(fail)?;
                 (Sink::File(Box::new(Landing::new(writer, port))), naming)
             }
             Opened::Pipe(stream) => {

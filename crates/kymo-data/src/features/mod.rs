@@ -157,7 +157,7 @@ pub struct CacheLevel {
 /// How records are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedInfo {
-    /// Version of this description: 1.
+    /// Version of this description: 0, as perf writes it; other readers refuse any other.
     pub version: u32,
     /// Algorithm: 1 is zstd.
     pub kind: u32,

@@ -205,7 +205,7 @@ fn perf_reads_our_pipes() {
 }
 
 /// Checks that after every single write the file opens and holds a prefix of the records, complete up to the last
-/// publication, and has its early features from the first publication on, apart from the moment in which their table
+/// publication, and has its early features from the first write on, apart from the moment in which their table
 /// moves (I3).
 #[test]
 fn valid_at_every_moment() {
@@ -237,13 +237,14 @@ fn valid_at_every_moment() {
             let least =
                 published.iter().rev().find(|(at, _)| *at <= count + 1).map_or(0, |(_, records)| *records);
             let (mut there, summary) = read(&now, 1);
-            there.retain(|(_, record)| record.0 != PERF_RECORD_HEADER_EVENT_TYPE);
+            there.retain(|(_, record)| record.0 != PERF_RECORD_HEADER_EVENT_TYPE || record.2.len() < 80 - 8);
             let there: Vec<_> = there.into_iter().map(|(_, record)| record).collect();
             assert!(there.len() >= least && there[..] == records[..there.len()], "after write {count}");
             if count + 1 >= published[1].0 {
                 assert_eq!((&now.problems, &summary.problems), (&vec![], &vec![]), "after write {count}");
             }
-            if published[1..].iter().any(|(at, _)| *at == count + 1) && early != Features::default() {
+            let moves = count > 0 && published[1..].iter().all(|(at, _)| *at != count + 1);
+            if !moves && early != Features::default() {
                 assert_eq!(now.features.tracing_data, tracing.tracing_data, "after write {count}");
                 assert_eq!(now.events.list[1].name, "sched:sched_process_exec");
             }

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Unpacks Debian's perf of three releases beside each other, with the libraries that each needs; installs nothing.
+#
+#   ci/perfs.sh FOLDER
+#
+# FOLDER/SUITE/perf is then a command that runs that release's perf with that release's own dynamic linker and libraries.
+# What is there from an earlier run stays as it is, and nothing is downloaded for it. A release that cannot be had has no
+# folder, and costs a line on stderr that says why.
+set -euo pipefail
+
+suites=(bookworm trixie sid)
+mkdir -p "${1:?usage: ci/perfs.sh FOLDER}"
+folder=$(cd "$1" && pwd)
+# Beside the result, so that what is complete gets its name by one rename.
+scratch=$(mktemp -d "$folder/.unpacking.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+
+note() { printf 'note: %s\n' "$*" >&2; }
+
+# The mirror of Debian that this machine's own apt uses.
+mirror() {
+    # shellcheck disable=SC2016 # apt replaces $(REPO_URI)
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        grep -m 1 -E '/debian/?$' || true
+}
+
+# Writes the configuration of an apt that knows one release only and believes that nothing is installed.
+private_apt() {
+    local suite=$1 uri=$2 apt=$scratch/$1/apt
+    mkdir -p "$apt"/{lists/partial,cache/archives/partial,etc/preferences.d,etc/sources.list.d,etc/apt.conf.d,log}
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" >"$apt/etc/sources.list"
+    : >"$apt/status"
+    cat >"$apt/apt.conf" <<CONF
+Dir::State "$apt";
+Dir::State::lists "$apt/lists";
+Dir::State::status "$apt/status";
+Dir::Cache "$apt/cache";
+Dir::Etc "$apt/etc";
+Dir::Log "$apt/log";
+Acquire::Languages "none";
+Acquire::Check-Valid-Until "false";
+Acquire::Retries "2";
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Debug::NoLocking "true";
+CONF
+    echo "$apt/apt.conf"
+}
+
+# Downloads perf and all that it depends on, and unpacks it.
+unpack() {
+    local suite=$1 uri=$2 root=$scratch/$1/root package
+    APT_CONFIG=$(private_apt "$suite" "$uri")
+    export APT_CONFIG
+    mkdir -p "$root"
+    timeout 600 apt-get -qq update </dev/null &&
+        timeout 600 apt-get -qq -y --download-only install linux-perf </dev/null || return 1
+    for package in "$scratch/$suite"/apt/cache/archives/*.deb; do
+        dpkg-deb -x "$package" "$root" || return 1
+    done
+    rm -rf "$root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "$root"/var
+}
+
+# Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only.
+command_of() {
+    local root=$folder/$1/root
+    # shellcheck disable=SC2016 # for the command, not for this script
+    printf '#!/bin/sh\n# Debian perf of %s, unpacked by ci/perfs.sh.\nroot=%s\n' "$1" "'$root'"
+    # shellcheck disable=SC2016
+    echo 'for linker in "$root"/lib64/ld-linux-* "$root"/lib/ld-linux-* "$root"/usr/lib64/ld-linux-* "$root"/usr/lib/ld-linux-*; do
+    [ -e "$linker" ] && break
+done
+libraries=
+for folder in "$root"/lib/*-linux-gnu "$root"/usr/lib/*-linux-gnu; do
+    [ -d "$folder" ] && libraries=$libraries${libraries:+:}$folder
+done
+exec "$linker" --argv0 perf --library-path "$libraries" "$root/usr/bin/perf" "$@"'
+}
+
+for suite in "${suites[@]}"; do
+    [[ ! -e $folder/$suite ]] || continue
+    uri=$(mirror)
+    if [[ -z $uri ]] || ! command -v dpkg-deb >/dev/null; then
+        note "no perf of Debian $suite: this machine has no apt with a mirror of Debian"
+    elif ! (unpack "$suite" "$uri") >"$scratch/said" 2>&1; then
+        note "no perf of Debian $suite: $(tail -n 1 "$scratch/said")"
+    else
+        command_of "$suite" >"$scratch/$suite/perf"
+        chmod 755 "$scratch/$suite/perf"
+        rm -rf "$scratch/$suite/apt"
+        mv "$scratch/$suite" "$folder/$suite"
+    fi
+done
