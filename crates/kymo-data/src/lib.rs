@@ -104,6 +104,7 @@ mod mark;
 mod pass;
 pub mod perf_map;
 mod pipe;
+pub mod print_format;
 mod problem;
 mod record;
 mod recording;

@@ -25,6 +25,7 @@ pub struct TracingData {
     /// Page size of the recorded machine in bytes.
     pub page_size: u32,
     by_id: HashMap<u64, usize>,
+    texts: HashMap<u64, String>,
 }
 
 /// The format of one tracepoint.
@@ -163,7 +164,7 @@ fn before_error(cursor: Cursor<'_>, expected: &'static str) -> Result<(), Tracin
 /// Reads tracing data.
 ///
 /// # Errors
-/// When a part before the formats' end is missing. What comes after the formats is not needed and not looked at.
+/// When a part before the formats' end is missing. What comes after the formats may be missing.
 pub fn parse(bytes: &[u8]) -> Result<TracingData, TracingDataError> {
     let mut blob = Blob(Cursor::new(bytes));
     blob.magic(MAGIC, "the magic of tracing data")?;
@@ -186,7 +187,25 @@ pub fn parse(bytes: &[u8]) -> Result<TracingData, TracingDataError> {
             data.add(&system, blob.sized_64("an event's format")?);
         }
     }
+    // The symbols of the kernel, which perf leaves empty.
+    let skipped = blob.0.u32().and_then(|size| blob.0.take(size as usize));
+    let texts = skipped.and_then(|_| blob.0.u32()).and_then(|size| blob.0.take(size as usize));
+    data.texts = texts.map(printk_formats).unwrap_or_default();
     Ok(data)
+}
+
+/// Reads lines `0xADDRESS : "text"`.
+fn printk_formats(bytes: &[u8]) -> HashMap<u64, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let line = |line: &str| {
+        let (address, text) = line.split_once(':')?;
+        let address = u64::from_str_radix(address.trim().trim_start_matches("0x"), 16).ok()?;
+        let text = text.strip_prefix(' ').unwrap_or(text);
+        let text = text.strip_prefix('"').unwrap_or(text);
+        let text = text.strip_suffix('"').unwrap_or(text);
+        Some((address, text.strip_suffix("\\n").unwrap_or(text).to_owned()))
+    };
+    text.lines().filter_map(line).collect()
 }
 
 impl TracingData {
@@ -195,6 +214,11 @@ impl TracingData {
             self.by_id.insert(format.id, self.formats.len());
             self.formats.push(format);
         }
+    }
+
+    /// The text that the kernel has at this address, of those in `printk_formats`.
+    pub fn text_at(&self, address: u64) -> Option<&str> {
+        self.texts.get(&address).map(String::as_str)
     }
 
     /// The format of the tracepoint with `id`, the `config` of its attr.
@@ -209,17 +233,19 @@ impl Format {
         let text = String::from_utf8_lossy(text);
         let mut format = Format { system: system.to_owned(), ..Format::default() };
         let mut id = None;
-        for line in text.lines() {
+        for line in text.lines().take_while(|line| !line.starts_with("print fmt:")) {
             let line = line.trim();
             if let Some(name) = line.strip_prefix("name:") {
                 format.name = name.trim().to_owned();
             } else if let Some(number) = line.strip_prefix("ID:") {
                 id = number.trim().parse().ok();
-            } else if let Some(rest) = line.strip_prefix("print fmt:") {
-                format.print_fmt = rest.trim().to_owned();
             } else if line.starts_with("field") {
                 format.fields.extend(Field::parse(line));
             }
+        }
+        // The last part of the text: a format may have line breaks.
+        if let Some((_, rest)) = text.split_once("\nprint fmt:") {
+            format.print_fmt = rest.trim().to_owned();
         }
         format.id = id?;
         Some(format)
@@ -230,15 +256,13 @@ impl Format {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The fields of `raw` as `name=value` words, without those that every tracepoint has.
-    pub fn print(&self, raw: &[u8]) -> String {
+    /// All fields of `raw` but those that every tracepoint has, each as ` name=value`: what libtraceevent prints where the
+    /// print format is of no use.
+    pub fn print_fields(&self, raw: &[u8]) -> String {
         let mut out = String::new();
         for field in self.fields.iter().filter(|field| !field.name.starts_with("common_")) {
-            let Some(value) = field.value(raw) else { continue };
-            if !out.is_empty() {
-                out.push(' ');
-            }
-            out.push_str(&format!("{}={value}", field.name));
+            out.push_str(&format!(" {}=", field.name));
+            field.print(raw, &mut out);
         }
         out
     }
@@ -309,6 +333,34 @@ impl Field {
                 if text { Value::Text(until_nul(data)) } else { Value::Bytes(data) }
             }
         })
+    }
+
+    /// Prints the value as libtraceevent does: what is or may be an address in base 16, texts as they are, other arrays as
+    /// bytes.
+    fn print(&self, raw: &[u8], out: &mut String) {
+        use std::fmt::Write;
+        let is_long = self.type_name.contains("long");
+        // Writing to a String cannot fail.
+        let _ = match self.value(raw) {
+            Some(Value::Unsigned(value)) if is_long || self.type_name.contains('*') => {
+                write!(out, "{value:#x}")
+            }
+            Some(Value::Signed(value)) if is_long && self.size == 4 => write!(out, "{:#x}", value as u32),
+            Some(Value::Signed(value)) if self.size == 2 => write!(out, "{value:2}"),
+            Some(value @ (Value::Unsigned(_) | Value::Signed(_))) => write!(out, "{value}"),
+            Some(Value::Text(bytes) | Value::Bytes(bytes)) => {
+                let text = until_nul(bytes);
+                let is_text = ["char", "u8", "s8"].iter().any(|word| self.type_name.contains(word));
+                let printable = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t'..=b'\r');
+                if is_text && text.iter().all(printable) {
+                    write!(out, "{}", String::from_utf8_lossy(text))
+                } else {
+                    let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                    write!(out, "ARRAY[{}]", bytes.join(", "))
+                }
+            }
+            None => Ok(()),
+        };
     }
 
     fn number<'a>(&self, bytes: &[u8]) -> Option<Value<'a>> {
@@ -410,8 +462,9 @@ mod tests {
         raw[16..20].copy_from_slice(&(44u32 | 4 << 16).to_le_bytes());
         raw[20] = 9;
         raw.extend_from_slice(b"xyz\0");
-        let text = format.print(&raw);
-        assert!(text.starts_with("comm=ab value=-5 file=xyz ptr=9 list={00"), "{text}");
+        let text = format.print_fields(&raw);
+        let list = vec!["00"; 16].join(", ");
+        assert_eq!(text, format!(" comm=ab value=-5 file=xyz ptr=0x9 list=ARRAY[{list}]"));
         for cut in 0..blob.len() {
             // Every cut either misses something before the formats' end, or only what follows them.
             let _ = parse(&blob[..cut]);

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
 
-use kymo_data::{RawRecord, Recording, Sample, abi, tracing_data};
+use kymo_data::{RawRecord, Recording, Sample, abi};
 use rustc_hash::FxHashMap;
 
 use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
@@ -20,6 +20,9 @@ use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
 
 #[cfg(test)]
 mod tests;
+mod tracepoint;
+
+use tracepoint::Tracepoints;
 
 /// A part of a sample's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -220,10 +223,12 @@ struct Printer<'a> {
     options: &'a ScriptOptions,
     resolver: Resolver<'a>,
     unwinder: ThreadUnwinder<'a>,
-    formats: Option<tracing_data::TracingData>,
+    tracepoints: Option<Tracepoints>,
     /// Width of the longest event name.
     name_width: usize,
     any_chains: bool,
+    /// Whether a tracepoint has call chains: then addresses are printed for all of them, as perf does.
+    tracepoint_chains: bool,
     /// Text of each place that was printed before: address space, mode and address.
     frames: FxHashMap<(u32, u8, u64), String>,
     scratch: Vec<u8>,
@@ -240,7 +245,7 @@ impl<'a> Printer<'a> {
         unwinder: &'a StackUnwinder<'a>,
     ) -> Printer<'a> {
         let events = &recording.events.list;
-        let formats = recording.features.tracing_data.as_deref().and_then(|d| tracing_data::parse(d).ok());
+        let has_chain = |e: &&kymo_data::Event| e.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0;
         Printer {
             recording,
             timeline,
@@ -248,9 +253,13 @@ impl<'a> Printer<'a> {
             options,
             resolver: Resolver::new(timeline, store),
             unwinder: unwinder.thread(),
-            formats,
+            tracepoints: Tracepoints::of(recording),
             name_width: events.iter().map(|e| e.name.len()).max().unwrap_or(0).min(WIDEST_COLUMN),
-            any_chains: events.iter().any(|e| e.attr.sample_type & abi::PERF_SAMPLE_CALLCHAIN != 0),
+            any_chains: events.iter().any(|e| has_chain(&e)),
+            tracepoint_chains: events
+                .iter()
+                .filter(has_chain)
+                .any(|e| e.attr.kind == abi::PERF_TYPE_TRACEPOINT),
             frames: FxHashMap::default(),
             scratch: Vec::new(),
             printed: 0,
@@ -312,6 +321,7 @@ impl<'a> Printer<'a> {
             Field::Pid | Field::Addr => false,
             Field::Period => !tracepoint,
             Field::Trace => tracepoint,
+            Field::Ip => !tracepoint || self.tracepoint_chains,
             _ => true,
         };
         let has = |field| match &self.options.fields {
@@ -349,9 +359,10 @@ impl<'a> Printer<'a> {
             write!(out, "{:>1$}: ", shown(&of.name), self.name_width)?;
         }
         if let (true, Some(raw)) = (has(Field::Trace) && tracepoint, sample.raw)
-            && let Some(format) = self.formats.as_ref().and_then(|f| f.format(of.attr.config))
+            && let Some(tracepoints) = &mut self.tracepoints
+            && let Some(text) = tracepoints.text(of.attr.config, raw, &self.resolver)
         {
-            write!(out, "{}", shown(&format.print(raw)))?;
+            write!(out, "{}", shown(&text))?;
         }
         if let Some(addr) = sample.addr.filter(|_| has(Field::Addr)) {
             write!(out, "{addr:>16x} ")?;

@@ -2,6 +2,7 @@
 
 use crate::exhaust::{all_formats, exhaust};
 use crate::fixtures::{FILES, bytes, folder, open, open_bytes, read};
+use kymo_data::print_format::{NoKernelNames, PrintFormat};
 use kymo_data::{jitdump, perf_map, tracing_data};
 
 /// A small generator, so that every run damages the same places.
@@ -89,7 +90,10 @@ fn other_formats() {
         copy.truncate(copy.len() - dice.below(copy.len()) / 4);
         if let Ok(data) = tracing_data::parse(&copy) {
             for format in &data.formats {
-                let _ = format.print(&copy);
+                let _ = format.print_fields(&copy);
+                if let Ok(parsed) = PrintFormat::parse(format) {
+                    let _ = parsed.print(format, &copy, &NoKernelNames);
+                }
             }
         }
         let _ = perf_map::PerfMap::parse(&copy);

@@ -31,7 +31,7 @@ pub(crate) fn all_formats(bytes: &[u8]) {
     let _ = map.lookup(0x1000);
     if let Ok(data) = tracing_data::parse(bytes) {
         for format in &data.formats {
-            let _ = format.print(bytes);
+            let _ = format.print_fields(bytes);
         }
     }
 }

@@ -124,7 +124,7 @@ fn tracepoints_have_fields() {
             let sample = event.layout.parse_record(&record).expect("parses");
             if let (Some(raw), Some(format)) = (sample.raw, formats.format(event.attr.config)) {
                 assert_eq!(event.name, format!("{}:{}", format.system, format.name));
-                lines.push(format!("{} {}", format.name, format.print(raw)));
+                lines.push(format!("{} {}", format.name, format.print_fields(raw)));
             }
         }
         let exec = lines.iter().find(|line| line.starts_with("sched_process_exec")).expect("an exec");

@@ -42,7 +42,7 @@ pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
-use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
+use crate::sys::{ANY, Kernel, Perf, in_front, perf_event_attr};
 use fallback::Fallbacks;
 use pool::Pool;
 use shape::{Shape, Slot};
@@ -371,18 +371,17 @@ impl Evlist {
 
     fn turn(&self, on: bool, immediate: bool) -> io::Result<()> {
         if self.own {
-            return self.in_units(
-                move |share| {
-                    if on { share.kernel.enable_own() } else { share.kernel.disable_own() }
-                },
-            );
+            return self.in_units(move |share| {
+                in_front(|| if on { share.kernel.enable_own() } else { share.kernel.disable_own() })
+            });
         }
         let leads =
             |&event: &usize| self.shape.leads(event) && self.events[event].request.immediate == immediate;
         let leaders: Vec<usize> = (0..self.events.len()).filter(leads).collect();
         self.in_units(move |share| {
             let fds = leaders.iter().flat_map(|&event| share.unit.event(share.shape, event));
-            first(fds.map(|(_, fd)| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) }))
+            let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
+            in_front(|| first(fds.map(|(_, fd)| turn(fd))))
         })
     }
 
@@ -397,7 +396,8 @@ impl Evlist {
         let count = named.len();
         let done = self.in_units(move |share| {
             let fds = named.iter().flat_map(|&event| share.unit.event(share.shape, event));
-            first(fds.map(|(_, fd)| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) }))
+            let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
+            in_front(|| first(fds.map(|(_, fd)| turn(fd))))
         });
         done.map(|()| count)
     }

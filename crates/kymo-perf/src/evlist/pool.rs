@@ -7,7 +7,7 @@
 //!
 //! A job says which worker is to do it. A worker that serves one CPU stays bound to it; one that serves several moves, and
 //! goes back when its job is done. Nothing depends on it: where binding is refused, calls are slower and as correct.
-use crate::sys::{Binding, Kernel};
+use crate::sys::{Binding, Kernel, Preferred};
 use std::sync::mpsc::{Sender, channel};
 
 /// Stacks of workers: nothing recurses.
@@ -55,6 +55,8 @@ impl Pool {
         for _ in 0..count {
             let (send, receive) = channel::<Job>();
             let work = move || {
+                // What is opened may be thousands of busy threads, among which a worker would wait for seconds.
+                let _preferred = Preferred::begin();
                 let mut seat = Seat::default();
                 while let Ok(job) = receive.recv() {
                     job(&mut seat);

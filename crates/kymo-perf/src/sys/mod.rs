@@ -28,7 +28,9 @@ pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
-pub use thread::{Binding, fix_addresses, is_strange_thread, pin_to, run_early, run_first};
+pub use thread::{
+    Binding, Preferred, fix_addresses, in_front, is_strange_thread, pin_to, run_early, run_first,
+};
 
 use crate::ring::{Keeps, Ring};
 use std::fmt;

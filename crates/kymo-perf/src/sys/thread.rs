@@ -3,8 +3,12 @@
 //! # Safety
 //! Raw system calls of numbers, one of which reads a local struct.
 #![allow(unsafe_code, reason = "raw system calls")]
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
+
+/// Nearly the most that an ordinary thread can be preferred.
+const PREFERRED_NICE: i32 = -19;
 
 /// The CPUs on which a thread may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +65,44 @@ pub fn run_first() -> io::Result<()> {
 /// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
 pub fn run_early() -> io::Result<()> {
     run_fifo(1)
+}
+
+/// Does something short before all ordinary threads have their turn, where that is permitted: among thousands of busy threads it
+/// would otherwise be interrupted for seconds. Then the calling thread runs as before.
+pub fn in_front<T>(short: impl FnOnce() -> T) -> T {
+    // SAFETY: a number; 0 is the calling thread.
+    let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    let moved = ordinary && run_early().is_ok();
+    let done = short();
+    if moved {
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: reads one initialised struct. Giving up a priority is always permitted.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &param) };
+    }
+    done
+}
+
+/// The calling thread has the largest share of its CPU that an ordinary one can have, where that is permitted, until this is dropped.
+#[derive(Debug)]
+pub struct Preferred {
+    before: Option<i32>,
+}
+
+impl Preferred {
+    /// From now on.
+    pub fn begin() -> Preferred {
+        let before =
+            getpriority_process(None).ok().filter(|_| setpriority_process(None, PREFERRED_NICE).is_ok());
+        Preferred { before }
+    }
+}
+
+impl Drop for Preferred {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            let _ = setpriority_process(None, before);
+        }
+    }
 }
 
 /// Whether a task that there is belongs to another process than this one. A task that is gone does not.

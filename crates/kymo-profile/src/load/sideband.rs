@@ -81,9 +81,11 @@ impl Side {
         let Ok(sample) = event.layout.parse(record.header.misc, record.body) else { return };
         let Some(read) = sample.read else { return };
         let moment = Moment::new(sample.time, record.position);
+        let inherited = event.attr.flags & abi::ATTR_FLAG_INHERIT != 0;
+        let tid = sample.tid.filter(|_| inherited).unwrap_or(0);
         for counter in read.counters() {
             if let Some(id) = counter.id.or(sample.id) {
-                self.reads.push(reads::Read { moment, id, value: counter.value });
+                self.reads.push(reads::Read { moment, id, tid, value: counter.value });
             }
         }
     }

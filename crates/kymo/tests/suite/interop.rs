@@ -5,14 +5,14 @@
 
 use crate::scenario::{Recording, Scenario};
 use crate::table::{by_name, differences, sections};
-use crate::tools::{Need, kymo, perf, ready};
+use crate::tools::{Need, Tool, kymo, perf, ready};
 use crate::tree::{branches, divided};
 
 /// How many differing rows one failure prints.
 const SHOWN: usize = 12;
 
 /// One way to print a report.
-struct View {
+pub(crate) struct View {
     name: &'static str,
     flags: &'static [&'static str],
     /// For perf's `-w`: it sizes the column of thread names by the names that threads had last and cuts the earlier ones.
@@ -20,7 +20,7 @@ struct View {
     widths: &'static str,
 }
 
-const COUNTS: View = View {
+pub(crate) const COUNTS: View = View {
     name: "counts",
     flags: &["--no-children", "-g", "none", "-F", "sample,comm,dso,sym"],
     widths: "0,16",
@@ -77,14 +77,19 @@ fn uses_unwinder(recording: &Recording) -> bool {
     samples_hold(recording, "STACK_USER")
 }
 
-/// Values per row of the table.
+/// Values per row of the table, by the installed perf and by kymo.
 fn compare_tables(recording: &Recording, view: &View) -> Vec<String> {
+    tables_of(&perf(), recording, view)
+}
+
+/// Values per row of the table, by this perf and by kymo.
+pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<String> {
     let View { name: what, flags, widths } = *view;
     let file = recording.path.to_str().expect("a plain name");
     let arguments =
         [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags, of_interest(recording)]
             .concat();
-    let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
+    let theirs = perf.succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
         return vec![format!("{what}: {} ended with {:?}: {}", ours.command, ours.code, ours.stderr.trim())];

@@ -20,14 +20,14 @@ pub(crate) struct Scenario {
 }
 
 /// A shell that starts many short programs: forks, execs and exits.
-const FORKS: &[&str] = &[
+pub(crate) const FORKS: &[&str] = &[
     "sh",
     "-c",
     "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do ls -lR /etc /usr/lib/python3 | sort | wc -l; done",
 ];
 
 /// Python whose extension modules arrive by dlopen while it runs.
-const DLOPEN: &[&str] = &[
+pub(crate) const DLOPEN: &[&str] = &[
     "python3",
     "-c",
     "
@@ -41,16 +41,16 @@ import lzma; d = len(lzma.compress(data[:200000]))
 ];
 
 /// A C library's threads that pass messages.
-const THREADS: &[&str] = &["perf", "bench", "sched", "messaging", "-t", "-g", "1", "-l", "1500"];
+pub(crate) const THREADS: &[&str] = &["perf", "bench", "sched", "messaging", "-t", "-g", "1", "-l", "1500"];
 
 /// Two processes that only switch.
-const SWITCHES: &[&str] = &["perf", "bench", "sched", "pipe", "-l", "1500"];
+pub(crate) const SWITCHES: &[&str] = &["perf", "bench", "sched", "pipe", "-l", "1500"];
 
 /// Python that only computes.
-const COMPUTE: &[&str] = &["python3", "-c", "print(sum(i * i % 7 for i in range(4000000)))"];
+pub(crate) const COMPUTE: &[&str] = &["python3", "-c", "print(sum(i * i % 7 for i in range(4000000)))"];
 
 /// A process that writes code into anonymous memory, says so in a perf map, and runs it.
-const JIT: &[&str] = &[
+pub(crate) const JIT: &[&str] = &[
     "python3",
     "-c",
     "

@@ -68,7 +68,7 @@ pub(crate) fn perf() -> Tool {
 #[derive(Clone)]
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// What one run of a tool said.

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use kymo_perf::count::accounting::Accounts;
 use kymo_perf::count::aggregate::{Place, Row, Topology};
 use kymo_perf::machine::Machine;
-use kymo_perf::sys::{self, Kernel, Real};
+use kymo_perf::sys::{self, Kernel, Preferred, Real};
 use kymo_perf::workload::{Exit, Usage, Workload};
 use kymo_record::{Channel, ControlCommand};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,7 +103,8 @@ pub(super) fn all(
         if let Some(command) = &args.post {
             aside("--post", command)?;
         }
-        let stop = matches!(run.end, End::Signal(_));
+        // The signal of a terminal ends the command, too: that run ends by the command, and is the last one all the same.
+        let stop = matches!(run.end, End::Signal(_)) || counting.signal().is_some();
         runs.push(run);
         if stop {
             break;
@@ -140,17 +141,25 @@ impl Counting<'_> {
             true => None,
             false => Some(Workload::prepare_marking(&args.command).context("failed to start the command")?),
         };
+        // After the command was forked: it has nothing of this.
+        let _preferred = Preferred::begin();
         let mut open = self.open(workload.as_ref().map(Workload::pid))?;
         if args.verbose {
             self.tell(&open);
         }
         let delay = args.delay.unwrap_or(0);
         let by_exec = open.free.is_none() && open.parts.iter().all(|part| part.counters.starts_by_itself());
+        // What is counted while events are enabled and disabled one after the other belongs to the time that is told: a
+        // command counts until it ends, all else until its events are disabled.
+        let ends_by_itself = matches!(open.accounts, Whose::Cgroup(_) | Whose::Nobody) && !args.in_cgroups();
+        let before = open.accounts.read();
+        let mut begin = Instant::now();
         if delay == 0 && !by_exec {
             open.enable()?;
         }
-        let before = open.accounts.read();
-        let mut begin = Instant::now();
+        if ends_by_itself {
+            begin = Instant::now();
+        }
         if let Some(workload) = &mut workload
             && let Err(source) = workload.start()
         {
@@ -184,9 +193,9 @@ impl Counting<'_> {
                 ended_by = Some(End::Done);
             }
             if pending.is_some_and(|delay| now >= started + delay) {
+                (pending, begin) = (None, Instant::now());
                 open.enable()?;
                 say("Events enabled");
-                (pending, begin) = (None, Instant::now());
             }
             if next.is_some_and(|next| now >= next) && pending.is_none() {
                 self.tick(&open, &mut state, begin.elapsed(), output)?;
@@ -221,6 +230,7 @@ impl Counting<'_> {
         }
         let elapsed = begin.elapsed();
         open.disable()?;
+        let elapsed = if ends_by_itself { elapsed } else { begin.elapsed() };
         if let Some(accounted) = open.free.as_ref().and_then(|free| free.accounted.as_ref()) {
             accounted.settle(&self.cpus);
         }
@@ -229,8 +239,7 @@ impl Counting<'_> {
         }
         let rows = open.rows(self.events.len(), args.by(), &self.topology)?;
         // A command that only says how long to count is not what is counted.
-        let counted = matches!(open.accounts, Whose::Cgroup(_) | Whose::Nobody) && !args.in_cgroups();
-        let usage = workload.as_ref().and_then(Workload::usage).filter(|_| counted);
+        let usage = workload.as_ref().and_then(Workload::usage).filter(|_| ends_by_itself);
         let accounts = with_usage(open.accounts.read().since(&before), usage.as_ref());
         if let Some(Err(error)) =
             open.cgroup.map(|cgroup| (drop(open.parts), drop(open.free), cgroup.remove()).2)
