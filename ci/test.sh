@@ -67,6 +67,14 @@ install_tools() {
     done
 }
 
+# Three releases of perf beside each other, to read what kymo writes and to write what kymo reads. What cannot be had skips.
+unpack_perfs() {
+    command -v apt-get >/dev/null || return 0
+    step "perf of three Debian releases"
+    export KYMO_PERFS=${KYMO_PERFS:-$PWD/target/perfs}
+    ci/perfs.sh "$KYMO_PERFS" || note "ci/perfs.sh failed; tests of other releases of perf will skip"
+}
+
 mount_tracefs() {
     [[ -d /sys/kernel/tracing/events ]] && return 0
     mount -t tracefs none /sys/kernel/tracing 2>/dev/null ||
@@ -153,6 +161,7 @@ command -v cargo >/dev/null || {
     exit 1
 }
 install_tools
+unpack_perfs
 mount_tracefs
 check cargo fmt --all -- --check
 check cargo clippy --workspace --all-targets --locked -- -D warnings

@@ -404,7 +404,8 @@ impl Client {
                     // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
                     std::thread::scope(|scope| {
                         let hold = || self.hold(&places, limits.until);
-                        let holds = std::thread::Builder::new().spawn_scoped(scope, hold).map_err(Talk::Io)?;
+                        let holds =
+                            std::thread::Builder::new().spawn_scoped(scope, hold).map_err(Talk::Io)?;
                         holds.join().unwrap_or(Err(Talk::Unexpected))
                     })?;
                     // What took its time there is not the agent's fault.

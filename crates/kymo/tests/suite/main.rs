@@ -3,6 +3,7 @@
 //! | a new test about | belongs into |
 //! |---|---|
 //! | perf and kymo reading or writing the same file | `interop.rs`, a recording in `scenario.rs` |
+//! | the same with perf of three Debian releases, and every kind of recording | `matrix/`: a kind in `kinds.rs` |
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
@@ -45,6 +46,7 @@ mod kills;
 mod launched;
 mod losses;
 mod machine;
+mod matrix;
 mod mem_events;
 mod overload;
 mod places;

@@ -321,3 +321,25 @@ fn an_ordinary_user_is_told_what_to_run() {
     assert!(said.stderr.contains("perf_event_paranoid"), "what is missing: {}", said.stderr);
     assert!(said.stderr.contains("sysctl") || said.stderr.contains("setcap"), "what to run: {}", said.stderr);
 }
+
+/// Checks that perf opens, without a word, what a recorder leaves that is killed as soon as its file has a name: files without a
+/// record were refused.
+#[test]
+fn perf_opens_what_a_recorder_killed_at_once_leaves() {
+    if !ready("record::perf_opens_what_a_recorder_killed_at_once_leaves", &[Need::Perf]) {
+        return;
+    }
+    for (name, flags) in [("plain", &["-e", "cpu-clock"][..]), ("packed", &["-z", "-e", "cpu-clock"])] {
+        let path = folder(&format!("killed-at-once-{name}")).join("perf.data");
+        let arguments = [&["record", "-o", text(&path)], flags, &["--", "sleep", "2"]].concat();
+        let mut recorder = kymo().command(arguments).stderr(Stdio::null()).spawn().expect("kymo starts");
+        while !path.exists() {
+            assert!(recorder.try_wait().expect("can be waited for").is_none(), "{name}: kymo ended");
+            std::thread::yield_now();
+        }
+        recorder.kill().expect("kymo can be killed");
+        recorder.wait().expect("can be waited for");
+        let said = perf().run(["script", "-i", text(&path)]);
+        assert_eq!((said.code, said.stderr.trim()), (Some(0), ""), "{name}");
+    }
+}

@@ -463,3 +463,40 @@ fn what_runs_already() {
     let rows: Vec<Row> = lines(&said).into_iter().map(|line| csv(line, 1, false)).collect();
     assert!(!rows.is_empty() && rows.iter().all(|row| row.place[0].contains('-')), "{}", said.stderr);
 }
+
+/// Checks that a signal ends repetitions although the command of that run ended before kymo looked: as many signals as runs
+/// were needed.
+#[test]
+fn a_signal_ends_repetitions() {
+    let runs = fresh_folder("stat-signal").join("runs");
+    let script = format!("echo run >>{}; kill -INT $PPID", runs.display());
+    let said = kymo().run(["stat", "-r", "20", "--", "sh", "-c", &script]);
+    let count = std::fs::read_to_string(&runs).expect("the command ran").lines().count();
+    assert_eq!(count, 1, "{}", said.stderr);
+}
+
+/// A process that computes until this is dropped.
+struct Busy(std::process::Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Checks that processes utilize no more CPUs than there are: the time told covers what is counted while events are enabled and
+/// disabled one after the other.
+#[test]
+fn no_more_cpus_are_utilized_than_there_are() {
+    let busy =
+        || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().map(Busy).expect("sh starts");
+    let all: Vec<Busy> = (0..12).map(|_| busy()).collect();
+    let pids = all.iter().map(|one| one.0.id().to_string()).collect::<Vec<_>>().join(",");
+    let said = kymo().succeed(["stat", "-x,", "-e", "task-clock", "-p", &pids, "--", "sleep", "0.1"]);
+    let row = csv(said.stderr.lines().last().expect("a row"), 0, false);
+    let stat = std::fs::read_to_string("/proc/stat").expect("readable");
+    let cpus = stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
+    let utilized = row.metric.expect("CPUs utilized");
+    assert!(utilized <= cpus as f64 + 0.001, "{utilized} of {cpus}: {}", said.stderr);
+}

@@ -1,0 +1,195 @@
+//! Three releases of perf and kymo: each kind of recording, recorded by one and read by the other.
+//!
+//! `ci/perfs.sh` unpacks the perfs of three Debian releases beside each other, and `KYMO_PERFS` names the folder
+//! (`target/perfs` if it is not set). Usually the kinds of `QUICK` are recorded with each; with `KYMO_SOAK=1`, all.
+//! `KYMO_MATRIX_KIND` chooses those whose names have a part.
+
+mod defects;
+mod kinds;
+
+use std::fs::File;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use self::defects::{COMPLAINTS, MISCOUNTS, ROWS};
+use self::kinds::{By, Form, KINDS, Kind, QUICK};
+use crate::interop::{COUNTS, tables_of};
+use crate::scenario::{Recording, fresh_folder, record};
+use crate::tools::{Need, Tool, kymo, ready, run, skip};
+
+/// How long a recorder stays attached.
+const ATTACHED_SECONDS: &str = "0.3";
+
+/// The perf of a Debian release, if it was unpacked.
+fn perf_of(suite: &str) -> Option<Tool> {
+    let folder = std::env::var_os("KYMO_PERFS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/perfs"), PathBuf::from);
+    let path = folder.join(suite).join("perf");
+    path.is_file().then_some(Tool { name: "perf", path })
+}
+
+/// A process that is recorded while it runs; it ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Records a kind with a tool; there may be several files.
+fn recordings(tool: &Tool, suite: &str, kind: &Kind) -> Result<Vec<Recording>, String> {
+    let name = format!("{suite}-{}", kind.name.replace([' ', ','], "-"));
+    let flags: Vec<&str> = kind.flags.split_whitespace().collect();
+    match kind.form {
+        Form::File => Ok(vec![record(tool, &name, &flags, kind.target)]),
+        Form::Pipe => {
+            let path = fresh_folder(&format!("{}-{name}", tool.name)).join("perf.data");
+            let quiet = ["sh", "-c", "exec \"$@\" >/dev/null", "sh"];
+            let arguments = [&["record", "-o", "-"], &flags[..], &["--"], &quiet, kind.target].concat();
+            let mut command = tool.command(&arguments);
+            command.stdout(Stdio::from(File::create(&path).map_err(|error| error.to_string())?));
+            let said = run(&mut command);
+            if said.code != Some(0) {
+                return Err(format!("{} failed: {}", said.command, said.stderr));
+            }
+            Ok(vec![Recording { path, command: said.command }])
+        }
+        Form::Attached => {
+            let (program, arguments) = (kind.target[0], &kind.target[1..]);
+            let running = Command::new(program).args(arguments).stdout(Stdio::null()).spawn();
+            let running = Running(running.map_err(|error| format!("{program}: {error}"))?);
+            let pid = running.0.id().to_string();
+            let flags = [&flags[..], &["-p", &pid]].concat();
+            Ok(vec![record(tool, &name, &flags, &["sleep", ATTACHED_SECONDS])])
+        }
+        Form::Series => {
+            let first = record(tool, &name, &flags, kind.target);
+            let folder = first.path.parent().unwrap_or(Path::new("."));
+            let files = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
+            let named = |path: &PathBuf| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf.data"))
+            };
+            let paths = files.flatten().map(|entry| entry.path()).filter(named);
+            Ok(paths.map(|path| Recording { path, command: first.command.clone() }).collect())
+        }
+    }
+}
+
+/// What perf says on stderr about a file beside what [`COMPLAINTS`] explains, and how it ended.
+fn complaints(perf: &Tool, recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let mut all = Vec::new();
+    for arguments in [
+        &["report", "--stdio", "--no-inline", "-i", file][..],
+        &["script", "--no-inline", "-i", file],
+        &["report", "--header-only", "-i", file],
+    ] {
+        let said = perf.run(arguments);
+        let explained = |line: &&str| COMPLAINTS.iter().any(|complaint| line.contains(complaint.part));
+        let lines: Vec<&str> =
+            said.stderr.lines().filter(|line| !line.trim().is_empty() && !explained(line)).take(4).collect();
+        if said.code != Some(0) || !lines.is_empty() {
+            all.push(format!("{} ended with {:?} and said: {}", said.command, said.code, lines.join(" / ")));
+        }
+    }
+    all
+}
+
+/// What kymo says about a file: nothing, if it is whole.
+fn own_complaints(recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let said = kymo().run(["script", "--no-inline", "-i", file]);
+    match said.stderr.trim() {
+        "" if said.code == Some(0) => Vec::new(),
+        words => vec![format!("{} ended with {:?} and said: {words}", said.command, said.code)],
+    }
+}
+
+/// Records a kind with `tool` and reads it with both; what is wrong.
+fn disagreements(perf: &Tool, suite: &str, kind: &Kind, tool: &Tool) -> Vec<String> {
+    let all = match recordings(tool, suite, kind) {
+        Ok(all) => all,
+        Err(error) => return vec![error],
+    };
+    let mut found = Vec::new();
+    let miscounts = MISCOUNTS.iter().any(|one| one.kind == kind.name && one.suites.contains(&suite));
+    for recording in &all {
+        if tool.name == "kymo" {
+            found.extend(complaints(perf, recording));
+        }
+        found.extend(own_complaints(recording));
+        if !miscounts {
+            let lines = tables_of(perf, recording, &COUNTS);
+            // The first line tells which command differs, the others how.
+            if lines.len() == 1
+                || lines.iter().skip(1).any(|line| !ROWS.iter().any(|row| line.contains(row.part)))
+            {
+                found.extend(lines);
+            }
+        }
+    }
+    if all.is_empty() {
+        found.push("there is no file".to_owned());
+    }
+    let by = format!("{} {suite}, {}:", tool.name, kind.name);
+    found.into_iter().map(|line| format!("{by} {line}")).collect()
+}
+
+/// Every chosen kind with this release, in both directions.
+fn release(suite: &'static str) {
+    let test = format!("matrix::{suite}");
+    if !ready(&test, &[Need::Perf, Need::Root, Need::Tracepoints, Need::Program("python3")]) {
+        return;
+    }
+    let Some(perf) = perf_of(suite) else {
+        return skip(&test, format!("no perf of Debian {suite} here; `ci/perfs.sh target/perfs` unpacks it"));
+    };
+    let only = std::env::var("KYMO_MATRIX_KIND").ok();
+    let everything = std::env::var_os("KYMO_SOAK").is_some() || only.is_some();
+    let mut found = Vec::new();
+    for kind in KINDS {
+        let chosen = only.as_deref().is_none_or(|only| kind.name.contains(only));
+        if !chosen || !everything && !QUICK.contains(&kind.name) {
+            continue;
+        }
+        let recorders = [(kind.by != By::Kymo).then(|| perf.clone()), (kind.by != By::Perf).then(kymo)];
+        for recorder in recorders.iter().flatten() {
+            // A recorder that fails must not hide what the other kinds show.
+            match catch_unwind(|| disagreements(&perf, suite, kind, recorder)) {
+                Ok(lines) => found.extend(lines),
+                Err(_) => found.push(format!("{} {suite}, {}: failed, see above", recorder.name, kind.name)),
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} findings:\n{}", found.len(), found.join("\n"));
+}
+
+/// Checks perf 6.1: what it records kymo reads as it does, what kymo records it reads without a word and as kymo does.
+#[test]
+fn bookworm() {
+    release("bookworm");
+}
+
+/// Checks perf 6.12 in the same way.
+#[test]
+fn trixie() {
+    release("trixie");
+}
+
+/// Checks perf 7 in the same way.
+#[test]
+fn sid() {
+    release("sid");
+}
+
+/// Checks that the table has the kinds that it should have, each under a name of its own.
+#[test]
+fn kinds_are_many_and_distinct() {
+    let names: std::collections::BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
+    assert_eq!(names.len(), KINDS.len());
+    assert!(QUICK.iter().all(|quick| names.contains(quick)));
+    assert!(KINDS.len() >= 70, "{}", KINDS.len());
+}
