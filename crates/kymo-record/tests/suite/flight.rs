@@ -173,6 +173,46 @@ fn snapshots(last: LastSnapshot, compress: bool) {
     });
 }
 
+/// Checks that records about tasks which were lost long before the oldest sample of a snapshot are no lost samples of it, that those which
+/// were lost within it are, and that the files tell the same as the account.
+#[test]
+fn the_account_is_that_of_the_snapshots() {
+    for (lost_at, within) in [(5, false), (2990, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("perf.data");
+        with_waiting_threads(1, |tids| {
+            let kernel = Shared::new();
+            let targets = TargetSpec { tids: tids.clone(), per_thread: true, ..TargetSpec::default() };
+            let mut options = options("cpu-clock", targets, &path);
+            (options.overwrite, options.ring_pages) = (true, Some(1));
+            let session =
+                Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+            let tracker = kymo_perf::sys::attr_bytes(&session.plan().open.events[1].attr);
+            let tracker = kymo_data::Attr::parse(&tracker).unwrap();
+            let (ids, sides) = (kernel.ids(), kernel.rings_that(Keeps::Oldest));
+            let id = kymo_data::SampleId { time: Some(lost_at), id: Some(ids[1]), ..Default::default() };
+            let mut side = kymo_core::ring::Writer::new(sides[0].area());
+            side.push(&build::lost(&tracker, &id, 900), 0, &[]).unwrap();
+            let (file, pages) = kernel.files(Keeps::Newest).remove(0);
+            let mut ring = Downward::new(file, pages);
+            (1..=3000).for_each(|time| ring.push(&sample(ids[0], 0, time)));
+            let stop = stop_sign();
+            raise(&stop);
+            let account = session.run(Some(stop.as_fd())).unwrap().account;
+            let expected = if within { (900, 0) } else { (0, 900) };
+            assert_eq!((account.lost(), account.tasks), expected, "{account}");
+            assert!(!account.is_clean());
+            let mut told = 0;
+            each_record(&open(&path), |kind, body| {
+                if kind == abi::PERF_RECORD_LOST_SAMPLES {
+                    told += u64::from_le_bytes(body[..8].try_into().unwrap());
+                }
+            });
+            assert_eq!(told, account.lost());
+        });
+    }
+}
+
 /// Checks that a ring which makes no sense, and one whose producer lies, cost what is in them and nothing else.
 #[test]
 fn hostile_rings() {

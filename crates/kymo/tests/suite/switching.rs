@@ -172,6 +172,13 @@ fn snapshots_only() {
         assert!(!folder.join("perf.data").exists(), "{said}");
         assert_eq!(said.matches("Dump ").count(), 3 + usize::from(at_end), "{said}");
         assert_eq!(second.exists(), !at_end, "the latest two are kept: {said}");
+        // What the last words say was written is what is there.
+        let gone = format!("--switch-max-files removed {} older files", 1 + usize::from(at_end));
+        assert!(said.contains(&gone) && said.contains("perf.data.<time> ("), "{said}");
+        let left = fs::read_dir(&folder).expect("the folder").map(|file| file.expect("a file").path());
+        let left = left.filter(|path| path.extension().is_some_and(|time| time.len() == 16));
+        let left: usize = left.map(|path| times(test, &path).len()).sum();
+        assert!(said.contains(&format!("perf.data.<time> ({left} samples)")), "{left}: {said}");
         for path in before.iter().filter(|path| path.exists()) {
             assert!(!times(test, path).is_empty(), "{said}");
         }
@@ -327,6 +334,7 @@ fn refused() {
         (&["--overwrite", "--switch-output=1M"][..], "use --switch-output=TIME, or SIGUSR2"),
         (&["--overwrite", "--max-size=1M"], "cannot be used with"),
         (&["--snapshot", "-o", "-"], "--snapshot needs files"),
+        (&["--switch-output", "-o", "/dev/null"], "--switch-output needs files"),
         (&["--switch-max-files=3"], "give --switch-output, --overwrite or --snapshot"),
         (&["-e", "page-faults/overwrite/"], "give both the term overwrite, or neither"),
     ] {
