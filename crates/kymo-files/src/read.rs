@@ -1,6 +1,6 @@
 //! Reading: open once, without waiting, then ask the descriptor what it is.
 use crate::refused;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, fstat, openat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_setfl, fstat, openat, statat};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -40,7 +40,28 @@ pub fn kind_name(kind: FileType) -> &'static str {
 /// # Errors
 /// What `open(2)` says; `InvalidInput` with a sentence for everything that is no regular file.
 pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
-    regular(openat(CWD, path.as_ref(), READ, Mode::empty())?)
+    open_as(path.as_ref(), OFlags::empty(), AtFlags::empty())
+}
+
+/// The same, and no symbolic link: for folders that everybody can write to.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_no_link(path: impl AsRef<Path>) -> io::Result<File> {
+    open_as(path.as_ref(), OFlags::NOFOLLOW, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn open_as(path: &Path, flags: OFlags, look: AtFlags) -> io::Result<File> {
+    // Asked before opening, too: to open a tape is an action of its own.
+    judge(&statat(CWD, path, look)?)?;
+    regular(openat(CWD, path, READ | flags, Mode::empty())?)
+}
+
+fn judge(stat: &Stat) -> io::Result<()> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(()),
+        kind => Err(refused(format!("it is {}, not a regular file", kind_name(kind)))),
+    }
 }
 
 /// The same for a name in a directory that is open.
@@ -48,10 +69,8 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`].
 pub(crate) fn regular(file: OwnedFd) -> io::Result<File> {
-    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(File::from(file)),
-        kind => Err(refused(format!("it is {}, not a regular file", kind_name(kind)))),
-    }
+    judge(&fstat(&file)?)?;
+    Ok(File::from(file))
 }
 
 /// Reads a regular file of at most so many bytes.

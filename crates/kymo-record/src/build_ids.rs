@@ -2,11 +2,10 @@
 use crate::synth;
 use kymo_data::BuildId;
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
+use kymo_files::open_regular;
 use kymo_perf::proc::{self, Module, build_id_of_notes};
-use rustix::fs::{Mode, OFlags};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,10 @@ use std::path::{Path, PathBuf};
 /// No sane note segment is larger.
 const NOTES_LIMIT: u64 = 1 << 16;
 
-/// Opens a regular file and nothing else: whoever is recorded names it, and a pipe would be waited for.
-pub(crate) fn open_regular(path: &Path) -> Option<File> {
-    // Without waiting, for what it is shows only then.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    file.metadata().ok()?.is_file().then_some(file)
-}
-
 /// The GNU build ID of an ELF file; `None` if it has none, cannot be read, or is no (little-endian) ELF file.
 pub(crate) fn of_file(path: &Path) -> Option<Vec<u8>> {
-    let file = open_regular(path)?;
+    // Whoever is recorded names it: a pipe in its place would be waited for.
+    let file = open_regular(path).ok()?;
     // The header and, in all but odd files, the program headers right behind it.
     let mut start = vec![0; 4096];
     let read = file.read_at(&mut start, 0).ok()?;

@@ -15,15 +15,15 @@
 //! - **B1** No byte of a hole is read in pieces beyond [`SMALL_READ`]: what is not stored has no symbols.
 //! - **B2** Held memory never exceeds the room; a [`Charge`] gives its bytes back when it is dropped.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use hashbrown::HashSet;
-use rustix::fs::{OFlags, SeekFrom, seek};
+use rustix::fs::{SeekFrom, seek};
 
 /// Room that is there before any file earned some.
 const BASE_BYTES: u64 = 128 << 20;
@@ -151,7 +151,7 @@ impl Work {
 /// # Errors
 /// What the system says, and `InvalidInput` for what is no regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
-    open_with(path, OFlags::empty())
+    with_metadata(kymo_files::open_regular(path)?)
 }
 
 /// The same, and no symbolic link: for folders that everybody can write to.
@@ -159,22 +159,12 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
 /// # Errors
 /// As [`open_regular`].
 pub(crate) fn open_no_link(path: &Path) -> io::Result<(File, Metadata)> {
-    open_with(path, OFlags::NOFOLLOW)
+    with_metadata(kymo_files::open_no_link(path)?)
 }
 
-fn open_with(path: &Path, more: OFlags) -> io::Result<(File, Metadata)> {
-    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
-    if more.contains(OFlags::NOFOLLOW) && !std::fs::symlink_metadata(path)?.is_file() {
-        return Err(not_a_file());
-    }
-    // Asked before opening: to open a tape is an action of its own.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(not_a_file());
-    }
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | more).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
+fn with_metadata(file: File) -> io::Result<(File, Metadata)> {
     let metadata = file.metadata()?;
-    if metadata.is_file() { Ok((file, metadata)) } else { Err(not_a_file()) }
+    Ok((file, metadata))
 }
 
 /// The bytes that the file system stores of a file, at most its length.

@@ -1,5 +1,6 @@
 //! The kernel: an image with symbols if there is one that fits, else its symbol list.
 
+use kymo_files::Input;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,10 @@ pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kall
     let failed = |error: std::io::Error| {
         Note(format!("failed to read the kernel's symbols {}: {error}", path.display()))
     };
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = match kymo_files::open_input(path).map_err(failed)? {
+        Input::File(file) | Input::Stream(file) => file,
+        Input::Folder(_) => return Err(failed(std::io::ErrorKind::IsADirectory.into())),
+    };
     let mut text = Vec::with_capacity(12 << 20);
     file.take(LARGEST_LIST).read_to_end(&mut text).map_err(failed)?;
     let list = kallsyms::parse(text, options.demangle && options.demangle_kernel);

@@ -56,12 +56,7 @@ fn open(file: &MappedFile<'_>) -> io::Result<Image> {
 
 /// Opens a regular file and tells its inode. A mapped device is not a module, and opening one may have effects.
 fn regular(path: &Path) -> io::Result<(File, u64)> {
-    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(not_a_file());
-    }
-    // A pipe may be there by now.
-    let file = crate::build_ids::open_regular(path).ok_or_else(not_a_file)?;
+    let file = kymo_files::open_regular(path)?;
     let inode = file.metadata()?.ino();
     Ok((file, inode))
 }
