@@ -1,4 +1,5 @@
-//! Programs that walk, copy and switch their own stacks, or leave calls otherwise than by returning: they are probed and timed as any other, and do not notice.
+//! Programs that walk, copy and switch their own stacks, or leave calls otherwise than by
+//! returning: they are probed and timed as any other, and do not notice.
 //!
 //! Each case runs once in `make test`, and [`ROUNDS`] times in the long form (`KYMO_SOAK=1`).
 
@@ -92,8 +93,10 @@ fn left_in_every_way(test: &str, options: &[&str], untimed: &[&str], fewer: &[&s
     }
 }
 
-/// Checks that exceptions, longjmp, switched stacks, tail calls, cold parts and jump tables leave the program as it is and every count exact when the kernel times calls:
-/// it places probes at exits, and no return address is replaced (which ends this program by `terminate`).
+/// Checks that exceptions, longjmp, switched stacks, tail calls, cold parts and jump tables leave
+/// the program as it is and every count exact when the kernel times calls:
+/// it places probes at exits, and no return address is replaced (which ends this program by
+/// `terminate`).
 #[test]
 fn exceptions_and_switched_stacks_under_the_kernels_probes() {
     let untimed = ["left_computed"];
@@ -105,7 +108,8 @@ fn exceptions_and_switched_stacks_under_the_kernels_probes() {
     );
 }
 
-/// Checks the same of the engine inside the program, where calls under way on more stacks than its shadow stack is deep are counted and not timed.
+/// Checks the same of the engine inside the program, where calls under way on more stacks than its
+/// shadow stack is deep are counted and not timed.
 #[test]
 fn exceptions_and_switched_stacks_inside_the_program() {
     left_in_every_way(
@@ -116,7 +120,8 @@ fn exceptions_and_switched_stacks_inside_the_program() {
     );
 }
 
-/// Checks that `auto` times calls of a program which switches stacks where they end, says so, and that all of them are timed.
+/// Checks that `auto` times calls of a program which switches stacks where they end, says so, and
+/// that all of them are timed.
 #[test]
 fn auto_replaces_no_return_address_where_stacks_are_switched() {
     const TEST: &str = "runtimes::auto_replaces_no_return_address_where_stacks_are_switched";
@@ -129,7 +134,8 @@ fn auto_replaces_no_return_address_where_stacks_are_switched() {
     assert_eq!(counts, wanted.map(|(name, counts)| (name.to_owned(), counts)).into(), "{}", said.stderr);
 }
 
-/// Checks that no latency is below what a call is known to take, that none is missing, and that the longest is at least the mean.
+/// Checks that no latency is below what a call is known to take, that none is missing, and that the
+/// longest is at least the mean.
 #[test]
 fn latencies_against_known_waits() {
     let Some(program) = leaves("runtimes::latencies_against_known_waits") else { return };
@@ -168,8 +174,10 @@ fn growing(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, program))
 }
 
-/// Checks a Go program whose stacks are copied while calls are timed: each call is counted once, though functions begin anew when their stack has grown, each return
-/// is timed though it happens on another stack and another thread, and panics leave nothing that is taken for another call's.
+/// Checks a Go program whose stacks are copied while calls are timed: each call is counted once,
+/// though functions begin anew when their stack has grown, each return
+/// is timed though it happens on another stack and another thread, and panics leave nothing that is
+/// taken for another call's.
 #[test]
 fn goroutines_move_and_their_stacks_grow() {
     let Some((_folder, program)) = growing("runtimes::goroutines_move_and_their_stacks_grow") else { return };
@@ -187,7 +195,8 @@ fn goroutines_move_and_their_stacks_grow() {
     }
 }
 
-/// Checks that all functions of a Go program, those of its runtime among them, can be counted and timed, and that nothing is put into the runtime's assembly: `goexit+1` is the
+/// Checks that all functions of a Go program, those of its runtime among them, can be counted and
+/// timed, and that nothing is put into the runtime's assembly: `goexit+1` is the
 /// return address of every goroutine.
 #[test]
 fn nothing_is_put_into_go_assembly() {
@@ -216,7 +225,8 @@ fn nothing_is_put_into_go_assembly() {
     }
 }
 
-/// A program that says `ready`, runs until its input ends or the file $STOP_FILE is there, is probed by each of these meanwhile, and must end as without.
+/// A program that says `ready`, runs until its input ends or the file $STOP_FILE is there, is
+/// probed by each of these meanwhile, and must end as without.
 struct Visited<'a> {
     test: &'a str,
     command: &'a [&'a str],
@@ -284,7 +294,8 @@ impl Visited<'_> {
     }
 }
 
-/// Checks a Java virtual machine that collects garbage, throws and loads: functions of its safepoints are counted and timed, and it goes on.
+/// Checks a Java virtual machine that collects garbage, throws and loads: functions of its
+/// safepoints are counted and timed, and it goes on.
 #[test]
 fn a_java_machine_walks_its_stacks() {
     const TEST: &str = "runtimes::a_java_machine_walks_its_stacks";
@@ -396,7 +407,8 @@ fn erlang_has_stacks_of_its_own() {
     Visited { test: TEST, command: &command, visits: &[&["--count", "*"], &["--ret", "*"]] }.check();
 }
 
-/// Checks 40 fibers of boost.context: all calls are counted and timed though they are left on one stack and go on later, by the kernel's probes and as `auto` decides.
+/// Checks 40 fibers of boost.context: all calls are counted and timed though they are left on one
+/// stack and go on later, by the kernel's probes and as `auto` decides.
 #[test]
 fn boost_fibers_switch_stacks() {
     const TEST: &str = "runtimes::boost_fibers_switch_stacks";

@@ -1,4 +1,5 @@
-//! Attaching programs to all instructions that probes need: entries, and exits of functions whose calls are timed.
+//! Attaching programs to all instructions that probes need: entries, and exits of functions whose
+//! calls are timed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -292,7 +293,8 @@ fn is_about_place(cause: &io::Error) -> bool {
     matches!(cause.raw_os_error(), Some(ENOTSUPP | libc::EINVAL | libc::EOPNOTSUPP | libc::EIO))
 }
 
-/// Attaches to all spots of a file that can be probed. One that cannot makes the kernel refuse all, so halves are tried then, and their halves.
+/// Attaches to all spots of a file that can be probed. One that cannot makes the kernel refuse all,
+/// so halves are tried then, and their halves.
 fn link_all(
     program: BorrowedFd<'_>,
     path: &CStr,

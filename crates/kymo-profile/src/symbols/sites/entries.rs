@@ -1,14 +1,20 @@
 //! Which functions no probe may stand in, and which must stay where they are.
 //!
-//! **The rule.** A probe changes the first bytes of a function. That is sound where these bytes are only ever executed, from the first on, as instructions that
+//! **The rule.** A probe changes the first bytes of a function. That is sound where these bytes are
+//! only ever executed, from the first on, as instructions that
 //! mean the same elsewhere. So nothing is put
-//! - where code is entered at an address that was made by arithmetic (Go's `goexit+1` is the return address of each goroutine's first function),
-//! - where others read the bytes as data (unwinders and debuggers know `__restore_rt` by its bytes),
-//! - into a runtime's own switching of stacks, which runs while there is no stack to speak of (Go's assembly, LuaJIT's and Haskell's code, which is entered by
+//! - where code is entered at an address that was made by arithmetic (Go's `goexit+1` is the return
+//!   address of each goroutine's first function),
+//! - where others read the bytes as data (unwinders and debuggers know `__restore_rt` by its
+//!   bytes),
+//! - into a runtime's own switching of stacks, which runs while there is no stack to speak of (Go's
+//!   assembly, LuaJIT's and Haskell's code, which is entered by
 //!   jumps from everywhere).
 //!
-//! And nothing is *moved* (the engine inside the program moves a function's first instructions) where somebody knows instructions by their addresses: a fault
-//! handler (`SafeFetch`), restartable sequences, and all of Go's code, whose runtime looks up where a fault or a preemption was.
+//! And nothing is *moved* (the engine inside the program moves a function's first instructions)
+//! where somebody knows instructions by their addresses: a fault
+//! handler (`SafeFetch`), restartable sequences, and all of Go's code, whose runtime looks up where
+//! a fault or a preemption was.
 
 use super::find::{Site, SiteKind};
 use super::runtime::Runtime;
@@ -35,13 +41,15 @@ const GO_ASSEMBLY: [&str; 14] = [
 const GO_RUNTIME: [&str; 7] =
     ["runtime.", "runtime/", "internal/runtime/", "internal/abi.", "reflect.", "syscall.", "gogo"];
 
-/// Names, without leading lines and versions, of functions whose bytes are read or that are entered elsewhere than at their beginning.
+/// Names, without leading lines and versions, of functions whose bytes are read or that are entered
+/// elsewhere than at their beginning.
 const NEVER: [&str; 3] = ["restore_rt", "restore", "kernel_rt_sigreturn"];
 
 /// Beginnings of names of code that jumps enter: LuaJIT's interpreter and what it returns to.
 const LUAJIT: [&str; 6] = ["lj_BC_", "lj_vm_", "lj_ff_", "lj_fff_", "lj_cont_", "lj_vmeta_"];
 
-/// Endings of names of Haskell's code: closures, returns and entries, with data before their first byte.
+/// Endings of names of Haskell's code: closures, returns and entries, with data before their first
+/// byte.
 const HASKELL: [&str; 4] = ["_info", "_entry", "_ret", "_fast"];
 
 /// Beginnings of names of code that is known by the addresses of its instructions.
@@ -94,7 +102,8 @@ impl Site {
         }
     }
 
-    /// Why this site's instructions must stay where they are, so that no jump may take their place; `None` if they may move.
+    /// Why this site's instructions must stay where they are, so that no jump may take their place;
+    /// `None` if they may move.
     #[must_use]
     pub fn immovable(&self) -> Option<&'static str> {
         let name = self.symbol.as_deref()?;

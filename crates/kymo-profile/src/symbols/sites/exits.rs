@@ -1,8 +1,11 @@
 //! Where calls of a function end: its `ret`s, and its jumps to other functions.
 //!
-//! A probe at each of these sees a call end without a return address being touched, so that programs which walk, copy or switch their stacks notice nothing.
-//! A call is known by where its frame begins: the stack pointer is the same at the entry, at each `ret` and at each jump to another function. In Go, whose stacks move, it is
-//! known by the goroutine and the distance from its stack's upper end, which stays the same when a stack is copied.
+//! A probe at each of these sees a call end without a return address being touched, so that
+//! programs which walk, copy or switch their stacks notice nothing.
+//! A call is known by where its frame begins: the stack pointer is the same at the entry, at each
+//! `ret` and at each jump to another function. In Go, whose stacks move, it is
+//! known by the goroutine and the distance from its stack's upper end, which stays the same when a
+//! stack is copied.
 //!
 //! ```text
 //!  f:   push rbx        <- entry       rsp = F
@@ -16,10 +19,13 @@
 //! ```
 //!
 //! # Invariants
-//! - **E1** Every exit is the first byte of an instruction. A function whose bytes do not decode to its end, with all its branches leading to instructions,
+//! - **E1** Every exit is the first byte of an instruction. A function whose bytes do not decode to
+//!   its end, with all its branches leading to instructions,
 //!   or that has data among its code, is refused.
-//! - **E2** An instruction that may be an exit or not is one with a condition: the flags (`je other`), or where a computed jump leads.
-//! - **E3** A call that is left otherwise (`longjmp`, an exception, a panic) has no exit; what was noted of it is overwritten by the next call at the same place,
+//! - **E2** An instruction that may be an exit or not is one with a condition: the flags (`je
+//!   other`), or where a computed jump leads.
+//! - **E3** A call that is left otherwise (`longjmp`, an exception, a panic) has no exit; what was
+//!   noted of it is overwritten by the next call at the same place,
 //!   never matched with another call's exit.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
@@ -84,7 +90,8 @@ pub struct Exit {
 /// Where calls of a function begin and end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSites {
-    /// Where in the file a call has begun, once for each call: in Go, behind the check of the stack, after which a function begins anew.
+    /// Where in the file a call has begun, once for each call: in Go, behind the check of the
+    /// stack, after which a function begins anew.
     pub entry: u64,
     /// How its calls are known.
     pub identity: CallIdentity,
@@ -138,7 +145,8 @@ impl UnwindTables {
         self.ranges.get(after.checked_sub(1)?).copied().filter(|(_, end, _)| svma < *end)
     }
 
-    /// How far the stack pointer is below where the frame began, at this instruction: 0 at the function's entry; `None` if that is not known.
+    /// How far the stack pointer is below where the frame began, at this instruction: 0 at the
+    /// function's entry; `None` if that is not known.
     fn depth(&self, svma: u64) -> Option<i64> {
         let (_, _, offset) = self.around(svma)?;
         let bases = self.bases();
@@ -262,7 +270,8 @@ impl Site {
 }
 
 impl Site {
-    /// Where in the file an engine that leaves instructions where they are counts a hit, once for each call: a Go function begins anew when its stack has grown.
+    /// Where in the file an engine that leaves instructions where they are counts a hit, once for
+    /// each call: a Go function begins anew when its stack has grown.
     #[must_use]
     pub fn counted_offset(&self) -> u64 {
         let is_go = self.kind == SiteKind::Function
@@ -295,7 +304,8 @@ impl CallShape<'_> {
         self.parts.iter().any(|part| part.holds(svma))
     }
 
-    /// Where a call of a Go function has begun: behind the check of its stack, from which it begins anew when that has grown.
+    /// Where a call of a Go function has begun: behind the check of its stack, from which it begins
+    /// anew when that has grown.
     fn go_entry(&self) -> Result<u64, String> {
         let part = &self.parts[0];
         let again = part.instructions.iter().any(|instruction| {
@@ -319,7 +329,8 @@ impl CallShape<'_> {
         Ok(CallSites { entry, identity: CallIdentity::Goroutine, exits })
     }
 
-    /// Parts that a compiler has put elsewhere: jumps lead there, by a name of their own or with the frame in place.
+    /// Parts that a compiler has put elsewhere: jumps lead there, by a name of their own or with
+    /// the frame in place.
     fn take_cold_parts(&mut self) -> Result<(), String> {
         let mut next = 0;
         while next < self.parts.len() {
@@ -383,7 +394,8 @@ impl CallShape<'_> {
         Ok(exits)
     }
 
-    /// Whether branches lead to instructions and no instruction takes data from among the code (E1).
+    /// Whether branches lead to instructions and no instruction takes data from among the code
+    /// (E1).
     fn has_no_data(&self) -> Result<(), String> {
         for instruction in self.parts.iter().flat_map(|part| &part.instructions) {
             let to = match instruction.op0_kind() {
@@ -465,7 +477,8 @@ impl CallShape<'_> {
 }
 
 impl CallShape<'_> {
-    /// Whether a table of the function's jumps, which is a row of 4-byte distances from its own begin, leads from this part to another one.
+    /// Whether a table of the function's jumps, which is a row of 4-byte distances from its own
+    /// begin, leads from this part to another one.
     fn table_leads_elsewhere(&self, part: &Part) -> bool {
         if self.parts.len() == 1 {
             return false;
@@ -493,7 +506,8 @@ fn jump_target(instruction: &Instruction) -> Option<u64> {
     (jumps && instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch64())
 }
 
-/// The processor's own number of a condition; `None` for those that are not of the flags (`jrcxz`, `loop`).
+/// The processor's own number of a condition; `None` for those that are not of the flags (`jrcxz`,
+/// `loop`).
 fn condition_number(condition: ConditionCode) -> Option<u8> {
     let order = [
         ConditionCode::o,

@@ -1,4 +1,5 @@
-//! What a Go program's own table of functions (`.gopclntab`) says of each: whether it is assembly, the first frame of a stack, or sets the stack pointer.
+//! What a Go program's own table of functions (`.gopclntab`) says of each: whether it is assembly,
+//! the first frame of a stack, or sets the stack pointer.
 //!
 //! ```text
 //!  header:  u32 magic, 0, 0, u8 quantum, u8 pointer size, functions, files, text start, 5 offsets (names, units, files, programs, functions)

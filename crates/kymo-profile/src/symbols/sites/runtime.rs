@@ -1,4 +1,5 @@
-//! Which programs walk, copy or switch their own stacks: in these a return address that a prober has replaced is found by code that knows only real ones,
+//! Which programs walk, copy or switch their own stacks: in these a return address that a prober
+//! has replaced is found by code that knows only real ones,
 //! and the program dies. Judged by what their files name: sections and string tables of symbols.
 //!
 //! | who | what it does with return addresses |
@@ -92,7 +93,8 @@ const PROGRAMS: [(&str, Runtime); 7] = [
 
 const SWITCHES: &str = "it switches stacks";
 
-/// Names of symbols that a module has, or wants of others, if it leaves calls otherwise than by returning, or walks the stack.
+/// Names of symbols that a module has, or wants of others, if it leaves calls otherwise than by
+/// returning, or walks the stack.
 const LEAVES: [(&str, &str); 12] = [
     ("swapcontext", "it switches stacks (swapcontext)"),
     ("makecontext", "it switches stacks (makecontext)"),
@@ -159,7 +161,8 @@ pub(super) fn go_table(elf: &ElfFile) -> Option<&crate::symbols::elf::Section> {
     names.iter().find_map(|name| elf.section(name)).map(|(_, section)| section)
 }
 
-/// Why return addresses of a program with these modules must not be replaced; `None` if nothing speaks against it.
+/// Why return addresses of a program with these modules must not be replaced; `None` if nothing
+/// speaks against it.
 #[must_use]
 pub fn stack_walker<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
     modules.into_iter().find_map(|module| {
@@ -168,7 +171,8 @@ pub fn stack_walker<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> O
     })
 }
 
-/// Why calls of a program with these modules may be under way on many stacks of one thread; `None` if nothing says so.
+/// Why calls of a program with these modules may be under way on many stacks of one thread; `None`
+/// if nothing says so.
 #[must_use]
 pub fn switches_stacks<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -> Option<String> {
     modules.into_iter().find_map(|module| {
@@ -177,7 +181,8 @@ pub fn switches_stacks<'a>(modules: impl IntoIterator<Item = &'a ProbeModule>) -
     })
 }
 
-/// The same for the kernel's return probes, which answer no unwinder: also why calls might not return in the order in which they were made.
+/// The same for the kernel's return probes, which answer no unwinder: also why calls might not
+/// return in the order in which they were made.
 #[must_use]
 pub fn leaves_calls<'a>(modules: impl IntoIterator<Item = &'a ProbeModule> + Clone) -> Option<String> {
     stack_walker(modules.clone()).or_else(|| {

@@ -1,4 +1,5 @@
-//! How calls are timed by the kernel: by probes at a function's exits, which touch nothing of the program, wherever these can be known; by its return probes, which replace
+//! How calls are timed by the kernel: by probes at a function's exits, which touch nothing of the
+//! program, wherever these can be known; by its return probes, which replace
 //! return addresses, only where the program is known to bear it, or by force.
 
 use kymo_perf::bpf::uprobe::{Exit, ExitWhen, Frame, Operand, Register, Returns};
@@ -66,7 +67,8 @@ impl ReturnAddresses {
 }
 
 impl ReturnAddresses {
-    /// Where in the file the returns of a function are to be events; none: the kernel may replace its return address.
+    /// Where in the file the returns of a function are to be events; none: the kernel may replace
+    /// its return address.
     ///
     /// # Errors
     /// Why there can be no event of them, in words.
