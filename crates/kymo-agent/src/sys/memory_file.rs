@@ -18,17 +18,6 @@ pub(crate) fn create(name: &CStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the file keep its length for good.
-#[cfg(test)]
-pub(crate) fn seal(file: &File) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: a descriptor of ours and a number.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 /// Whether a file that another process has made is memory of at least this length which stays so:
 /// nobody who maps it is killed when it gets shorter.
 pub(crate) fn check(file: &File, bytes: u64) -> io::Result<()> {

@@ -59,7 +59,10 @@ impl Door {
             step: "making a socket for the agent",
             error: io::Error::other("a thread of ours died"),
         };
-        std::thread::scope(|scope| scope.spawn(there).join()).unwrap_or_else(|_| Err(died()))
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, there).map_err(&failed)?;
+            thread.join().unwrap_or_else(|_| Err(died()))
+        })
     }
 
     fn here() -> io::Result<Door> {
