@@ -21,7 +21,7 @@ note() { printf 'note: %s\n' "$*" >&2; }
 
 # What the tests run, and the Debian package that has it.
 tools=(
-    perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils setpriv:util-linux
+    perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils setpriv:util-linux mkfs.ext4:e2fsprogs
     javac:openjdk-17-jdk-headless node:nodejs go:golang-go ruby:ruby lua5.4:lua5.4
     luajit:luajit erl:erlang-base ocamlopt:ocaml-nox
     chromium:chromium nginx:nginx-light pg_ctlcluster:postgresql chrt:util-linux
@@ -170,6 +170,10 @@ if command -v shellcheck >/dev/null; then
 fi
 check tests
 check loom
+# It takes a CPU away for a moment: alone, and at night only.
+if [[ -n ${KYMO_SOAK:-} ]]; then
+    check cargo test --package kymo --test suite --locked -- --ignored a_cpu_that_goes_away </dev/null
+fi
 if can_race; then
     check race_once
 fi

@@ -148,7 +148,7 @@ fn a_limited_size() {
 }
 
 /// A recording onto a file system with this fault: what kymo says, and the file as it is left; `None`, said, where none can be mounted.
-fn onto(test: &str, fault: Fault, way: &str, options: &[&str], program: &str) -> Option<Onto> {
+pub(super) fn onto(test: &str, fault: Fault, way: &str, options: &[&str], program: &str) -> Option<Onto> {
     if !ready(test, &[Need::Root, Need::Program("mount")]) {
         return None;
     }
@@ -182,10 +182,10 @@ fn onto(test: &str, fault: Fault, way: &str, options: &[&str], program: &str) ->
 }
 
 /// What came of it.
-struct Onto {
-    code: Option<i32>,
-    said: String,
-    file: Option<PathBuf>,
+pub(super) struct Onto {
+    pub(super) code: Option<i32>,
+    pub(super) said: String,
+    pub(super) file: Option<PathBuf>,
     refused: u32,
 }
 

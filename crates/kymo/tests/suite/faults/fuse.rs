@@ -25,6 +25,8 @@ pub(super) enum Fault {
     After(u32, Errno),
     /// Each so-manyth write is refused, so many times in all: fewer than a recorder tries.
     Passing { times: u32, every: u32, error: Errno },
+    /// Each write takes so long, and none is refused.
+    Slow(Duration),
 }
 
 /// The folder's files, by the number that the kernel knows them by: 2, 3, ...
@@ -103,6 +105,7 @@ impl Drop for Faulty {
 }
 
 const ROOT: u64 = 1;
+const WRITE: u32 = 16;
 const REQUEST_BYTES: usize = 40;
 const MOST_WRITTEN: u32 = 128 << 10;
 
@@ -139,6 +142,9 @@ fn serve(mut device: File, fault: Fault, state: &Mutex<State>) {
         };
         let request = &request[..len];
         let (opcode, unique) = (u32_at(request, 4), u64_at(request, 8));
+        if let (Fault::Slow(time), WRITE) = (fault, opcode) {
+            std::thread::sleep(time);
+        }
         let answer = answer(opcode, u64_at(request, 16), &request[REQUEST_BYTES..], fault, state);
         let (error, body) = match answer {
             Answer::None => continue,
@@ -234,8 +240,7 @@ fn answer(opcode: u32, node: u64, body: &[u8], fault: Fault, state: &Mutex<State
             let bytes = state.files.get(index).map_or(&[][..], |file| &file.1);
             Answer::Body(bytes.iter().skip(offset).take(most).copied().collect())
         }
-        // WRITE
-        16 => write(&mut state, index, u64_at(body, 8), &body[40..], fault),
+        WRITE => write(&mut state, index, u64_at(body, 8), &body[40..], fault),
         // READDIR: the tests know what is there.
         28 => Answer::Body(Vec::new()),
         // RELEASE, FSYNC, FLUSH, RELEASEDIR, DESTROY
@@ -270,6 +275,7 @@ fn write(state: &mut State, index: usize, offset: u64, bytes: &[u8], fault: Faul
     let (room, error) = match fault {
         Fault::From(place, error) => (place.saturating_sub(offset), error),
         Fault::After(writes, error) => (if number < writes { u64::MAX } else { 0 }, error),
+        Fault::Slow(_) => (u64::MAX, Errno::IO),
         Fault::Passing { times, every, error } => {
             let refused = number % every == every - 1 && state.refused < times;
             (if refused { 0 } else { u64::MAX }, error)
