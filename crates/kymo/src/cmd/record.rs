@@ -278,7 +278,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     plan.open.events.iter_mut().for_each(|event| event.alone = channel.is_some());
     plan.notes.iter().for_each(|note| words.say(note));
     if dry_run {
-        print!("{plan}");
+        std::io::Write::write_fmt(&mut std::io::stdout().lock(), format_args!("{plan}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if words.verbose {
