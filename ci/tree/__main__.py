@@ -1,0 +1,59 @@
+"""Checks of the tree's shape that take seconds: arrows between crates, circles of modules, names, lengths, unsafe code, documents.
+
+    python3 -m ci.tree            # fails on what `known.txt` does not list, and on what it lists without need
+    python3 -m ci.tree --rewrite  # writes known.txt anew: it may only become shorter
+
+`known.txt` has what was there when a check was made. A line that has gone is taken out in the same commit.
+"""
+
+import argparse
+import pathlib
+import sys
+
+from . import documents, modules, names, unsafety
+from .source import Tree
+
+CHECKS = [
+    modules.upward_arrows,
+    modules.circles,
+    names.forbidden_names,
+    names.shared_names,
+    names.long_functions,
+    unsafety.unlisted_unsafe,
+    unsafety.listed_without_need,
+    documents.dead_links,
+    documents.long_sentences,
+    documents.wide_comments,
+]
+
+
+def findings(tree):
+    """What each check has found: from `check: key` to a message."""
+    return {f"{check.__name__}: {key}": message for check in CHECKS for key, message in check(tree)}
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--root", type=pathlib.Path, default=here.parent.parent)
+    arguments.add_argument("--known", type=pathlib.Path, default=here / "known.txt")
+    arguments.add_argument("--rewrite", action="store_true")
+    options = arguments.parse_args()
+
+    found = findings(Tree(options.root))
+    if options.rewrite:
+        options.known.write_text("".join(f"{key}\n" for key in sorted(found)))
+        return 0
+    known = set(options.known.read_text().splitlines()) if options.known.exists() else set()
+    new = sorted(set(found) - known)
+    gone = sorted(known - set(found))
+    for key in new:
+        print(f"{key.split(':')[0]}: {found[key]}")
+    for key in gone:
+        print(f"{options.known.name}: no longer true, take the line out: {key}")
+    print(f"{len(CHECKS)} checks: {len(new)} new findings, {len(found) - len(new)} known")
+    return 1 if new or gone else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
