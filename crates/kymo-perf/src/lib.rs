@@ -27,7 +27,7 @@
 //! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`].
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
-//! - [`user_probes`]: tracepoints in programs.
+//! - [`user_probes`]: tracepoints in programs. [`patched`]: processes in which these would crash.
 //! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
 //! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
 //! - `inject`: the agent's library into a running process, and the conversation with it (x86-64).
@@ -66,6 +66,7 @@ pub mod explain;
 #[cfg(target_arch = "x86_64")]
 pub mod inject;
 pub mod machine;
+pub mod patched;
 pub mod pmu;
 pub mod proc;
 pub mod ring;

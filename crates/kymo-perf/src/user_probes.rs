@@ -3,6 +3,7 @@
 //! They are global: every process that executes such a place makes a hit if an event is open for it. So they are named after the process that made them
 //! (`kymo_PID:NAME`), and what a process that is gone has left is removed by the next one.
 
+use crate::patched::patched;
 use crate::tracefs::{Tracefs, TracefsError};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -78,7 +79,7 @@ pub enum UserProbesError {
         cause: io::Error,
     },
     /// One place was refused.
-    #[error("the kernel makes no event of {name}: {cause}")]
+    #[error("no event is made of {name}: {cause}")]
     Refused {
         /// As it was asked for.
         name: String,
@@ -88,6 +89,24 @@ pub enum UserProbesError {
     /// The list divides by spaces.
     #[error("the kernel's list of probes takes no spaces in paths, and there are some in {path}", path = .0.display())]
     Path(PathBuf),
+}
+
+/// Refuses places where a process would crash. Events are opened on every CPU, so for all processes.
+fn check_code(wanted: &[Wanted]) -> Result<(), UserProbesError> {
+    let spots: Vec<(&Wanted, u64)> = wanted
+        .iter()
+        .flat_map(|place| place.offsets().into_iter().map(move |offset| (place, offset)))
+        .collect();
+    let places: Vec<(&Path, u64)> =
+        spots.iter().map(|(place, offset)| (place.path.as_path(), *offset)).collect();
+    let found = patched(&places, None).into_iter().zip(&spots).find_map(|(found, spot)| Some((found?, spot)));
+    match found {
+        Some((process, (place, _))) => Err(UserProbesError::Refused {
+            name: place.name.clone(),
+            cause: io::Error::other(process.to_string()),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn permit(cause: &io::Error) -> &'static str {
@@ -118,6 +137,7 @@ impl UserProbes {
         let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs { cause })?;
         let list = events.parent().unwrap_or(&events).join("uprobe_events");
         remove_left(&list);
+        check_code(wanted)?;
         let group = format!("{PREFIX}{}", std::process::id());
         let mut probes = UserProbes { list, group, names: Vec::new() };
         for place in wanted {

@@ -553,7 +553,7 @@ mod tests {
         raw[24..32].copy_from_slice(&7u64.to_le_bytes());
         raw[40..44].copy_from_slice(&(44u32 | 3 << 16).to_le_bytes());
         raw.extend(b"hi\0");
-        assert_eq!(read.print_fields(&raw), " __probe_ip=0 arg1=0 arg2=7 arg3=0 name=hi");
+        assert_eq!(read.print_fields(&raw), " __probe_ip=0x0 arg1=0 arg2=7 arg3=0 name=hi");
         let (names, fetches) = fields(true);
         let text = format(&plain("probe:lib:a::b%return"), 60_002, &names, &fetches, true);
         let read =

@@ -1,11 +1,12 @@
 //! Attaching programs to all instructions that probes need: entries, and exits of functions whose
 //! calls are timed.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::condition::Condition;
 use super::programs::{self, Maps, cookie};
@@ -19,6 +20,7 @@ use crate::bpf::program::Program;
 use crate::bpf::sys::ProgramKind;
 use crate::bpf::sys::uprobe::{EventPlace, Places, link_event, link_uprobes};
 use crate::machine::Machine;
+use crate::patched::{Patched, look, patched};
 
 /// An instruction that a program is attached to.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +161,33 @@ fn jobs<'a>(places: &'a [Place], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
     exits
 }
 
+/// Where all jobs attach.
+fn spots<'a>(jobs: &[Job<'a>]) -> Vec<(&'a Path, u64)> {
+    jobs.iter().flat_map(|job| job.spots.iter().map(|spot| (job.path.as_path(), spot.offset))).collect()
+}
+
+/// Takes out the places that a process has other code at than the file; `patched` is in the order of
+/// [`spots`].
+fn leave_out(jobs: &mut Vec<Job<'_>>, patched: Vec<Option<Patched>>, refused: &mut Vec<Refused>) {
+    let all = jobs.iter().flat_map(|job| &job.spots);
+    let found: BTreeMap<usize, Patched> =
+        all.zip(patched).filter_map(|(spot, found)| Some((spot.place, found?))).collect();
+    for job in jobs.iter_mut() {
+        job.spots.retain(|spot| !found.contains_key(&spot.place));
+    }
+    jobs.retain(|job| !job.spots.is_empty());
+    let refusals = found
+        .into_iter()
+        .map(|(place, process)| Refused { place, cause: Some(io::Error::other(process.to_string())) });
+    refused.extend(refusals);
+}
+
+/// The first place that a process has other code at now.
+fn first_patched(spots: &[(&Path, u64)], pids: Option<&[i32]>) -> Option<(usize, Patched)> {
+    let found = look(spots, pids);
+    found.into_iter().enumerate().find_map(|(at, process)| Some((at, process?)))
+}
+
 /// Attaches to all places; those that cannot be probed are returned with the links.
 pub(super) fn attach(
     places: &[Place],
@@ -176,8 +205,14 @@ pub(super) fn attach(
         Whom::FollowedIn(_, pid) => vec![*pid],
         Whom::Followed(_) | Whom::All => vec![-1],
     };
+    let of = match whom {
+        Whom::Processes(_) | Whom::FollowedIn(..) => Some(pids.as_slice()),
+        Whom::Followed(_) | Whom::All => None,
+    };
     let mut refused = Vec::<Refused>::new();
-    let jobs = jobs(places, &mut refused);
+    let mut jobs = jobs(places, &mut refused);
+    let patched = patched(&spots(&jobs), of);
+    leave_out(&mut jobs, patched, &mut refused);
     let mut programs: Vec<(Work<'_>, OwnedFd)> = Vec::new();
     let mut links = Vec::new();
     for job in &jobs {
@@ -199,6 +234,11 @@ pub(super) fn attach(
                 }
             }
         }
+    }
+    // A process that was patched in between: the links are dropped before it is told.
+    let attached = spots(&jobs);
+    if let Some((at, process)) = first_patched(&attached, of) {
+        return Err(UprobeError::Patched { path: attached[at].0.to_owned(), process });
     }
     refused.sort_by_key(|refused| refused.place);
     match refused.first() {

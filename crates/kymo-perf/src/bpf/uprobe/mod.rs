@@ -211,6 +211,14 @@ pub enum UprobeError {
     /// The kernel has no uprobes.
     #[error("this kernel has no uprobes: it was built without CONFIG_UPROBE_EVENTS")]
     NoUprobes,
+    /// A process was patched while the probes were attached; they are gone again.
+    #[error("failed to probe {path}: {process}", path = path.display())]
+    Patched {
+        /// The file.
+        path: PathBuf,
+        /// Which process.
+        process: crate::patched::Patched,
+    },
     /// No place could be probed.
     #[error("failed to probe {path}: {reason}", path = path.display())]
     None {
