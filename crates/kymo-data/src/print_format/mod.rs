@@ -11,7 +11,8 @@
 //! [`Format::print_fields`](crate::tracing_data::Format::print_fields) is the way out, as it is perf's.
 //!
 //! libtraceevent computes with 64 bits without sign and lets a conversion cut them; so does this. Its known gaps are kept
-//! where they decide what is printed: a name that is no number is 0, or in a list of names never matches.
+//! where they decide what is printed: a name that is no number is 0, or in a list of names never matches. One is not, since
+//! it makes numbers wrong: a negative field of 8 or 16 bits keeps its sign here.
 //!
 //! Formats and bytes come from a file that anyone may have made. Invariants:
 //! - I1: parsing takes time and memory proportional to the text, and an expression nests at most [`MAX_DEPTH`] deep.

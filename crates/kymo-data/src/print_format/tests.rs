@@ -60,6 +60,16 @@ fn numbers() {
     }
 }
 
+/// Checks that a short field with a sign is an `int` with that sign, as the kernel prints it, and one without a sign is not.
+#[test]
+fn short_fields_keep_their_sign() {
+    let fields = [("a", "s16", 2, NUMBER), ("b", "s8", 1, NUMBER), ("c", "u16", 2, NUMBER)];
+    let format = format(&fields, r#""%d %d %d %x", REC->a, REC->b, REC->c, REC->a"#);
+    let raw = [0, 0, 0, 0, 0, 0, 0, 0, 0xf8, 0xff, 0xff, 0xff, 0xff];
+    let parsed = PrintFormat::parse(&format).unwrap();
+    assert_eq!(parsed.print(&format, &raw, &NoKernelNames), "-8 -1 65535 fffffff8");
+}
+
 /// Checks operators with their precedence, casts, choices and elements of arrays.
 #[test]
 fn expressions() {

@@ -212,14 +212,17 @@ fn recorded_fields() {
     let event = "probe:'called_plain(a, d, e, size=c, ret)'";
     kymo().succeed(["record", "-q", "-o", &first, "--no-call-graph", "-e", event, "--", program.text()]);
     let shown = kymo().succeed(["script", "-i", &first]).stdout;
-    for expected in
-        ["a=-1 d=text e=7 size=-1234567890123", "a=2147483646 d= e=-2 size=0", "ret=0", "ret=2147483647"]
-    {
+    for expected in [
+        "a=-1 d=\"text\" e=7 size=-1234567890123",
+        "a=2147483646 d=\"\" e=-2 size=0",
+        "ret=0",
+        "ret=2147483647",
+    ] {
         assert!(shown.lines().any(|line| line.contains(expected)), "{expected} in {shown}");
     }
     kymo().succeed(["probe", "-q", "--args", "--ret", "-o", &second, "called_plain", "--", program.text()]);
     let shown = kymo().succeed(["script", "-i", &second]).stdout;
-    assert!(shown.contains("a=-1 b=200 c=-1234567890123 d=text e=7 f=1 g=77 h=-8"), "{shown}");
+    assert!(shown.contains("a=-1 b=200 c=-1234567890123 d=\"text\" e=7 f=1 g=77 h=-8"), "{shown}");
     assert!(shown.contains("ret=2147483647"), "{shown}");
     if ready(TEST, &[Need::Program("perf")]) {
         let shown = perf().succeed(["script", "-i", &first]).stdout;
@@ -281,11 +284,11 @@ fn fields_written_by_the_program() {
     target.wait().expect("its end");
     let shown = kymo().succeed(["script", "-i", &file]).stdout;
     for expected in [
-        "a=-1 b=200 c=-1234567890123 d=text g=77 h=-8",
-        "a=2147483646 b=129 c=0 d= g=-1 h=32767",
+        "a=-1 b=0xc8 c=-1234567890123 d=\"text\" g=77 h=-8",
+        "a=2147483646 b=0x81 c=0 d=\"\" g=-1 h=32767",
         "ret=2147483647",
-        "n_value=12 n_next_label=second n_next_next_label=",
-        "ret=first",
+        "n_value=12 n_next_label=\"second\" n_next_next_label=\"\"",
+        "ret=\"first\"",
     ] {
         assert!(shown.lines().any(|line| line.contains(expected)), "{expected} in {shown}{all}");
     }

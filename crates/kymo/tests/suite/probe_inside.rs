@@ -192,11 +192,12 @@ fn recordings() {
     assert_eq!((inner.len(), deep.len(), back.len()), (4000, 11, 11), "{}", lines[0]);
     // Each of two threads calls it with 0 to 1999.
     for n in [0, 7, 1999] {
-        let argument = format!(" arg1={n} ");
+        let argument = format!(" arg1={n:#x} ");
         assert_eq!(inner.iter().filter(|line| line.contains(&argument)).count(), 2, "{}", inner[0]);
     }
     let values = |lines: &[&String], word: &str| -> Vec<u64> {
-        let value = |line: &&String| line.split(word).nth(1)?.split(' ').next()?.parse().ok();
+        let digits = |line: &&String| Some(line.split(word).nth(1)?.split(' ').next()?.to_owned());
+        let value = |line: &&String| u64::from_str_radix(digits(line)?.strip_prefix("0x")?, 16).ok();
         lines.iter().map(|line| value(line).unwrap_or_else(|| panic!("{line}"))).collect()
     };
     assert_eq!(values(&deep, "arg1="), (0..11).rev().collect::<Vec<u64>>());
@@ -258,7 +259,7 @@ fn recordings_of_some() {
     let (said, _) = record(&program.path, "100", 1, &condition);
     assert!(said.contains("(10 samples)"), "{said}");
     let lines = script(&file, "trace");
-    assert!(lines.iter().all(|line| (90..95).any(|n| line.contains(&format!(" arg1={n} ")))), "{lines:?}");
+    assert!(lines.iter().all(|line| (90..95).any(|n| line.contains(&format!(" arg1={n:#x} ")))), "{lines:?}");
     let (said, _) =
         record(&program.path, "1000", 1, &["probe", "--every", "100", "probed_inner", "-o", name]);
     let samples = said.split(" samples)").next().and_then(|text| text.rsplit('(').next()?.parse().ok());

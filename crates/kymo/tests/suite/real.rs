@@ -44,7 +44,8 @@ fn same_ten(name: &str, target: &[&str], needs: &[Need]) {
         // Of the first sample in a library whose code lies in several segments perf 6.1 now and then finds no symbol, though the file has it.
         match without_symbol(&theirs).saturating_sub(without_symbol(&ours)) {
             0 => assert_eq!(theirs[..10], ours[..10], "{said}"),
-            more @ 1..=5 => {
+            // Behind a symbol whose section is missing, as BOLT leaves one in rustc's library, perf 6.1 reads no other.
+            more if more <= theirs.iter().map(|(samples, _)| samples).sum::<u64>() / 50 + 5 => {
                 for (samples, name) in &ours[..10] {
                     let row = theirs.iter().find(|(_, of)| of == name);
                     let least = row.map_or(0, |(samples, _)| *samples);

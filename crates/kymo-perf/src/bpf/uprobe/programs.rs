@@ -25,6 +25,9 @@ pub(super) const KEY_WORDS: usize = 2;
 /// Words of a key of STARTED: where the call's frame begins, site and process, and the goroutine in Go.
 pub(super) const CALL_WORDS: usize = 3;
 
+/// `BPF_NOEXIST`.
+const NO_EXISTING: i32 = 1;
+
 // On the stack.
 const INDEX: i16 = -4;
 const WHO: i16 = -8;
@@ -412,8 +415,14 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         a.load_map(R1, callers);
         a.stack_address(R2, KEY);
         a.stack_address(R3, VALUE);
-        a.mov_imm(R4, 0);
+        // Another CPU may have made the entry since: it is not to be written over.
+        a.mov_imm(R4, NO_EXISTING);
         a.call(Helper::MapUpdate);
+        a.jump_if(R0, 0, done);
+        a.look_up(callers, KEY);
+        a.jump_if(R0, 0, done);
+        a.mov_imm(R1, 1);
+        a.atomic_add64(R0, 0, R1);
         a.place(unread);
         a.place(done);
     }

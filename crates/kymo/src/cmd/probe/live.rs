@@ -103,7 +103,7 @@ fn text(fetch: &Fetch, got: &Got) -> String {
         Got::Number(value) => shown(&fetch.show(*value)).into_owned(),
         Got::Text { bytes, cut } => {
             let text: String = String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect();
-            format!("\"{}\"{}", shown(&text), if *cut { "..." } else { "" })
+            format!("\"{text}\"{}", if *cut { "..." } else { "" })
         }
         Got::Unreadable(Some(0)) => "null".to_owned(),
         Got::Unreadable(Some(address)) => format!("<unreadable {address:#x}>"),
