@@ -175,6 +175,8 @@ fn killed_at_any_moment_of_any_life() {
         dead.push(child.id());
         let said = kill(child, treatment, LIFE, &mut dice);
         let what = format!("kill {number}, {:?}: {said}", LIVES[life]);
+        // Kept by the test harness until it fails.
+        eprintln!("{what}");
         assert_eq!(many.call(100), plain, "{what}");
         runs(many.pid().parse().expect("a number"), &what);
         runs(watched.child.id(), &what);
