@@ -168,6 +168,10 @@ check cargo clippy --workspace --all-targets --locked -- -D warnings
 if command -v shellcheck >/dev/null; then
     check shellcheck ci/*.sh .ci/run
 fi
+if command -v python3 >/dev/null; then
+    check python3 -m unittest --quiet ci.tree.tests
+    check python3 -m ci.tree
+fi
 check tests
 check loom
 # It takes a CPU away for a moment: alone, and at night only.

@@ -23,7 +23,6 @@ CHECKS = [
     unsafety.listed_without_need,
     documents.dead_links,
     documents.long_sentences,
-    documents.wide_comments,
 ]
 
 

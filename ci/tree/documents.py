@@ -1,9 +1,8 @@
-"""Prose: links that lead nowhere, sentences that nobody reads to their end, comments that are wider than a window."""
+"""Prose: links that lead nowhere, sentences that nobody reads to their end."""
 
 import re
 
 MOST_WORDS = 40
-MOST_COLUMNS = 100
 
 
 def prose(text):
@@ -59,12 +58,3 @@ def dead_links(tree):
                 yield f"{tree.name(path)}: {target}", f"{tree.name(path)}: {target} is not there"
             elif anchor and there.suffix == ".md" and anchor not in anchors(there.read_text()):
                 yield f"{tree.name(path)}: {target}", f"{tree.name(path)}: {target}: no such heading"
-
-
-def wide_comments(tree):
-    """A comment is wider than 100 columns. One finding for each file, with their number."""
-    for file in tree.rust:
-        wide = [line for line in file.text.split("\n") if len(line) > MOST_COLUMNS and line.lstrip().startswith("//")]
-        wide = [line for line in wide if "](" not in line and "|" not in line]
-        if wide:
-            yield file.path, f"{file.path}: {len(wide)} comment lines over {MOST_COLUMNS} columns"

@@ -116,9 +116,3 @@ class Checks(unittest.TestCase):
             return {"README.md": f"Before. {'Word, ' * words}[two words](README.md).\n\n- A new one.\n\n| {'cell ' * 50} |\n"}
 
         self.held(documents.long_sentences, tree(39), tree(38))
-
-    def test_wide_comments(self):
-        def tree(width):
-            return {"crates/kymo-perf/src/one.rs": "//" + " " * (width - 3) + "x\n" + "f();" * 50}
-
-        self.held(documents.wide_comments, tree(101), tree(100))
