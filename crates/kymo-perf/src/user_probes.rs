@@ -9,6 +9,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// What the names of groups begin with.
 const PREFIX: &str = "kymo_";
@@ -209,10 +210,30 @@ fn write_line(list: &Path, line: &[u8]) -> io::Result<()> {
     OpenOptions::new().append(true).open(list)?.write_all(line)
 }
 
-/// Removes what processes have left that are gone.
-fn remove_left(list: &Path) {
+/// How long the kernel may take to end the probes of a process that was killed: it closes its events
+/// one by one.
+const ENDING: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Waits until what killed kymos left in the kernel's list is not in use any more, and removes it;
+/// five seconds at most. Returns at once where the list cannot be read.
+///
+/// A uprobe lasts longer than the trap in memory. While it does, the kernel takes any trap at its
+/// place for its own, those of kymo's agent among them, and executes the file's instruction instead.
+pub fn wait_for_left(tracefs: &Tracefs) {
+    let Ok(events) = tracefs.events() else { return };
+    let list = events.parent().unwrap_or(&events).join("uprobe_events");
+    let until = Instant::now() + ENDING;
+    while remove_left(&list) > 0 && Instant::now() < until {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Removes what processes have left that are gone; how many the kernel still uses.
+fn remove_left(list: &Path) -> usize {
     // Files of probes are named in it, by any bytes.
     let text = crate::proc::text(list).unwrap_or_default();
+    let mut busy = 0;
     for line in text.lines().take(1 << 20) {
         // `p:kymo_123/name /path:0x...`
         let Some(event) = line.get(2..).and_then(|rest| rest.split(' ').next()) else { continue };
@@ -222,9 +243,11 @@ fn remove_left(list: &Path) {
         let gone =
             owner.parse::<i32>().is_ok_and(|pid| pid > 0 && !Path::new(&format!("/proc/{pid}")).exists());
         if gone {
-            let _ = write_line(list, format!("-:{event}").as_bytes());
+            let removed = write_line(list, format!("-:{event}").as_bytes());
+            busy += usize::from(removed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)));
         }
     }
+    busy
 }
 
 #[cfg(test)]
@@ -284,17 +307,17 @@ mod tests {
         assert!(matches!(UserProbes::make(&tracefs, &[spaced]), Err(UserProbesError::Path(_))));
     }
 
-    /// Checks that only what is left by processes that are gone is removed.
+    /// Checks that only what is left by processes that are gone is removed, without waiting where the kernel uses none of it.
     #[test]
     fn left_behind() {
-        let (root, _) = made_up();
+        let (root, tracefs) = made_up();
         let list = root.path().join("uprobe_events");
         let own = std::process::id();
         let text = format!(
             "p:kymo_2147483646/f /x:0x1\np:kymo_{own}/g /x:0x1\np:probe_x/f /x:0x1\np:kymo_x/f /x:0x1\n"
         );
         std::fs::write(&list, &text).unwrap();
-        remove_left(&list);
+        wait_for_left(&tracefs);
         assert_eq!(std::fs::read_to_string(&list).unwrap(), format!("{text}-:kymo_2147483646/f"));
     }
 }

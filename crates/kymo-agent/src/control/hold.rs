@@ -67,6 +67,11 @@ mod tracer {
             }
         }
 
+        /// Whether the tracer has ended.
+        pub(in super::super) fn is_orphaned(&self) -> bool {
+            !raw::is_connected(self.number())
+        }
+
         fn number(&self) -> i32 {
             self.socket.as_raw_fd()
         }

@@ -161,6 +161,11 @@ impl Patching {
     ) {
         let planned = match self.arm_with(planned, consumers, &mut threads.holder(), done) {
             None => return,
+            // Nobody is there to count for, and another tool may already put the kernel's probes there, whose
+            // handler would take our traps for its own.
+            Some((planned, error @ PatchError::NotHeld { .. })) if threads.is_orphaned() => {
+                return self.refuse_all(planned, &error, done);
+            }
             Some((planned, PatchError::NotHeld { why })) => {
                 let (still, planned): (Vec<_>, Vec<_>) =
                     planned.into_iter().partition(|planned| planned.still);

@@ -78,6 +78,10 @@
 //! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
 //!   at such a moment, while that site is being written, ends the process by SIGTRAP.
 //! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
+//! - Where nobody holds the threads: while the kernel has a uprobe at a site's place in the file, for another process
+//!   too, it takes our trap for its own and executes the file's instruction, and the thread goes on inside of a jump. So
+//!   orders of a tracer that has ended are not carried out, and kymo enters only when the uprobes of killed kymos have
+//!   ended; uprobes of other tools at the same function, at the moment when a killed kymo's sites are restored, are not seen.
 //! - Bytes between sites that are near each other are written as they were read less than a microsecond before: a trap that the kernel sets or
 //!   takes away there in that moment is lost.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there: some 4 of 100,000 calls, with

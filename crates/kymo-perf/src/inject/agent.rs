@@ -52,6 +52,7 @@ fn enter_for(
     children: bool,
     unwinder: Option<&mut dyn Unwind>,
 ) -> Result<Client, Refusal> {
+    crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
     let failed = |error| Refusal::Failed { step: "entering it", error };
     let begun = std::thread::scope(|scope| {
