@@ -16,6 +16,7 @@
 //! kernel's traps before it writes.
 
 use crate::proc::{self, Mappings};
+use iced_x86::{Decoder, DecoderOptions};
 use rustix::fs::{major, minor, stat};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +26,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How many bytes a jump takes.
-const JUMP_BYTES: usize = 5;
+/// No instruction has more.
+const MOST_BYTES: usize = 15;
 /// What stands in memory for the first byte where a uprobe is.
 const TRAP: u8 = 0xcc;
 /// How long code may take to become that of the file again: the agent of a killed kymo restores it.
@@ -124,7 +125,7 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
                 memory = File::open(format!("/proc/{pid}/mem")).ok();
             }
             let Some(memory) = &memory else { return found };
-            let bytes = JUMP_BYTES.min((length - at) as usize);
+            let bytes = MOST_BYTES.min((length - at) as usize);
             if let Some(same) = is_of_file(memory, mapping.start + at, &probed.file, offset, bytes) {
                 found.push((number, same));
             }
@@ -133,15 +134,28 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
     found
 }
 
-/// Whether so many bytes of memory are those of the file, but for a trap in place of the first one.
+/// Whether memory has the file's instruction, but for a trap in place of its first byte. What follows
+/// it is another instruction, which may be patched: a `ret` stands right before the next function.
 fn is_of_file(memory: &File, address: u64, file: &File, offset: u64, bytes: usize) -> Option<bool> {
-    let (mut its, mut files) = ([0; JUMP_BYTES], [0; JUMP_BYTES]);
+    let (mut its, mut files) = ([0; MOST_BYTES], [0; MOST_BYTES]);
     memory.read_exact_at(&mut its[..bytes], address).ok()?;
     let read = file.read_at(&mut files[..bytes], offset).ok()?;
     if its[0] == TRAP {
         its[0] = files[0];
     }
-    Some(its[..read] == files[..read])
+    let length = instruction_bytes(&files[..read]);
+    Some(its[..length] == files[..length])
+}
+
+/// How long the first instruction is; all bytes where none can be decoded.
+fn instruction_bytes(code: &[u8]) -> usize {
+    if cfg!(target_arch = "x86_64") {
+        let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+        if !instruction.is_invalid() { instruction.len() } else { code.len() }
+    } else {
+        // Of the other architectures, those that kymo runs on have instructions of four bytes.
+        code.len().min(4)
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +170,15 @@ mod tests {
             mapping.prot & 4 != 0 && mapping.path == path.as_os_str().as_bytes()
         };
         Mappings::new(&maps).find(is).map(|mapping| (mapping.start, mapping.offset))
+    }
+
+    /// Checks that only the instruction at the place is compared: a `ret` is the file's, whatever is written right behind it.
+    #[test]
+    fn what_follows_the_instruction_may_be_patched() {
+        assert_eq!(instruction_bytes(&[0xc3, 0xe9, 1, 2, 3, 4]), 1);
+        assert_eq!(instruction_bytes(&[0x83, 0xf7, 0x20, 0x69, 0xd7]), 3);
+        assert_eq!(instruction_bytes(&[0xe9, 1, 2, 3, 4, 0x90]), 5);
+        assert_eq!(instruction_bytes(&[]), 0);
     }
 
     /// Checks that a process with a jump over a place of its program is named, one with a uprobe's
@@ -178,6 +201,7 @@ mod tests {
             let memory = File::options().write(true).open(format!("/proc/{pid}/mem")).unwrap();
             memory.write_all_at(bytes, at).unwrap();
         };
+        const JUMP_BYTES: usize = 5;
         let mut before = [0; JUMP_BYTES];
         File::open(&path).unwrap().read_exact_at(&mut before, offset + 0x100).unwrap();
         assert_eq!(look(&places, Some(&[pid])), [None, None]);

@@ -367,6 +367,8 @@ impl Uprobes {
             Some(how) => (attach(how)?, how),
             None => match attach(Attachment::Multi) {
                 Ok(attached) => (attached, Attachment::Multi),
+                // Nothing of that is the kind's fault, and each event takes the kernel a grace period to end.
+                Err(patched @ UprobeError::Patched { .. }) => return Err(patched),
                 // A kernel that does not know the kind says that the program, or the link, is invalid; then events may be known.
                 Err(multi) => match attach(Attachment::Events) {
                     Ok(attached) => (attached, Attachment::Events),
