@@ -23,7 +23,7 @@ pub enum PatchError {
         /// The site's address.
         at: u64,
     },
-    /// A thread has blocked SIGTRAP: if it came to the site at the wrong moment, the process would end.
+    /// A thread has blocked SIGILL: if it came to the site at the wrong moment, the process would end.
     BlocksTraps {
         /// The thread.
         tid: i32,
@@ -72,7 +72,7 @@ impl fmt::Display for PatchError {
             PatchError::Taken { at } => write!(f, "there is a probe at {at:#x} already"),
             PatchError::BlocksTraps { tid } => write!(
                 f,
-                "thread {tid} has blocked SIGTRAP, so code cannot be changed under it; use the kernel's probes (--engine kernel)"
+                "thread {tid} has blocked SIGILL, so code cannot be changed under it; use the kernel's probes (--engine kernel)"
             ),
             PatchError::Silent { tid } => write!(
                 f,

@@ -1,8 +1,8 @@
 //! That no thread of the program blocks traps, and no program takes them from us: a trap that is blocked or not handled ends the process.
 //!
 //! Threads block all signals for a while around things that must not be interrupted, and may run into a site at that moment. So calls of
-//! `pthread_sigmask` and `sigprocmask` lead to functions here, which leave SIGTRAP out of what is blocked and do the rest as they are told.
-//! And calls of `sigaction` and `signal` lead to functions that leave SIGTRAP out of what handlers block, and keep a handler of SIGTRAP behind
+//! `pthread_sigmask` and `sigprocmask` lead to functions here, which leave the signal of traps ([`trap::SIGNAL`]) out of what is blocked and do the rest as they are told.
+//! And calls of `sigaction` and `signal` lead to functions that leave it out of what handlers block, and keep a handler of it behind
 //! ours (`trap.rs`): it gets what is not ours, and who asks finds it.
 //! For that, the words by which modules find these functions (their global offset tables) are exchanged, each by one store; no code is
 //! changed, so nothing can go wrong while a thread is there. Tables that the loader is about to make read-only, in another thread's `dlopen`, are left
@@ -38,8 +38,8 @@ const SET_BYTES: usize = 8;
 
 /// Does what both functions do; the kernel's answer.
 fn change(how: c_int, set: *const u64, old: *mut u64) -> i64 {
-    /// SIGTRAP, and the C library's own two signals, which it leaves out as well.
-    const LEFT_OUT: u64 = 1 << (libc::SIGTRAP - 1) | 1 << 31 | 1 << 32;
+    /// Traps, and the C library's own two signals, which it leaves out as well.
+    const LEFT_OUT: u64 = trap::SIGNAL_BIT | 1 << 31 | 1 << 32;
     let mut changed = 0;
     let mut given = set;
     if !set.is_null() && how != libc::SIG_UNBLOCK {
@@ -69,9 +69,9 @@ extern "C" fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
     change(how, set, old) as c_int
 }
 
-/// What `sigaction` does, with the program's handler of SIGTRAP behind ours, and no handler that blocks traps.
+/// What `sigaction` does, with the program's handler of traps behind ours, and no handler that blocks traps.
 extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    if signal != libc::SIGTRAP {
+    if signal != trap::SIGNAL {
         return other_action(signal, new, old);
     }
     // SeqCst: pairs with passing(): who passes by us is seen there, or sees that traps come to us.
@@ -103,10 +103,10 @@ extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
     done
 }
 
-/// Threads that are changing the handler of SIGTRAP.
+/// Threads that are changing the handler of traps.
 static PASSING: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a thread is changing the handler of SIGTRAP, and may not have seen that traps come to us.
+/// Whether a thread is changing the handler of traps, and may not have seen that traps come to us.
 pub(super) fn is_passing() -> bool {
     // SeqCst: see sigaction().
     PASSING.load(Ordering::SeqCst) > 0
@@ -120,7 +120,7 @@ fn other_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::siga
         // SAFETY: the caller's action.
         changed = unsafe { new.read() };
         // SAFETY: a set of ours.
-        unsafe { libc::sigdelset(&mut changed.sa_mask, libc::SIGTRAP) };
+        unsafe { libc::sigdelset(&mut changed.sa_mask, trap::SIGNAL) };
         given = &raw const changed;
     }
     // SAFETY: as the caller gave it, but for the mask.
@@ -128,7 +128,7 @@ fn other_action(signal: c_int, new: *const libc::sigaction, old: *mut libc::siga
 }
 
 extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    if signal != libc::SIGTRAP {
+    if signal != trap::SIGNAL {
         // SAFETY: as the caller gave it.
         return unsafe { libc::signal(signal, handler) };
     }

@@ -19,16 +19,16 @@
 //!
 //! ```text
 //!   a tracer holds them (or there are none)               nobody holds them (publish.rs)
-//!   1 all but this thread stand still                     1 traps   cc        cc 89 e5           cc 83 ec 20     cores look again
+//!   1 all but this thread stand still                     1 traps   d6        d6 89 e5           d6 83 ec 20     cores look again
 //!   2 who stands at +1 or +4, or was interrupted          2 leave   no thread stands at +1 or +4 (threads.rs): whoever did
 //!     there by a signal, goes on in the moved copy                  is in the moved copy now
-//!   3 all sites in one pass (pass.rs), cores look again   3 tail    cc        xx xx xx           xx 83 ec 20     cores look again
+//!   3 all sites in one pass (pass.rs), cores look again   3 tail    d6        xx xx xx           xx 83 ec 20     cores look again
 //!   4 all go on                                           4 head    e9        xx xx xx           xx 83 ec 20     cores look again
 //! ```
 //!
 //! A detach goes back the same way: one pass, or a trap over the `e9`, the old tail, the old head, with the cores looking between. While a trap is in
 //! place, its handler (`trap.rs`) does what the jump does: no hit is lost, none waits. Only where threads are held can the C library be served, and
-//! programs that block SIGTRAP: there is no trap then.
+//! programs that block SIGILL: there is no trap then.
 //!
 //! When the tracer ends without a word, its sites are restored with traps, but for those of the C library: they stay, count for nobody, and are taken
 //! away when the next tracer holds the threads ([`abandon`], [`clean`]). When it ends in the middle of a pass, the kernel lets the threads go, and
@@ -68,22 +68,18 @@
 //! into the replaced bytes refuses the site. Jumps through addresses that are computed otherwise cannot be known: for these the rule
 //! is that only function entries are planned, to which compilers lead no computed jump but a call ([`plan_inside`] refuses). Of CPython, SQLite, zstd, the C and
 //! the C++ library, 99.8 to 100 % of the functions are served (`examples/coverage.rs`). Where nobody holds the
-//! threads, a program in which one has blocked SIGTRAP before the first attach is refused as a whole; afterwards none can (`mask.rs`).
+//! threads, a program in which one has blocked SIGILL before the first attach is refused as a whole; afterwards none can (`mask.rs`).
 //!
 //! # Known limits
 //! - With threads held, stacks are searched for what signals have interrupted, from the stack pointer to the end of its mapping, 1 MiB at most (less where
 //!   there are hundreds of threads). A handler that has left for another stack by itself (coroutines that are switched in handlers) is not found.
-//! - Without: likewise (`frames.rs`), 256 KiB of a stack, 64 KiB of one that waits; a program that installs its own handler of SIGTRAP by a system call of its
+//! - Without: likewise (`frames.rs`), 256 KiB of a stack, 64 KiB of one that waits; a program that installs its own handler of SIGILL by a system call of its
 //!   own, while a site is being written, gets our traps. One that calls `sigaction` or `signal` has its handler behind ours (`mask.rs`).
 //! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
-//!   at such a moment, while that site is being written, ends the process by SIGTRAP.
+//!   at such a moment, while that site is being written, ends the process by SIGILL.
 //! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
-//! - Where nobody holds the threads: while the kernel has a uprobe at a site's place in the file, for another process
-//!   too, it takes our trap for its own and executes the file's instruction, and the thread goes on inside of a jump. So
-//!   orders of a tracer that has ended are not carried out, and kymo enters only when the uprobes of killed kymos have
-//!   ended; uprobes of other tools at the same function, at the moment when a killed kymo's sites are restored, are not seen.
-//! - Bytes between sites that are near each other are written as they were read less than a microsecond before: a trap that the kernel sets or
-//!   takes away there in that moment is lost.
+//! - A uprobe that another tool puts where a jump is already: the kernel executes the instruction of the file, and the
+//!   thread goes on inside of the jump. kymo's own uprobes look first (`kymo-perf`'s `patched.rs`); those of others do not.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there: some 4 of 100,000 calls, with
 //!   another thread that does the same (`examples/stress`). A probe that records may lose events of the thread on the CPU that the parent was on.
 //! - Calls that exceptions and longjmps have left go with the next call from above them, on the thread's own stack and on its signal stack. Elsewhere (a
@@ -93,7 +89,7 @@
 //! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
 //! - An exception costs some microseconds for each frame of a function whose returns are looked at; where that is on a stack some MiB from the one on which
 //!   its thread made the first such call (a coroutine's), also for each thread that has made one.
-//! - A handler of SIGTRAP that a child of `vfork` installs for itself, before it executes another program, is not called (its parent's is not changed).
+//! - A handler of SIGILL that a child of `vfork` installs for itself, before it executes another program, is not called (its parent's is not changed).
 //! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
 //!   copies in programs (`asked.rs`).
@@ -119,6 +115,7 @@ mod only;
 mod os;
 mod pass;
 mod patcher;
+mod probe;
 mod publish;
 mod record;
 mod refusal;
@@ -139,8 +136,9 @@ pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
 pub use only::{Look, Only};
 pub(crate) use os::add_to_count;
-pub use patcher::{Probe, abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
+pub use patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
 pub(crate) use patcher::{counter_sizes, release_counters, share_counters};
+pub use probe::Probe;
 pub use record::Record;
 pub use refusal::Refusal;
 pub use rings::{Clock, Rings, SAMPLE_TYPE};

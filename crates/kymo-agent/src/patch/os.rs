@@ -284,22 +284,22 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Takes SIGTRAP out of the signals that the program's handlers block while they run. It stays out: nothing but a debugger's
-/// or our own traps comes by that signal.
-pub(super) fn let_traps_through() {
-    const TRAP: u64 = 1 << (libc::SIGTRAP - 1);
+/// Takes this signal, by which traps come, out of the signals that the program's handlers block while they run. It stays out: what the processor
+/// refuses comes by that signal, and ends a process that blocks it.
+pub(super) fn let_through(trap: c_int) {
+    let bit = 1 << (trap - 1);
     const ALL_SIGNALS: c_int = 64;
     const MASK_BYTES: usize = 8;
     let none: *const KernelAction = ptr::null();
-    for signal in (1..=ALL_SIGNALS).filter(|&signal| signal != libc::SIGTRAP) {
+    for signal in (1..=ALL_SIGNALS).filter(|&signal| signal != trap) {
         let mut action = KernelAction::default();
         let now = &raw mut action;
         // SAFETY: only asks; the kernel writes its structure into ours.
         let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, now, MASK_BYTES) };
-        if asked != 0 || action.handler <= libc::SIG_IGN || action.mask & TRAP == 0 {
+        if asked != 0 || action.handler <= libc::SIG_IGN || action.mask & bit == 0 {
             continue;
         }
-        action.mask &= !TRAP;
+        action.mask &= !bit;
         let changed = &raw const action;
         // SAFETY: the action as it was, but for one signal in its mask.
         unsafe {

@@ -3,10 +3,11 @@
 //! ```text
 //!   sites     .#....#..#......#.#.....#                             .#..#...
 //!   runs      |------------------------|                            |------|         neighbours, at most 16 KiB
-//!             read, compare, change, write                          ...
+//!             read, compare; write each                             ...
 //! ```
-//! A site is written by one call, together with its neighbours: tens of thousands take milliseconds. A site whose bytes are not what they
-//! should be stays as it is.
+//! Neighbours are read by one call, and each site is written by one. Bytes between sites are never written: the kernel
+//! may put a uprobe's trap there at any moment, or take one away, and a trap that is written again when its uprobe has
+//! ended kills the program. A site whose bytes are not what they should be stays as it is.
 use super::memory::OwnMemory;
 use super::os;
 use super::site::JUMP_BYTES;
@@ -14,8 +15,7 @@ use crate::sys::raw;
 use std::io;
 use std::ops::Range;
 
-/// Bytes between two sites that are rather written again than left out by another call. They are written as they were read less than a
-/// microsecond before.
+/// Bytes between two sites that are rather read than left out by another call.
 const GAP_BYTES: u64 = 512;
 const MOST_RUN_BYTES: u64 = 16 << 10;
 const PAGE_BYTES: u64 = 4096;
@@ -101,9 +101,6 @@ impl<'m> Pass<'m> {
     pub(super) fn write(&mut self, goes_on: &dyn Fn() -> bool) {
         let file = self.memory.number();
         for run in &self.runs {
-            if !goes_on() {
-                return;
-            }
             let (edits, fates) = (&self.edits[run.clone()], &mut self.fates[run.clone()]);
             let begin = edits[0].at;
             let end = edits[edits.len() - 1].at + JUMP_BYTES as u64;
@@ -119,40 +116,17 @@ impl<'m> Pass<'m> {
             }
             for (edit, fate) in edits.iter().zip(&mut *fates) {
                 let at = (edit.at - begin) as usize;
-                let place = &mut bytes[at..at + JUMP_BYTES];
                 // Byte by byte, so that nothing is called.
                 let mut same = true;
-                for (byte, from) in place.iter().zip(&edit.from) {
+                for (byte, from) in bytes[at..at + JUMP_BYTES].iter().zip(&edit.from) {
                     same &= byte == from;
                 }
-                if !same {
-                    *fate = Fate::Changed;
-                    continue;
-                }
-                for (byte, to) in place.iter_mut().zip(&edit.to) {
-                    *byte = *to;
-                }
-                *fate = Fate::Written;
-            }
-            let mut done = 0;
-            while done < bytes.len() {
-                match raw::write_at(file, &bytes[done..], begin + done as u64) {
-                    Ok(count @ 1..) => done += count,
-                    failed => {
-                        let errno = failed.err().and_then(|error| error.raw_os_error()).unwrap_or(libc::EIO);
-                        for (edit, fate) in edits.iter().zip(&mut *fates) {
-                            let unwritten = edit.at + JUMP_BYTES as u64 > begin + done as u64;
-                            if unwritten && *fate == Fate::Written {
-                                *fate = Fate::Failed(errno);
-                                if edit.at < begin + done as u64 {
-                                    // Half of it.
-                                    _ = raw::write_at(file, &edit.from, edit.at);
-                                }
-                            }
-                        }
-                        break;
-                    }
-                }
+                *fate = match same {
+                    // A tracer that ends lets the threads go: looked at before each site.
+                    true if !goes_on() => return,
+                    true => write_one(file, edit),
+                    false => Fate::Changed,
+                };
             }
         }
         // Cores that run a thread of this process look at memory anew now, and those that run none do so before they run one (the kernel's
@@ -165,6 +139,18 @@ impl<'m> Pass<'m> {
     pub(super) fn fates(&self) -> impl Iterator<Item = (u64, Fate)> {
         self.edits.iter().map(|edit| edit.at).zip(self.fates.iter().copied())
     }
+}
+
+/// Writes one site, whole or not at all.
+fn write_one(file: i32, edit: &Edit) -> Fate {
+    let failed = match raw::write_at(file, &edit.to, edit.at) {
+        Ok(JUMP_BYTES) => return Fate::Written,
+        Ok(_) => None,
+        Err(error) => Some(error),
+    };
+    // A site may lie in two pages, of which one can be refused.
+    _ = raw::write_at(file, &edit.from, edit.at);
+    Fate::Failed(failed.and_then(|error| error.raw_os_error()).unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]

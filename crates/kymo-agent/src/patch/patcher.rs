@@ -4,11 +4,12 @@ use super::callers::Callers;
 use super::error::PatchError;
 use super::handled::Handling;
 use super::handler::{self, Counters, Watch};
-use super::histogram::{self, BUCKETS, Histogram};
+use super::histogram::{self, BUCKETS};
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
 use super::only::{self, Kept, Look};
 use super::pass::{Edit, Fate, Pass};
+use super::probe::Probe;
 use super::publish::{self, Change};
 use super::record::RecordSlots;
 use super::refusal::Refusal;
@@ -23,97 +24,6 @@ use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// A probe that is in place. Dropping it leaves it there: [`detach`] takes it away.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    site: Site,
-    /// Where its stub begins.
-    enter: u64,
-    slots: &'static Slots,
-    recipe: Recipe,
-    /// What the slots held before: a site's stub is used again.
-    before: Vec<u64>,
-    /// What the handler does for it, and its registrations.
-    watch: Option<Arc<Watch>>,
-    handles: Vec<Handle>,
-    callers_before: (BTreeMap<u64, u64>, u64),
-}
-
-impl Probe {
-    /// The site's address.
-    pub fn address(&self) -> u64 {
-        self.site.address
-    }
-
-    /// The function's first byte.
-    pub fn function(&self) -> u64 {
-        self.site.function
-    }
-
-    /// What it was attached to.
-    pub fn site(&self) -> &Site {
-        &self.site
-    }
-
-    /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
-    pub fn hits(&self) -> u64 {
-        self.slots.read(self.recipe.hits).wrapping_sub(self.before[0])
-    }
-
-    /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some calls are still inside, or ended by an
-    /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`]).
-    pub fn returns(&self) -> Option<u64> {
-        match self.recipe.back {
-            Back::Ignored => None,
-            Back::Counted(slot) | Back::Recorded(slot) => {
-                Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
-            }
-            Back::Timed(_) => self.latency().map(|latency| latency.calls()),
-        }
-    }
-
-    /// How long the calls took that have returned, if the probe looks at that.
-    pub fn latency(&self) -> Option<Histogram> {
-        let Back::Timed(slot) = self.recipe.back else { return None };
-        Some(Histogram::read(self.slots, slot, self.back_before()))
-    }
-
-    /// What the counters of the return held.
-    fn back_before(&self) -> &[u64] {
-        &self.before[1 + usize::from(self.recipe.lost().is_some())..]
-    }
-}
-
-impl Probe {
-    /// The slot of its hits in the [`Slots`] of this process, and what that held when the probe was attached.
-    pub fn hits_slot(&self) -> (u32, u64) {
-        (self.recipe.hits, self.before[0])
-    }
-
-    /// The first slot of its times, and what those held, if the probe looks at them.
-    pub fn times_slots(&self) -> Option<(u32, &[u64])> {
-        let Back::Timed(slot) = self.recipe.back else { return None };
-        Some((slot, self.back_before()))
-    }
-
-    /// How many events did not fit into their CPU's ring, if the probe records; or how many hits could not be looked at, if that takes more than a few instructions.
-    pub fn lost(&self) -> Option<u64> {
-        Some(self.slots.read(self.recipe.lost()?).wrapping_sub(self.before[1]))
-    }
-
-    /// Return addresses and how often calls came from there, since the probe's site was first attached so; and calls of callers that there was no
-    /// place for. `None` unless that was asked for.
-    pub fn callers(&self) -> Option<(BTreeMap<u64, u64>, u64)> {
-        let (mut now, others) = self.watch.as_ref()?.callers()?.read();
-        let (before, others_before) = &self.callers_before;
-        now.retain(|address, calls| {
-            *calls = calls.wrapping_sub(before.get(address).copied().unwrap_or(0));
-            *calls > 0
-        });
-        Some((now, others.wrapping_sub(*others_before)))
-    }
-}
 
 /// How many returns of this process's calls were not looked at, because more than [`DEPTH`](super::DEPTH) calls of a thread were
 /// waited for.
@@ -269,7 +179,7 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     all - patcher.left.len()
 }
 
-/// Takes back what the first [`attach`] did to the process besides its probes: SIGTRAP is the program's, and calls that change signal masks and
+/// Takes back what the first [`attach`] did to the process besides its probes: SIGILL is the program's, and calls that change signal masks and
 /// handlers go to the C library again. To be called when the last probe is gone; the handler of one real-time signal stays.
 pub fn leave() {
     // First this: in a forked child the lock may be taken for good.
@@ -423,12 +333,12 @@ impl Patcher {
     /// Writes sites while all threads run.
     fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[Change<'_>]) -> Result<(), PatchError> {
         let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
-        // First this: from here on a program that handles SIGTRAP does so behind us.
+        // First this: from here on a program that handles SIGILL does so behind us.
         mask::guard();
-        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
-        os::with_signals_open(&[libc::SIGTRAP, question], || {
+        trap::install().map_err(PatchError::system("handle SIGILL"))?;
+        os::with_signals_open(&[trap::SIGNAL, question], || {
             // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
-            os::let_traps_through();
+            os::let_through(trap::SIGNAL);
             let others = threads::others().map_err(PatchError::system("list threads"))?;
             if let Some(tid) = threads::blocker(&others) {
                 return Err(PatchError::BlocksTraps { tid });
@@ -510,11 +420,11 @@ impl Patcher {
     }
 
     fn restore_with_traps(&mut self, memory: &OwnMemory, sites: &[&Site]) -> Result<(), PatchError> {
-        // First this: from here on a program that handles SIGTRAP does so behind us.
+        // First this: from here on a program that handles SIGILL does so behind us.
         mask::guard();
-        trap::install().map_err(PatchError::system("handle SIGTRAP"))?;
-        os::with_signals_open(&[libc::SIGTRAP], || {
-            os::let_traps_through();
+        trap::install().map_err(PatchError::system("handle SIGILL"))?;
+        os::with_signals_open(&[trap::SIGNAL], || {
+            os::let_through(trap::SIGNAL);
             let others = threads::others().map_err(PatchError::system("list threads"))?;
             if let Some(tid) = threads::blocker(&others) {
                 return Err(PatchError::BlocksTraps { tid });

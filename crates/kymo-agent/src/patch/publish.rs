@@ -2,9 +2,9 @@
 use super::memory::OwnMemory;
 use super::os;
 use super::site::{JUMP_BYTES, Site};
+use super::trap::TRAP;
 use std::io;
 
-const INT3: u8 = 0xcc;
 const JUMP: u8 = 0xe9;
 
 /// A site and where its jump leads.
@@ -24,9 +24,9 @@ pub(super) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
 /// core sees them.
 pub(super) fn set_traps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Result<()> {
     for Change { site, .. } in changes {
-        memory.write(site.address, &[INT3])?;
+        memory.write(site.address, &[TRAP])?;
         for &interior in &site.interiors {
-            memory.write(site.address + u64::from(interior), &[INT3])?;
+            memory.write(site.address + u64::from(interior), &[TRAP])?;
         }
     }
     os::sync_cores()
@@ -51,7 +51,7 @@ pub(super) fn set_jumps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Resul
 /// by one, and each is an instruction again at once.
 pub(super) fn restore(memory: &OwnMemory, sites: &[&Site]) -> io::Result<()> {
     for site in sites {
-        memory.write(site.address, &[INT3])?;
+        memory.write(site.address, &[TRAP])?;
     }
     os::sync_cores()?;
     for site in sites {

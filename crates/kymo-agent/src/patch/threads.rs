@@ -130,7 +130,7 @@ fn blocks_traps(tid: i32) -> (bool, bool) {
         u64::from_str_radix(line.trim(), 16).ok()
     };
     let mask = mask().unwrap_or(0);
-    (mask & 1 << (libc::SIGTRAP - 1) != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
+    (mask & trap::SIGNAL_BIT != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
 }
 
 /// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process there.

@@ -1,18 +1,30 @@
 //! What threads find that run into a patch while it is put in place: the handler of traps.
 //!
-//! A thread that executes the `int3` at a site's begin, or at one of the instructions that the jump is about to replace, is sent to
-//! the stub or to the moved copy of that instruction. Traps that are not ours go to whoever handled them before.
+//! A thread that executes the [`TRAP`] at a site's begin, or at one of the instructions that the jump is about to
+//! replace, is sent to the stub or to the moved copy of that instruction. Traps that are not ours go to whoever handled
+//! them before.
 //!
 //! # Safety
 //! Everything here runs in a signal handler of any thread at any moment: it takes no lock, allocates nothing, and calls
 //! nothing of any library, for those functions may be the ones that are being patched.
 #![allow(unsafe_code)]
 use super::frames;
-use crate::sys::{raw, signal};
+use crate::sys::raw;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The instruction that stands where a jump is about to be: `UDB`, one byte that every processor refuses in 64-bit mode
+/// (Intel SDM, volume 2, "UDB"). Not `int3`: where the kernel has a uprobe at this place of the file, for whichever
+/// process, it takes an `int3` for its own, executes the instruction of the file, and the thread goes on inside of the
+/// jump.
+pub(super) const TRAP: u8 = 0xd6;
+/// What a thread gets that executes it.
+pub(super) const SIGNAL: c_int = libc::SIGILL;
+/// The same as a bit of the kernel's sets of signals.
+pub(super) const SIGNAL_BIT: u64 = 1 << (SIGNAL - 1);
 
 /// Where a thread goes that stands at an address of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +47,7 @@ static ANSWERS: AtomicU64 = AtomicU64::new(0);
 /// The signal by which threads are asked; 0 before the first question.
 static QUESTION: AtomicI32 = AtomicI32::new(0);
 
-/// A handler of SIGTRAP that the program installed, and that is behind ours.
+/// A handler of [`SIGNAL`] that the program installed, and that is behind ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) handler: usize,
@@ -163,16 +175,15 @@ fn find(from: u64) -> Option<Detour> {
 }
 
 extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    /// `int3` comes with this code; a debugger's step or a `kill` with another.
-    const SI_KERNEL: c_int = 0x80;
-    const INT3: u8 = 0xcc;
+    /// Such an instruction comes with this code; a `kill` with another. (`ILL_ILLOPN` of the kernel.)
+    const ILLEGAL_OPERAND: c_int = 2;
     let ucontext: *mut libc::ucontext_t = context.cast();
     // SAFETY: the kernel gives a valid context to a handler with SA_SIGINFO.
     let ip = unsafe { &mut (*ucontext).uc_mcontext.gregs[libc::REG_RIP as usize] };
     // SAFETY: likewise its siginfo_t.
     let code = unsafe { (*info).si_code };
-    if code == SI_KERNEL {
-        let at = (*ip as u64).wrapping_sub(1);
+    if code == ILLEGAL_OPERAND {
+        let at = *ip as u64;
         if let Some(detour) = find(at) {
             if detour.to != 0 {
                 *ip = detour.to as i64;
@@ -180,9 +191,8 @@ extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
             }
             // SAFETY: the thread has just executed the byte there.
             let byte = unsafe { (at as *const u8).read_volatile() };
-            if byte != INT3 {
-                // The patch went away between the trap and here.
-                *ip = at as i64;
+            if byte != TRAP {
+                // The patch went away between the trap and here: what is there now is executed.
                 return;
             }
         }
@@ -228,7 +238,7 @@ fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             // SAFETY: inside the kernel's ucontext.
             let blocked = unsafe { blocked.read() };
             // What would be blocked in it, but traps: it may come to a site.
-            let mask = (blocked | behind.mask) & !(1 << (libc::SIGTRAP - 1));
+            let mask = (blocked | behind.mask) & !SIGNAL_BIT;
             let everything = super::os::set_mask(mask);
             if behind.flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: the program registered it with this type.
@@ -326,13 +336,15 @@ fn current(signal: c_int) -> io::Result<libc::sigaction> {
     if done == 0 { Ok(now) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether traps come to us: directly, or by the handler of watches.
+/// Whether traps come to us.
 pub(super) fn is_in_front() -> bool {
-    let ours = on_trap as *const () as usize;
-    current(libc::SIGTRAP).is_ok_and(|now| {
-        now.sa_sigaction == ours
-            || signal::behind_watches(&now).is_some_and(|behind| behind.sa_sigaction == ours)
-    })
+    current(SIGNAL).is_ok_and(|now| now.sa_sigaction == on_trap as *const () as usize)
+}
+
+/// Held by who changes the handler of traps.
+fn changing() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of `sigaction` come to us already
@@ -351,31 +363,24 @@ pub(super) fn install() -> io::Result<()> {
 /// Has the program's handler in the place of ours. When it returns, no thread is about to find ours missing: `asked` says whether
 /// every thread has been somewhere else since the last site was restored.
 pub(super) fn uninstall(asked: impl FnOnce() -> bool) {
-    let _one = signal::changing();
+    let _one = changing();
     let ours = on_trap as *const () as usize;
-    let (Some(behind), Ok(now)) = (behind(), current(libc::SIGTRAP)) else { return };
+    let (Some(behind), Ok(now)) = (behind(), current(SIGNAL)) else { return };
     if now.sa_sigaction == ours && asked() {
         // SAFETY: the action that was there, or that the program has put there since.
-        unsafe { libc::sigaction(libc::SIGTRAP, &behind.action(), ptr::null_mut()) };
+        unsafe { libc::sigaction(SIGNAL, &behind.action(), ptr::null_mut()) };
     }
 }
 
 fn install_once() -> io::Result<()> {
-    let _one = signal::changing();
+    let _one = changing();
     let ours = on_trap as *const () as usize;
-    let now = current(libc::SIGTRAP)?;
-    // Watches of this process stay in front: they know theirs, and hand on everything else.
-    let behind = signal::behind_watches(&now);
-    let now = behind.unwrap_or(now);
+    let now = current(SIGNAL)?;
     if now.sa_sigaction == ours {
         return Ok(());
     }
     put_behind(Behind::of(&now));
-    if behind.is_some() {
-        signal::put_behind_watches(action(on_trap, 0));
-        return Ok(());
-    }
-    handle(libc::SIGTRAP, on_trap, 0).map(|_| ())
+    handle(SIGNAL, on_trap, 0).map(|_| ())
 }
 
 /// The signal by which threads are asked where they stand: a real-time signal that the program does not use.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a signal handler is called with.
@@ -96,11 +96,9 @@ pub(crate) fn keeping_errno(body: impl FnOnce()) {
 /// they pointed to once is never freed.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 static FIRST: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// The handler of watches, once there is one.
-static OURS: AtomicUsize = AtomicUsize::new(0);
 
-/// Held by who changes the handler of SIGTRAP: watches and probes both do.
-pub(crate) fn changing() -> MutexGuard<'static, ()> {
+/// Held by who changes the handler of SIGTRAP.
+fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -126,21 +124,11 @@ pub(crate) fn install(handler: Handler) -> io::Result<()> {
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Relaxed: read by who is changing.
-    OURS.store(handler as usize, Ordering::Relaxed);
     Ok(())
 }
 
-/// If this is the handler of watches, who is behind it. By who is [`changing`].
-pub(crate) fn behind_watches(now: &libc::sigaction) -> Option<libc::sigaction> {
-    let ours = OURS.load(Ordering::Relaxed);
-    // SAFETY: published whole, never freed.
-    let before = || unsafe { BEFORE.load(Ordering::Relaxed).as_ref() }.copied();
-    (ours != 0 && now.sa_sigaction == ours).then(before).flatten()
-}
-
 /// Makes this the one who gets what is not for watches. By who is [`changing`].
-pub(crate) fn put_behind_watches(action: libc::sigaction) {
+fn put_behind_watches(action: libc::sigaction) {
     let action = Box::into_raw(Box::new(action));
     // Release, twice: pairs with the Acquire of hand_on().
     let _ = FIRST.compare_exchange(std::ptr::null_mut(), action, Ordering::Release, Ordering::Relaxed);

@@ -555,10 +555,10 @@ int stress_act(int act, int n, int other_tid)
             CHECK(blocks(i));
         return 0;
     case TRAPS: {
-        // A program with a handler of SIGTRAP of its own finds it there.
+        // A program with a handler of SIGILL of its own finds it there.
         struct sigaction action = {}, now = {};
         action.sa_handler = on_foreign_trap;
-        CHECK(sigaction(SIGTRAP, &action, nullptr) == 0 && sigaction(SIGTRAP, nullptr, &now) == 0);
+        CHECK(sigaction(SIGILL, &action, nullptr) == 0 && sigaction(SIGILL, nullptr, &now) == 0);
         CHECK(now.sa_handler == on_foreign_trap);
         CHECK(leaf(n) == n + 1);
         return 0;

@@ -19,17 +19,17 @@ long child_changes_traps(long how, long unused)
 {
 	struct sigaction own = { .sa_handler = own_handler }, before, after;
 	(void)unused;
-	if (sigaction(SIGTRAP, &own, &before) != 0)
+	if (sigaction(SIGILL, &own, &before) != 0)
 		return -1;
 	pid_t child = vfork();
 	if (child == 0) {
 		struct sigaction other = { .sa_handler = how == 0 ? SIG_DFL : how == 1 ? SIG_IGN : (void (*)(int))_exit };
-		_exit(sigaction(SIGTRAP, &other, NULL) != 0 || probed(1, 0) != 2);
+		_exit(sigaction(SIGILL, &other, NULL) != 0 || probed(1, 0) != 2);
 	}
 	int status = -1;
 	if (waitpid(child, &status, 0) != child || status != 0)
 		return -2;
-	if (sigaction(SIGTRAP, &before, &after) != 0)
+	if (sigaction(SIGILL, &before, &after) != 0)
 		return -3;
 	return after.sa_handler == own_handler;
 }

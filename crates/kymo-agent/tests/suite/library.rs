@@ -13,6 +13,8 @@ pub(crate) struct Library {
     /// Address in the file, bytes, where the next function begins.
     functions: BTreeMap<String, Function>,
     text: Vec<(u64, Vec<u8>)>,
+    /// Has the file, which is removed with it.
+    _folder: tempfile::TempDir,
 }
 
 // SAFETY: a handle that is only closed, by the one who owns the library.
@@ -22,7 +24,8 @@ impl Library {
     /// Compiles a file of `tests/c` and loads it; `None`, loudly, without a compiler.
     pub(crate) fn of(test: &str, source: &str, options: &[&str]) -> Option<Library> {
         let scratch = tempfile::tempdir().expect("a folder");
-        Some(Library::load(&Library::compile(test, source, options, scratch.path())?))
+        let file = Library::compile(test, source, options, scratch.path())?;
+        Some(Library::load(&file, scratch))
     }
 
     fn compile(test: &str, source: &str, options: &[&str], scratch: &Path) -> Option<PathBuf> {
@@ -43,7 +46,7 @@ impl Library {
         Some(file)
     }
 
-    fn load(file: &Path) -> Library {
+    fn load(file: &Path, folder: tempfile::TempDir) -> Library {
         let bytes = std::fs::read(file).expect("the library");
         let elf = object::File::parse(&*bytes).expect("an ELF file");
         let path = CString::new(file.to_str().expect("a path")).expect("a path");
@@ -74,7 +77,7 @@ impl Library {
             .filter(|section| section.kind() == SectionKind::Text)
             .map(|section| (base + section.address(), section.data().expect("bytes").to_vec()))
             .collect();
-        Library { handle, functions, text }
+        Library { handle, functions, text, _folder: folder }
     }
 
     /// Compiles a file of `tests/c`, and loads and unloads it so often; `false`, loudly, without a compiler.

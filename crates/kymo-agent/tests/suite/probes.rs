@@ -196,6 +196,71 @@ fn probes_come_and_go_under_running_threads() {
     library.assert_untouched();
 }
 
+/// Where a function is in its file.
+fn in_file(function: u64) -> (std::path::PathBuf, u64) {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let place = maps.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (begin, end) = fields.first()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let (begin, end, offset) = (number(begin)?, number(end)?, number(fields.get(2)?)?);
+        let file = fields.get(5).filter(|_| (begin..end).contains(&function))?;
+        Some((file.into(), function - begin + offset))
+    });
+    place.expect("it is mapped from a file")
+}
+
+/// Checks that functions are probed and restored under a running thread while the kernel has a uprobe at the same
+/// places of the file for another process: a trap of ours that the kernel took for its own would send the thread into
+/// the middle of a jump.
+#[test]
+fn a_uprobe_of_another_process_at_the_same_place() {
+    const TEST: &str = "probes::a_uprobe_of_another_process_at_the_same_place";
+    let _alone = alone();
+    let Some(library) = shapes(TEST) else { return };
+    let names = ["push_first", "nop_first", "long_first"];
+    let probe = |name: &str, pid: u32| {
+        let (file, offset) = in_file(library.function(name) as usize as u64);
+        super::process::uprobe(&file, offset, pid as i32)
+    };
+    // It has the library, so that the kernel has put its traps there, and has read the instructions.
+    let (file, _) = in_file(library.function("marked") as usize as u64);
+    let mut other = std::process::Command::new("sleep");
+    let mut other = other.arg("600").env("LD_PRELOAD", &file).spawn().expect("sleep");
+    let maps = format!("/proc/{}/maps", other.id());
+    let name = file.to_str().expect("UTF-8");
+    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(name)) {
+        assert!(other.try_wait().expect("a status").is_none(), "it has ended");
+    }
+    // This process must have a uprobe, too: otherwise the kernel takes no trap of it for one.
+    let own = probe("marked", std::process::id());
+    let others: std::io::Result<Vec<_>> = names.iter().map(|name| probe(name, other.id())).collect();
+    if let Some(error) = own.as_ref().err().or(others.as_ref().err()) {
+        kymo_testing::skip(TEST, format!("no uprobes here: {error}"));
+    } else {
+        let sites: Vec<Site> = names.iter().map(|name| library.plan(name).expect("a plan")).collect();
+        let (ends, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
+        assert_eq!(library.function("marked")(1, 0), 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let functions = names.map(|name| library.function(name));
+                while !ends.load(Ordering::Relaxed) {
+                    let is_wrong = functions.iter().any(|function| function(1, 0) != 2);
+                    wrong.fetch_add(u64::from(is_wrong), Ordering::Relaxed);
+                }
+            });
+            for _ in 0..300 {
+                detach(&put(&sites)).expect("detached");
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(wrong.into_inner(), 0);
+    }
+    drop((own, others));
+    library.assert_untouched();
+    other.kill().and_then(|()| other.wait()).expect("it sleeps");
+}
+
 /// Checks that a thread which gets no CPU for longer than any thread may be silent, because others keep its CPU
 /// busy, is waited for: its function is probed, and its calls are counted.
 #[test]

@@ -142,3 +142,26 @@ pub(crate) fn quiet_signal() -> i32 {
     assert_eq!(done, 0);
     libc::SIGURG
 }
+
+/// A uprobe of the kernel at this place of a file, for this process alone (`man 2 perf_event_open`, "dynamic PMU").
+pub(crate) fn uprobe(
+    file: &std::path::Path,
+    offset: u64,
+    pid: libc::pid_t,
+) -> std::io::Result<std::fs::File> {
+    const ATTR_BYTES: u64 = 112;
+    let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
+    let kind: u64 = kind.trim().parse().map_err(std::io::Error::other)?;
+    let path = std::ffi::CString::new(file.as_os_str().as_encoded_bytes())?;
+    // The type and the size; at 56 and 64 `uprobe_path` and `probe_offset`.
+    let mut attr = [0_u64; ATTR_BYTES as usize / 8];
+    attr[0] = kind | ATTR_BYTES << 32;
+    (attr[7], attr[8]) = (path.as_ptr() as u64, offset);
+    // SAFETY: an attr of the size that it says, with a string that lives longer than the call.
+    let opened = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), pid, -1, -1, 0) };
+    if opened < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened as i32) })
+}
