@@ -88,8 +88,15 @@ check() {
     "$@" || failed+=("$*")
 }
 
+# What hangs in the kernel cannot be killed: an hour is the end, with a list of what ran then.
 tests() {
-    cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests"
+    local limit=(timeout --kill-after=30 3600)
+    # Nor at a terminal, whose interrupt would not reach what `timeout` runs.
+    [[ -z ${KYMO_SOAK:-} && ! -t 0 ]] || limit=()
+    "${limit[@]}" cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests" || {
+        ps -eLo pid,ppid,tid,stat,etimes,wchan:40,args --sort=-etimes | grep -v ' \[.*\]$' | head -n 80
+        return 1
+    }
 }
 
 # Every interleaving of the two ends of a ring, up to loom's bound. Its own target folder: the flag changes every crate.

@@ -1,6 +1,9 @@
 //! What the tests of several crates share. A dependency of tests only; it knows nothing of kymo.
 #![forbid(unsafe_code)]
 
+mod hung;
+
+pub use hung::kill_hung_children;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::Permissions;

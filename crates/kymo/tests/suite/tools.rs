@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub(crate) use kymo_testing::skip;
-use kymo_testing::{perf_command, perf_works, without_user};
+use kymo_testing::{kill_hung_children, perf_command, perf_works, without_user};
 
 /// What a test needs from the machine; without it the test skips, loudly.
 #[derive(Clone, Copy)]
@@ -55,6 +55,7 @@ fn tracepoints_work() -> bool {
 
 /// The kymo under test. `KYMO_BIN` names another one, to test an installed program.
 pub(crate) fn kymo() -> Tool {
+    kill_hung_children();
     let path = std::env::var_os("KYMO_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_kymo").into());
     Tool { name: "kymo", path: path.into() }
 }
