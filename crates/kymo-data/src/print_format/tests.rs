@@ -185,6 +185,10 @@ fn formats_of_this_kernel() {
         for event in std::fs::read_dir(system.path()).into_iter().flatten().flatten() {
             let Ok(text) = std::fs::read(event.path().join("format")) else { continue };
             let Some(format) = Format::parse(&system.file_name().to_string_lossy(), &text) else { continue };
+            if format.fields.iter().any(|field| field.name == "__probe_ip") {
+                // Somebody's own probe: of arrays of strings the kernel prints what is not C.
+                continue;
+            }
             all += 1;
             match PrintFormat::parse(&format) {
                 Ok(parsed) => {
