@@ -229,9 +229,9 @@ fn a_uprobe_of_another_process_at_the_same_place() {
     let mut other = other.arg("600").env("LD_PRELOAD", &file).spawn().expect("sleep");
     let maps = format!("/proc/{}/maps", other.id());
     let name = file.to_str().expect("UTF-8");
-    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(name)) {
-        assert!(other.try_wait().expect("a status").is_none(), "it has ended");
-    }
+    super::inject::soon("it loads the library", || {
+        std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(name))
+    });
     // This process must have a uprobe, too: otherwise the kernel takes no trap of it for one.
     let own = probe("marked", std::process::id());
     let others: std::io::Result<Vec<_>> = names.iter().map(|name| probe(name, other.id())).collect();
