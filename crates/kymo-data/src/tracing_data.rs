@@ -11,6 +11,7 @@
 //! [`parse`] reads it, [`Files::to_blob`] writes it from the texts of tracefs. Format texts come from the kernel that
 //! was recorded and are as untrusted as the rest of a file: a line that does not fit the pattern is left out.
 
+use crate::print_format::known_bits_of_type;
 use crate::words::{Cursor, until_nul};
 use std::collections::HashMap;
 
@@ -296,8 +297,9 @@ impl Field {
             FieldKind::Dynamic { text: is_text, relative }
         } else if let Some(length) = length {
             let count = length.trim().parse().ok().filter(|&count| count > 0);
-            // The length may be the name of a constant; then only texts tell how large an element is.
-            let element_bytes = count.map_or(1, |count: usize| size / count);
+            // The length may be missing, as in probe events, or the name of a constant: then the type
+            // tells how large an element is.
+            let element_bytes = count.map_or_else(|| element_bytes(type_name), |count: usize| size / count);
             match type_name {
                 "char" => FieldKind::Text,
                 _ => FieldKind::Array { element_bytes },
@@ -373,6 +375,12 @@ impl Field {
         let unused = 64 - 8 * u32::try_from(bytes.len()).ok()?;
         Some(Value::Signed(value.checked_shl(unused)?.cast_signed() >> unused))
     }
+}
+
+/// How many bytes one element of an array of this type has; 1 if the type is not known.
+fn element_bytes(type_name: &str) -> usize {
+    let words: Vec<&str> = type_name.split_whitespace().collect();
+    known_bits_of_type(&words).map_or(1, |bits| bits as usize / 8)
 }
 
 /// Texts of tracefs from which tracing data is made. Everything may be empty; perf needs `header_page`.

@@ -65,13 +65,13 @@ pub(super) fn unescaped(text: &str) -> String {
     out
 }
 
-/// A field's number. One of less than 32 bits becomes an `int` by its sign, as in C, so that the
+/// The number of a field, or of one of its elements. One of less than 32 bits becomes an `int` by its sign, as in C, so that the
 /// kernel's own text and this one agree; perf 6.1 to 7.2 print a negative `s16` as 65528.
-fn promoted((field, bytes): (&Field, &[u8])) -> u64 {
+fn promoted(signed: bool, bytes: &[u8]) -> u64 {
     let number = le_number(bytes);
     match bytes.len() {
-        1 if field.signed => u64::from(number as u8 as i8 as i32 as u32),
-        2 if field.signed => u64::from(number as u16 as i16 as i32 as u32),
+        1 if signed => u64::from(number as u8 as i8 as i32 as u32),
+        2 if signed => u64::from(number as u16 as i16 as i32 as u32),
         _ => number,
     }
 }
@@ -98,8 +98,13 @@ impl<'a> Sample<'a> {
 
     /// Where a dynamic field's data starts, and the bytes that it says it has.
     fn dynamic_place(&self, field: usize) -> Option<(usize, usize)> {
+        self.dynamic_element(field, 0)
+    }
+
+    /// The same of one of several data of a field: their places lie one after the other.
+    fn dynamic_element(&self, field: usize, index: usize) -> Option<(usize, usize)> {
         let (field, bytes) = self.field_bytes(field)?;
-        let place = le_number(bytes.get(..4).unwrap_or(bytes));
+        let place = le_number(bytes.chunks(4).nth(index)?);
         let relative = matches!(field.kind, FieldKind::Dynamic { relative: true, .. });
         let base = if relative { field.offset + field.size } else { 0 };
         Some((base + (place & 0xffff) as usize, (place >> 16 & 0xffff) as usize))
@@ -132,7 +137,9 @@ impl<'a> Sample<'a> {
     pub(super) fn number(&self, node: u32) -> u64 {
         match self.node(node) {
             Node::Number(number) => *number,
-            Node::Field(field) => self.field_bytes(*field).map_or(0, promoted),
+            Node::Field(field) => {
+                self.field_bytes(*field).map_or(0, |(field, bytes)| promoted(field.signed, bytes))
+            }
             Node::Not(operand) => u64::from(self.number(*operand) == 0),
             Node::Complement(operand) => !self.number(*operand),
             Node::Negative(operand) => self.number(*operand).wrapping_neg(),
@@ -152,17 +159,20 @@ impl<'a> Sample<'a> {
 
     fn element(&self, array: u32, index: u32, bits: Option<u32>) -> u64 {
         let index = self.number(index);
-        let element_bytes = match self.node(array) {
-            Node::Field(field) => match self.fields.get(*field).map(|field| field.kind) {
-                Some(FieldKind::Array { element_bytes }) => element_bytes,
-                Some(FieldKind::Text) => 1,
-                _ => 8,
-            },
-            _ => bits.map_or(8, |bits| bits as usize / 8),
+        let field = match self.node(array) {
+            Node::Field(field) => self.fields.get(*field),
+            _ => None,
         };
+        let element_bytes = match field.map(|field| field.kind) {
+            Some(FieldKind::Array { element_bytes }) => element_bytes,
+            Some(FieldKind::Text) => 1,
+            Some(_) => 8,
+            None => bits.map_or(8, |bits| bits as usize / 8),
+        };
+        let signed = field.is_some_and(|field| field.signed);
         let start = usize::try_from(index).ok().and_then(|index| index.checked_mul(element_bytes));
         let place = start.and_then(|start| Some(start..start.checked_add(element_bytes)?));
-        place.and_then(|place| self.bytes(array).get(place)).map_or(0, le_number)
+        place.and_then(|place| self.bytes(array).get(place)).map_or(0, |bytes| promoted(signed, bytes))
     }
 
     /// Prints one conversion with the arguments that it takes.
@@ -226,8 +236,8 @@ impl<'a> Sample<'a> {
             Node::Text(text) => put(&unescaped(text)),
             Node::Name(name) => put(name),
             Node::Field(field) => self.field_text(*field, put),
-            Node::DynamicText(field) => {
-                let start = self.dynamic_place(*field).map_or(usize::MAX, |place| place.0);
+            Node::DynamicText(field, index) => {
+                let start = self.dynamic_element(*field, *index).map_or(usize::MAX, |place| place.0);
                 put(&String::from_utf8_lossy(until_nul(self.raw.get(start..).unwrap_or_default())));
             }
             Node::Choice(condition, first, second) => {

@@ -10,9 +10,17 @@
 //! that libtraceevent, and so `perf script`, prints ([`PrintFormat::print`]). What it cannot parse is an error, and
 //! [`Format::print_fields`](crate::tracing_data::Format::print_fields) is the way out, as it is perf's.
 //!
-//! libtraceevent computes with 64 bits without sign and lets a conversion cut them; so does this. Its known gaps are kept
-//! where they decide what is printed: a name that is no number is 0, or in a list of names never matches. One is not, since
-//! it makes numbers wrong: a negative field of 8 or 16 bits keeps its sign here.
+//! libtraceevent computes with 64 bits without sign and lets a conversion cut them; so does this.
+//! Its known gaps are kept where they decide what is printed: a name that is no number is 0, or in
+//! a list of names never matches. These are not kept, because they make the printed text wrong; the
+//! kernel's own text (`trace` in tracefs) has these as they are here:
+//! - A negative field of 8 or 16 bits keeps its sign (perf 6.1 to 7.2 print 65528 for -8).
+//! - `REC->flags & (A | B)` masks by both (perf masks by `A` and adds `B`: `flags=D|P|I` on every
+//!   line of `timer:timer_start`).
+//! - Arrays without a length, which probe events have, have elements of their type's size (perf
+//!   prints 0 for those of 16 to 64 bits), and `__get_str(names[1])` is one of several texts (perf
+//!   does not parse it, and perf 7.2 refuses the recording).
+//! - `%c` is a character (perf 6.1 prints `>c<`).
 //!
 //! Formats and bytes come from a file that anyone may have made. Invariants:
 //! - I1: parsing takes time and memory proportional to the text, and an expression nests at most [`MAX_DEPTH`] deep.
@@ -27,6 +35,7 @@ mod tests;
 
 use crate::tracing_data::Format;
 use parse::Node;
+pub(crate) use parse::known_bits_of_type;
 use printf::Piece;
 
 /// How deep expressions may nest. The kernel's own reach 30.

@@ -80,7 +80,8 @@ pub(super) enum Node {
     },
     DynamicArray(usize),
     DynamicLength(usize),
-    DynamicText(usize),
+    /// A text of the field; the number chooses one of several.
+    DynamicText(usize, usize),
     Bitmask(usize),
     CpuList(usize),
     Flags {
@@ -366,7 +367,7 @@ impl<'a> Parser<'a> {
         let name = self.name().unwrap_or_default();
         self.expect("(", "a `(` is missing")?;
         let node = match name {
-            "__get_str" | "__get_rel_str" => Node::DynamicText(self.dynamic()?),
+            "__get_str" | "__get_rel_str" => Node::DynamicText(self.dynamic()?, self.constant_index()?),
             "__get_bitmask" | "__get_rel_bitmask" => Node::Bitmask(self.dynamic()?),
             "__get_cpumask" | "__get_rel_cpumask" => Node::CpuList(self.dynamic()?),
             "__get_dynamic_array" | "__get_rel_dynamic_array" | "__get_sockaddr" | "__get_rel_sockaddr" => {
@@ -420,6 +421,21 @@ impl<'a> Parser<'a> {
     fn dynamic(&mut self) -> Result<usize, PrintFormatError> {
         let name = self.name().ok_or_else(|| self.error("the name of a field is missing"))?;
         self.field(name)
+    }
+
+    /// `[NUMBER]`, if it stands there: probes with an array of texts write `__get_str(names[1])`.
+    fn constant_index(&mut self) -> Result<usize, PrintFormatError> {
+        if !self.takes("[") {
+            return Ok(0);
+        }
+        let index = match self.peek() {
+            Some(Token::Number(number)) => usize::try_from(*number).ok(),
+            _ => None,
+        };
+        let index = index.ok_or_else(|| self.error("the index of a text is no number"))?;
+        self.at += 1;
+        self.expect("]", "a `]` is missing")?;
+        Ok(index)
     }
 
     /// `, { VALUE, "NAME" }` as often as it stands there. `None`: a name that is no number.
@@ -489,16 +505,22 @@ fn is_type_word(word: &str) -> bool {
 
 /// The bits of a type; those of a type that is not known are all 64.
 fn bits_of_type(words: &[&str]) -> u32 {
+    known_bits_of_type(words).unwrap_or(64)
+}
+
+/// The bits of a type, if it is known.
+pub(crate) fn known_bits_of_type(words: &[&str]) -> Option<u32> {
     let has = |word: &str| words.contains(&word);
     match words.last().map(|word| word.trim_start_matches('_')) {
-        _ if has("struct") || has("union") => 64,
-        Some("u8" | "s8" | "uint8_t" | "int8_t" | "bool") => 8,
-        Some("u16" | "s16" | "le16" | "be16" | "uint16_t" | "int16_t") => 16,
-        Some("u32" | "s32" | "le32" | "be32" | "uint32_t" | "int32_t") => 32,
-        _ if has("char") => 8,
-        _ if has("short") => 16,
-        _ if has("long") => 64,
-        Some("int" | "unsigned" | "signed") => 32,
-        _ => 64,
+        _ if has("struct") || has("union") => None,
+        Some("u8" | "s8" | "uint8_t" | "int8_t" | "bool") => Some(8),
+        Some("u16" | "s16" | "le16" | "be16" | "uint16_t" | "int16_t") => Some(16),
+        Some("u32" | "s32" | "le32" | "be32" | "uint32_t" | "int32_t") => Some(32),
+        Some("u64" | "s64" | "le64" | "be64" | "uint64_t" | "int64_t") => Some(64),
+        _ if has("char") => Some(8),
+        _ if has("short") => Some(16),
+        _ if has("long") => Some(64),
+        Some("int" | "unsigned" | "signed") => Some(32),
+        _ => None,
     }
 }

@@ -70,6 +70,40 @@ fn short_fields_keep_their_sign() {
     assert_eq!(parsed.print(&format, &raw, &NoKernelNames), "-8 -1 65535 fffffff8");
 }
 
+/// Checks arrays in probe events, whose declaration has no length: elements are as large as their
+/// type says, keep their sign, and one of several texts is chosen by its number.
+#[test]
+fn arrays_of_probe_events() {
+    const EVENT: &str = "name: probe\nID: 9\nformat:\n\
+        \tfield:u16 xs[];\toffset:8;\tsize:4;\tsigned:0;\n\
+        \tfield:s8 ss[];\toffset:12;\tsize:2;\tsigned:1;\n\
+        \tfield:u64 ys[];\toffset:14;\tsize:16;\tsigned:0;\n\
+        \tfield:__data_loc char[][2] names;\toffset:30;\tsize:8;\tsigned:1;\n\
+        \nprint fmt: \"xs={0x%x,0x%x} ss={%d,%d} ys={%Lu} names={\\\"%s\\\",\\\"%s\\\"}\", REC->xs[0], \
+        REC->xs[1], REC->ss[0], REC->ss[1], REC->ys[1], __get_str(names[0]), __get_str(names[1])\n";
+    let format = Format::parse("probes", EVENT.as_bytes()).expect("a format");
+    let mut raw = vec![0; 8];
+    raw.extend(b"work");
+    raw.extend([0xff, 2]);
+    raw.extend([0; 8]);
+    raw.extend(7u64.to_le_bytes());
+    raw.extend((38u32 | 3 << 16).to_le_bytes());
+    raw.extend((41u32 | 4 << 16).to_le_bytes());
+    raw.extend(b"ab\0cde\0");
+    let parsed = PrintFormat::parse(&format).expect("a print format");
+    let expected = r#"xs={0x6f77,0x6b72} ss={-1,2} ys={7} names={"ab","cde"}"#;
+    assert_eq!(parsed.print(&format, &raw, &NoKernelNames), expected);
+}
+
+/// Checks that a mask of several names in parentheses is applied as a whole: no flag of
+/// `timer:timer_start` is shown that is not set.
+#[test]
+fn masks_in_parentheses() {
+    const FLAGS: &str = r#""%s", __print_flags(REC->b & (0x40000 | 0x80000 | 0x100000), "|", { 0x40000, "M" }, { 0x80000, "D" }, { 0x100000, "P" })"#;
+    assert_eq!(print(FLAGS, 0, 0x3, b""), "");
+    assert_eq!(print(FLAGS, 0, 0x8_0003, b""), "D");
+}
+
 /// Checks operators with their precedence, casts, choices and elements of arrays.
 #[test]
 fn expressions() {

@@ -29,7 +29,8 @@ impl Tracepoints {
         let names = Names { data: &self.data, resolver };
         Some(match parsed {
             Some(parsed) => parsed.print(format, raw, &names),
-            None => format.print_fields(raw),
+            // perf says so, too.
+            None => format!("[FAILED TO PARSE]{}", format.print_fields(raw)),
         })
     }
 }
