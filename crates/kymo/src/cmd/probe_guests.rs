@@ -14,10 +14,11 @@ use kymo_profile::symbols::sites::{ProbeSelector, Site, stack_walker};
 use kymo_record::{Callers, Clock, Conduct, GuestEvent, Guests};
 
 use super::mem_events::Whom;
+use super::probe::arguments::{self, NumberStyle};
 use super::probe::engine::Choice;
 use super::probe::hows::{self, Hows};
 use super::probe::inproc::{arm, candidates};
-use super::probe::{arguments, condition, modules};
+use super::probe::{condition, modules};
 use super::probe_events::{Written, selectors};
 use crate::exit;
 
@@ -72,8 +73,16 @@ struct Place {
     fields: Option<Fields>,
 }
 
-/// The names and places of an event's values.
-type Fields = (Vec<String>, Vec<Fetch>);
+/// The values of an event.
+type Fields = Vec<EventField>;
+
+/// One value of an event.
+#[derive(Clone, Debug)]
+struct EventField {
+    name: String,
+    fetch: Fetch,
+    style: NumberStyle,
+}
 
 /// One selector and its places.
 struct Selected {
@@ -285,16 +294,18 @@ fn asked_fields(
         let list = |fetches: &[place::call::Fetch]| -> Result<Fields, String> {
             let no = |name: &str| format!("{}: `{name}` is not what a program can write itself", site.name);
             let named = arguments::kernel_fields(fetches);
-            let names =
-                named.split(' ').filter_map(|field| Some(field.split_once('=')?.0.to_owned())).collect();
+            let mut names = named.split(' ').filter_map(|field| Some(field.split_once('=')?.0.to_owned()));
             let mut all = Vec::new();
             for fetch in fetches {
-                all.push(hows::fetch(fetch).ok_or_else(|| no(&fetch.name))?);
-                if let Some(length) = fetch.text.as_ref().and_then(|text| text.length.as_deref()) {
-                    all.push(hows::fetch(length).ok_or_else(|| no(&fetch.name))?);
+                let length = fetch.text.as_ref().and_then(|text| text.length.as_deref());
+                for value in [Some(fetch), length].into_iter().flatten() {
+                    let style = NumberStyle::of(value);
+                    let value = hows::fetch(value).ok_or_else(|| no(&fetch.name))?;
+                    let name = names.next().ok_or("these are too many values of one event")?;
+                    all.push(EventField { name, fetch: value, style });
                 }
             }
-            Ok((names, all))
+            Ok(all)
         };
         let mut events = Vec::new();
         if !selector.returns {
@@ -311,7 +322,7 @@ fn asked_fields(
         asked.into_iter().collect::<Result<_, String>>().map_err(exit::usage_of)?;
     let known = |(returns, fields): (bool, Result<Fields, String>)| {
         let fields = fields?;
-        let fits = fields.1.len() <= MOST_FETCHES && fields.0.len() == fields.1.len();
+        let fits = fields.len() <= MOST_FETCHES;
         fits.then_some((returns, Some(fields)))
             .ok_or_else(|| "these are too many values of one event".to_owned())
     };
@@ -322,9 +333,12 @@ fn asked_fields(
 fn fields(returns: bool) -> Fields {
     // What is returned, or the first three arguments, as the kernel's events of the same places have them.
     let named: &[(&str, u8)] = if returns { &[("ret", 0)] } else { &[("arg1", 7), ("arg2", 6), ("arg3", 2)] };
-    let fetch =
-        |&(_, register): &(&str, u8)| Fetch { operand: Operand::register(register), kind: Kind::Number };
-    (named.iter().map(|(name, _)| (*name).to_owned()).collect(), named.iter().map(fetch).collect())
+    let field = |&(name, register): &(&str, u8)| EventField {
+        name: name.to_owned(),
+        fetch: Fetch { operand: Operand::register(register), kind: Kind::Number },
+        style: NumberStyle::Hexadecimal,
+    };
+    named.iter().map(field).collect()
 }
 
 /// The recording's times by the processor's counter; and the clock that the kernel has to use for that.
@@ -364,19 +378,20 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
             let Some(Place { name, fields: asked, .. }) = name else { continue };
-            let (field_names, fetches) = asked.clone().unwrap_or_else(|| fields(returns));
+            let fields = asked.clone().unwrap_or_else(|| fields(returns));
             let number = events.len();
             let kind = FIRST_KIND + number as u16;
             let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
             let event = GuestEvent {
                 name: name.clone(),
                 system: format!("kymo_{}", std::process::id()),
-                format: format(&plain(name), kind, &field_names, &fetches, returns),
+                format: format(&plain(name), kind, &fields, returns),
                 kind: u64::from(kind),
                 id,
             };
             events.push((*site, event));
             let event = Some(EventId { id, kind });
+            let fetches = fetches(&fields);
             if returns {
                 (how.back_event, how.back_fetches) = (event, fetches);
             } else {
@@ -443,8 +458,13 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(50).collect()
 }
 
+/// What the agent is to fetch for these.
+fn fetches(fields: &[EventField]) -> Vec<Fetch> {
+    fields.iter().map(|field| field.fetch.clone()).collect()
+}
+
 /// Describes an event as tracefs describes the kernel's own of programs.
-fn format(name: &str, kind: u16, names: &[String], fetches: &[Fetch], returns: bool) -> String {
+fn format(name: &str, kind: u16, fields: &[EventField], returns: bool) -> String {
     let mut text = format!("name: {name}\nID: {kind}\nformat:\n");
     // Readers know the end of what all events have by an empty line.
     const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
@@ -463,16 +483,18 @@ fn format(name: &str, kind: u16, names: &[String], fetches: &[Fetch], returns: b
         field("unsigned long __probe_ip", 8, 8, false);
         ("(%lx)".to_owned(), "REC->__probe_ip".to_owned())
     };
-    for ((name, fetch), &at) in names.iter().zip(fetches).zip(&Layout::of(fetches, returns).at) {
+    let layout = Layout::of(&fetches(fields), returns);
+    for (EventField { name, fetch, style }, &at) in fields.iter().zip(&layout.at) {
         match fetch.kind {
-            Kind::Number if fetch.operand.signed => {
-                field(&format!("s64 {name}"), at, 8, true);
-                shown.push_str(&format!(" {name}=%Ld"));
-                values.push_str(&format!(", REC->{name}"));
-            }
             Kind::Number => {
-                field(&format!("u64 {name}"), at, 8, false);
-                shown.push_str(&format!(" {name}=0x%Lx"));
+                // Values are extended to 64 bits.
+                let (kind, conversion) = match style {
+                    NumberStyle::Signed => ("s64", "%Ld"),
+                    NumberStyle::Unsigned => ("u64", "%Lu"),
+                    NumberStyle::Hexadecimal => ("u64", "0x%Lx"),
+                };
+                field(&format!("{kind} {name}"), at, 8, *style == NumberStyle::Signed);
+                shown.push_str(&format!(" {name}={conversion}"));
                 values.push_str(&format!(", REC->{name}"));
             }
             Kind::String { .. } => {
@@ -542,10 +564,11 @@ mod tests {
     /// Checks that the description of an entry and of a return read back with every value where it is written, texts included.
     #[test]
     fn described() {
-        let (mut names, mut fetches) = fields(false);
-        names.push("name".into());
-        fetches.push(Fetch { operand: Operand::register(6), kind: Kind::String { offset: 0, most: 10 } });
-        let text = format("f", 60_001, &names, &fetches, false);
+        let mut fields_at_entry = fields(false);
+        let text = Fetch { operand: Operand::register(6), kind: Kind::String { offset: 0, most: 10 } };
+        let style = NumberStyle::Hexadecimal;
+        fields_at_entry.push(EventField { name: "name".into(), fetch: text, style });
+        let text = format("f", 60_001, &fields_at_entry, false);
         let read =
             kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
         assert_eq!((read.id, read.name.as_str()), (60_001, "f"));
@@ -554,11 +577,26 @@ mod tests {
         raw[40..44].copy_from_slice(&(44u32 | 3 << 16).to_le_bytes());
         raw.extend(b"hi\0");
         assert_eq!(read.print_fields(&raw), " __probe_ip=0x0 arg1=0 arg2=7 arg3=0 name=hi");
-        let (names, fetches) = fields(true);
-        let text = format(&plain("probe:lib:a::b%return"), 60_002, &names, &fetches, true);
+        let text = format(&plain("probe:lib:a::b%return"), 60_002, &fields(true), true);
         let read =
             kymo_data::tracing_data::Format::parse("programs", text.as_bytes()).expect("a description");
         assert_eq!(read.name, "lib_a__b_return");
         assert_eq!(read.field("ret").map(|field| field.offset), Some(24));
+    }
+
+    /// Checks that a number is described as the kernel describes one of its type: `%Lu` where it has
+    /// no sign, hexadecimal only for addresses and whole registers.
+    #[test]
+    fn numbers_are_described_as_the_kernel_does() {
+        let styles = [NumberStyle::Signed, NumberStyle::Unsigned, NumberStyle::Hexadecimal];
+        let field = |(name, style): (&str, NumberStyle)| EventField {
+            name: name.into(),
+            fetch: Fetch { operand: Operand::register(7), kind: Kind::Number },
+            style,
+        };
+        let fields: Vec<EventField> = ["a", "b", "c"].into_iter().zip(styles).map(field).collect();
+        let text = format("f", 60_001, &fields, false);
+        let print_fmt = "\"(%lx) a=%Ld b=%Lu c=0x%Lx\", REC->__probe_ip, REC->a, REC->b, REC->c";
+        assert!(text.ends_with(&format!("\nprint fmt: {print_fmt}\n")), "{text}");
     }
 }

@@ -410,6 +410,28 @@ pub(crate) fn kernel_fields(fetches: &[Fetch]) -> String {
     words.join(" ")
 }
 
+/// How a number in an event is printed. The kernel's events and those of programs have one style.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberStyle {
+    /// Decimal, with a sign: `s32` in the kernel's words.
+    Signed,
+    /// Decimal, without a sign: `u32`.
+    Unsigned,
+    /// Hexadecimal, for addresses and what has no type: `x32`.
+    Hexadecimal,
+}
+
+impl NumberStyle {
+    /// The style of a value, by its type.
+    pub(crate) fn of(fetch: &Fetch) -> NumberStyle {
+        match &fetch.kind {
+            ValueKind::Pointer | ValueKind::Bytes | ValueKind::Float => NumberStyle::Hexadecimal,
+            _ if fetch.is_signed() => NumberStyle::Signed,
+            _ => NumberStyle::Unsigned,
+        }
+    }
+}
+
 fn kernel_word(fetch: &Fetch) -> String {
     let name = fetch.register.general().unwrap_or("rax");
     let mut word = format!(
@@ -426,10 +448,10 @@ fn kernel_word(fetch: &Fetch) -> String {
             "string".to_owned()
         }
         (None, Some((first, width))) => format!("b{width}@{first}/{bits}"),
-        (None, None) => match &fetch.kind {
-            ValueKind::Pointer | ValueKind::Bytes | ValueKind::Float => format!("x{bits}"),
-            _ if fetch.is_signed() => format!("s{bits}"),
-            _ => format!("u{bits}"),
+        (None, None) => match NumberStyle::of(fetch) {
+            NumberStyle::Signed => format!("s{bits}"),
+            NumberStyle::Unsigned => format!("u{bits}"),
+            NumberStyle::Hexadecimal => format!("x{bits}"),
         },
     };
     format!("{word}:{kind}")
