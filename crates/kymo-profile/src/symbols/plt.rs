@@ -6,6 +6,9 @@
 //!  .plt.got  jmp *GOT[n] | ...               functions whose address is taken, too
 //! ```
 //!
+//! The code of `.plt` that resolves a function at its first call is no function's: it is named `.plt`, as perf 6.2 and
+//! later name it. That is the header, and all of `.plt` where `.plt.sec` has the stubs.
+//!
 //! A stub is told by the word of the GOT that it jumps through, and the word by the relocation that fills it. The
 //! order of the relocations says nothing: linkers put those of IFUNCs (`IRELATIVE`) last. Other machines than x86 have
 //! entries of one size in order of the relocations, as perf 6.1 takes them.
@@ -154,7 +157,20 @@ fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Opti
             }
         }
     }
+    add_resolver(builder, runtime, stubs.values().flatten().map(|&(address, _)| address));
     names.insert(builder, named.into_iter().map(|(address, (size, name))| (address, size, name)))
+}
+
+/// Names the part of `.plt` before its first stub.
+fn add_resolver(builder: &mut TableBuilder, runtime: &ElfFile, stubs: impl Iterator<Item = u64>) {
+    let Some((_, plt)) = runtime.section(b".plt") else { return };
+    let end = plt.offset.saturating_add(plt.size);
+    let end = stubs.filter(|stub| (plt.offset..end).contains(stub)).min().unwrap_or(end);
+    if end > plt.offset
+        && let Some(name) = builder.add_names(b".plt\0")
+    {
+        builder.insert(plt.offset, end - plt.offset, name, Binding::Global, 0);
+    }
 }
 
 /// An IFUNC without a name is told by the address of its resolver.
@@ -203,6 +219,7 @@ fn add_in_order(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) ->
         _ => (plt.entry_size, plt.entry_size),
     };
     let first = plt.offset.wrapping_add(header_size);
+    add_resolver(builder, runtime, std::iter::once(first));
     let stubs = relocations(runtime, section)?;
     let address = |number: usize| first.wrapping_add(size.wrapping_mul(number as u64));
     let stubs = stubs.iter().enumerate().map(|(n, one)| (address(n), size, names.of(one.symbol).to_vec()));

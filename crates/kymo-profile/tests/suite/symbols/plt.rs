@@ -103,3 +103,42 @@ fn stubs_are_named_as_by_objdump() {
     }
     eprintln!("{stubs} stubs");
 }
+
+/// Checks that code of `.plt` that no stub covers is called `.plt`, as newer perf names it: the header where calls are
+/// bound lazily, and the whole section where `.plt.sec` has the stubs.
+#[test]
+fn what_resolves_functions_is_no_address() {
+    let test = "what_resolves_functions_is_no_address";
+    for tool in ["gcc", "objdump"] {
+        if !have(tool) {
+            return skip(test, format!("{tool} is not installed"));
+        }
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("a.c"), super::C).expect("the source");
+    for (name, flags) in
+        [("lazy", &["-fcf-protection=none"][..]), ("marked", &["-fcf-protection", "-Wl,-z,ibtplt"])]
+    {
+        // Stripped: `_init`, which has no length, would reach into `.plt`.
+        let mut arguments = vec!["a.c", "-O1", "-lm", "-shared", "-fPIC", "-s", "-Wl,-z,lazy", "-o", name];
+        arguments.extend(flags);
+        run("gcc", &arguments, dir.path());
+        let path = dir.path().join(name);
+        let headers = Command::new("objdump").args(["-h", "-w"]).arg(&path).output().expect("objdump");
+        let headers = String::from_utf8_lossy(&headers.stdout).into_owned();
+        let section = |name: &str| {
+            let fields = headers.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let fields = fields.into_iter().find(|fields| fields.get(1) == Some(&name))?;
+            let hex = |digits: &str| u64::from_str_radix(digits, 16).expect("a number");
+            Some((hex(fields[5]), hex(fields[2])))
+        };
+        let (offset, size) = section(".plt").expect("a .plt");
+        let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
+        let module = store.get(&ModuleKey::Elf { path, build_id: None });
+        let named = |at: u64| module.table().find(at).map(|symbol| symbol.raw_name.to_owned());
+        assert_eq!(named(offset).as_deref(), Some(".plt"), "{name}");
+        assert_eq!(named(offset + 15).as_deref(), Some(".plt"), "{name}");
+        let last = named(offset + size - 1).expect("a name");
+        assert_eq!(last == ".plt", section(".plt.sec").is_some(), "{name}: {last}");
+    }
+}
