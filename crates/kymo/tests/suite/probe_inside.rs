@@ -119,7 +119,7 @@ fn only_some_hits() {
 
 /// Records with `kymo record` or `kymo probe` (its words up to the file) from before the program's calls until they are done; what it said, and what the
 /// program counted.
-fn record(program: &Path, calls: &str, functions: usize, arguments: &[&str]) -> (String, String) {
+pub(crate) fn record(program: &Path, calls: &str, functions: usize, arguments: &[&str]) -> (String, String) {
     let mut running = Running::start(program, calls, "2");
     let file = arguments[arguments.iter().position(|word| *word == "-o").expect("a file") + 1];
     _ = std::fs::remove_file(file);

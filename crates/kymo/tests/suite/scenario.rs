@@ -192,9 +192,9 @@ impl Recording {
         self.command.contains(" -o - ")
     }
 
-    /// True for what `-a` recorded.
+    /// True for what `-a` or `-C` recorded: other programs are in it.
     pub(crate) fn is_of_the_machine(&self) -> bool {
-        self.command.contains(" -a ")
+        self.command.contains(" -a ") || self.command.contains(" -C ")
     }
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn record(tool: &Tool, name: &str, flags: &[&str], target: &[&str]) -
     let arguments = [&["record", "-o", output], flags, &["--"], target].concat();
     let mut command = tool.command(&arguments);
     command.current_dir(&folder);
-    let said = if flags.contains(&"-a") {
+    let said = if flags.iter().any(|flag| ["-a", "-C"].contains(flag)) {
         let _alone = MACHINE.write().expect("no one panics while holding it");
         run(&mut command)
     } else {

@@ -138,6 +138,45 @@ fn add_up(parts: &[String], whole: &[String]) -> bool {
         })
 }
 
+/// Moves counts of perf's threads without a name (`:PID`) to the name that kymo has for them, if kymo counts so much more
+/// there.
+///
+/// perf 6.12 and later forget a thread at its EXIT record, although the kernel still samples it until it has left its CPU;
+/// all of them name no thread that was made between the list of what was there and the first event.
+pub(crate) fn name_threads(perf: &mut BTreeMap<String, Vec<String>>, kymo: &BTreeMap<String, Vec<String>>) {
+    let parts = |name: &str| -> Option<(String, String, String)> {
+        let mut parts = name.splitn(3, " | ").map(str::to_owned);
+        Some((parts.next()?, parts.next()?, parts.next()?))
+    };
+    let count = |values: Option<&Vec<String>>| -> u64 {
+        let single = values.filter(|values| values.len() == 1);
+        single.and_then(|values| values[0].parse().ok()).unwrap_or(0)
+    };
+    let nameless = |name: &str| {
+        let digits = parts(name).and_then(|(_, thread, _)| Some(thread.strip_prefix(':')?.to_owned()));
+        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit()))
+    };
+    let all: Vec<String> = perf.keys().filter(|name| nameless(name)).cloned().collect();
+    for name in all {
+        let Some((event, _, place)) = parts(&name) else { continue };
+        let mut left = count(perf.get(&name)).saturating_sub(count(kymo.get(&name)));
+        for (other, values) in kymo {
+            let alike = parts(other)
+                .is_some_and(|(of, thread, at)| of == event && at == place && !thread.starts_with(':'));
+            let theirs = count(perf.get(other));
+            let moved = count(Some(values)).saturating_sub(theirs).min(left);
+            if alike && moved > 0 {
+                perf.insert(other.clone(), vec![(theirs + moved).to_string()]);
+                left -= moved;
+            }
+        }
+        match left + count(kymo.get(&name)) {
+            0 => perf.remove(&name),
+            left => perf.insert(name, vec![left.to_string()]),
+        };
+    }
+}
+
 /// Lines that say what two tables do not share, at most `limit` of them; empty when they are equal.
 ///
 /// The left one may divide the rows of an unresolved address ([`is_unresolved`]); it is perf's.
@@ -150,7 +189,7 @@ pub(crate) fn differences(
     let names: std::collections::BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
     // perf 6.1 has the names of jump stubs wrong or not at all; objdump judges kymo's. Where kymo has one, what perf has
     // instead may be an address.
-    let is_stub = |name: &str| name.contains("@plt");
+    let is_stub = |name: &str| name.contains("@plt") || name.ends_with("[.] .plt");
     let has_stubs = right.1.keys().any(|name| is_stub(name) && !left.1.contains_key(name));
     let is_perfs_stub = |name: &String| {
         is_stub(name)
@@ -211,6 +250,28 @@ mod tests {
         assert!(differences(("a", &left), ("b", &left), 9).is_empty());
         let said = differences(("a", &left), ("b", &right), 9);
         assert_eq!(said, ["cpu-clock | Web Conten | [kernel.kallsyms] | [k] __schedule: a 40074, b 40073"]);
+    }
+
+    /// Checks that counts of threads that perf has no name for are moved to names under which kymo counts more, and no
+    /// others.
+    #[test]
+    fn threads_without_a_name_are_named() {
+        let table = |rows: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
+            rows.iter().map(|&(name, count)| (name.to_owned(), vec![count.to_owned()])).collect()
+        };
+        let kymo = table(&[("e | ls | libc | [.] f", "5"), ("e | ls | libc | [.] g", "2")]);
+        let mut perf = table(&[
+            ("e | ls | libc | [.] f", "3"),
+            ("e | :12 | libc | [.] f", "1"),
+            ("e | :13 | libc | [.] f", "1"),
+            ("e | ls | libc | [.] g", "2"),
+        ]);
+        name_threads(&mut perf, &kymo);
+        assert_eq!(perf, kymo);
+        perf.insert("e | :14 | libc | [.] g".to_owned(), vec!["1".to_owned()]);
+        name_threads(&mut perf, &kymo);
+        let said = differences(("perf", &perf), ("kymo", &kymo), 9);
+        assert_eq!(said, ["e | :14 | libc | [.] g: perf 1, kymo "]);
     }
 
     /// Checks that rows of one unresolved address add up to the other tool's row, and that no other rows do.

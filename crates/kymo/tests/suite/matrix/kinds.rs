@@ -24,6 +24,16 @@ pub(super) enum Form {
     Attached,
     /// Several files: each of them is read.
     Series,
+    /// A file into which `perf inject --jit` puts the code that a just-in-time compiler described.
+    Jitdump,
+    /// `-G`, and the target runs in that cgroup.
+    Cgroup,
+    /// `kymo watch -o`; the target is a source in `fixtures/programs`.
+    Watch,
+    /// `kymo probe -o` by the kernel; the target is a source in `fixtures/programs`.
+    Probe,
+    /// `kymo probe -o` by the program itself; the target is a source in `fixtures/programs`, and its number of calls.
+    ProbeInside,
 }
 
 /// One kind of recording.
@@ -37,13 +47,63 @@ pub(super) struct Kind {
     pub(super) target: &'static [&'static str],
 }
 
+impl Kind {
+    /// Whether its samples have fields that `script` prints as text.
+    pub(super) fn has_traces(&self) -> bool {
+        const SYSTEMS: [&str; 5] = ["sched:", "syscalls:", "kmem:", "timer:", "irq:"];
+        matches!(self.form, Form::Probe | Form::ProbeInside)
+            || SYSTEMS.iter().any(|system| self.flags.contains(system))
+    }
+}
+
 /// Two threads that pass messages, and end soon.
 const THREADS: &[&str] = &["perf", "bench", "sched", "messaging", "-t", "-g", "1", "-l", "150"];
-/// Two threads that compute for longer than the recorder looks.
+/// Two threads that compute and touch new memory for longer than the recorder looks.
 const LONG: &[&str] = &[
     "python3",
     "-c",
-    "import threading,time\nend=time.time()+20\ndef run():\n while time.time()<end: sum(range(999))\nthreading.Thread(target=run,daemon=True).start()\nrun()",
+    "
+import mmap, threading, time
+end = time.time() + 20
+def run():
+    while time.time() < end:
+        sum(range(999))
+        with mmap.mmap(-1, 4096) as memory:
+            memory[0] = 1
+threading.Thread(target=run, daemon=True).start()
+run()
+",
+];
+/// A process that runs code in anonymous memory and describes it in a jitdump.
+const JITDUMP: &[&str] = &[
+    "python3",
+    "-c",
+    "
+import ctypes, mmap, os, struct, time
+# mov ecx, 0x30000000; loop: dec ecx; jnz loop; ret -- twice, as two functions.
+code = bytes.fromhex('b900000030ffc975fcc3')
+memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory[0:len(code)] = code
+memory[64:64 + len(code)] = code
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+now = lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+pid = os.getpid()
+dump = open(f'jit-{pid}.dump', 'w+b')
+dump.write(struct.pack('<IIIIIIQQ', 0x4A695444, 1, 40, 62, 0, pid, now(), 0))
+dump.flush()
+# Readers find the dump by this mapping.
+marker = mmap.mmap(dump.fileno(), 40, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+for index, name in enumerate([b'jit_first', b'jit_second']):
+    at = address + 64 * index
+    rest = struct.pack('<IIQQQQ', pid, pid, at, at, len(code), index) + name + bytes(1) + code
+    dump.write(struct.pack('<IIQ', 0, 16 + len(rest), now()) + rest)
+dump.flush()
+call = ctypes.CFUNCTYPE(None)
+call(address)()
+call(address + 64)()
+dump.write(struct.pack('<IIQ', 3, 16, now()))
+dump.close()
+",
 ];
 
 const fn both(name: &'static str, flags: &'static str, target: &'static [&'static str]) -> Kind {
@@ -64,6 +124,11 @@ const fn pipe(name: &'static str, flags: &'static str, target: &'static [&'stati
 
 const fn attached(name: &'static str, flags: &'static str) -> Kind {
     Kind { form: Form::Attached, ..both(name, flags, LONG) }
+}
+
+/// What only kymo records, by another verb than `record`.
+const fn verb(form: Form, name: &'static str, flags: &'static str, target: &'static [&'static str]) -> Kind {
+    Kind { form, ..kymo(name, flags, target) }
 }
 
 const fn series(name: &'static str, flags: &'static str, target: &'static [&'static str]) -> Kind {
@@ -118,6 +183,7 @@ pub(super) const KINDS: &[Kind] = &[
     both("raw system calls", "-c 1 -e raw_syscalls:sys_enter", SWITCHES),
     both("forks as tracepoints", "-c 1 -e sched:sched_process_fork,sched:sched_process_exec", FORKS),
     both("allocations", "-c 100 -e kmem:kmalloc,kmem:kfree", FORKS),
+    both("interrupts and timers", "-c 1 -e irq:softirq_entry,timer:hrtimer_start,timer:timer_start", FORKS),
     both("tracepoint and clock", "-c 1 -e sched:sched_switch -e context-switches", SWITCHES),
     // Forms of the file.
     both("compressed", "-z -F 999 -g -e cpu-clock", FORKS),
@@ -162,4 +228,29 @@ pub(super) const KINDS: &[Kind] = &[
     perf("namespaces", "--namespaces -F 999 -e cpu-clock", FORKS),
     perf("cgroups", "--all-cgroups -F 999 -e cpu-clock", FORKS),
     perf("identifiers", "--sample-identifier -F 999 -e cpu-clock", COMPUTE),
+    Kind {
+        form: Form::Jitdump,
+        ..both("jit with a dump", "-k CLOCK_MONOTONIC -F 999 -g -e cpu-clock:u", JITDUMP)
+    },
+    Kind { form: Form::Cgroup, ..perf("cgroup by name", "-a -F 999 -e cpu-clock", THREADS) },
+    // Other verbs of kymo.
+    verb(Form::Watch, "watch", "-q -g counter flag", &["watched.c", "2", "5"]),
+    verb(
+        Form::Probe,
+        "probes of the kernel",
+        "-q --ret -g probed_deep probed_outer usdt:shop:sold",
+        &["probed.c", "30", "2"],
+    ),
+    verb(
+        Form::Probe,
+        "probes of the kernel, arguments",
+        "-q --args --ret called_plain called_text",
+        &["called.c"],
+    ),
+    verb(
+        Form::ProbeInside,
+        "probes in the program",
+        "--args --ret probed_deep probed_inner",
+        &["probed.c", "2000"],
+    ),
 ];

@@ -5,21 +5,18 @@
 //! `KYMO_MATRIX_KIND` chooses those whose names have a part.
 
 mod defects;
+mod forms;
 mod kinds;
 
-use std::fs::File;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
-use self::defects::{COMPLAINTS, MISCOUNTS, ROWS};
-use self::kinds::{By, Form, KINDS, Kind, QUICK};
+use self::defects::{COMPLAINTS, MISCOUNTS, ROWS, TRACES};
+use self::forms::recordings;
+use self::kinds::{By, KINDS, Kind, QUICK};
 use crate::interop::{COUNTS, tables_of};
-use crate::scenario::{Recording, fresh_folder, record};
-use crate::tools::{Need, Tool, kymo, ready, run, skip};
-
-/// How long a recorder stays attached.
-const ATTACHED_SECONDS: &str = "0.3";
+use crate::scenario::Recording;
+use crate::tools::{Need, Tool, kymo, ready, skip};
 
 /// The perf of a Debian release, if it was unpacked.
 fn perf_of(suite: &str) -> Option<Tool> {
@@ -27,55 +24,6 @@ fn perf_of(suite: &str) -> Option<Tool> {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/perfs"), PathBuf::from);
     let path = folder.join(suite).join("perf");
     path.is_file().then_some(Tool { name: "perf", path })
-}
-
-/// A process that is recorded while it runs; it ends with this.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Records a kind with a tool; there may be several files.
-fn recordings(tool: &Tool, suite: &str, kind: &Kind) -> Result<Vec<Recording>, String> {
-    let name = format!("{suite}-{}", kind.name.replace([' ', ','], "-"));
-    let flags: Vec<&str> = kind.flags.split_whitespace().collect();
-    match kind.form {
-        Form::File => Ok(vec![record(tool, &name, &flags, kind.target)]),
-        Form::Pipe => {
-            let path = fresh_folder(&format!("{}-{name}", tool.name)).join("perf.data");
-            let quiet = ["sh", "-c", "exec \"$@\" >/dev/null", "sh"];
-            let arguments = [&["record", "-o", "-"], &flags[..], &["--"], &quiet, kind.target].concat();
-            let mut command = tool.command(&arguments);
-            command.stdout(Stdio::from(File::create(&path).map_err(|error| error.to_string())?));
-            let said = run(&mut command);
-            if said.code != Some(0) {
-                return Err(format!("{} failed: {}", said.command, said.stderr));
-            }
-            Ok(vec![Recording { path, command: said.command }])
-        }
-        Form::Attached => {
-            let (program, arguments) = (kind.target[0], &kind.target[1..]);
-            let running = Command::new(program).args(arguments).stdout(Stdio::null()).spawn();
-            let running = Running(running.map_err(|error| format!("{program}: {error}"))?);
-            let pid = running.0.id().to_string();
-            let flags = [&flags[..], &["-p", &pid]].concat();
-            Ok(vec![record(tool, &name, &flags, &["sleep", ATTACHED_SECONDS])])
-        }
-        Form::Series => {
-            let first = record(tool, &name, &flags, kind.target);
-            let folder = first.path.parent().unwrap_or(Path::new("."));
-            let files = std::fs::read_dir(folder).map_err(|error| error.to_string())?;
-            let named = |path: &PathBuf| {
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("perf.data"))
-            };
-            let paths = files.flatten().map(|entry| entry.path()).filter(named);
-            Ok(paths.map(|path| Recording { path, command: first.command.clone() }).collect())
-        }
-    }
 }
 
 /// What perf says on stderr about a file beside what [`COMPLAINTS`] explains, and how it ended.
@@ -108,10 +56,38 @@ fn own_complaints(recording: &Recording) -> Vec<String> {
     }
 }
 
+/// The first line in which the printed values of tracepoints and probes differ, beside what [`TRACES`] explains.
+fn traces(perf: &Tool, recording: &Recording) -> Vec<String> {
+    let file = recording.path.to_str().expect("a plain name");
+    let lines = |tool: &Tool| -> Vec<String> {
+        let said = tool.succeed(["script", "-i", file, "-F", "tid,cpu,time,event,trace"]).stdout;
+        let plain = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let explained = |line: &str| {
+            let defect = TRACES.iter().find(|defect| line.contains(defect.part));
+            defect.and_then(|defect| line.rfind(defect.from)).map_or(line.len(), |at| at)
+        };
+        said.lines()
+            .map(plain)
+            .filter(|line| !line.is_empty())
+            .map(|line| line[..explained(&line)].to_owned())
+            .collect()
+    };
+    let (theirs, ours) = (lines(perf), lines(&kymo()));
+    if theirs.len() != ours.len() {
+        return vec![format!("traces: perf has {} lines, kymo {}", theirs.len(), ours.len())];
+    }
+    let mut differing = theirs.iter().zip(&ours).filter(|(a, b)| a != b);
+    let first = differing.next().map(|(a, b)| format!("traces: perf `{a}`, kymo `{b}`"));
+    let more = differing.count();
+    first.into_iter().map(|line| format!("{line}, and {more} more of {}", ours.len())).collect()
+}
+
 /// Records a kind with `tool` and reads it with both; what is wrong.
 fn disagreements(perf: &Tool, suite: &str, kind: &Kind, tool: &Tool) -> Vec<String> {
-    let all = match recordings(tool, suite, kind) {
-        Ok(all) => all,
+    let all = match recordings(perf, tool, suite, kind) {
+        Ok(Some(all)) => all,
+        // It was said why it cannot be recorded here.
+        Ok(None) => return Vec::new(),
         Err(error) => return vec![error],
     };
     let mut found = Vec::new();
@@ -121,6 +97,9 @@ fn disagreements(perf: &Tool, suite: &str, kind: &Kind, tool: &Tool) -> Vec<Stri
             found.extend(complaints(perf, recording));
         }
         found.extend(own_complaints(recording));
+        if kind.has_traces() {
+            found.extend(traces(perf, recording));
+        }
         if !miscounts {
             let lines = tables_of(perf, recording, &COUNTS);
             // The first line tells which command differs, the others how.
@@ -158,10 +137,12 @@ fn release(suite: &'static str) {
         let recorders = [(kind.by != By::Kymo).then(|| perf.clone()), (kind.by != By::Perf).then(kymo)];
         for recorder in recorders.iter().flatten() {
             // A recorder that fails must not hide what the other kinds show.
-            match catch_unwind(|| disagreements(&perf, suite, kind, recorder)) {
-                Ok(lines) => found.extend(lines),
-                Err(_) => found.push(format!("{} {suite}, {}: failed, see above", recorder.name, kind.name)),
-            }
+            let lines = catch_unwind(|| disagreements(&perf, suite, kind, recorder)).unwrap_or_else(|_| {
+                vec![format!("{} {suite}, {}: failed, see above", recorder.name, kind.name)]
+            });
+            let verdict = if lines.is_empty() { "agree" } else { "differ" };
+            eprintln!("matrix: {suite}: {}, recorded by {}: {verdict}", kind.name, recorder.name);
+            found.extend(lines);
         }
     }
     assert!(found.is_empty(), "{} findings:\n{}", found.len(), found.join("\n"));
