@@ -4,7 +4,7 @@
 //! counts must be equal exactly, as must the shares of callees and callers, and the printed samples line by line.
 
 use crate::scenario::{Recording, Scenario};
-use crate::table::{by_name, differences, name_threads, sections};
+use crate::table::{by_name, differences, drop_parameters, name_threads, sections};
 use crate::tools::{Need, Tool, kymo, perf, ready};
 use crate::tree::{branches, divided};
 
@@ -96,6 +96,7 @@ pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<
     }
     let mut expected = by_name(&sections(&theirs.stdout), 3);
     let got = by_name(&sections(&ours.stdout), 3);
+    drop_parameters(&mut expected, &got);
     name_threads(&mut expected, &got);
     if expected.is_empty() {
         return vec![format!("{what}: perf itself shows no samples: {}\n{}", theirs.command, theirs.stderr)];

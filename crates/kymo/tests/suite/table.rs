@@ -177,6 +177,39 @@ pub(crate) fn name_threads(perf: &mut BTreeMap<String, Vec<String>>, kymo: &BTre
     }
 }
 
+/// Gives rows that perf names with a function's parameters the name without, where kymo has that.
+///
+/// Debian's perf 6.12 and later read C++ names with another library than perf 6.1, which leaves parameters out.
+pub(crate) fn drop_parameters(
+    perf: &mut BTreeMap<String, Vec<String>>,
+    kymo: &BTreeMap<String, Vec<String>>,
+) {
+    let named: Vec<String> = perf.keys().filter(|name| !kymo.contains_key(*name)).cloned().collect();
+    for name in named {
+        let Some(plain) = without_parameters(&name).filter(|plain| kymo.contains_key(*plain)) else {
+            continue;
+        };
+        let values = perf.remove(&name).unwrap_or_default();
+        let all = perf.entry(plain.to_owned()).or_default();
+        all.extend(values);
+        let counts: Option<Vec<u64>> = all.iter().map(|value| value.parse().ok()).collect();
+        if let Some(counts) = counts {
+            *all = vec![counts.iter().sum::<u64>().to_string()];
+        }
+    }
+}
+
+/// A name without the parameters, and what follows them, at its end.
+fn without_parameters(name: &str) -> Option<&str> {
+    let name = name.split(" [clone").next()?.trim_end_matches(" const");
+    let mut depth = 0;
+    let open = name.char_indices().rev().find(|&(_, c)| {
+        depth += i32::from(c == ')') - i32::from(c == '(');
+        depth == 0
+    });
+    open.filter(|_| name.ends_with(')')).map(|(at, _)| &name[..at])
+}
+
 /// Lines that say what two tables do not share, at most `limit` of them; empty when they are equal.
 ///
 /// The left one may divide the rows of an unresolved address ([`is_unresolved`]); it is perf's.
@@ -272,6 +305,25 @@ mod tests {
         name_threads(&mut perf, &kymo);
         let said = differences(("perf", &perf), ("kymo", &kymo), 9);
         assert_eq!(said, ["e | :14 | libc | [.] g: perf 1, kymo "]);
+    }
+
+    /// Checks that parameters are left out where kymo has the name without them, and nowhere else.
+    #[test]
+    fn names_without_parameters() {
+        let table = |rows: &[(&str, &str)]| -> BTreeMap<String, Vec<String>> {
+            rows.iter().map(|&(name, count)| (name.to_owned(), vec![count.to_owned()])).collect()
+        };
+        let kymo = table(&[("[.] A::f", "3"), ("[.] A::operator()", "2")]);
+        let mut perf = table(&[
+            ("[.] A::f(int (*)(char)) const", "1"),
+            ("[.] A::f(long) [clone .cold]", "2"),
+            ("[.] A::operator()(int)", "2"),
+        ]);
+        drop_parameters(&mut perf, &kymo);
+        assert_eq!(perf, kymo);
+        perf.insert("[.] g(int)".to_owned(), vec!["1".to_owned()]);
+        drop_parameters(&mut perf, &kymo);
+        assert_eq!(perf.len(), 3);
     }
 
     /// Checks that rows of one unresolved address add up to the other tool's row, and that no other rows do.
