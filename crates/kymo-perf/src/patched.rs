@@ -15,7 +15,7 @@
 //! A tool that patches a process after it was looked at is not seen; kymo's agent looks for the
 //! kernel's traps before it writes.
 
-use crate::proc::{self, Mappings};
+use crate::proc::{self, Mappings, ProcessMemory};
 use iced_x86::{Decoder, DecoderOptions};
 use rustix::fs::{major, minor, stat};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
         for &(number, offset) in &probed.places {
             let Some(at) = offset.checked_sub(mapping.offset).filter(|at| *at < length) else { continue };
             if memory.is_none() {
-                memory = File::open(format!("/proc/{pid}/mem")).ok();
+                memory = ProcessMemory::open(pid).ok();
             }
             let Some(memory) = &memory else { return found };
             let bytes = MOST_BYTES.min((length - at) as usize);
@@ -136,9 +136,9 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
 
 /// Whether memory has the file's instruction, but for a trap in place of its first byte. What follows
 /// it is another instruction, which may be patched: a `ret` stands right before the next function.
-fn is_of_file(memory: &File, address: u64, file: &File, offset: u64, bytes: usize) -> Option<bool> {
+fn is_of_file(memory: &ProcessMemory, address: u64, file: &File, offset: u64, bytes: usize) -> Option<bool> {
     let (mut its, mut files) = ([0; MOST_BYTES], [0; MOST_BYTES]);
-    memory.read_exact_at(&mut its[..bytes], address).ok()?;
+    memory.read(address, &mut its[..bytes]).ok()?;
     let read = file.read_at(&mut files[..bytes], offset).ok()?;
     if its[0] == TRAP {
         its[0] = files[0];

@@ -89,7 +89,7 @@ pub use account::{Claimed, LossAccount, Unwound};
 pub use brake::Pauses;
 pub use callers::Callers;
 pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};
-pub use disk::WriteError;
+pub use disk::{Silence, WriteError, watch_for_silence};
 pub use flight::{Coverage, RingCoverage};
 pub use guests::{Conduct, GuestEvent, Guests};
 pub use options::{CallGraph, Clock, Delay, LastSnapshot, Options, Overload, Rate, TargetSpec};

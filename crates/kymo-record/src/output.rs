@@ -2,7 +2,7 @@
 //!
 //! The file gets its name when the recording has begun ([`Naming::publish`]): whatever fails before that leaves the old recording
 //! where it is. Whoever finds the file can open it, even if the recorder was killed right then.
-use crate::disk::Stream;
+use crate::disk::{Stream, UnderWay};
 use crate::mail::timespec;
 use crate::previous;
 use kymo_files::{Folder, Fresh, Identity, kind_name, passed_descriptor};
@@ -166,6 +166,7 @@ impl Naming {
         if self.fresh.is_named() {
             return Ok(());
         }
+        let _call = UnderWay::begin();
         previous::make_room(self.fresh.folder(), &self.name).map_err(in_the_way(&self.path))?;
         self.fresh.link(&self.name).map_err(failed("create", &self.path))
     }
@@ -193,6 +194,7 @@ pub(crate) fn publish(naming: &SharedNaming) -> Result<(), OutputError> {
 
 /// Makes the output ready. A named pipe waits for a reader, until `until` can be read.
 pub(crate) fn open(output: &Output, until: Option<BorrowedFd<'_>>) -> Result<Opened, OutputError> {
+    let _call = UnderWay::begin();
     match output {
         Output::File(path) => open_file(path, until),
         Output::Stdout | Output::Descriptor(_) => {

@@ -1,4 +1,5 @@
 //! A recording of records that somebody else has read from rings: the file, what was there before, and the end.
+use crate::disk::Retrying;
 use crate::output::{self, Opened, Output, OutputError};
 use crate::sink::publish_first_round;
 use crate::walk::Walk;
@@ -15,7 +16,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Writes a perf.data file piece by piece. It opens at every moment, with all that was [published](Scribe::publish).
 pub struct Scribe {
-    writer: Writer<File>,
+    writer: Writer<Retrying<File>>,
     walk: Walk,
     waiting: Vec<u8>,
     features: Features,
@@ -50,8 +51,8 @@ impl Scribe {
             ..machine::features(version, cmdline)
         };
         let early = Features { nr_cpus: features.nr_cpus, ..Features::default() };
-        let writer =
-            Writer::create_with_features(file, events, &early).map_err(fail("write the header of"))?;
+        let writer = Writer::create_with_features(Retrying(file), events, &early)
+            .map_err(fail("write the header of"))?;
         publish_first_round(&writer).map_err(fail("write the header of"))?;
         if let Some(mut naming) = naming {
             naming.publish()?;
@@ -112,7 +113,7 @@ impl Scribe {
             0 => {}
             lost => return Err(io::Error::other(format!("{lost} bytes of records could not be written"))),
         }
-        self.writer.get_ref().metadata().map(|meta| meta.len())
+        self.writer.get_ref().0.metadata().map(|meta| meta.len())
     }
 }
 

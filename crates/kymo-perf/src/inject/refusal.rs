@@ -1,4 +1,5 @@
 //! Why a process cannot be entered.
+use crate::proc::Unanswered;
 use std::fmt;
 use std::io;
 
@@ -70,7 +71,7 @@ pub enum Refusal {
 impl Refusal {
     pub(super) fn failed(step: &'static str) -> impl Fn(io::Error) -> Refusal {
         move |error| match error.kind() {
-            io::ErrorKind::TimedOut => Refusal::TooLong { step },
+            io::ErrorKind::TimedOut if !Unanswered::is_why(&error) => Refusal::TooLong { step },
             _ if error.raw_os_error() == Some(libc::ESRCH) => Refusal::Gone,
             _ => Refusal::Failed { step, error },
         }

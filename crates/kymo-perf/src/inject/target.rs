@@ -1,10 +1,10 @@
 //! What /proc tells about a process before anybody touches it: whether it can be entered, and what is mapped where. Untrusted text.
 use super::refusal::Refusal;
-use crate::proc::{self, Mappings};
+use crate::proc::{self, Mappings, ProcessMemory};
 use rustix::process::getuid;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const OURS: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) pid: i32,
-    memory: File,
+    memory: ProcessMemory,
 }
 
 /// The value of a line of a status file.
@@ -111,8 +111,7 @@ impl Target {
             Err(_) => return Err(Refusal::KernelThread),
         }
         check_elf(&head)?;
-        let path = format!("/proc/{pid}/mem");
-        let memory = File::options().read(true).write(true).open(path).map_err(|_| not_permitted(pid))?;
+        let memory = ProcessMemory::open_to_write(pid).map_err(|_| not_permitted(pid))?;
         Ok(Target { pid, memory })
     }
 
@@ -130,8 +129,8 @@ impl Target {
             let mut pairs = vector.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             let (_, at) = pairs.find(|(kind, _)| *kind == AT_RANDOM).ok_or(io::ErrorKind::NotFound)?;
             let (mut ours, mut its) = ([0; 16], [0; 16]);
-            self.memory.read_exact_at(&mut ours, at)?;
-            File::open(format!("{task}/mem"))?.read_exact_at(&mut its, at)?;
+            self.memory.read(at, &mut ours)?;
+            ProcessMemory::of_thread(self.pid, tid)?.read(at, &mut its)?;
             Ok(ours == its)
         };
         same().unwrap_or(false)
@@ -145,7 +144,7 @@ impl Target {
 
     /// Reads memory as far as there is some: how many bytes.
     pub(super) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
-        self.memory.read_at(bytes, address).unwrap_or(0)
+        self.memory.read_some(address, bytes).unwrap_or(0)
     }
 
     /// Whether a signal waits for this thread that it would take; yes if that cannot be told.
@@ -160,14 +159,14 @@ impl Target {
 
     /// Reads memory: all of it or an error.
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.memory.read_exact_at(bytes, address)
+        self.memory.read(address, bytes)
     }
 
     /// Writes memory of the process, where this process has made it.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
         crate::sys::ptrace::faults::step();
-        self.memory.write_all_at(bytes, address)
+        self.memory.write(address, bytes)
     }
 
     pub(super) fn maps(&self) -> io::Result<Vec<u8>> {

@@ -2,11 +2,13 @@
 //! names in it are chosen by strangers: what cannot be read is left out, never an abort.
 mod kernel;
 mod maps;
+mod memory;
 
 pub use kernel::{
     KernelText, Module, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
 };
 pub use maps::{Mapping, Mappings};
+pub use memory::{ProcessMemory, Unanswered};
 
 use std::fs;
 use std::io;

@@ -9,6 +9,7 @@ pub mod counter;
 mod descriptor;
 pub mod fake;
 mod fork;
+pub(crate) mod helper;
 mod inherited;
 pub mod memory;
 #[cfg(target_arch = "x86_64")]

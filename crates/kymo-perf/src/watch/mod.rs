@@ -27,11 +27,10 @@
 //!
 //! # Modules
 //! `range`: ranges as registers; `schedule`: registers in turns; `opening`: [`Watcher`]; `attrs`: its events; `entry`: a command held where its memory is laid out;
-//! `memory`: another process's bytes; `holder`: who holds registers.
+//! `holder`: who holds registers.
 mod attrs;
 mod entry;
 mod holder;
-mod memory;
 mod opening;
 mod range;
 mod schedule;
@@ -39,7 +38,6 @@ mod schedule;
 pub use attrs::SAMPLE_TYPE;
 pub use entry::{Held, hold_at_entry};
 pub use holder::{Holders, holders};
-pub use memory::Memory;
 pub use opening::{Armed, Options, Scope, WatchError, Watcher};
 pub use range::{Piece, Range, RangeError};
 pub use schedule::{Machine, Register, Schedule, ScheduleError};

@@ -10,15 +10,18 @@
 //! Invariants:
 //! - D1: the header never tells of a byte that has not landed, in whatever order pieces land.
 //! - D2: every sample that was appended is either in what the finished file tells of or in [`Finished::lost_samples`].
-//! - D3: no answer of the disk is waited for without bound, and none makes anything wait forever: each piece is tried a bounded number of
-//!   times.
+//! - D3: each piece is tried a bounded number of times; a disk that gives no answer at all is given up when the end was asked for
+//!   (`silence.rs`).
 mod landing;
 mod port;
 mod retry;
+mod silence;
 #[cfg(test)]
 mod tests;
 
 pub use retry::WriteError;
+pub(crate) use silence::UnderWay;
+pub use silence::{Silence, watch as watch_for_silence};
 
 pub(crate) use landing::{Finished, Landing, count_samples};
 pub(crate) use port::{Choice, open_port};

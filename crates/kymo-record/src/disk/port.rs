@@ -1,4 +1,5 @@
 //! Ways for several pieces at once to a file.
+use super::silence;
 use kymo_perf::uring::{Answer, Piece, Uring};
 use std::fs::File;
 use std::io;
@@ -20,15 +21,17 @@ pub(crate) trait Port: Send {
 
 impl Port for Uring {
     fn submit(&mut self, piece: Piece) -> Result<(), Piece> {
-        Uring::submit(self, piece)
+        silence::begins();
+        Uring::submit(self, piece).inspect_err(|_| silence::answered())
     }
 
     fn try_next(&mut self) -> Option<Answer> {
-        Uring::ready(self)
+        Uring::ready(self).inspect(|_| silence::answered())
     }
 
     fn next(&mut self) -> io::Result<Option<Answer>> {
-        Uring::wait(self)
+        let answer = Uring::wait(self)?;
+        Ok(answer.inspect(|_| silence::answered()))
     }
 }
 

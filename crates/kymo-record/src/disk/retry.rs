@@ -1,4 +1,5 @@
 //! How often a write is tried, and what to say when it fails for good.
+use super::silence;
 use crate::mail::timespec;
 use kymo_data::WriteAt;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -157,7 +158,10 @@ impl<W: WriteAt> Retrying<W> {
             && !rest.is_empty()
         {
             let place = offset + done as u64;
-            match self.0.write_at(rest, place) {
+            silence::begins();
+            let written = self.0.write_at(rest, place);
+            silence::answered();
+            match written {
                 Ok(0) => return (done, Err(at(place, ErrorKind::WriteZero.into()))),
                 Ok(count) => {
                     done += count.min(rest.len());

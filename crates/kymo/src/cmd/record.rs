@@ -20,7 +20,7 @@ use kymo_perf::sys;
 use kymo_perf::workload::{Exit, die_by};
 use kymo_record::{
     Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, Limits, LossAccount, Options, Output,
-    Overload, Plan, Rate, Scope, Session, Summary, Switch, TargetSpec,
+    Overload, Plan, Rate, Scope, Session, Silence, Summary, Switch, TargetSpec,
 };
 
 use super::mem_events::{self, Whom};
@@ -300,6 +300,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let descriptors = plan.descriptors();
     let guests = guests.map(|found| found.guests);
     let until = signals.told.as_fd();
+    signals.give_up_silent_output(&name)?;
     let started = Session::start_with(plan, guests, Some(until)).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
@@ -381,11 +382,39 @@ impl Signals {
         Ok(Signals { told, which })
     }
 
+    /// Ends this process by the signal that came, if the output does not answer.
+    fn give_up_silent_output(&self, name: &str) -> anyhow::Result<()> {
+        let until = self.told.try_clone().context("failed to make a socket pair")?;
+        end_when_silent("record", name, until, Arc::clone(&self.which));
+        Ok(())
+    }
+
     /// The one that came last, or 0.
     fn came(&self) -> i32 {
         // Relaxed: the handler ran before `told` could be read.
         self.which.load(Ordering::Relaxed) as i32
     }
+}
+
+/// When `until` can be read and the output does not answer, says so, and at last ends this process by the signal that came.
+pub(crate) fn end_when_silent(verb: &'static str, name: &str, until: UnixStream, which: Arc<AtomicUsize>) {
+    let name = name.to_owned();
+    let tell = move |silence| match silence {
+        Silence::Waiting(left) => eprintln!(
+            "kymo {verb}: {name}: its file system does not answer; waiting {} s more",
+            left.as_secs().max(1)
+        ),
+        Silence::GivenUp { pending } => {
+            eprintln!(
+                "kymo {verb}: {name}: its file system does not answer; ended, the file has what was published before                  (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
+            );
+            // Relaxed: the handler ran before `until` could be read.
+            let came = which.load(Ordering::Relaxed) as i32;
+            die_by(if came == 0 { pending } else { came });
+        }
+    };
+    // Without a thread for it the second signal is left.
+    let _ = kymo_record::watch_for_silence(until.into(), tell);
 }
 
 /// What the recording is called in the last words: of several files each has its time behind the name.

@@ -57,14 +57,13 @@ pub(crate) fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
 /// The modules of a command that has not started: its program first, then the libraries that it will load at once.
 pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let module = ProbeModule::open(&executed(command)?, None)?;
-    let list = |name: &str, by: &[char]| -> Vec<PathBuf> {
-        let value = std::env::var(name).unwrap_or_default();
-        value.split(by).filter(|part| !part.is_empty()).map(PathBuf::from).collect()
+    // Paths are bytes, in variables, too.
+    let list = |name: &str, by: &[u8]| -> Vec<PathBuf> {
+        let value = std::env::var_os(name).unwrap_or_default().into_vec();
+        let parts = value.split(|byte| by.contains(byte)).filter(|part| !part.is_empty());
+        parts.map(|part| PathBuf::from(OsString::from_vec(part.to_vec()))).collect()
     };
-    let search = Search {
-        library_path: list("LD_LIBRARY_PATH", &[':', ';']),
-        preload: list("LD_PRELOAD", &[':', ' ']),
-    };
+    let search = Search { library_path: list("LD_LIBRARY_PATH", b":;"), preload: list("LD_PRELOAD", b": ") };
     let others = libraries(&module, &search);
     let mut modules = vec![Arc::new(module)];
     modules.extend(others.iter().filter_map(|path| ProbeModule::open(path, None).ok()).map(Arc::new));

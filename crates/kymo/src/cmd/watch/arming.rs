@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kymo_data::Attr;
+use kymo_perf::proc::ProcessMemory;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::watch::{
-    Machine, Memory, Options, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, Watcher, holders,
+    Machine, Options, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, Watcher, holders,
 };
 
 use super::condition::Condition;
@@ -55,7 +56,7 @@ impl<'a> Watch<'a> {
                 planned(taken, by_cpu).map_err(|error| errors::no_plan(&error, places, taken > 0))?;
             let mut ledger = Ledger::new(places.to_vec(), &schedule, condition.cloned());
             for &pid in pids {
-                if let Ok(memory) = Memory::open(pid) {
+                if let Ok(memory) = ProcessMemory::open(pid) {
                     ledger.look(pid, &memory);
                 }
             }

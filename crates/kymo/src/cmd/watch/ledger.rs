@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kymo_perf::proc;
-use kymo_perf::watch::{Memory, Schedule};
+use kymo_perf::proc::{self, ProcessMemory};
+use kymo_perf::watch::Schedule;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::condition::{Condition, Known};
@@ -57,8 +57,8 @@ pub(super) struct Ledger {
     words: FxHashMap<(usize, String), Option<i128>>,
     /// The last word seen around an address, by process.
     values: FxHashMap<(i32, u64), [u8; 8]>,
-    /// Memory of processes, where values are read afterwards.
-    memories: FxHashMap<i32, Option<Memory>>,
+    /// ProcessMemory of processes, where values are read afterwards.
+    memories: FxHashMap<i32, Option<ProcessMemory>>,
     /// Names of threads, where hits come without.
     comms: FxHashMap<i32, Vec<u8>>,
     /// Processes that have executed another program: their addresses mean something else now.
@@ -111,7 +111,7 @@ impl Ledger {
     }
 
     /// Reads what is there before anything is armed.
-    pub(super) fn look(&mut self, pid: i32, memory: &Memory) {
+    pub(super) fn look(&mut self, pid: i32, memory: &ProcessMemory) {
         for address in self.by_address.keys() {
             if let Some(word) = memory.word(*address) {
                 self.values.insert((pid, address & !7), word);
@@ -234,7 +234,7 @@ impl Ledger {
     }
 
     fn read(&mut self, pid: i32, address: u64) -> Option<[u8; 8]> {
-        let memory = self.memories.entry(pid).or_insert_with(|| Memory::open(pid).ok());
+        let memory = self.memories.entry(pid).or_insert_with(|| ProcessMemory::open(pid).ok());
         memory.as_ref()?.word(address)
     }
 

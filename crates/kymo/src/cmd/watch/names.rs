@@ -6,8 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kymo_perf::proc::{self, Mappings};
-use kymo_perf::watch::Memory;
+use kymo_perf::proc::{self, Mappings, ProcessMemory};
 use kymo_profile::place::accessing_instruction;
 use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use rustc_hash::FxHashMap;
@@ -165,7 +164,7 @@ impl Names {
         let bytes = (at + INSTRUCTION_BYTES).checked_sub(start).filter(|&bytes| bytes <= MOST_CODE_BYTES)?;
         let mut code = vec![0; bytes as usize];
         let avma = (start + mapped.start).checked_sub(mapped.offset)?;
-        let live = Memory::open(pid).ok().and_then(|memory| memory.read(avma, &mut code).ok());
+        let live = ProcessMemory::open(pid).ok().and_then(|memory| memory.read(avma, &mut code).ok());
         live.or_else(|| open_regular(&mapped.path).ok()?.read_exact_at(&mut code, start).ok())?;
         accessing_instruction(&code, avma, ip)
     }

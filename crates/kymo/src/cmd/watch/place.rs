@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kymo_core::breakpoint::Kind;
-use kymo_perf::proc::{self, Mappings};
-use kymo_perf::watch::{Memory, Range, Register};
+use kymo_perf::proc::{self, Mappings, ProcessMemory};
+use kymo_perf::watch::{Range, Register};
 use kymo_profile::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
 use kymo_profile::symbols::SymbolOptions;
 
@@ -123,7 +123,7 @@ pub(crate) fn find(
     requests: &[Request],
     warn: &mut dyn FnMut(&str),
 ) -> Result<Vec<place::Watch>, ResolveError> {
-    let memory = Memory::open(pid);
+    let memory = ProcessMemory::open(pid);
     let read = |address: u64, bytes: &mut [u8]| match &memory {
         Ok(memory) => memory.read(address, bytes),
         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),

@@ -24,6 +24,7 @@ use super::recording::Recording;
 use super::rounds::{Event, Happened, Rounds};
 use super::target::{self, Target};
 use super::{WatchArgs, say};
+use crate::cmd::record::end_when_silent;
 use crate::exit;
 
 /// How long to sleep while nothing asks to be read.
@@ -89,6 +90,10 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let signals = Signals::catch()?;
+    if let Some(path) = &args.output {
+        let until = signals.told.try_clone().context("failed to make a socket pair")?;
+        end_when_silent("watch", &path.display().to_string(), until, Arc::clone(&signals.which));
+    }
     let target = if args.command.is_empty() {
         target::running(&args.pids)?
     } else {

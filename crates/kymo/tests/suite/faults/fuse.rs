@@ -27,6 +27,10 @@ pub(super) enum Fault {
     Passing { times: u32, every: u32, error: Errno },
     /// Each write takes so long, and none is refused.
     Slow(Duration),
+    /// No read is ever answered. Files have this inode number, and the file system is of this user.
+    MuteReads { inode: u64, user: u32 },
+    /// After so many writes none is ever answered.
+    MuteAfter(u32),
 }
 
 /// The folder's files, by the number that the kernel knows them by: 2, 3, ...
@@ -35,6 +39,8 @@ struct State {
     files: Vec<(Option<Vec<u8>>, Vec<u8>)>,
     writes: u32,
     refused: u32,
+    /// Requests that are never answered.
+    unanswered: u32,
 }
 
 /// A mounted file system.
@@ -55,7 +61,12 @@ impl Faulty {
         let mut mount = Command::new("mount");
         mount
             .args(["-i", "-t", "fuse", "-o"])
-            .arg("fd=0,rootmode=40000,user_id=0,group_id=0,default_permissions")
+            .arg(match fault {
+                Fault::MuteReads { user, .. } => {
+                    format!("fd=0,rootmode=40000,user_id={user},group_id={user}")
+                }
+                _ => "fd=0,rootmode=40000,user_id=0,group_id=0,default_permissions".to_owned(),
+            })
             .args(["none"])
             .arg(folder)
             .stdin(Stdio::from(copy))
@@ -85,6 +96,19 @@ impl Faulty {
         Some(file.1.clone())
     }
 
+    /// Waits until something waits for an answer that never comes.
+    pub(super) fn wait_until_asked_in_vain(&self) {
+        while self.state().unanswered == 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends every wait for an answer, by an error.
+    pub(super) fn abort(&self) {
+        // It is busy; what waits for it is let go all the same.
+        let _ = Command::new("umount").arg("-f").arg(&self.folder).stderr(Stdio::null()).status();
+    }
+
     /// How many writes were refused.
     pub(super) fn refused(&self) -> u32 {
         self.state().refused
@@ -105,6 +129,7 @@ impl Drop for Faulty {
 }
 
 const ROOT: u64 = 1;
+const READ: u32 = 15;
 const WRITE: u32 = 16;
 const REQUEST_BYTES: usize = 40;
 const MOST_WRITTEN: u32 = 128 << 10;
@@ -142,8 +167,20 @@ fn serve(mut device: File, fault: Fault, state: &Mutex<State>) {
         };
         let request = &request[..len];
         let (opcode, unique) = (u32_at(request, 4), u64_at(request, 8));
-        if let (Fault::Slow(time), WRITE) = (fault, opcode) {
-            std::thread::sleep(time);
+        match (fault, opcode) {
+            (Fault::Slow(time), WRITE) => std::thread::sleep(time),
+            (Fault::MuteReads { .. }, READ) => {
+                state.lock().expect("no test panics while it looks").unanswered += 1;
+                continue;
+            }
+            (Fault::MuteAfter(writes), WRITE) => {
+                let mut state = state.lock().expect("no test panics while it looks");
+                if state.writes >= writes {
+                    state.unanswered += 1;
+                    continue;
+                }
+            }
+            _ => {}
         }
         let answer = answer(opcode, u64_at(request, 16), &request[REQUEST_BYTES..], fault, state);
         let (error, body) = match answer {
@@ -167,18 +204,22 @@ enum Answer {
 }
 
 /// `struct fuse_attr`.
-fn attributes(node: u64, size: u64) -> Vec<u8> {
+fn attributes(node: u64, size: u64, fault: Fault) -> Vec<u8> {
+    let inode = match fault {
+        Fault::MuteReads { inode, .. } if node != ROOT => inode,
+        _ => node,
+    };
     let mode: u32 = if node == ROOT { 0o40755 } else { 0o100_600 };
     let mut out: Vec<u8> =
-        [node, size, size.div_ceil(512), 0, 0, 0].iter().flat_map(|w| w.to_le_bytes()).collect();
+        [inode, size, size.div_ceil(512), 0, 0, 0].iter().flat_map(|w| w.to_le_bytes()).collect();
     out.extend([0, 0, 0, mode, 1, 0, 0, 0, 4096, 0].iter().flat_map(|word: &u32| word.to_le_bytes()));
     out
 }
 
 /// `struct fuse_entry_out`; nothing is valid for longer than the answer.
-fn entry(node: u64, size: u64) -> Vec<u8> {
+fn entry(node: u64, size: u64, fault: Fault) -> Vec<u8> {
     let mut out: Vec<u8> = [node, 0, 0, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-    out.extend(attributes(node, size));
+    out.extend(attributes(node, size, fault));
     out
 }
 
@@ -197,7 +238,7 @@ fn answer(opcode: u32, node: u64, body: &[u8], fault: Fault, state: &Mutex<State
     match opcode {
         // LOOKUP
         1 => match find(&state, &name_at(body, 0)) {
-            Some(node) => Answer::Body(entry(node, state.files[node as usize - 2].1.len() as u64)),
+            Some(node) => Answer::Body(entry(node, state.files[node as usize - 2].1.len() as u64, fault)),
             None => Answer::Error(Errno::NOENT),
         },
         // FORGET, INTERRUPT, BATCH_FORGET
@@ -212,7 +253,7 @@ fn answer(opcode: u32, node: u64, body: &[u8], fault: Fault, state: &Mutex<State
                 file.1.resize(u64_at(body, 16) as usize, 0);
             }
             let mut out = vec![0; 16];
-            out.extend(attributes(node, size(&state)));
+            out.extend(attributes(node, size(&state), fault));
             Answer::Body(out)
         }
         // UNLINK
@@ -234,8 +275,7 @@ fn answer(opcode: u32, node: u64, body: &[u8], fault: Fault, state: &Mutex<State
         }
         // OPEN, OPENDIR
         14 | 27 => Answer::Body(opened(opcode == 14)),
-        // READ
-        15 => {
+        READ => {
             let (offset, most) = (u64_at(body, 8) as usize, u32_at(body, 16) as usize);
             let bytes = state.files.get(index).map_or(&[][..], |file| &file.1);
             Answer::Body(bytes.iter().skip(offset).take(most).copied().collect())
@@ -261,7 +301,7 @@ fn answer(opcode: u32, node: u64, body: &[u8], fault: Fault, state: &Mutex<State
         // CREATE
         35 => {
             state.files.push((Some(name_at(body, 16)), Vec::new()));
-            let mut out = entry(state.files.len() as u64 + 1, 0);
+            let mut out = entry(state.files.len() as u64 + 1, 0, fault);
             out.extend(opened(true));
             Answer::Body(out)
         }
@@ -275,7 +315,7 @@ fn write(state: &mut State, index: usize, offset: u64, bytes: &[u8], fault: Faul
     let (room, error) = match fault {
         Fault::From(place, error) => (place.saturating_sub(offset), error),
         Fault::After(writes, error) => (if number < writes { u64::MAX } else { 0 }, error),
-        Fault::Slow(_) => (u64::MAX, Errno::IO),
+        Fault::Slow(_) | Fault::MuteReads { .. } | Fault::MuteAfter(_) => (u64::MAX, Errno::IO),
         Fault::Passing { times, every, error } => {
             let refused = number % every == every - 1 && state.refused < times;
             (if refused { 0 } else { u64::MAX }, error)

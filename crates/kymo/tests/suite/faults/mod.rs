@@ -6,6 +6,7 @@
 //! | disks, file limits, readers at the other end of a pipe | `disks.rs`, `fuse.rs` (a file system that fails as it is told) |
 //! | what a system refuses to each verb: threads, memory, descriptors, system calls, stderr and stdout | `limits.rs` |
 //! | what changes around a run: slow and frozen disks, terminals, clocks, CPUs | `surroundings.rs` |
+//! | memory and file systems that do not answer | `mute.rs` |
 //! | the recorder: killed, stopped, moved to another CPU | `recorder.rs` |
 //! | the programs: they end before, during and after the attach; they fork without end | `targets.rs` |
 //!
@@ -14,6 +15,7 @@
 mod disks;
 mod fuse;
 mod limits;
+mod mute;
 mod recorder;
 mod surroundings;
 mod targets;

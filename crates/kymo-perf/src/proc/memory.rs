@@ -1,0 +1,443 @@
+//! The memory of another process, with a deadline.
+//!
+//! A page of it may lie in a file system that the process itself serves (FUSE). The kernel then makes
+//! the reader wait for an answer, and nothing ends that wait, not even SIGKILL. So a helper process
+//! reads, and is given up when it takes too long.
+//!
+//! ```text
+//!   kymo    job: the descriptor of /proc/PID/mem, address, length ---->  helper   pread
+//!           <---- answer, within the deadline
+//!           else: the helper is given up, this memory fails from now on
+//! ```
+//! Such a read also keeps a lock of that process: others that look at it then wait, too. So of another
+//! user's process no page is asked for that would have to come from a file system of a user: one that
+//! no list of mounts names any more counts as that.
+//!
+//! # Guarantees
+//! - **M1** No call takes longer than [`DEADLINE`]; all calls of a run that fail so take
+//!   [`PATIENCE`] together and then [`LEAST`] each, however many processes do not answer.
+//! - **M2** What was asked for and is answered late is never taken for the answer to another job.
+//! - **M3** A helper that waits for ever keeps nothing of this process from its end.
+
+use super::Mappings;
+use crate::sys::helper;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, pread, pwrite};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, send, sendmsg,
+};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longer than a page takes to come from a slow disk or a network.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// What all reads that are never answered may take together.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// What each may take when that is used up.
+const LEAST: Duration = Duration::from_millis(100);
+/// Helpers that wait for another job.
+const MOST_IDLE: usize = 2;
+/// What one packet takes of memory.
+const MOST_BYTES: usize = 64 << 10;
+/// Before the bytes of a job: what to do, address, length. Before those of an answer: an error or 0, length.
+const HEAD_BYTES: usize = 24;
+
+/// Milliseconds that were spent on reads that were not answered.
+static SPENT_MS: AtomicU64 = AtomicU64::new(0);
+static IDLE: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
+
+/// The memory of a process. It stays that of the program that ran when it was opened: after an exec
+/// it has none.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    file: File,
+    /// Of a process of another user.
+    foreign: Option<Foreign>,
+    /// A read was not answered.
+    is_mute: AtomicBool,
+}
+
+/// A copy of this process that reads and writes for others, one job at a time.
+#[derive(Debug)]
+struct Helper(OwnedFd);
+
+impl Helper {
+    /// One that is free, or a new one.
+    fn take() -> io::Result<Helper> {
+        if let Some(helper) = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(helper);
+        }
+        helper::start(vec![0; HEAD_BYTES + MOST_BYTES], serve).map(Helper)
+    }
+
+    /// For the next job.
+    fn give_back(self) {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MOST_IDLE {
+            idle.push(self);
+        }
+    }
+
+    /// Sends a job with the descriptor that it is about.
+    fn send(&self, file: BorrowedFd<'_>, head: &[u8; HEAD_BYTES], bytes: &[u8]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [file];
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        let parts = [IoSlice::new(head), IoSlice::new(bytes)];
+        sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Its answer: how many bytes are in `bytes`. `None`: there was none within the time.
+    fn answer(&self, bytes: &mut [u8], within: Duration) -> io::Result<Option<usize>> {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let mut answer = vec![0; HEAD_BYTES + bytes.len()];
+        let (_, received) = recv(&self.0, &mut answer[..], RecvFlags::empty())?;
+        let Some((head, read)) = answer[..received].split_first_chunk::<HEAD_BYTES>() else {
+            return Err(io::Error::other("a helper process of kymo has ended"));
+        };
+        match word(head, 0) {
+            0 => {
+                let count = read.len().min(bytes.len());
+                bytes[..count].copy_from_slice(&read[..count]);
+                Ok(Some(usize::try_from(word(head, 1)).unwrap_or(0)))
+            }
+            error => Err(io::Error::from_raw_os_error(error as i32)),
+        }
+    }
+}
+
+fn word(head: &[u8; HEAD_BYTES], number: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&head[8 * number..8 * number + 8]);
+    u64::from_le_bytes(word)
+}
+
+fn head(words: [u64; 3]) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    for (place, word) in head.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    head
+}
+
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+
+/// What the helper does, until its socket is closed. System calls only: see [`helper`].
+fn serve(socket: BorrowedFd<'_>, memory: &mut [u8]) {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(socket, &mut [IoSliceMut::new(memory)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let Ok(received) = received else { return };
+        let file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        let (Some(file), Some((job, bytes))) = (file, memory.split_first_chunk_mut::<HEAD_BYTES>()) else {
+            return;
+        };
+        if received.bytes < HEAD_BYTES {
+            return;
+        }
+        let length = (word(job, 2) as usize).min(MOST_BYTES).min(bytes.len());
+        let (address, bytes) = (word(job, 1), &mut bytes[..length]);
+        let done = match word(job, 0) {
+            READ => pread(&file, &mut *bytes, address),
+            _ => pwrite(&file, bytes, address),
+        };
+        let (error, count) = match done {
+            Ok(count) => (0, count),
+            Err(errno) => (errno.raw_os_error() as u64, 0),
+        };
+        let sent = if word(job, 0) == READ { count } else { 0 };
+        *job = head([error, count as u64, 0]);
+        if send(socket, &memory[..HEAD_BYTES + sent], SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+/// How long the next read may take.
+fn deadline() -> Duration {
+    // Counts, and publishes nothing.
+    let left = PATIENCE.saturating_sub(Duration::from_millis(SPENT_MS.load(Ordering::Relaxed)));
+    left.min(DEADLINE).max(LEAST)
+}
+
+/// Why memory gave nothing: the page has to come from a server that is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its memory does not answer: a page of it is not there, and has to come from a file system that a user serves"
+)]
+pub struct Unanswered;
+
+impl Unanswered {
+    /// Whether this is why a call of [`ProcessMemory`] failed.
+    pub fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Unanswered>())
+    }
+}
+
+fn unanswered() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, Unanswered)
+}
+
+/// What tells where the pages of another user's process come from.
+#[derive(Debug)]
+struct Foreign {
+    pid: i32,
+    pages: File,
+    /// Devices of file systems that the kernel or root serves; read when they are asked for.
+    devices: OnceLock<BTreeSet<(u32, u32)>>,
+}
+
+impl Foreign {
+    /// Nothing for a process of our own user, who can do to us what it likes anyway.
+    fn of(pid: i32) -> Option<Foreign> {
+        let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let pages = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+        (owner != rustix::process::geteuid().as_raw()).then(|| Foreign {
+            pid,
+            pages,
+            devices: OnceLock::new(),
+        })
+    }
+
+    /// Whether no page of this range has to be fetched from a file system that a user serves.
+    fn is_safe(&self, address: u64, bytes: usize) -> bool {
+        const PAGE: u64 = 4096;
+        let first = address / PAGE;
+        let count =
+            (address.wrapping_add(bytes as u64).wrapping_sub(1) / PAGE).wrapping_sub(first).min(64) + 1;
+        let mut words = vec![0; 8 * count as usize];
+        let is_present = |word: &[u8]| word[7] & 0x80 != 0;
+        if self.pages.read_exact_at(&mut words, first.wrapping_mul(8)).is_ok()
+            && words.chunks_exact(8).all(is_present)
+        {
+            return true;
+        }
+        let end = address.saturating_add(bytes as u64);
+        let maps = super::maps(self.pid);
+        let mut touched = Mappings::new(&maps).filter(|mapping| mapping.start < end && address < mapping.end);
+        touched.all(|mapping| {
+            mapping.inode == 0
+                || mapping.major != 0
+                || self.devices().contains(&(mapping.major, mapping.minor))
+        })
+    }
+
+    fn devices(&self) -> &BTreeSet<(u32, u32)> {
+        self.devices.get_or_init(|| {
+            let lists = ["/proc/self/mountinfo".to_owned(), format!("/proc/{}/mountinfo", self.pid)];
+            let mut found: BTreeSet<(u32, u32)> =
+                lists.iter().flat_map(|list| devices_in(&super::text(list).unwrap_or_default())).collect();
+            // Memory that is shared without a file that others see.
+            let shared =
+                rustix::fs::memfd_create("kymo", rustix::fs::MemfdFlags::CLOEXEC).and_then(rustix::fs::fstat);
+            found.extend(shared.map(|stat| (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))));
+            found
+        })
+    }
+}
+
+/// The devices in a list of mounts, but for those of file systems in user space.
+fn devices_in(mounts: &str) -> Vec<(u32, u32)> {
+    let device = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let (major, minor) = before.split(' ').nth(2)?.split_once(':')?;
+        let kind = after.split(' ').next()?;
+        let is_of_user = kind == "fuse" || kind.starts_with("fuse.");
+        Some((major.parse().ok()?, minor.parse().ok()?)).filter(|_| !is_of_user)
+    };
+    mounts.lines().filter_map(device).collect()
+}
+
+impl ProcessMemory {
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// EACCES or EPERM without the right to trace the process, ENOENT if there is none.
+    pub fn open(pid: i32) -> io::Result<ProcessMemory> {
+        File::open(format!("/proc/{pid}/mem")).map(|file| ProcessMemory::of(pid, file))
+    }
+
+    /// The same, to write, too.
+    ///
+    /// # Errors
+    /// As [`open`](ProcessMemory::open).
+    pub fn open_to_write(pid: i32) -> io::Result<ProcessMemory> {
+        File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))
+            .map(|file| ProcessMemory::of(pid, file))
+    }
+
+    /// The memory of one thread's process, of a thread that may have executed another program.
+    ///
+    /// # Errors
+    /// As [`open`](ProcessMemory::open).
+    pub fn of_thread(pid: i32, tid: i32) -> io::Result<ProcessMemory> {
+        File::open(format!("/proc/{pid}/task/{tid}/mem")).map(|file| ProcessMemory::of(tid, file))
+    }
+
+    fn of(pid: i32, file: File) -> ProcessMemory {
+        ProcessMemory { file, foreign: Foreign::of(pid), is_mute: AtomicBool::new(false) }
+    }
+
+    /// Reads all the bytes from `address` on.
+    ///
+    /// # Errors
+    /// EIO if not all of them are mapped; [`Unanswered`] if they did not come.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        match self.read_some(address, bytes)? {
+            all if all == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Reads as many bytes as there are: how many.
+    ///
+    /// # Errors
+    /// As [`read`](ProcessMemory::read), if there are none.
+    pub fn read_some(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut read = 0;
+        for part in bytes.chunks_mut(MOST_BYTES) {
+            match self.ask(READ, address.wrapping_add(read as u64), part) {
+                Ok(count) => {
+                    read += count.min(part.len());
+                    if count < part.len() {
+                        break;
+                    }
+                }
+                Err(error) if read == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(read)
+    }
+
+    /// Writes all the bytes, into pages that are read-only to the process, too.
+    ///
+    /// # Errors
+    /// As [`read`](ProcessMemory::read).
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        for part in bytes.chunks(MOST_BYTES) {
+            let count = self.ask(WRITE, address.wrapping_add(written as u64), &mut part.to_vec())?;
+            if count < part.len() {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            written += count;
+        }
+        Ok(())
+    }
+
+    /// The 8 aligned bytes around an address.
+    pub fn word(&self, address: u64) -> Option<[u8; 8]> {
+        let mut word = [0; 8];
+        self.read(address & !7, &mut word).ok()?;
+        Some(word)
+    }
+
+    /// Has a helper read into the bytes, or write them: how many.
+    fn ask(&self, access: u64, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        // Only saves the attempt.
+        if self.is_mute.load(Ordering::Relaxed) {
+            return Err(unanswered());
+        }
+        if self.foreign.as_ref().is_some_and(|foreign| !foreign.is_safe(address, bytes.len())) {
+            return Err(unanswered());
+        }
+        let Ok(helper) = Helper::take() else {
+            // No process is left (a limit on tasks): without a deadline is better than not at all.
+            let done = if access == READ {
+                pread(&self.file, bytes, address)
+            } else {
+                pwrite(&self.file, bytes, address)
+            };
+            return Ok(done?);
+        };
+        let begun = Instant::now();
+        let job = head([access, address, bytes.len() as u64]);
+        helper.send(self.file.as_fd(), &job, if access == WRITE { bytes } else { &[] })?;
+        let answer = helper.answer(bytes, deadline());
+        match answer {
+            Ok(None) => {
+                let spent = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                SPENT_MS.fetch_add(spent, Ordering::Relaxed);
+                self.is_mute.store(true, Ordering::Relaxed);
+                Err(unanswered())
+            }
+            Ok(Some(count)) => {
+                helper.give_back();
+                Ok(count)
+            }
+            Err(error) => {
+                // A helper that has ended has no number of an error.
+                if error.raw_os_error().is_some() {
+                    helper.give_back();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that mounts are told apart by who serves them.
+    #[test]
+    fn mounts_of_users_are_not_trusted() {
+        let mounts = "22 1 0:20 / /proc rw - proc proc rw\n30 1 0:33 / /home/u/m rw - fuse none rw\n\
+            31 1 0:34 / /x rw shared:1 - fuse.sshfs a:/ rw\n32 1 8:1 / / rw - ext4 /dev/sda1 rw\nodd\n";
+        assert_eq!(devices_in(mounts), [(0, 20), (8, 1)]);
+    }
+
+    /// Checks that this process's own memory is read whole, in part and not at all, by several
+    /// threads at once, each its own, and that it is written.
+    #[test]
+    fn own_memory() {
+        let memory = ProcessMemory::open_to_write(std::process::id() as i32).unwrap();
+        let read = |number: u64| {
+            let value = Box::new(0x1122_3344_5566_7700 + number);
+            let address = std::ptr::from_ref(&*value).addr() as u64;
+            for _ in 0..200 {
+                assert_eq!(memory.word(address + 3).map(u64::from_ne_bytes), Some(*value));
+            }
+        };
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || read(number));
+            }
+        });
+        assert_eq!(memory.word(8), None);
+        assert!(memory.read_some(8, &mut [0]).is_err());
+        let cell = AtomicU64::new(1);
+        memory.write(cell.as_ptr().addr() as u64, &7u64.to_ne_bytes()).unwrap();
+        assert_eq!(cell.load(Ordering::Relaxed), 7);
+    }
+}
