@@ -1,5 +1,6 @@
 //! Reads whatever there is to read: shared by the tests on damaged bytes, the replay of the corpus and the fuzz target.
 
+use kymo_data::print_format::{NoKernelNames, PrintFormat};
 use kymo_data::{Recording, jitdump, perf_map, tracing_data};
 use std::sync::Arc;
 
@@ -27,12 +28,24 @@ pub(crate) fn all_formats(bytes: &[u8]) {
     if let Ok((_, records)) = jitdump::parse(bytes) {
         let _ = records.count();
     }
+    print_format(bytes);
     let map = perf_map::PerfMap::parse(bytes);
     let _ = map.lookup(0x1000);
     if let Ok(data) = tracing_data::parse(bytes) {
         for format in &data.formats {
             let _ = format.print_fields(bytes);
         }
+    }
+}
+
+/// Reads the text before the first zero byte as the format of a tracepoint, and prints what follows it by that.
+pub(crate) fn print_format(bytes: &[u8]) {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let (text, rest) = bytes.split_at(end);
+    let Some(format) = tracing_data::Format::parse("any", text) else { return };
+    let _ = format.print_fields(rest);
+    if let Ok(print) = PrintFormat::parse(&format) {
+        assert!(print.print(&format, rest, &NoKernelNames).len() <= 64 << 10);
     }
 }
 

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use rustix::fs::{SeekFrom, seek};
 
 /// Room that is there before any file earned some.
@@ -33,6 +33,8 @@ const SMALL_FILE: u64 = 256 << 10;
 const SMALL_READ: u64 = 64 << 10;
 /// Steps of a reader of debug information that any module may take, whatever its size.
 const WORK_BASE: i64 = 8 << 20;
+/// Bytes over which checksums are made: a small file can name a large one, and a thousand small files thousand large ones.
+const MOST_SUMMED: u64 = 2 << 30;
 /// Steps beyond eight per stored byte, of all modules together.
 const WORK_POOL: i64 = 256 << 20;
 
@@ -47,6 +49,15 @@ struct Account {
     pool: AtomicI64,
     /// Files that have earned, by device and inode: to read one twice earns nothing more.
     files: Mutex<HashSet<(u64, u64)>>,
+    checksums: Mutex<Checksums>,
+}
+
+#[derive(Debug)]
+struct Checksums {
+    /// By device and inode.
+    known: HashMap<(u64, u64), Option<u32>>,
+    /// Bytes that may still be summed up.
+    left: u64,
 }
 
 impl Default for Budget {
@@ -65,6 +76,7 @@ impl Budget {
             held: AtomicU64::new(0),
             pool: AtomicI64::new(WORK_POOL),
             files: Mutex::default(),
+            checksums: Mutex::new(Checksums { known: HashMap::new(), left: MOST_SUMMED }),
         }))
     }
 
@@ -84,6 +96,21 @@ impl Budget {
         let before = self.0.held.fetch_add(bytes, Ordering::Relaxed);
         let charge = Charge { account: Arc::clone(&self.0), bytes };
         (before.saturating_add(bytes) <= self.0.earned.load(Ordering::Relaxed)).then_some(charge)
+    }
+
+    /// The checksum of a file, made once however many others name it; nothing when too much was summed up already.
+    pub(crate) fn checksum(&self, metadata: &Metadata, make: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        let id = (metadata.dev(), metadata.ino());
+        {
+            let mut checksums = self.0.checksums.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = checksums.known.get(&id) {
+                return *known;
+            }
+            checksums.left = checksums.left.checked_sub(metadata.len())?;
+        }
+        let sum = make();
+        self.0.checksums.lock().unwrap_or_else(PoisonError::into_inner).known.insert(id, sum);
+        sum
     }
 
     /// The work that a module may cost whose file stores this many bytes.
@@ -218,6 +245,23 @@ mod tests {
     use std::io::{Seek, Write};
 
     use super::*;
+
+    /// Checks that a file is summed up once, whoever asks, and that the sums of all files have an end.
+    #[test]
+    fn checksums_are_made_once() {
+        let budget = Budget::new();
+        let file = |bytes: u64| {
+            let file = tempfile::tempfile().expect("a file");
+            file.set_len(bytes).expect("a length");
+            (file.metadata().expect("metadata"), file)
+        };
+        let (first, _kept) = file(1000);
+        assert_eq!(budget.checksum(&first, || Some(7)), Some(7));
+        assert_eq!(budget.checksum(&first, || panic!("it is known")), Some(7));
+        let (large, _kept) = file(MOST_SUMMED);
+        assert_eq!(budget.checksum(&large, || panic!("it is too long")), None);
+        assert_eq!(budget.checksum(&first, || panic!("it is known")), Some(7));
+    }
 
     /// Checks that charges are given back, that refused ones hold nothing, and that a file earns once.
     #[test]

@@ -5,13 +5,14 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
 
-use super::budget::{self, Budget};
+use super::budget::{self, Budget, Charge};
 
 /// Why a file gave no symbols.
 #[derive(Debug, Error)]
@@ -48,12 +49,18 @@ pub(crate) const SHT_REL: u32 = 9;
 pub(crate) const SHT_DYNSYM: u32 = 11;
 pub(crate) const SHF_ALLOC: u64 = 2;
 pub(crate) const SHF_COMPRESSED: u64 = 0x800;
+pub(crate) const SHF_EXECINSTR: u64 = 4;
 const PT_LOAD: u32 = 1;
 
 /// Files larger than this many sections or segments are not believed.
 const MOST_HEADERS: u64 = 1 << 20;
+/// Loaded segments beyond these are not looked at: real files have ten, and each symbol is looked up in all of them.
+const MOST_SEGMENTS: usize = 256;
+/// Names of sections are looked at up to here: a hostile table names one endless string a million times.
+const LONGEST_SECTION_NAME: usize = 1024;
 /// No section is read beyond this.
 const LARGEST_READ: u64 = 4 << 30;
+const NO_ROOM: &str = "its section headers take more memory than is left for files of its size";
 /// Sentences about parts that were not read, of one file.
 const MOST_REFUSALS: usize = 4;
 
@@ -67,6 +74,18 @@ pub(crate) struct Section {
     pub(crate) size: u64,
     pub(crate) link: u32,
     pub(crate) entry_size: u64,
+}
+
+impl Section {
+    /// Whether it has instructions in the file.
+    fn holds_code(&self) -> bool {
+        self.flags & SHF_EXECINSTR != 0 && self.kind != SHT_NOBITS && self.size > 0
+    }
+
+    /// Where it was linked.
+    fn linked(&self) -> Range<u64> {
+        self.addr..self.addr.saturating_add(self.size)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +116,11 @@ pub(crate) struct ElfFile {
     pub(crate) machine: u16,
     pub(crate) sections: Vec<Section>,
     pub(crate) segments: Vec<Segment>,
+    /// Where sections of instructions were linked, ascending and apart from each other.
+    code: Vec<Range<u64>>,
     names: Vec<u8>,
+    /// What headers and names take.
+    room: Vec<Charge>,
 }
 
 /// Little-endian fields of a header, by offset; missing bytes read as 0 (lengths are checked before).
@@ -156,7 +179,9 @@ impl ElfFile {
             machine: 0,
             sections: Vec::new(),
             segments: Vec::new(),
+            code: Vec::new(),
             names: Vec::new(),
+            room: Vec::new(),
         };
         let ident = elf.read(0, 64.min(elf.len())).unwrap_or_default();
         if !ident.starts_with(b"\x7fELF") {
@@ -197,7 +222,7 @@ impl ElfFile {
         }
         let Some(table) = self.read(offset, entry_size.saturating_mul(count)) else { return };
         for header in table.chunks_exact(entry_size as usize).map(Fields) {
-            if header.u32(0) == PT_LOAD {
+            if header.u32(0) == PT_LOAD && self.segments.len() < MOST_SEGMENTS {
                 self.segments.push(Segment {
                     vaddr: header.word(is_64, 16, 8),
                     offset: header.word(is_64, 8, 4),
@@ -245,14 +270,20 @@ impl ElfFile {
         if count > MOST_HEADERS {
             return Err(self.wrong("it claims more than a million sections"));
         }
+        // The table, which goes again, and what is made of it.
+        let bytes = (entry_size + size_of::<Section>() as u64) * count;
+        self.room.push(self.budget.reserve(bytes).ok_or_else(|| self.wrong(NO_ROOM))?);
         let table = self
             .read(offset, entry_size * count)
             .ok_or_else(|| self.wrong("its section headers are cut off"))?;
         self.sections =
             table.chunks_exact(entry_size as usize).map(|header| section(Fields(header))).collect();
-        if let Some(section) = self.sections.get(names as usize) {
-            self.names = self.read_section(&section.clone()).unwrap_or_default();
+        if let Some(section) = self.sections.get(names as usize).cloned() {
+            self.room
+                .push(self.budget.reserve(section.size.min(self.stored)).ok_or_else(|| self.wrong(NO_ROOM))?);
+            self.names = self.read_section(&section).unwrap_or_default();
         }
+        self.code = merged(self.sections.iter().filter(|section| section.holds_code()).map(Section::linked));
         Ok(())
     }
 
@@ -310,12 +341,25 @@ impl ElfFile {
     /// A section's name.
     pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
         let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
+        let rest = &rest[..rest.len().min(LONGEST_SECTION_NAME)];
         &rest[..memchr::memchr(0, rest).unwrap_or(rest.len())]
     }
 
     /// The first section with this name, and its number.
     pub(crate) fn section(&self, name: &[u8]) -> Option<(usize, &Section)> {
-        self.sections.iter().enumerate().skip(1).find(|(_, section)| self.section_name(section) == name)
+        // Nothing is searched for the end of a name: there may be a million of them.
+        let is = |section: &Section| {
+            let rest = self.names.get(section.name as usize..).unwrap_or(&[]);
+            rest.strip_prefix(name).is_some_and(|rest| matches!(rest.first(), None | Some(0)))
+        };
+        self.sections.iter().enumerate().skip(1).find(|(_, section)| is(section))
+    }
+
+    /// Whether a section of instructions was linked there, or there are no section headers.
+    pub(crate) fn is_code(&self, vaddr: u64) -> bool {
+        let after = self.code.partition_point(|range| range.start <= vaddr);
+        self.sections.is_empty()
+            || after.checked_sub(1).and_then(|at| self.code.get(at)).is_some_and(|range| vaddr < range.end)
     }
 
     /// The loaded segment that holds this linked address.
@@ -348,6 +392,20 @@ impl ElfFile {
         let sum = Fields(&bytes).u32((end + 4) & !3);
         Some((bytes[..end].to_vec(), sum))
     }
+}
+
+/// Ranges by their start, those that touch each other as one.
+fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut sorted: Vec<Range<u64>> = ranges.filter(|range| !range.is_empty()).collect();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 /// The GNU build id among ELF notes.

@@ -124,9 +124,21 @@ fn add_table(
     table: &Section,
     space: AddressSpace,
 ) -> Option<()> {
-    let strings = elf.sections.get(table.link as usize).and_then(|s| elf.read_section(s))?;
+    let names = elf.sections.get(table.link as usize)?;
+    // The names as read and as kept; an entry of the table takes two to four times its length.
+    let bytes = names.size.saturating_mul(2).saturating_add(table.size.saturating_mul(4));
+    // What is longer than the file is not read.
+    let Some(room) = elf.budget.reserve(bytes.min(elf.stored.saturating_mul(6))) else {
+        elf.refuse(format!(
+            "{}: its symbols take more memory than is left for files of its size: {bytes} bytes",
+            elf.path.display()
+        ));
+        return None;
+    };
+    let strings = elf.read_section(names)?;
     let symbols = elf.read_section(table)?;
     let base = builder.add_names(&strings)?;
+    builder.keep(room);
     let entry_size = if elf.is_64 { 24 } else { 16 };
     let count = table.size.checked_div(table.entry_size)?;
     let mut added = 0;

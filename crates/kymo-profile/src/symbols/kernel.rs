@@ -9,10 +9,13 @@ use super::elf::{ElfFile, build_id_of_notes, same_build_id};
 use super::elf_symbols::{self, AddressSpace};
 use super::kallsyms::{self, Kallsyms};
 use super::locate;
+use super::perf_map;
 use super::store::{Note, SymbolOptions};
 use super::table::{SymbolTable, TableBuilder};
 use super::user::Loaded;
 
+/// The running kernel's symbol list.
+const RUNNING: &str = "/proc/kallsyms";
 /// No kernel's list is longer; a file given by mistake may be.
 const LARGEST_LIST: u64 = 64 << 20;
 
@@ -27,6 +30,11 @@ pub(super) fn load_kallsyms(options: &SymbolOptions, path: &Path) -> Result<Kall
     };
     let mut text = Vec::with_capacity(12 << 20);
     file.take(LARGEST_LIST).read_to_end(&mut text).map_err(failed)?;
+    // The kernel's own list is what it is; of any other only as much is read as its table may take.
+    if path != Path::new(RUNNING) {
+        let room = options.budget.reserve(0).map_or(0, |charge| charge.room_left());
+        perf_map::cut_to(&mut text, room);
+    }
     let list = kallsyms::parse(text, options.demangle && options.demangle_kernel);
     if list.hidden {
         return Err(Note(format!(
@@ -49,7 +57,7 @@ pub(super) fn find_kallsyms(options: &SymbolOptions, build_id: Option<&[u8]>) ->
         _ => true,
     };
     if fits {
-        return Ok("/proc/kallsyms".into());
+        return Ok(RUNNING.into());
     }
     let id = build_id.unwrap_or_default();
     let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -39,7 +39,7 @@ fn cut_note(path: &Path, bytes: usize) -> Note {
 }
 
 /// Cuts the text to whole lines whose table fits into `room` bytes; whether all of it does.
-fn cut_to(text: &mut Vec<u8>, room: u64) -> bool {
+pub(super) fn cut_to(text: &mut Vec<u8>, room: u64) -> bool {
     let mut left = room;
     let mut end = 0;
     for line in memchr::memchr_iter(b'\n', text) {

@@ -47,6 +47,16 @@ pub(super) fn add(builder: &mut TableBuilder, runtime: &ElfFile) -> Option<()> {
     }
 }
 
+/// What a stub is called after. Names are made when they are written, one after the other: a hostile table gives one long name to
+/// each of a million stubs.
+#[derive(Clone, Copy)]
+enum StubName {
+    /// A symbol by its number.
+    Symbol(usize),
+    /// An IFUNC by the address of its resolver.
+    Resolver(i64),
+}
+
 /// The symbols for dynamic linking.
 struct Names {
     number: usize,
@@ -74,7 +84,7 @@ impl Names {
     fn insert(
         &self,
         builder: &mut TableBuilder,
-        stubs: impl Iterator<Item = (u64, u64, Vec<u8>)>,
+        stubs: impl Iterator<Item = (u64, u64, StubName)>,
     ) -> Option<()> {
         let mut arena = Vec::new();
         let mut found = Vec::new();
@@ -83,7 +93,10 @@ impl Names {
                 return None;
             }
             found.push((address, size, arena.len() as u32));
-            arena.extend_from_slice(&name);
+            match name {
+                StubName::Symbol(number) => arena.extend_from_slice(self.of(number)),
+                StubName::Resolver(address) => arena.extend_from_slice(&resolver(address)),
+            }
             arena.extend_from_slice(b"@plt\0");
         }
         let base = builder.add_names(&arena)?;
@@ -138,22 +151,25 @@ fn add_x86(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) -> Opti
             at += size;
         }
     }
-    let mut named: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+    let mut named: BTreeMap<u64, (u64, StubName)> = BTreeMap::new();
     for name in [&b".rela.plt"[..], b".rel.plt", b".rela.dyn", b".rel.dyn"] {
         let Some((_, section)) = runtime.section(name) else { continue };
         for relocation in relocations(runtime, section).unwrap_or_default() {
-            let Some(places) = stubs.get(&relocation.at) else { continue };
+            if !stubs.contains_key(&relocation.at) {
+                continue;
+            }
             let name = match relocation.kind {
-                R_X86_64_IRELATIVE if runtime.is_64 => resolver(relocation.addend),
+                R_X86_64_IRELATIVE if runtime.is_64 => StubName::Resolver(relocation.addend),
                 // The addend lies in the word itself.
                 R_386_IRELATIVE if !runtime.is_64 => {
-                    resolver(word_at(runtime, relocation.at).map_or(0, i64::from))
+                    StubName::Resolver(word_at(runtime, relocation.at).map_or(0, i64::from))
                 }
-                R_GLOB_DAT | R_JUMP_SLOT => names.of(relocation.symbol).to_vec(),
+                R_GLOB_DAT | R_JUMP_SLOT => StubName::Symbol(relocation.symbol),
                 _ => continue,
             };
-            for &(address, size) in places {
-                named.entry(address).or_insert_with(|| (size, name.clone()));
+            // The first relocation of a word names its stubs; a hostile table has a million for one word of a million stubs.
+            for (address, size) in stubs.remove(&relocation.at).unwrap_or_default() {
+                named.entry(address).or_insert((size, name));
             }
         }
     }
@@ -222,7 +238,7 @@ fn add_in_order(builder: &mut TableBuilder, runtime: &ElfFile, names: &Names) ->
     add_resolver(builder, runtime, std::iter::once(first));
     let stubs = relocations(runtime, section)?;
     let address = |number: usize| first.wrapping_add(size.wrapping_mul(number as u64));
-    let stubs = stubs.iter().enumerate().map(|(n, one)| (address(n), size, names.of(one.symbol).to_vec()));
+    let stubs = stubs.iter().enumerate().map(|(n, one)| (address(n), size, StubName::Symbol(one.symbol)));
     names.insert(builder, stubs)
 }
 

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::budget::Charge;
 use super::demangle;
 use super::name::{self, LONGEST_NAME, name_at, shortened};
 use super::tree::{Step, Tree};
@@ -41,6 +42,9 @@ pub struct SymbolTable {
     readable: Box<[OnceLock<Option<Box<str>>>]>,
     demangle: bool,
     overlap: Option<Box<Overlap>>,
+    /// What it takes of the account of files.
+    #[expect(dead_code, reason = "held, not read")]
+    room: Arc<Vec<Charge>>,
 }
 
 /// What it takes to answer where symbols overlap.
@@ -201,6 +205,7 @@ pub(super) struct TableBuilder {
     demangle: bool,
     /// Bytes of names that may still be made readable to choose between aliases.
     compared_bytes: Cell<usize>,
+    room: Vec<Charge>,
 }
 
 impl TableBuilder {
@@ -214,6 +219,7 @@ impl TableBuilder {
             removed: Vec::new(),
             demangle,
             compared_bytes: Cell::new(MOST_COMPARED),
+            room: Vec::new(),
         }
     }
 
@@ -227,6 +233,11 @@ impl TableBuilder {
         self.arena.extend_from_slice(names);
         self.arena.push(0);
         Some(base)
+    }
+
+    /// Keeps room that was taken for the table as long as the table is there.
+    pub(super) fn keep(&mut self, room: Charge) {
+        self.room.push(room);
     }
 
     /// Inserts a symbol whose name starts at `name` in the arena. A length of 0 is decided by the next start.
@@ -356,6 +367,7 @@ impl TableBuilder {
         self.sort();
         self.write_out_odd_names();
         let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
+        let room = Arc::new(std::mem::take(&mut self.room));
         let mut members = vec![Vec::new(); groups.max(1)];
         for &n in &self.live {
             if let Some(list) = members.get_mut(usize::from(self.entries[n as usize].group)) {
@@ -364,7 +376,7 @@ impl TableBuilder {
         }
         let tables = members.into_iter().map(|live| {
             self.live = live;
-            self.table(&arena)
+            self.table(&arena, &room)
         });
         tables.collect()
     }
@@ -374,7 +386,8 @@ impl TableBuilder {
         self.sort();
         self.write_out_odd_names();
         let arena = Arc::new(into_text(std::mem::take(&mut self.arena)));
-        self.table(&arena)
+        let room = Arc::new(std::mem::take(&mut self.room));
+        self.table(&arena, &room)
     }
 
     /// Names that are no UTF-8 are written out at the arena's end, so that two of them stay two.
@@ -399,7 +412,7 @@ impl TableBuilder {
         }
     }
 
-    fn table(&self, arena: &Arc<String>) -> SymbolTable {
+    fn table(&self, arena: &Arc<String>, room: &Arc<Vec<Charge>>) -> SymbolTable {
         let pick = |field: fn(&Entry) -> u64| -> Vec<u64> {
             self.live.iter().map(|&n| field(&self.entries[n as usize])).collect()
         };
@@ -443,6 +456,7 @@ impl TableBuilder {
             readable,
             demangle: self.demangle,
             overlap,
+            room: Arc::clone(room),
         }
     }
 }

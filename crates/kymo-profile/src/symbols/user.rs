@@ -135,7 +135,7 @@ pub(crate) fn open_if_it_fits(
         (None, _) => {
             // A build id would have vouched for the pair; the checksum is all there is.
             if let Some(wanted) = candidate.checksum
-                && checksum(&candidate.path) != Some(wanted)
+                && checksum(&candidate.path, budget) != Some(wanted)
             {
                 return Err(mismatch("the checksum in .gnu_debuglink is that of another file"));
             }
@@ -145,15 +145,19 @@ pub(crate) fn open_if_it_fits(
 }
 
 /// The CRC-32 of a file, as `.gnu_debuglink` counts it.
-fn checksum(path: &Path) -> Option<u32> {
-    let table: [u32; 256] = std::array::from_fn(|i| {
-        (0..8).fold(i as u32, |c, _| if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
-    });
-    let (mut file, metadata) = budget::open_regular(path).ok()?;
+fn checksum(path: &Path, budget: &Budget) -> Option<u32> {
+    let (file, metadata) = budget::open_regular(path).ok()?;
     // The sum is over every byte: holes would cost their length.
     if !budget::is_stored(&file, 0, metadata.len()) {
         return None;
     }
+    budget.checksum(&metadata, || crc32(file))
+}
+
+fn crc32(mut file: std::fs::File) -> Option<u32> {
+    let table: [u32; 256] = std::array::from_fn(|i| {
+        (0..8).fold(i as u32, |c, _| if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 })
+    });
     let mut buffer = vec![0; 1 << 16];
     let mut crc = !0u32;
     loop {

@@ -9,8 +9,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crate::symbols::budget::is_stored;
+use crate::symbols::budget::{Budget, Charge, is_stored};
 
+/// Loaded segments beyond these are not looked at: real files have ten, and each address is looked up in all of them.
+const MOST_SEGMENTS: usize = 256;
+/// Notes that are searched for a build id.
+const MOST_NOTES: usize = 64;
+/// Sections of jump stubs.
+const MOST_STUBS: usize = 16;
+/// No name that is looked for is longer.
+const LONGEST_NAME: usize = 32;
 /// The largest section that is read; the unwind data of the largest programs known is a tenth of it.
 const MAX_SECTION_BYTES: u64 = 512 << 20;
 
@@ -94,6 +102,8 @@ pub(super) struct ElfParts {
     pub(super) got_svma: u64,
     /// Where linkers put jump stubs; some (lld) write no unwind data for them.
     pub(super) stubs: Vec<Range<u64>>,
+    /// What the sections take.
+    pub(super) room: Vec<Charge>,
 }
 
 impl ElfParts {
@@ -101,7 +111,12 @@ impl ElfParts {
     ///
     /// # Errors
     /// Says in words why the image cannot be used.
-    pub(super) fn read(image: &Image) -> Result<ElfParts, String> {
+    pub(super) fn read(image: &Image, budget: &Budget) -> Result<ElfParts, String> {
+        if let Image::File(file) = image
+            && let Ok(metadata) = file.metadata()
+        {
+            budget.admit(&metadata);
+        }
         let header = image.read(0, 64).ok_or("it is shorter than an ELF header")?;
         if header[..4] != *b"\x7fELF" {
             return Err("it is not an ELF file".to_owned());
@@ -115,11 +130,11 @@ impl ElfParts {
         }
         let mut parts = ElfParts::default();
         let unwind_segment = parts.read_segments(image, &header);
-        parts.read_sections(image, &header);
+        parts.read_sections(image, &header, budget)?;
         if parts.eh_frame.is_none()
             && let Some(segment) = unwind_segment
         {
-            parts.read_without_sections(image, segment);
+            parts.read_without_sections(image, segment, budget)?;
         }
         Ok(parts)
     }
@@ -128,7 +143,7 @@ impl ElfParts {
     fn read_segments(&mut self, image: &Image, header: &[u8]) -> Option<Segment> {
         let (offset, size, count) = (u64_at(header, 32), u16_at(header, 54), u16_at(header, 56));
         let table = read_table(image, offset, size, count, 56)?;
-        let mut unwind = None;
+        let (mut unwind, mut notes) = (None, 0);
         for entry in table.chunks_exact(usize::from(size)) {
             let segment = Segment {
                 offset: u64_at(entry, 8),
@@ -138,9 +153,10 @@ impl ElfParts {
                 executable: u32_at(entry, 4) & PF_X != 0,
             };
             match u32_at(entry, 0) {
-                PT_LOAD => self.segments.push(segment),
+                PT_LOAD if self.segments.len() < MOST_SEGMENTS => self.segments.push(segment),
                 PT_GNU_EH_FRAME => unwind = Some(segment),
-                PT_NOTE if self.build_id.is_none() => {
+                PT_NOTE if self.build_id.is_none() && notes < MOST_NOTES => {
+                    notes += 1;
                     self.build_id = image
                         .read(segment.offset, segment.file_bytes.min(1 << 16))
                         .and_then(|n| build_id(&n));
@@ -151,61 +167,88 @@ impl ElfParts {
         unwind
     }
 
-    fn read_sections(&mut self, image: &Image, header: &[u8]) -> Option<()> {
+    fn read_sections(&mut self, image: &Image, header: &[u8], budget: &Budget) -> Result<(), String> {
         let (offset, size, count) = (u64_at(header, 40), u16_at(header, 58), u16_at(header, 60));
         let names_index = usize::from(u16_at(header, 62));
-        let table = read_table(image, offset, size, count, 64)?;
+        let Some(table) = read_table(image, offset, size, count, 64) else { return Ok(()) };
         let entries: Vec<&[u8]> = table.chunks_exact(usize::from(size)).collect();
-        let names_entry = entries.get(names_index)?;
-        let names = image.read(u64_at(names_entry, 24), u64_at(names_entry, 32).min(1 << 24))?;
+        let Some(names_entry) = entries.get(names_index) else { return Ok(()) };
+        let names = image.read(u64_at(names_entry, 24), u64_at(names_entry, 32).min(1 << 24));
+        let Some(names) = names else { return Ok(()) };
+        // Of several sections with one name the first counts: a hostile file has sixty thousand.
+        let mut read: Vec<&[u8]> = Vec::new();
         for entry in &entries {
             let name = names.get(u32_at(entry, 0) as usize..).unwrap_or_default();
+            let name = &name[..name.len().min(LONGEST_NAME)];
             let name = &name[..name.iter().position(|&b| b == 0).unwrap_or(name.len())];
             let svma = u64_at(entry, 16);
             let bytes = u64_at(entry, 32);
-            let usable = u32_at(entry, 4) != SHT_NOBITS && u64_at(entry, 8) & SHF_COMPRESSED == 0;
-            let content = || {
-                let bytes = if usable { image.read(u64_at(entry, 24), bytes)? } else { return None };
-                Some(Section { svma, bytes })
-            };
-            match name {
-                b".eh_frame" => self.eh_frame = content(),
-                b".eh_frame_hdr" => self.eh_frame_hdr = content(),
-                b".debug_frame" => self.debug_frame = content(),
-                b".text" => self.text_svma = svma,
-                b".got" => self.got_svma = svma,
+            let place = match name {
+                b".eh_frame" => &mut self.eh_frame,
+                b".eh_frame_hdr" => &mut self.eh_frame_hdr,
+                b".debug_frame" => &mut self.debug_frame,
+                b".text" => {
+                    self.text_svma = svma;
+                    continue;
+                }
+                b".got" => {
+                    self.got_svma = svma;
+                    continue;
+                }
                 b".plt" | b".plt.sec" | b".plt.got" | b".iplt" => {
-                    self.stubs.push(svma..svma.saturating_add(bytes));
+                    if self.stubs.len() < MOST_STUBS {
+                        self.stubs.push(svma..svma.saturating_add(bytes));
+                    }
+                    continue;
                 }
-                b".note.gnu.build-id" if self.build_id.is_none() => {
-                    self.build_id = content().and_then(|note| build_id(&note.bytes));
+                b".note.gnu.build-id" if self.build_id.is_none() && !read.contains(&name) => {
+                    read.push(name);
+                    let note = image.read(u64_at(entry, 24), bytes.min(1 << 16));
+                    self.build_id = note.and_then(|note| build_id(&note));
+                    continue;
                 }
-                _ => {}
+                _ => continue,
+            };
+            let usable = u32_at(entry, 4) != SHT_NOBITS && u64_at(entry, 8) & SHF_COMPRESSED == 0;
+            if !usable || read.contains(&name) {
+                continue;
             }
+            read.push(name);
+            self.room.push(room_for(budget, image, bytes)?);
+            *place = image.read(u64_at(entry, 24), bytes).map(|bytes| Section { svma, bytes });
         }
-        Some(())
+        Ok(())
     }
 
     /// Files whose section table was cut off still have a program header for the lookup table, and the table
     /// says where `.eh_frame` starts; it is then taken up to the end of its segment.
-    fn read_without_sections(&mut self, image: &Image, header: Segment) -> Option<()> {
-        let bytes = image.read(header.offset, header.file_bytes)?;
-        let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.svma);
-        let frame_svma = gimli::EhFrameHdr::new(&bytes, gimli::LittleEndian)
-            .parse(&bases, 8)
-            .ok()?
-            .eh_frame_ptr()
-            .direct()
-            .ok()?;
-        let segment = self
-            .segments
-            .iter()
-            .find(|s| frame_svma.checked_sub(s.svma).is_some_and(|distance| distance < s.file_bytes))?;
+    fn read_without_sections(
+        &mut self,
+        image: &Image,
+        header: Segment,
+        budget: &Budget,
+    ) -> Result<(), String> {
+        self.room.push(room_for(budget, image, header.file_bytes)?);
+        let Some(bytes) = image.read(header.offset, header.file_bytes) else { return Ok(()) };
+        let Some((segment, frame_svma)) = self.frame_of(header.svma, &bytes) else { return Ok(()) };
         let skip = frame_svma - segment.svma;
-        let frame = image.read(segment.offset.checked_add(skip)?, segment.file_bytes - skip)?;
+        self.room.push(room_for(budget, image, segment.file_bytes - skip)?);
+        let offset = segment.offset.checked_add(skip);
+        let Some(frame) = offset.and_then(|offset| image.read(offset, segment.file_bytes - skip)) else {
+            return Ok(());
+        };
         self.eh_frame_hdr = Some(Section { svma: header.svma, bytes });
         self.eh_frame = Some(Section { svma: frame_svma, bytes: frame });
-        Some(())
+        Ok(())
+    }
+
+    /// Where a lookup table says that `.eh_frame` starts, and the segment that it is in.
+    fn frame_of(&self, header_svma: u64, header: &[u8]) -> Option<(Segment, u64)> {
+        let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header_svma);
+        let table = gimli::EhFrameHdr::new(header, gimli::LittleEndian).parse(&bases, 8).ok()?;
+        let svma = table.eh_frame_ptr().direct().ok()?;
+        let holds = |s: &&Segment| svma.checked_sub(s.svma).is_some_and(|distance| distance < s.file_bytes);
+        Some((*self.segments.iter().find(holds)?, svma))
     }
 
     /// How many bytes are kept.
@@ -230,6 +273,17 @@ impl ElfParts {
         let segment = self.segments.iter().find(exact).or_else(|| self.segments.iter().find(paged))?;
         Some(segment.svma.wrapping_add(file_offset.wrapping_sub(segment.offset)))
     }
+}
+
+/// Room for a section, before it is read.
+fn room_for(budget: &Budget, image: &Image, bytes: u64) -> Result<Charge, String> {
+    // What is longer than the file is not read.
+    let bytes = bytes.min(image.len().unwrap_or(0));
+    budget.reserve(bytes).ok_or_else(|| {
+        format!(
+            "its {bytes} bytes of unwind data are more than a file of its size, among all others, may take"
+        )
+    })
 }
 
 /// Reads a header table whose entries have at least `least` bytes.

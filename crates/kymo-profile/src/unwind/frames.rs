@@ -1,5 +1,7 @@
 //! One module's unwind data: from an address in the file to the rule for that address.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use gimli::{
     BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, FrameDescriptionEntry, LittleEndian,
     UnwindContext, UnwindOffset, UnwindSection,
@@ -8,6 +10,7 @@ use gimli::{
 use super::elf::{ElfParts, Section};
 use super::module::Module;
 use super::rule::{FrameRule, Rule};
+use crate::symbols::budget::{Budget, Charge};
 
 type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
 type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
@@ -15,6 +18,15 @@ type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
 /// A frame description of a real function is a few hundred bytes; what claims to be larger is not followed, because
 /// every address in it would cost a walk over all of it.
 const MAX_FDE_BYTES: usize = 256 << 10;
+
+/// What is added to each of them by the common entry; real ones have 24 bytes.
+const MAX_CIE_BYTES: usize = 4 << 10;
+
+/// Descriptions up to here may be walked as often as addresses in them are asked for.
+const SMALL_FDE_BYTES: usize = 4 << 10;
+
+/// Bytes of larger ones that are walked, of one module.
+const MOST_WALKED_BYTES: u64 = 1 << 30;
 
 /// Bytes of common entries that are parsed to index a section; real ones are some 24 bytes each.
 const MOST_CIE_BYTES: usize = 512 << 20;
@@ -33,26 +45,54 @@ pub(super) struct Frames {
     /// Only when `.eh_frame` has no usable `.eh_frame_hdr`.
     eh_index: Index,
     debug_index: Index,
+    /// What the indexes take.
+    room: Vec<Charge>,
+    /// Bytes of large descriptions that were walked.
+    walked_bytes: AtomicU64,
 }
 
 impl Frames {
-    pub(super) fn new(parts: ElfParts) -> Frames {
+    /// # Errors
+    /// There is no room for an index of frame descriptions.
+    pub(super) fn new(parts: ElfParts, budget: &Budget) -> Result<Frames, String> {
         let svma = |section: &Option<Section>| section.as_ref().map_or(0, |s| s.svma);
         let bases = BaseAddresses::default()
             .set_eh_frame(svma(&parts.eh_frame))
             .set_eh_frame_hdr(svma(&parts.eh_frame_hdr))
             .set_text(parts.text_svma)
             .set_got(parts.got_svma);
-        let mut frames = Frames { parts, bases, eh_index: Index::new(), debug_index: Index::new() };
+        let mut frames = Frames {
+            parts,
+            bases,
+            eh_index: Index::new(),
+            debug_index: Index::new(),
+            room: Vec::new(),
+            walked_bytes: AtomicU64::new(0),
+        };
         if frames.has_no_table()
             && let Some(section) = frames.eh_frame()
         {
-            frames.eh_index = index(&section, &frames.bases);
+            let (index, room) = index_within(&section, &frames.bases, &frames.parts.eh_frame, budget)?;
+            frames.room.push(room);
+            frames.eh_index = index;
         }
         if let Some(section) = frames.debug_frame() {
-            frames.debug_index = index(&section, &frames.bases);
+            let (index, room) = index_within(&section, &frames.bases, &frames.parts.debug_frame, budget)?;
+            frames.room.push(room);
+            frames.debug_index = index;
         }
-        frames
+        Ok(frames)
+    }
+
+    /// Whether a description may be walked once more.
+    fn may_walk(&self, fde: &Fde<'_>) -> bool {
+        let bytes = fde.entry_len();
+        if bytes > MAX_FDE_BYTES || fde.cie().entry_len() > MAX_CIE_BYTES {
+            return false;
+        }
+        // Counts, and publishes nothing.
+        bytes <= SMALL_FDE_BYTES
+            || self.walked_bytes.fetch_add(bytes as u64, Ordering::Relaxed) < MOST_WALKED_BYTES
     }
 
     /// The rule for the instruction at this offset of the module's file.
@@ -133,7 +173,7 @@ impl Frames {
         S: UnwindSection<Slice<'a>>,
     {
         let signal = fde.is_signal_trampoline();
-        let rule = if fde.entry_len() > MAX_FDE_BYTES {
+        let rule = if !self.may_walk(fde) {
             Rule::Bad
         } else {
             match fde.unwind_info_for_address(section, &self.bases, context, svma) {
@@ -143,6 +183,27 @@ impl Frames {
         };
         FrameRule { rule, signal }
     }
+}
+
+/// The index of a section and the room that it takes.
+fn index_within<'a, S>(
+    section: &S,
+    bases: &BaseAddresses,
+    bytes: &Option<Section>,
+    budget: &Budget,
+) -> Result<(Index, Charge), String>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let no_room = || "an index of its frame descriptions takes more than a file of its size may".to_owned();
+    let bytes = bytes.as_ref().map_or(0, |section| section.bytes.len() as u64);
+    // The smallest description is twelve bytes long; while it grows, a list is there twice.
+    let most = budget.reserve(bytes.saturating_mul(3)).ok_or_else(no_room)?;
+    let mut index = index(section, bases);
+    index.shrink_to_fit();
+    drop(most);
+    let room = budget.reserve(size_of_val(&*index) as u64).ok_or_else(no_room)?;
+    Ok((index, room))
 }
 
 /// Goes over all entries of a section; stops at the first damaged one and keeps what came before.

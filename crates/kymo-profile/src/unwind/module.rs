@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 
 use super::elf::{ElfParts, Image};
 use super::frames::Frames;
-use crate::symbols::budget::open_regular;
+use crate::symbols::budget::{Budget, open_regular};
 use crate::timeline::FileId;
 
 /// What is known of a module's file.
@@ -59,6 +59,8 @@ pub struct ModuleProblem {
 struct Shared {
     open: Box<Opener>,
     budget_bytes: u64,
+    /// The account of what files may cost.
+    budget: Budget,
     kept_bytes: AtomicU64,
     problems: Mutex<Vec<ModuleProblem>>,
 }
@@ -92,7 +94,13 @@ impl UnwindModules {
     /// A store with another way to find files (a `--symfs` directory, a build-id cache, bytes in memory).
     /// When more than `budget_bytes` of unwind data have been kept, further modules are treated as having none.
     pub fn with_opener(open: Box<Opener>, budget_bytes: u64) -> UnwindModules {
-        let shared = Shared { open, budget_bytes, kept_bytes: AtomicU64::new(0), problems: Mutex::default() };
+        let shared = Shared {
+            open,
+            budget_bytes,
+            budget: Budget::default(),
+            kept_bytes: AtomicU64::new(0),
+            problems: Mutex::default(),
+        };
         UnwindModules { shared: Arc::new(shared), known: RwLock::default() }
     }
 
@@ -211,7 +219,7 @@ impl Module {
 
     fn load(&self) -> Result<Frames, String> {
         let image = (self.shared.open)(&self.file()).map_err(|e| e.to_string())?;
-        let parts = ElfParts::read(&image)?;
+        let parts = ElfParts::read(&image, &self.shared.budget)?;
         if let Some(found) = &parts.build_id
             && !self.build_id.is_empty()
             && !same_build(&self.build_id, found)
@@ -231,7 +239,7 @@ impl Module {
                 self.shared.budget_bytes
             ));
         }
-        Ok(Frames::new(parts))
+        Frames::new(parts, &self.shared.budget)
     }
 
     /// The file, opened anew.

@@ -10,6 +10,7 @@ use super::model::{Model, value_of};
 use super::regs::{RBP, RSP};
 use super::*;
 
+use crate::symbols::Budget;
 use kymo_testing::skip;
 
 /// A store that finds this image under every path.
@@ -85,7 +86,7 @@ fn scene(random: &mut Random, functions: &[(u64, u64)]) -> (UserRegs, Vec<u8>) {
 }
 
 fn engine_equals_model(image: Arc<[u8]>, scenes: u64) {
-    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image))).expect("an ELF file");
+    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image)), &Budget::new()).expect("an ELF file");
     let model = Model::new(&parts);
     let functions: Vec<_> = {
         let code = parts.segments.iter().find(|s| s.executable).expect("code");
@@ -133,7 +134,7 @@ fn walks_in_the_c_library_equal_the_models() {
 #[test]
 fn cut_off_tables_change_no_walk() {
     let image = read("/proc/self/exe");
-    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image))).expect("an ELF file");
+    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image)), &Budget::new()).expect("an ELF file");
     let functions = Model::new(&parts).functions();
     let mut without_sections = image.to_vec();
     without_sections[40..48].fill(0);
@@ -240,7 +241,7 @@ fn generated_code_is_walked_by_frame_pointers() {
 #[test]
 fn another_build_of_a_file_is_refused() {
     let image = read("/proc/self/exe");
-    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image))).expect("an ELF file");
+    let parts = ElfParts::read(&Image::Bytes(Arc::clone(&image)), &Budget::new()).expect("an ELF file");
     let Some(id) = parts.build_id.clone() else {
         skip("unwind::another_build_of_a_file_is_refused", "the test program has no build id");
         return;
@@ -367,7 +368,7 @@ fn damaged_files_end_every_walk() {
     }
     let image = vdso.image().expect("the vdso");
     let whole = image.read(0, image.len().expect("its size")).expect("its bytes");
-    let parts = ElfParts::read(&image).expect("an ELF file");
+    let parts = ElfParts::read(&image, &Budget::new()).expect("an ELF file");
     let functions = Model::new(&parts).functions();
     for seed in 1..=3000_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));

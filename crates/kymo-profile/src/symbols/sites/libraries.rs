@@ -4,9 +4,10 @@
 //! DT_RUNPATH, the cache `/etc/ld.so.cache`, and the folders that are always there. What is opened later (dlopen) cannot be known.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::super::budget::Budget;
 use super::super::elf::{ElfFile, Fields};
@@ -28,6 +29,10 @@ const DT_RUNPATH: u64 = 29;
 const SHT_DYNAMIC: u32 = 6;
 /// More libraries than a program has.
 const MOST: usize = 4096;
+/// More folders to look in than a program names.
+const MOST_FOLDERS: usize = 64;
+/// Files that are tried; a hostile program names thousands of libraries in thousands of folders.
+const MOST_TRIED: usize = 1 << 16;
 const CACHE_BYTES: u64 = 64 << 20;
 
 /// The paths of all libraries that the program will have when it starts, the program not among them.
@@ -44,30 +49,31 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
     let fits = |path: &Path| {
         ElfFile::open(path, &budget).ok().filter(|elf| elf.is_64 == is_64 && elf.machine == machine)
     };
-    let mut wanted: Vec<(String, Vec<PathBuf>)> =
-        search.preload.iter().map(|path| (path.to_string_lossy().into_owned(), Vec::new())).collect();
+    let mut wanted: Vec<Wanted> =
+        search.preload.iter().map(|path| (path.clone().into_os_string(), Rc::default())).collect();
     wanted.extend(needed(program.elf(), program.file(), search));
-    let mut at = 0;
+    let (mut at, mut tried) = (0, 0);
     while let Some((name, folders)) = wanted.get(at).cloned() {
         at += 1;
-        if !known.insert(name.clone()) || found.len() >= MOST {
+        if !known.insert(name.clone()) || found.len() >= MOST || tried >= MOST_TRIED {
             continue;
         }
         let always = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from);
-        let candidates: Vec<PathBuf> = if name.contains('/') {
+        let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
             vec![PathBuf::from(&name)]
         } else {
             let listed = cache.iter().filter(|(known, _)| *known == name).map(|(_, path)| path.clone());
             let beside = |folder: &PathBuf| folder.join(&name);
             folders.iter().map(beside).chain(listed).chain(always.iter().map(beside)).collect()
         };
+        tried += candidates.len();
         let Some((path, elf)) = candidates.into_iter().find_map(|path| fits(&path).map(|elf| (path, elf)))
         else {
             continue;
         };
         // What is mapped has the name of the file itself, not of a link to it.
         let path = path.canonicalize().unwrap_or(path);
-        wanted.extend(needed(&elf, &path, search));
+        wanted.extend(needed(&elf, &path, search).into_iter().take(MOST_TRIED.saturating_sub(wanted.len())));
         if !found.contains(&path) {
             found.push(path);
         }
@@ -75,8 +81,11 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
     found
 }
 
-/// The names that a file needs, with the folders of its own to look in.
-fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<(String, Vec<PathBuf>)> {
+/// The name of a library that is needed, with the folders that the file which needs it has to look in.
+type Wanted = (OsString, Rc<[PathBuf]>);
+
+/// What a file needs.
+fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<Wanted> {
     let Some(section) = elf.sections.iter().find(|section| section.kind == SHT_DYNAMIC) else {
         return Vec::new();
     };
@@ -108,18 +117,35 @@ fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<(String, Vec<PathB
             list.as_bytes().split(|&byte| byte == b':').map(<[u8]>::to_vec).collect::<Vec<_>>()
         });
         each.filter(|folder| !folder.is_empty())
-            .map(|folder| {
-                let folder = String::from_utf8_lossy(&folder).into_owned();
-                let origin = origin.to_string_lossy();
-                PathBuf::from(folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
-            })
+            .take(MOST_FOLDERS)
+            .map(|folder| with_origin(&folder, &origin))
             .collect()
     };
     let run = folders(DT_RUNPATH);
     let old = if run.is_empty() { folders(DT_RPATH) } else { Vec::new() };
-    let own: Vec<PathBuf> = old.into_iter().chain(search.library_path.iter().cloned()).chain(run).collect();
+    let own: Rc<[PathBuf]> = old.into_iter().chain(search.library_path.iter().cloned()).chain(run).collect();
     let names = entries.iter().filter(|(tag, _)| *tag == DT_NEEDED).filter_map(|&(_, at)| text(at));
-    names.map(|name| (name.to_string_lossy().into_owned(), own.clone())).collect()
+    names.map(|name| (name.to_owned(), Rc::clone(&own))).collect()
+}
+
+/// A folder with `$ORIGIN` replaced by where the file lies. Paths are bytes.
+fn with_origin(folder: &[u8], origin: &Path) -> PathBuf {
+    let mut rest = folder;
+    let mut path = Vec::new();
+    while let Some((&first, after)) = rest.split_first() {
+        let named = [&b"${ORIGIN}"[..], b"$ORIGIN"].into_iter().find(|name| rest.starts_with(name));
+        match named {
+            Some(name) => {
+                path.extend(origin.as_os_str().as_bytes());
+                rest = &rest[name.len()..];
+            }
+            None => {
+                path.push(first);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(path))
 }
 
 /// The entries of `/etc/ld.so.cache`: name and path.
@@ -128,7 +154,7 @@ fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<(String, Vec<PathB
 ///  "glibc-ld.so.cache1.1" | u32 entries | u32 bytes of strings | 20 bytes | entries of 24 bytes: i32 flags, u32 name, u32 path, ..
 /// ```
 /// Offsets of strings count from the magic, before which an older table may stand.
-fn cached(bytes: &[u8]) -> Vec<(String, PathBuf)> {
+fn cached(bytes: &[u8]) -> Vec<(OsString, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     let Some(start) = memchr::memmem::find(bytes, MAGIC) else { return Vec::new() };
     let table = &bytes[start..];
@@ -141,14 +167,24 @@ fn cached(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     };
     let each = entries.chunks_exact(24).take(count.min(1 << 20)).filter_map(|entry| {
         let (name, path) = (text(Fields(entry).u32(4))?, text(Fields(entry).u32(8))?);
-        Some((String::from_utf8_lossy(name).into_owned(), PathBuf::from(OsStr::from_bytes(path))))
+        Some((OsStr::from_bytes(name).to_owned(), PathBuf::from(OsStr::from_bytes(path))))
     });
     each.collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::cached;
+    use super::{cached, with_origin};
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    /// Checks that a path with the file's own folder in it is made of bytes, whether they are text or not.
+    #[test]
+    fn paths_of_libraries_are_bytes() {
+        let origin = Path::new(std::ffi::OsStr::from_bytes(b"/opt/gr\xf6sse"));
+        let path = with_origin(b"$ORIGIN/../\xff:${ORIGIN}x", origin);
+        assert_eq!(path.as_os_str().as_bytes(), b"/opt/gr\xf6sse/../\xff:/opt/gr\xf6ssex");
+    }
 
     /// Checks a cache of one entry behind an older table, and that cut and damaged ones give what they have.
     #[test]
@@ -164,7 +200,7 @@ mod tests {
         bytes.extend(b"liba.so\0/lib/liba.so\0");
         // The second string begins behind the first and its zero.
         bytes[start + 48 + 8..start + 48 + 12].copy_from_slice(&80u32.to_le_bytes());
-        assert_eq!(cached(&bytes), [("liba.so".to_owned(), "/lib/liba.so".into())]);
+        assert_eq!(cached(&bytes), [("liba.so".into(), "/lib/liba.so".into())]);
         for end in 0..bytes.len() {
             let _ = cached(&bytes[..end]);
         }

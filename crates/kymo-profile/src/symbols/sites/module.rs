@@ -17,7 +17,6 @@ use super::runtime::{Runtime, StackUse};
 use super::usdt::{self, Marker};
 use crate::place::ModuleFile;
 
-const SHF_EXECINSTR: u64 = 4;
 const X86_64: u16 = 62;
 const LONGEST_FUNCTION: u64 = 16 << 20;
 /// `e_machine` of x86-64 and of 64-bit Arm.
@@ -319,10 +318,8 @@ fn has_bytes(section: &Section) -> bool {
 /// Where code that was linked at an address is in the file (S1): inside a section of instructions, or, without section headers, inside
 /// a loaded segment.
 pub(super) fn code_offset(elf: &ElfFile, svma: u64) -> Option<u64> {
-    let inside = |section: &&Section| svma >= section.addr && svma - section.addr < section.size;
-    if !elf.sections.is_empty() {
-        let code = |section: &&Section| section.flags & SHF_EXECINSTR != 0 && has_bytes(section);
-        elf.sections.iter().filter(code).find(inside)?;
+    if !elf.is_code(svma) {
+        return None;
     }
     let segment = elf.segment_of(svma)?;
     (svma - segment.vaddr < segment.size_in_file)

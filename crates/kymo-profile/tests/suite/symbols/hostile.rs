@@ -34,6 +34,7 @@ fn exercise(bytes: &[u8]) {
     let dir = tempfile::tempdir().expect("a directory");
     let path: PathBuf = dir.path().join("damaged");
     std::fs::write(&path, bytes).expect("the file");
+    super::exhaust::exercise(&path, bytes);
     let store = SymbolStore::new(SymbolOptions::default());
     let module = store.get(&ModuleKey::Elf { path, build_id: None });
     for symbol in module.table().iter().take(200) {

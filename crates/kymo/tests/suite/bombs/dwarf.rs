@@ -98,6 +98,13 @@ pub(super) fn many_units() -> Vec<Section> {
     sections(Content::Bytes(unit(0).repeat(150_000)), Vec::new())
 }
 
+/// Two million units of twelve bytes.
+pub(super) fn two_million_units() -> Vec<Section> {
+    // The length, version 4, abbreviations at 0, addresses of 8 bytes, one entry: nothing.
+    let unit = [8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 0];
+    sections(Content::Bytes(unit.repeat(2_000_000)), Vec::new())
+}
+
 /// A line table with a row per byte: six million.
 pub(super) fn many_rows() -> Vec<Section> {
     const ROWS: usize = 6 << 20;

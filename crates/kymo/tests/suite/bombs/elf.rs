@@ -151,6 +151,18 @@ pub(super) fn zstd(head: &[u8], byte: u8, times: u32) -> Content {
     Content::Bytes(compressed(2, unpacked, &zstd_frame(head, byte, times)))
 }
 
+/// Has the section with this number in its table so many times more.
+pub(super) fn repeat_section(path: &Path, number: usize, times: u16) {
+    let mut bytes = std::fs::read(path).expect("the file");
+    let table = u64::from_le_bytes(bytes[40..48].try_into().expect("8 bytes")) as usize;
+    let count = u16::from_le_bytes([bytes[60], bytes[61]]);
+    let header = bytes[table + 64 * number..table + 64 * (number + 1)].to_vec();
+    bytes.truncate(table + 64 * usize::from(count));
+    bytes.extend(header.repeat(usize::from(times)));
+    bytes[60..62].copy_from_slice(&(count + times).to_le_bytes());
+    std::fs::write(path, bytes).expect("written");
+}
+
 /// A section's content of `packed` bytes of zlib that unpack to 159 times as many zeros.
 pub(super) fn zlib_zeros(packed: usize) -> Content {
     let mut bits: Vec<bool> = Vec::new();

@@ -6,8 +6,11 @@
 
 mod dwarf;
 mod elf;
+mod features;
 mod names;
 mod recording;
+mod stacks;
+mod tables;
 
 use std::path::{Path, PathBuf};
 
@@ -148,11 +151,12 @@ fn many_small_bombs_share_one_account() {
 #[test]
 fn endless_debug_information_is_left_unread() {
     let folder = tempfile::tempdir().expect("a folder");
-    let bombs: [(&str, Vec<Section>); 5] = [
+    let bombs: [(&str, Vec<Section>); 6] = [
         ("deep", dwarf::deep()),
         ("deep-and-stored", dwarf::deep_and_stored()),
         ("ranges", dwarf::shared_ranges()),
         ("units", dwarf::many_units()),
+        ("units-stored", dwarf::two_million_units()),
         ("rows", dwarf::many_rows()),
     ];
     for (name, sections) in bombs {

@@ -7,7 +7,7 @@ use std::path::Path;
 pub(super) const PID: i32 = 4_190_011;
 
 /// Where the file with this number is mapped.
-fn base(number: usize) -> u64 {
+pub(super) fn base(number: usize) -> u64 {
     0x10_0000_0000 + ((number as u64) << 32)
 }
 
@@ -46,21 +46,102 @@ pub(super) fn sample(address: u64) -> Vec<u8> {
     record(9, 2, &body)
 }
 
+/// A sample of the kernel.
+pub(super) fn kernel_sample(address: u64) -> Vec<u8> {
+    let mut body = address.to_le_bytes().to_vec();
+    body.extend([PID.to_le_bytes(), PID.to_le_bytes()].concat());
+    // A marker of kernel mode, and the address.
+    for word in [2, -128i64 as u64, address] {
+        body.extend(word.to_le_bytes());
+    }
+    record(9, 1, &body)
+}
+
+/// A mapping of memory without a file.
+pub(super) fn anonymous(start: u64, bytes: u64) -> Vec<u8> {
+    let mut body = [PID.to_le_bytes(), PID.to_le_bytes()].concat();
+    for word in [start, bytes, 0] {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend(b"//anon\0\0");
+    record(1, 2, &body)
+}
+
+/// All general registers of x86-64, by perf's numbers.
+pub(super) const REGISTERS: u64 = 0xff_0fff;
+
+/// A sample with registers and a stack.
+pub(super) fn stack_sample(ip: u64, stack: &[u8]) -> Vec<u8> {
+    const SP: usize = 7;
+    const IP: usize = 8;
+    let mut body = ip.to_le_bytes().to_vec();
+    body.extend([PID.to_le_bytes(), PID.to_le_bytes()].concat());
+    let mut registers = [0u64; 20];
+    (registers[SP], registers[IP]) = (0x7fff_0000_0000, ip);
+    // 64 bits.
+    for word in [2].into_iter().chain(registers) {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend((stack.len() as u64).to_le_bytes());
+    body.extend(stack);
+    body.extend((stack.len() as u64).to_le_bytes());
+    record(9, 2, &body)
+}
+
+/// PERF_SAMPLE_IP, _TID and _CALLCHAIN.
+pub(super) const CALL_CHAINS: u64 = 0b10_0011;
+
+/// What a feature section holds.
+pub(super) enum Feature {
+    Bytes(Vec<u8>),
+    /// So many bytes of nothing.
+    Hole(u64),
+}
+
 /// Writes a file with one event, cpu-clock, whose samples have an address, a thread and a call chain.
 pub(super) fn write(path: &Path, records: &[u8]) {
+    write_with(path, records, CALL_CHAINS, 0, &[]);
+}
+
+/// The same with these samples, registers and feature sections.
+pub(super) fn write_with(
+    path: &Path,
+    records: &[u8],
+    sample_type: u64,
+    registers: u64,
+    features: &[(u32, Feature)],
+) {
     const HEADER: u64 = 104;
     const ATTR: u64 = 128 + 16;
     let mut file = b"PERFILE2".to_vec();
-    for word in [HEADER, ATTR, HEADER, ATTR, HEADER + ATTR, records.len() as u64, 0, 0, 0, 0, 0, 0] {
+    let bits = features.iter().fold(0u64, |bits, (bit, _)| bits | 1 << bit);
+    let data = [HEADER + ATTR, records.len() as u64, 0, 0];
+    for word in [HEADER, ATTR, HEADER, ATTR].into_iter().chain(data).chain([bits, 0, 0, 0]) {
         file.extend(word.to_le_bytes());
     }
     let mut attr = vec![0; ATTR as usize];
     attr[0] = 1;
     attr[4] = 128;
     attr[16] = 1;
-    // PERF_SAMPLE_IP, _TID and _CALLCHAIN.
-    attr[24] = 0b10_0011;
+    attr[24..32].copy_from_slice(&sample_type.to_le_bytes());
+    attr[80..88].copy_from_slice(&registers.to_le_bytes());
     file.extend(attr);
     file.extend(records);
+    let mut at = file.len() as u64 + 16 * features.len() as u64;
+    let mut payload: Vec<u8> = Vec::new();
+    for (_, feature) in features {
+        let size = match feature {
+            Feature::Bytes(bytes) => {
+                payload.extend(bytes);
+                bytes.len() as u64
+            }
+            Feature::Hole(size) => *size,
+        };
+        file.extend([at.to_le_bytes(), size.to_le_bytes()].concat());
+        at += size;
+    }
+    file.extend(payload);
     std::fs::write(path, file).expect("a recording");
+    let file = std::fs::File::options().write(true).open(path).expect("a recording");
+    file.set_len(at).expect("its length");
 }

@@ -51,7 +51,7 @@ impl Mute {
     }
 
     /// Lets it end, and checks that it was not harmed.
-    fn is_unharmed(mut self) {
+    fn ends_unharmed(mut self) {
         drop(self.to);
         let mut line = String::new();
         self.from.read_line(&mut line).expect("its output");
@@ -85,7 +85,7 @@ fn a_stack_that_does_not_answer() {
     let Some(mute) = Mute::start(TEST, &program, &["stack"]) else { return };
     let (code, said) = end_of(&["probe", "--engine", "inproc", "-d", "0.1", "called", "-p", &mute.pid()]);
     assert!(matches!(code, Some(0 | 1)), "{said}");
-    mute.is_unharmed();
+    mute.ends_unharmed();
 }
 
 /// Checks a pointer into memory that nothing answers for: watching what it points to fails with the reason.
@@ -98,7 +98,7 @@ fn a_pointer_that_does_not_answer() {
     assert!(code.is_some_and(|code| code != 0), "{said}");
     let (code, said) = end_of(&["watch", "-d", "0.1", "-p", &mute.pid(), "*pointer"]);
     assert!(said.contains("does not answer") || code == Some(0), "{said}");
-    mute.is_unharmed();
+    mute.ends_unharmed();
 }
 
 /// Checks a program that maps, as code, a file of a file system that never answers a read, and that looks like the
@@ -132,7 +132,7 @@ fn a_mapped_file_that_does_not_answer() {
         assert!(!said.is_empty(), "{engine}");
     }
     faulty.abort();
-    mute.is_unharmed();
+    mute.ends_unharmed();
 }
 
 /// Checks an output on a file system that stops to answer: a signal ends kymo, which says what it waits for and when it
