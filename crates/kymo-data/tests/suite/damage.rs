@@ -1,6 +1,6 @@
 //! Truncated and bit-flipped copies of real recordings: never a panic, always an end.
 
-use crate::exhaust::{all_formats, exhaust};
+use crate::exhaust::{all_formats, exhaust, print_format};
 use crate::fixtures::{FILES, bytes, folder, open, open_bytes, read};
 use kymo_data::print_format::{NoKernelNames, PrintFormat};
 use kymo_data::{jitdump, perf_map, tracing_data};
@@ -117,6 +117,17 @@ fn errors_name_the_place() {
     let said = summary.problems[0].to_string();
     assert!(said.starts_with(&format!("at byte {position:#x}, record type {kind} (")), "{said}");
     assert!(said.contains("size is 4, less than its own header of 8"), "{said}");
+}
+
+/// Checks that the corpus of the print formats is parsed and printed without a panic, by the same function.
+#[test]
+fn corpus_of_print_formats() {
+    let corpus = folder().join("../../fuzz/corpus/formats");
+    let files: Vec<_> = std::fs::read_dir(&corpus).expect("the corpus is there").flatten().collect();
+    assert!(!files.is_empty());
+    for file in files {
+        print_format(&std::fs::read(file.path()).expect("reads"));
+    }
 }
 
 /// Checks that the corpus of the fuzz target is read without a panic, by the same function.

@@ -49,6 +49,17 @@ fn exercise(bytes: &[u8]) {
     }
 }
 
+/// Checks that the corpus of the fuzz target `symbols` is asked everything without a panic.
+#[test]
+fn corpus_of_the_fuzz_target() {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/symbols");
+    let files: Vec<_> = std::fs::read_dir(&corpus).expect("the corpus is there").flatten().collect();
+    assert!(!files.is_empty());
+    for file in files {
+        exercise(&std::fs::read(file.path()).expect("reads"));
+    }
+}
+
 /// Checks that one symbol of a section that is not there, as post-link optimizers leave it, costs no other symbol its name.
 #[test]
 fn one_odd_symbol_costs_no_other_its_name() {
