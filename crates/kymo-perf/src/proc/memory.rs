@@ -20,7 +20,7 @@
 //! - **M3** A helper that waits for ever keeps nothing of this process from its end.
 
 use super::Mappings;
-use crate::sys::helper;
+use crate::sys::socket::helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::net::{
@@ -52,7 +52,7 @@ const HEAD_BYTES: usize = 24;
 
 /// Milliseconds that were spent on reads that were not answered.
 static SPENT_MS: AtomicU64 = AtomicU64::new(0);
-static IDLE: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<MemoryReader>> = Mutex::new(Vec::new());
 
 /// The memory of a process. It stays that of the program that ran when it was opened: after an exec
 /// it has none.
@@ -67,15 +67,15 @@ pub struct ProcessMemory {
 
 /// A copy of this process that reads and writes for others, one job at a time.
 #[derive(Debug)]
-struct Helper(OwnedFd);
+struct MemoryReader(OwnedFd);
 
-impl Helper {
+impl MemoryReader {
     /// One that is free, or a new one.
-    fn take() -> io::Result<Helper> {
+    fn take() -> io::Result<MemoryReader> {
         if let Some(helper) = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(helper);
         }
-        helper::start(vec![0; HEAD_BYTES + MOST_BYTES], serve).map(Helper)
+        helper::start(vec![0; HEAD_BYTES + MOST_BYTES], serve).map(MemoryReader)
     }
 
     /// For the next job.
@@ -370,7 +370,7 @@ impl ProcessMemory {
         if self.foreign.as_ref().is_some_and(|foreign| !foreign.is_safe(address, bytes.len())) {
             return Err(unanswered());
         }
-        let Ok(helper) = Helper::take() else {
+        let Ok(helper) = MemoryReader::take() else {
             // No process is left (a limit on tasks): without a deadline is better than not at all.
             let done = if access == READ {
                 pread(&self.file, bytes, address)

@@ -9,7 +9,6 @@ pub mod counter;
 mod descriptor;
 pub mod fake;
 mod fork;
-pub(crate) mod helper;
 mod inherited;
 pub mod memory;
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,7 @@
 //! What sockets can do that rustix does not know yet.
 #![allow(unsafe_code, reason = "a system call with numbers")]
+pub(crate) mod helper;
+
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Has the kernel refuse packets with descriptors to whoever sends them to this socket (Linux

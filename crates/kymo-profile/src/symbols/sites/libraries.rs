@@ -49,7 +49,7 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
     let fits = |path: &Path| {
         ElfFile::open(path, &budget).ok().filter(|elf| elf.is_64 == is_64 && elf.machine == machine)
     };
-    let mut wanted: Vec<Wanted> =
+    let mut wanted: Vec<NeededLibrary> =
         search.preload.iter().map(|path| (path.clone().into_os_string(), Rc::default())).collect();
     wanted.extend(needed(program.elf(), program.file(), search));
     let (mut at, mut tried) = (0, 0);
@@ -82,10 +82,10 @@ pub fn libraries(program: &ProbeModule, search: &Search) -> Vec<PathBuf> {
 }
 
 /// The name of a library that is needed, with the folders that the file which needs it has to look in.
-type Wanted = (OsString, Rc<[PathBuf]>);
+type NeededLibrary = (OsString, Rc<[PathBuf]>);
 
 /// What a file needs.
-fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<Wanted> {
+fn needed(elf: &ElfFile, path: &Path, search: &Search) -> Vec<NeededLibrary> {
     let Some(section) = elf.sections.iter().find(|section| section.kind == SHT_DYNAMIC) else {
         return Vec::new();
     };
