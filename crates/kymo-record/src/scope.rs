@@ -213,7 +213,7 @@ fn cpu_events(kernel: &dyn Kernel) -> Result<(), String> {
     attr.type_ = Perf::SOFTWARE;
     attr.config = Perf::SW_DUMMY;
     let cpu = sys::online_cpus().first().map_or(0, |&cpu| cpu as i32);
-    let place = Place { task: ANY, cpu, group: None, cgroup: None, cloexec: true };
+    let place = Place::new(ANY, cpu);
     match kernel.open(&attr, &place) {
         Ok(event) => {
             kernel.close(vec![event]);

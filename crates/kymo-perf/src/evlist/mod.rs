@@ -75,6 +75,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether opening and closing it changes programs' code: kymo's probes and those of `perf probe` are named so.
+    fn is_uprobe(&self) -> bool {
+        self.attr.type_ == Perf::TRACEPOINT && self.name.starts_with("probe")
+    }
+
     /// A single event without conditions.
     pub fn new(name: impl Into<String>, attr: perf_event_attr) -> Request {
         Request {
@@ -216,7 +221,7 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
         notes,
         kernel,
         units: Arc::new(Units::new(units, &shape)),
-        own: own && single && !shape.events.iter().any(|request| request.immediate),
+        own: own && single && !shape.events.iter().any(|request| request.immediate || request.is_uprobe()),
         shape,
         pool,
     };

@@ -125,6 +125,7 @@ impl Shape {
         let cpu = self.cpus[slot.event][slot.row];
         let mut place = Place::new(self.tasks[slot.column], cpu);
         place.cloexec = self.cloexec;
+        place.to_its_end = self.events[slot.event].is_uprobe();
         place.cgroup = self.cgroup.as_ref().map(|fd| fd.as_fd());
         if let Some(event) = self.leader(slot.event) {
             // A leader that does not cover this CPU cannot lead here.

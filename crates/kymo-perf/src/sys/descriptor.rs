@@ -32,12 +32,15 @@ pub struct Place<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Whether it closes on exec; off only for kernels that do not know it.
     pub cloexec: bool,
+    /// Whether the call is finished although this process is killed meanwhile: for uprobes, of which traps would stay in
+    /// programs. The event has no owner then: it is not among those of [`super::Kernel::enable_own`].
+    pub to_its_end: bool,
 }
 
 impl Place<'_> {
     /// A task (or [`ANY`]) on a CPU (or [`ANY`]), in no group, closed on exec.
     pub fn new(task: i32, cpu: i32) -> Place<'static> {
-        Place { task, cpu, group: None, cgroup: None, cloexec: true }
+        Place { task, cpu, group: None, cgroup: None, cloexec: true, to_its_end: false }
     }
 
     /// All tasks of one CPU.

@@ -17,6 +17,7 @@ mod real;
 pub mod simulated;
 pub mod socket;
 mod thread;
+mod vfork;
 
 pub use attr::{Perf, attr_bytes, attr_zeroed};
 pub use bare_thread::BareThread;
@@ -31,6 +32,8 @@ pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
 pub use thread::{
     Binding, Preferred, fix_addresses, in_front, is_strange_thread, pin_to, run_early, run_first,
 };
+
+pub(crate) use vfork::in_vfork_child;
 
 use crate::ring::{Keeps, Ring};
 use std::fmt;

@@ -4,7 +4,7 @@
 //! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A [`Descriptor`] is made by `open` alone
 //! and consumed by `close`, so while one can be borrowed its number is open and ours.
 #![allow(unsafe_code, reason = "raw system calls")]
-use super::{Binding, Descriptor, Kernel, Place, perf_event_attr};
+use super::{Binding, Descriptor, Kernel, Place, in_vfork_child, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use perf_event_open_sys::{bindings, ioctls};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -36,34 +36,27 @@ impl Kernel for Real {
             task = cgroup.as_raw_fd();
         }
         let group = place.group.map_or(-1, Descriptor::number);
-        // SAFETY: attr is initialised and as long as its size field says (sys::attr); the kernel only reads it (and writes size on E2BIG).
-        let fd =
-            unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, place.cpu, group, flags.into()) };
-        check(fd)?;
-        Ok(Descriptor::new(fd))
+        let cpu = place.cpu;
+        let mut opened = Err(io::ErrorKind::Other.into());
+        let mut open = || {
+            // SAFETY: attr is initialised and as long as its size field says (sys::attr); the kernel only reads it (and writes size on E2BIG).
+            let fd =
+                unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, cpu, group, flags.into()) };
+            opened = check(fd).map(|()| Descriptor::new(fd));
+        };
+        // To the child, 0 would be itself.
+        if place.to_its_end && task != 0 {
+            in_vfork_child(open)
+        } else {
+            open()
+        }
+        opened
     }
 
     fn close(&self, mut events: Vec<Descriptor>) {
         events.sort_unstable();
-        for run in events.chunk_by(|a, b| a.number() + 1 == b.number()) {
-            if let [one] = run {
-                // SAFETY: ours, and nobody can use it any more: we own the Descriptor.
-                let result = unsafe { libc::close(one.number()) };
-                debug_assert_eq!(result, 0);
-                continue;
-            }
-            let (first, last) =
-                (run[0].number() as libc::c_uint, run[run.len() - 1].number() as libc::c_uint);
-            // SAFETY: every number from first to last is one of the Descriptors of this run, which we own: nobody else's is hit.
-            let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-            if result < 0 {
-                // Before Linux 5.9.
-                for event in run {
-                    // SAFETY: as above; close_range closes nothing when it fails.
-                    unsafe { libc::close(event.number()) };
-                }
-            }
-        }
+        // Uprobes may be among them.
+        in_vfork_child(|| close_sorted(&events));
     }
 
     fn enable(&self, event: &Descriptor) -> io::Result<()> {
@@ -181,6 +174,28 @@ impl Kernel for Real {
     fn unbind(&self, before: &Binding) {
         if let Err(error) = before.apply() {
             tracing::debug!(%error, "a thread stays bound to one CPU");
+        }
+    }
+}
+
+/// Closes events, in ascending order of their numbers. System calls, and nothing else.
+fn close_sorted(events: &[Descriptor]) {
+    for run in events.chunk_by(|a, b| a.number() + 1 == b.number()) {
+        if let [one] = run {
+            // SAFETY: ours, and nobody can use it any more: we own the Descriptor.
+            let result = unsafe { libc::close(one.number()) };
+            debug_assert_eq!(result, 0);
+            continue;
+        }
+        let (first, last) = (run[0].number() as libc::c_uint, run[run.len() - 1].number() as libc::c_uint);
+        // SAFETY: every number from first to last is one of the Descriptors of this run, which we own: nobody else's is hit.
+        let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        if result < 0 {
+            // Before Linux 5.9.
+            for event in run {
+                // SAFETY: as above; close_range closes nothing when it fails.
+                unsafe { libc::close(event.number()) };
+            }
         }
     }
 }

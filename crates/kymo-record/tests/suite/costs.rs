@@ -135,7 +135,7 @@ fn syscalls_of(tids: &[i32]) -> io::Result<Vec<Descriptor>> {
     let event = selector::parse("raw_syscalls:sys_enter").map_err(io::Error::other)?;
     let event = selector::resolve(&event, &Machine::here()).map_err(io::Error::other)?;
     let attr = event[0].attr.to_raw();
-    let place = |&task| Place { task, cpu: -1, group: None, cgroup: None, cloexec: true };
+    let place = |&task| Place::new(task, -1);
     tids.iter().map(|task| Real.open(&attr, &place(task))).collect()
 }
 

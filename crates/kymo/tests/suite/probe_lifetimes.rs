@@ -305,3 +305,33 @@ fn killed_at_any_moment() {
     soon("the end of the agent's thread", || !many.threads().contains(&"kymo-agent".to_owned()));
     assert_eq!(many.call(100), plain);
 }
+
+/// Checks that no trap of the kernel's stays in a program when kymo is killed, wherever it was in putting uprobes in
+/// and taking them out: a kernel that is interrupted in this leaves them for good.
+#[test]
+fn a_kill_leaves_no_uprobe() {
+    const TEST: &str = "probe_lifetimes::a_kill_leaves_no_uprobe";
+    let rounds = if std::env::var_os("KYMO_SOAK").is_some() { 1000 } else { 60 };
+    let Some(mut many) = Many::start(TEST) else { return };
+    let pid = many.pid();
+    let mut command = kymo().command(["probe", "-p", &pid, "-d", "0.01", "--engine", "kernel", "many_*"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let begin = Instant::now();
+    let whole = command.output().expect("kymo");
+    let life = begin.elapsed();
+    let words = String::from_utf8_lossy(&whole.stderr);
+    if words.contains("no uprobes") {
+        return skip(TEST, words.trim());
+    }
+    assert!(whole.status.success(), "{words}");
+    let plain = many.call(3);
+    for round in 0..rounds {
+        let mut child = command.stderr(Stdio::null()).spawn().expect("kymo");
+        std::thread::sleep(life * round / rounds);
+        child.kill().expect("it is ours");
+        child.wait().expect("its end");
+        assert_eq!(many.call(3), plain);
+        let file = many.program().to_owned();
+        soon("the program has its file's code again", || many.is_untouched(&file));
+    }
+}

@@ -4,12 +4,12 @@
 //! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call checks its buffers against them.
 use super::{CreateAttr, ElementAttr, Shared, bpf, bpf_open};
 use super::{MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAPPABLE, TYPE_ARRAY};
-use crate::sys::{attr_zeroed, bindings};
+use crate::sys::{attr_zeroed, bindings, in_vfork_child};
 use perf_event_open_sys::ioctls;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 
 const LINK_CREATE: libc::c_long = 28;
@@ -162,8 +162,44 @@ pub(in crate::bpf) fn link_uprobes(
         pid,
         ..MultiAttr::default()
     };
-    // SAFETY: the path is ended by a zero, the arrays hold `count` words each (checked above); all outlive the call.
-    unsafe { bpf_open(LINK_CREATE, &mut attr) }
+    let mut made = Err(io::ErrorKind::Other.into());
+    in_vfork_child(|| {
+        // SAFETY: the path is ended by a zero, the arrays hold `count` words each (checked above); all outlive the call.
+        made = unsafe { bpf_open(LINK_CREATE, &mut attr) };
+    });
+    made
+}
+
+/// What keeps programs attached to places; closed in one go, and whole, also if this process is killed meanwhile.
+#[derive(Debug, Default)]
+pub(in crate::bpf) struct Links(Vec<OwnedFd>);
+
+impl Links {
+    pub(in crate::bpf) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(in crate::bpf) fn add(&mut self, links: impl IntoIterator<Item = OwnedFd>) {
+        self.0.extend(links);
+    }
+
+    pub(in crate::bpf) fn append(&mut self, mut more: Links) {
+        self.0.append(&mut more.0);
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        let numbers: Vec<RawFd> = self.0.drain(..).map(IntoRawFd::into_raw_fd).collect();
+        if !numbers.is_empty() {
+            in_vfork_child(|| {
+                for &number in &numbers {
+                    // SAFETY: ours, and nobody uses it any more.
+                    unsafe { libc::syscall(libc::SYS_close, number) };
+                }
+            });
+        }
+    }
 }
 
 #[repr(C)]
@@ -195,6 +231,13 @@ pub(in crate::bpf) fn link_event(
     place: &EventPlace<'_>,
     cookie: u64,
 ) -> io::Result<[OwnedFd; 2]> {
+    let mut made = Err(io::ErrorKind::Other.into());
+    in_vfork_child(|| made = link_event_here(program, place, cookie));
+    made
+}
+
+/// The same, in the calling process. System calls, and nothing else.
+fn link_event_here(program: BorrowedFd<'_>, place: &EventPlace<'_>, cookie: u64) -> io::Result<[OwnedFd; 2]> {
     let mut attr = attr_zeroed();
     attr.type_ = place.kind;
     attr.config = place.config;

@@ -18,7 +18,7 @@ use crate::bpf::attach::load;
 use crate::bpf::error::BpfError;
 use crate::bpf::program::Program;
 use crate::bpf::sys::ProgramKind;
-use crate::bpf::sys::uprobe::{EventPlace, Places, link_event, link_uprobes};
+use crate::bpf::sys::uprobe::{EventPlace, Links, Places, link_event, link_uprobes};
 use crate::machine::Machine;
 use crate::patched::{Patched, look, patched};
 
@@ -195,7 +195,7 @@ pub(super) fn attach(
     options: &Options,
     maps: Maps,
     how: Attachment,
-) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
+) -> Result<(Links, Vec<Refused>), UprobeError> {
     let kind = match how {
         Attachment::Multi => ProgramKind::UprobeMulti,
         Attachment::Events => ProgramKind::Uprobe,
@@ -214,7 +214,7 @@ pub(super) fn attach(
     let patched = patched(&spots(&jobs), of);
     leave_out(&mut jobs, patched, &mut refused);
     let mut programs: Vec<(Work<'_>, OwnedFd)> = Vec::new();
-    let mut links = Vec::new();
+    let mut links = Links::default();
     for job in &jobs {
         let known = programs.iter().position(|(work, _)| *work == job.work);
         let at = match known {
@@ -227,7 +227,7 @@ pub(super) fn attach(
         let program = programs[at].1.as_fd();
         for &pid in &pids {
             let (some, others) = job.link(program, pid, how)?;
-            links.extend(some);
+            links.append(some);
             for new in others {
                 if !refused.iter().any(|known| known.place == new.place) {
                     refused.push(new);
@@ -255,7 +255,7 @@ impl Job<'_> {
         program: BorrowedFd<'_>,
         pid: i32,
         how: Attachment,
-    ) -> Result<(Vec<OwnedFd>, Vec<Refused>), UprobeError> {
+    ) -> Result<(Links, Vec<Refused>), UprobeError> {
         let path = CString::new(self.path.as_os_str().as_bytes()).unwrap_or_default();
         let returns = self.work.is_return_probe();
         let failed = |cause| UprobeError::Attach {
@@ -277,7 +277,7 @@ impl Job<'_> {
             Attachment::Events => {
                 let machine = Machine::here();
                 let pmu = machine.pmu("uprobe").ok_or(UprobeError::NoUprobes)?;
-                let (mut links, mut refused) = (Vec::new(), Vec::new());
+                let (mut links, mut refused) = (Links::default(), Vec::new());
                 for spot in &self.spots {
                     let counter = if returns { 0 } else { spot.semaphore << 32 };
                     let place = EventPlace {
@@ -288,7 +288,7 @@ impl Job<'_> {
                         pid,
                     };
                     match link_event(program, &place, spot.cookie) {
-                        Ok(pair) => links.extend(pair),
+                        Ok(pair) => links.add(pair),
                         Err(cause) if is_about_place(&cause) && self.spots.len() > 1 => {
                             refused.push(Refused { place: spot.place, cause: Some(cause) });
                         }
@@ -341,26 +341,30 @@ fn link_all(
     spots: &[Spot],
     pid: u32,
     returns: bool,
-) -> io::Result<(Vec<OwnedFd>, Vec<Refused>)> {
+) -> io::Result<(Links, Vec<Refused>)> {
     let several = Places {
         offsets: spots.iter().map(|spot| spot.offset).collect(),
         semaphores: spots.iter().map(|spot| spot.semaphore).collect(),
         cookies: spots.iter().map(|spot| spot.cookie).collect(),
     };
     let cause = match link_uprobes(program, path, &several, pid, returns) {
-        Ok(link) => return Ok((vec![link], Vec::new())),
+        Ok(link) => {
+            let mut links = Links::default();
+            links.add([link]);
+            return Ok((links, Vec::new()));
+        }
         Err(cause) => cause,
     };
     if !is_about_place(&cause) {
         return Err(cause);
     }
     if let [one] = spots {
-        return Ok((Vec::new(), vec![Refused { place: one.place, cause: Some(cause) }]));
+        return Ok((Links::default(), vec![Refused { place: one.place, cause: Some(cause) }]));
     }
     let (first, second) = spots.split_at(spots.len() / 2);
     let (mut links, mut refused) = link_all(program, path, first, pid, returns)?;
     let (more, others) = link_all(program, path, second, pid, returns)?;
-    links.extend(more);
+    links.append(more);
     refused.extend(others);
     Ok((links, refused))
 }

@@ -40,6 +40,7 @@ use super::available::Unavailable;
 use super::error::BpfError;
 use super::follow::Follower;
 use super::sys::ring::Ring;
+use super::sys::uprobe::Links;
 use super::sys::uprobe::WideMap;
 use super::sys::{self, Shared};
 use programs::{
@@ -47,7 +48,7 @@ use programs::{
     TOTAL,
 };
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -259,7 +260,7 @@ fn hint(cause: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Uprobes {
     // First, so that they are detached before the memory goes. Never read.
-    _links: Vec<OwnedFd>,
+    _links: Links,
     words: Shared,
     callers: Option<WideMap>,
     ring: Option<Ring>,
