@@ -27,7 +27,6 @@
 //! function takes too long although it gets on, the thread is left to it, and goes home afterwards. Only one that sleeps, as in
 //! a lock that its own thread holds, is taken out of it.
 use super::escape::{self, Gadgets, QUIET_BYTES};
-use super::hold::state;
 use super::refusal::Refusal;
 use super::restart::{REPEAT_UNLESS_HANDLED, ended_for_nothing};
 use super::room;
@@ -107,7 +106,7 @@ impl Allowance {
                 return stop;
             }
             if self.left.is_zero() {
-                if self.overtime.is_zero() || state(target.pid, thread.tid()) == Some('S') {
+                if self.overtime.is_zero() || proc::state(target.pid, thread.tid()) == Some('S') {
                     return stop;
                 }
                 self.left = self.overtime.min(Duration::from_secs(1));
@@ -347,7 +346,7 @@ impl<'t> Borrowed<'t> {
     fn stop_again(&mut self) {
         let Some(mut thread) = self.thread.take() else { return };
         let stands = thread.registers().is_ok();
-        if !stands && state(self.target.pid, thread.tid()) != Some('S') {
+        if !stands && proc::state(self.target.pid, thread.tid()) != Some('S') {
             // This thread of ours ends with the attempt.
             return thread.leave_to_the_kernel();
         }

@@ -297,7 +297,7 @@ impl Held {
         loop {
             match thread.wait(LOOK) {
                 Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => match state(pid, tid) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => match proc::state(pid, tid) {
                     // A first thread that has ended tells it when the last one has.
                     None | Some('Z' | 'X') => thread.stands = true,
                     Some('D') => return Err(Failed::NotNow(tid)),
@@ -383,7 +383,7 @@ fn seize(pid: i32, tid: i32, until: Instant) -> Result<Option<Traced>, Failed> {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
             Err(error) => error,
         };
-        if let None | Some('Z' | 'X') = state(pid, tid) {
+        if let None | Some('Z' | 'X') = proc::state(pid, tid) {
             return Ok(None);
         }
         let status = proc::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
@@ -423,12 +423,6 @@ impl Drop for Held {
     }
 }
 
-/// The letter that /proc has for a thread.
-pub(super) fn state(pid: i32, tid: i32) -> Option<char> {
-    let stat = proc::text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    stat.rsplit(") ").next()?.chars().next()
-}
-
 /// Whether the process of this descriptor has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut ends = [PollFd::new(process, PollFlags::IN)];
@@ -437,7 +431,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 
 /// Whether a thread is stopped as by SIGSTOP.
 pub(super) fn is_stopped(tid: i32) -> bool {
-    state(tid, tid) == Some('T')
+    proc::state(tid, tid) == Some('T')
 }
 
 /// Where stacks end: the process's mappings, before anybody was stopped.

@@ -14,12 +14,12 @@
 //! no list of mounts names any more counts as that.
 //!
 //! # Guarantees
-//! - **M1** No call takes longer than [`DEADLINE`]; all calls of a run that fail so take
+//! - **M1** No call takes longer than [`DEADLINE`], not counting time in which the helper gets no CPU; all calls of a run that fail so take
 //!   [`PATIENCE`] together and then [`LEAST`] each, however many processes do not answer.
 //! - **M2** What was asked for and is answered late is never taken for the answer to another job.
 //! - **M3** A helper that waits for ever keeps nothing of this process from its end.
 
-use super::Mappings;
+use super::{Mappings, state};
 use crate::sys::socket::helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, pread, pwrite};
@@ -43,6 +43,10 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(12);
 /// What each may take when that is used up.
 const LEAST: Duration = Duration::from_millis(100);
+/// How often a helper that does not answer is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a helper may wait for a CPU.
+const MOST_WAITING: Duration = Duration::from_secs(60);
 /// Helpers that wait for another job.
 const MOST_IDLE: usize = 2;
 /// What one packet takes of memory.
@@ -67,7 +71,10 @@ pub struct ProcessMemory {
 
 /// A copy of this process that reads and writes for others, one job at a time.
 #[derive(Debug)]
-struct MemoryReader(OwnedFd);
+struct MemoryReader {
+    socket: OwnedFd,
+    pid: i32,
+}
 
 impl MemoryReader {
     /// One that is free, or a new one.
@@ -75,7 +82,8 @@ impl MemoryReader {
         if let Some(helper) = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(helper);
         }
-        helper::start(vec![0; HEAD_BYTES + MOST_BYTES], serve).map(MemoryReader)
+        let (socket, pid) = helper::start(vec![0; HEAD_BYTES + MOST_BYTES], serve)?;
+        Ok(MemoryReader { socket, pid })
     }
 
     /// For the next job.
@@ -93,25 +101,33 @@ impl MemoryReader {
         let files = [file];
         control.push(SendAncillaryMessage::ScmRights(&files));
         let parts = [IoSlice::new(head), IoSlice::new(bytes)];
-        sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
     /// Its answer: how many bytes are in `bytes`. `None`: there was none within the time.
     fn answer(&self, bytes: &mut [u8], within: Duration) -> io::Result<Option<usize>> {
-        let until = Instant::now() + within;
+        let (begun, mut left) = (Instant::now(), within);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
-                Ok(0) => return Ok(None),
+            let looked = Instant::now();
+            let pause = left.min(LOOK);
+            let pause = Timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&pause)) {
+                // A helper that waits for a CPU is not waiting for the page.
+                Ok(0) if state(self.pid, self.pid) == Some('R') && begun.elapsed() < MOST_WAITING => {}
+                Ok(0) => {
+                    left = left.saturating_sub(looked.elapsed());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                }
                 Ok(_) => break,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
         let mut answer = vec![0; HEAD_BYTES + bytes.len()];
-        let (_, received) = recv(&self.0, &mut answer[..], RecvFlags::empty())?;
+        let (_, received) = recv(&self.socket, &mut answer[..], RecvFlags::empty())?;
         let Some((head, read)) = answer[..received].split_first_chunk::<HEAD_BYTES>() else {
             return Err(io::Error::other("a helper process of kymo has ended"));
         };

@@ -83,6 +83,12 @@ pub fn comm(pid: i32, tid: i32) -> Option<Vec<u8>> {
     (!comm.is_empty()).then_some(comm)
 }
 
+/// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is gone.
+pub fn state(pid: i32, tid: i32) -> Option<char> {
+    let stat = text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
 /// A process's parent; `None` if the process is gone.
 pub fn parent(pid: i32) -> Option<i32> {
     parent_in_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Makes the copy and leaves a socket between the two, whose packets are whole. The copy runs `serve`
+/// Makes the copy and leaves a socket between the two, whose packets are whole; with the copy's number. It runs `serve`
 /// with its end of the socket and `memory` and ends when that returns; it has no other descriptor,
 /// and takes no signal but SIGKILL.
 ///
@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 ///
 /// # Errors
 /// EAGAIN: too many processes; or no descriptor is left.
-pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -> io::Result<OwnedFd> {
+pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -> io::Result<(OwnedFd, i32)> {
     let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let number = its.as_raw_fd();
     // SAFETY: all zero bytes are an empty set of signals.
@@ -50,7 +50,7 @@ pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -
     let error = io::Error::last_os_error();
     // SAFETY: the mask that this thread had.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    if pid < 0 { Err(error) } else { Ok(ours) }
+    if pid < 0 { Err(error) } else { Ok((ours, pid as i32)) }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
     /// Checks that a copy answers, that it ends with its socket, and that whoever waits for children does not meet it.
     #[test]
     fn a_copy_answers_and_is_no_child() {
-        let socket = start(vec![0; 8], |socket, memory| {
+        let (socket, _) = start(vec![0; 8], |socket, memory| {
             while let Ok((_, length @ 1..)) = recv(socket, &mut *memory, RecvFlags::empty()) {
                 memory[0] += 1;
                 let _ = send(socket, &memory[..length], SendFlags::empty());
