@@ -1,6 +1,6 @@
 //! The functions that a stopped thread is in, by the unwind tables of its files: for entering a process where it is safe.
 use crate::reduce;
-use kymo_perf::inject::{Registers, Unwind, Walk};
+use kymo_perf::inject::{Registers, Unwind, UnwoundStack};
 use kymo_perf::proc::Mappings;
 use kymo_profile::unwind::{
     AddressSpace, Convention, MappedFile, Seen, Stop, UnwindModules, Unwinder, UserRegs,
@@ -57,7 +57,7 @@ impl Unwind for Callers {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    fn walk(&mut self, registers: &Registers, stack: &[u8]) -> Walk {
+    fn walk(&mut self, registers: &Registers, stack: &[u8]) -> UnwoundStack {
         let r = registers;
         let by_dwarf = [
             r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
@@ -75,7 +75,7 @@ impl Unwind for Callers {
         if guessed {
             addresses.truncate(1);
         }
-        Walk { addresses, complete: stop == Stop::Root && !guessed && in_file }
+        UnwoundStack { addresses, complete: stop == Stop::Root && !guessed && in_file }
     }
 }
 

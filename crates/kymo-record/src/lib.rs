@@ -70,6 +70,7 @@ mod output;
 mod plan;
 mod pool;
 mod previous;
+mod record_stats;
 mod reduce;
 mod ring_size;
 mod round;
@@ -82,7 +83,6 @@ mod sink;
 mod strangers;
 mod synth;
 mod targets;
-mod walk;
 mod writer;
 
 pub use account::{Claimed, LossAccount, Unwound};

@@ -1,8 +1,8 @@
 //! A recording of records that somebody else has read from rings: the file, what was there before, and the end.
 use crate::disk::Retrying;
 use crate::output::{self, Opened, Output, OutputError};
+use crate::record_stats::RecordStats;
 use crate::sink::publish_first_round;
-use crate::walk::Walk;
 use crate::{build_ids, machine, synth};
 use kymo_data::{Attr, EventSpec, Features, Writer, build};
 use kymo_perf::proc::{self, Module};
@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Writes a perf.data file piece by piece. It opens at every moment, with all that was [published](Scribe::publish).
 pub struct Scribe {
     writer: Writer<Retrying<File>>,
-    walk: Walk,
+    walk: RecordStats,
     waiting: Vec<u8>,
     features: Features,
     modules: Vec<Module>,
@@ -58,7 +58,7 @@ impl Scribe {
             naming.publish()?;
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
-        let mut walk = Walk::new(attr.sample_type, true);
+        let mut walk = RecordStats::new(attr.sample_type, true);
         let existing = synth::tasks(&attr, pids, true);
         walk.files.extend(existing.files);
         let modules = proc::modules();

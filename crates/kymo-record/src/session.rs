@@ -20,12 +20,12 @@ use crate::options::{CallGraph, LastSnapshot, Overload};
 use crate::output::{self, OutputError, SharedNaming};
 use crate::plan::{Plan, PlanError};
 use crate::pool::Pool;
+use crate::record_stats::RecordStats;
 use crate::reduce::{Reducer, reduced};
 use crate::round::RoundNumber;
 use crate::series::{Ask, Last, Limits, Removed, Say, Series, Switch};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
-use crate::walk::Walk;
 use crate::writer::{WriterThread, Written};
 use crate::{machine, synth};
 use kymo_data::{Compressor, EventSpec, Features};
@@ -173,7 +173,7 @@ pub struct Session {
     sink: Sink,
     /// Of the file, until it is clear that the recording begins.
     naming: Option<SharedNaming>,
-    walk: Walk,
+    walk: RecordStats,
     compressor: Option<Compressor>,
     features: Features,
     kernel: KernelThread,
@@ -257,7 +257,8 @@ impl Session {
         };
         let machine = machine.join();
         let features = features(machine, &plan, &events, &specs, &early);
-        let walk = Walk::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
+        let walk =
+            RecordStats::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
         let budget = budget(&plan, &events, &rings, &kept, guests.as_ref())?;
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));

@@ -5,11 +5,11 @@ use crate::flight::Coverage;
 use crate::look::{Poke, Sweep};
 use crate::mail::{Messages, Next};
 use crate::pool::Pool;
+use crate::record_stats::{RecordStats, whole_records_bytes};
 use crate::round::Rounds;
 use crate::series::{Content, Series};
 use crate::sink::Sink;
 use crate::strangers::Strangers;
-use crate::walk::{Walk, whole_records_bytes};
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ const WRITER_NICE: i32 = -19;
 /// What the writer needs.
 pub(crate) struct WriterThread<'a> {
     pub(crate) sink: Sink,
-    pub(crate) walk: Walk,
+    pub(crate) walk: RecordStats,
     pub(crate) compressor: Option<Compressor>,
     pub(crate) strangers: Strangers,
     pub(crate) rings: usize,
@@ -49,7 +49,7 @@ pub(crate) struct WriterThread<'a> {
 /// What the writer did.
 pub(crate) struct Written {
     pub(crate) sink: Sink,
-    pub(crate) walk: Walk,
+    pub(crate) walk: RecordStats,
     pub(crate) compressor: Option<Compressor>,
     /// Why writing ended early.
     pub(crate) error: Option<io::Error>,
@@ -242,7 +242,7 @@ impl Written {
     /// Before anything was written.
     pub(crate) fn new(
         sink: Sink,
-        walk: Walk,
+        walk: RecordStats,
         compressor: Option<Compressor>,
         series: Option<Series>,
     ) -> Written {

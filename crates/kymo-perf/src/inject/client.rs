@@ -24,10 +24,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 mod limits;
-mod talk;
+mod protocol_error;
 use limits::Limits;
-pub use talk::Talk;
-use talk::broken;
+pub use protocol_error::ProtocolError;
+use protocol_error::broken;
 
 /// For one question with all that belongs to it, and for a program that is stopped in the middle of it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,7 +100,7 @@ struct Place {
 
 /// What the agent said besides its answers.
 #[derive(Debug, Default)]
-struct Known {
+struct AgentState {
     places: BTreeMap<u32, Place>,
     /// Not told to anybody yet.
     refused: Vec<(u32, String)>,
@@ -110,19 +110,19 @@ struct Known {
     has_answered_unasked: bool,
 }
 
-impl Known {
+impl AgentState {
     /// Each is refused once; only for a probe that there is.
-    fn refuse(&mut self, id: u32, reason: String) -> Result<(), Talk> {
-        let refused = self.added.get_mut(&id).ok_or(Talk::Unexpected)?;
+    fn refuse(&mut self, id: u32, reason: String) -> Result<(), ProtocolError> {
+        let refused = self.added.get_mut(&id).ok_or(ProtocolError::Unexpected)?;
         if !std::mem::replace(refused, true) {
             self.refused.push((id, reason));
         }
         Ok(())
     }
 
-    fn place(&mut self, placed: Placed) -> Result<(), Talk> {
+    fn place(&mut self, placed: Placed) -> Result<(), ProtocolError> {
         if !self.added.contains_key(&placed.id) {
-            return Err(Talk::Unexpected);
+            return Err(ProtocolError::Unexpected);
         }
         self.places.insert(placed.id, Place { placed, times_before: Vec::new() });
         Ok(())
@@ -143,10 +143,10 @@ enum Heard {
 pub struct Client {
     socket: OwnedFd,
     process: Option<OwnedFd>,
-    /// Known since the greeting.
+    /// AgentState since the greeting.
     cpus: u32,
     counters: Option<Counters>,
-    known: Mutex<Known>,
+    known: Mutex<AgentState>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
     /// Whose threads are held when the agent writes, with the memory that it had when the agent entered.
@@ -199,20 +199,20 @@ impl Client {
     /// The first exchange. `children`: forked children of the process count, too.
     pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
-        let talk = |talk: Talk| not_loaded(talk.to_string());
+        let broken = |error: ProtocolError| not_loaded(error.to_string());
         let step = "making counters for the agent";
         let patience = self.patience;
         self.patience = patience.min(FIRST_PATIENCE);
-        match self.ask(&Command::Hello { version: VERSION, children }).map_err(talk)? {
+        match self.ask(&Command::Hello { version: VERSION, children }).map_err(broken)? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
                 let counters = Counters::create(cpus, crate::cpu_list::possible(), slots);
                 let counters = counters.map_err(Refusal::failed(step))?;
                 let (file, cpus, slots) = counters.parts();
-                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(talk)? {
+                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(broken)? {
                     Reply::Counting => {}
                     Reply::Failed { reason } => return Err(not_loaded(reason)),
-                    _ => return Err(not_loaded(Talk::Unexpected.to_string())),
+                    _ => return Err(not_loaded(ProtocolError::Unexpected.to_string())),
                 }
                 self.cpus = cpus;
                 self.counters = Some(counters);
@@ -223,7 +223,7 @@ impl Client {
                 "the agent in it is of another version (its language is {version}, this is {VERSION}); restart the process"
             ))),
             Reply::Failed { reason } => Err(not_loaded(reason)),
-            _ => Err(not_loaded(Talk::Unexpected.to_string())),
+            _ => Err(not_loaded(ProtocolError::Unexpected.to_string())),
         }
     }
 
@@ -236,7 +236,7 @@ impl Client {
                 self.cleaned_up += probes;
                 Ok(self)
             }
-            _ => Err(not_loaded(Talk::Unexpected.to_string())),
+            _ => Err(not_loaded(ProtocolError::Unexpected.to_string())),
         }
     }
 
@@ -268,14 +268,19 @@ impl Client {
         Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
     }
 
-    fn say(&self, command: &Command, until: Instant) -> Result<(), Talk> {
+    fn say(&self, command: &Command, until: Instant) -> Result<(), ProtocolError> {
         self.say_with(command, None, until)
     }
 
     /// Says it, with a file of ours.
-    fn say_with(&self, command: &Command, file: Option<BorrowedFd<'_>>, until: Instant) -> Result<(), Talk> {
+    fn say_with(
+        &self,
+        command: &Command,
+        file: Option<BorrowedFd<'_>>,
+        until: Instant,
+    ) -> Result<(), ProtocolError> {
         if self.known().has_answered_unasked {
-            return Err(Talk::Unexpected);
+            return Err(ProtocolError::Unexpected);
         }
         let packet = command.encode();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -294,7 +299,7 @@ impl Client {
     }
 
     /// Holds the threads while the agent writes.
-    fn hold(&self, said: &wire::Places, until: Instant) -> Result<(), Talk> {
+    fn hold(&self, said: &wire::Places, until: Instant) -> Result<(), ProtocolError> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
         let mut stopped = Duration::ZERO;
         let mut hold = || -> Result<(Held, i32, &Target), String> {
@@ -331,10 +336,10 @@ impl Client {
             loop {
                 match self.hear_until(Instant::now() + WRITING) {
                     Ok(Reply::Written) => return Ok(()),
-                    Ok(_) => return Err(Talk::Unexpected),
+                    Ok(_) => return Err(ProtocolError::Unexpected),
                     // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run. When it
                     // is continued later than that, it finds the conversation closed and writes nothing more.
-                    Err(Talk::Silent) if is_stopped(one) && begun.elapsed() < PATIENCE => {}
+                    Err(ProtocolError::Silent) if is_stopped(one) && begun.elapsed() < PATIENCE => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -358,17 +363,17 @@ impl Client {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, AgentState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Until the agent has said something or can hear something, or can do neither any more.
-    fn wait(&self, for_what: PollFlags, until: Instant) -> Result<(), Talk> {
+    fn wait(&self, for_what: PollFlags, until: Instant) -> Result<(), ProtocolError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // Also if it is never short of words.
-                return Err(Talk::Silent);
+                return Err(ProtocolError::Silent);
             }
             let limit = rustix::event::Timespec::try_from(left).unwrap_or_default();
             // A forked child may hold the socket of a process that has ended.
@@ -380,13 +385,13 @@ impl Client {
             let mut ends: Vec<PollFd<'_>> =
                 std::iter::once(PollFd::new(&self.socket, for_what)).chain(process).chain(signals).collect();
             match poll(&mut ends, Some(&limit)) {
-                Ok(0) => return Err(Talk::Silent),
+                Ok(0) => return Err(ProtocolError::Silent),
                 // What is there to be heard is heard first.
                 Ok(_) if !ends[0].revents().is_empty() => return Ok(()),
                 Ok(_) if has_signals && ends.last().is_some_and(|last| !last.revents().is_empty()) => {
-                    return Err(Talk::Interrupted);
+                    return Err(ProtocolError::Interrupted);
                 }
-                Ok(_) => return Err(Talk::Gone),
+                Ok(_) => return Err(ProtocolError::Gone),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(broken(error)),
             }
@@ -394,19 +399,20 @@ impl Client {
     }
 
     /// Hears an answer; threads are held for the agent meanwhile if it asks for that.
-    fn hear(&self, limits: &mut Limits) -> Result<Reply, Talk> {
+    fn hear(&self, limits: &mut Limits) -> Result<Reply, ProtocolError> {
         let mut until = limits.until;
         loop {
             match self.hear_until(until)? {
-                Reply::Ready(_) if Instant::now() >= limits.until => return Err(Talk::Silent),
+                Reply::Ready(_) if Instant::now() >= limits.until => return Err(ProtocolError::Silent),
                 Reply::Ready(places) => {
-                    limits.holds = limits.holds.checked_sub(1).ok_or(Talk::Unexpected)?;
+                    limits.holds = limits.holds.checked_sub(1).ok_or(ProtocolError::Unexpected)?;
                     // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
                     std::thread::scope(|scope| {
                         let hold = || self.hold(&places, limits.until);
-                        let holds =
-                            std::thread::Builder::new().spawn_scoped(scope, hold).map_err(Talk::Io)?;
-                        holds.join().unwrap_or(Err(Talk::Unexpected))
+                        let holds = std::thread::Builder::new()
+                            .spawn_scoped(scope, hold)
+                            .map_err(ProtocolError::Io)?;
+                        holds.join().unwrap_or(Err(ProtocolError::Unexpected))
                     })?;
                     // What took its time there is not the agent's fault.
                     until = limits.until.max(Instant::now() + WRITING);
@@ -416,7 +422,7 @@ impl Client {
         }
     }
 
-    fn hear_until(&self, until: Instant) -> Result<Reply, Talk> {
+    fn hear_until(&self, until: Instant) -> Result<Reply, ProtocolError> {
         loop {
             self.wait(PollFlags::IN, until)?;
             if let Heard::Answer(reply) = self.receive()? {
@@ -426,7 +432,7 @@ impl Client {
     }
 
     /// The next packet, if it is there; what may come unasked is kept.
-    fn receive(&self) -> Result<Heard, Talk> {
+    fn receive(&self) -> Result<Heard, ProtocolError> {
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
         // No room for descriptors: the kernel drops them, and says so.
@@ -447,10 +453,10 @@ impl Client {
         };
         let bytes = heard.bytes;
         if heard.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Talk::Malformed(Malformed { expected: "a message without a descriptor" }));
+            return Err(ProtocolError::Malformed(Malformed { expected: "a message without a descriptor" }));
         }
         if bytes == 0 {
-            return Err(Talk::Gone);
+            return Err(ProtocolError::Gone);
         }
         let mut known = self.known();
         match Reply::decode(&packet[..bytes])? {
@@ -458,7 +464,7 @@ impl Client {
             Reply::Placed { of } => of.into_iter().try_for_each(|placed| known.place(placed))?,
             Reply::Before { id, of } => match known.places.get_mut(&id) {
                 Some(place) => place.times_before = of,
-                None => return Err(Talk::Unexpected),
+                None => return Err(ProtocolError::Unexpected),
             },
             answer => return Ok(Heard::Answer(answer)),
         }
@@ -477,11 +483,11 @@ impl Client {
         }
     }
 
-    fn ask(&self, command: &Command) -> Result<Reply, Talk> {
+    fn ask(&self, command: &Command) -> Result<Reply, ProtocolError> {
         self.ask_with(command, None)
     }
 
-    fn ask_with(&self, command: &Command, file: Option<&OwnedFd>) -> Result<Reply, Talk> {
+    fn ask_with(&self, command: &Command, file: Option<&OwnedFd>) -> Result<Reply, ProtocolError> {
         let mut limits = self.limits();
         self.say_with(command, file.map(OwnedFd::as_fd), limits.until)?;
         self.hear(&mut limits)
@@ -491,8 +497,8 @@ impl Client {
     fn ask_all(
         &self,
         command: &Command,
-        mut part: impl FnMut(Reply, &mut Limits) -> Result<bool, Talk>,
-    ) -> Result<(), Talk> {
+        mut part: impl FnMut(Reply, &mut Limits) -> Result<bool, ProtocolError>,
+    ) -> Result<(), ProtocolError> {
         let mut limits = self.limits();
         self.say(command, limits.until)?;
         while !part(self.hear(&mut limits)?, &mut limits)? {}
@@ -502,8 +508,8 @@ impl Client {
     /// Adds probes of a module, named as the process's list of mappings names it. They are armed by [`Client::commit`].
     ///
     /// # Errors
-    /// See [`Talk`]: the conversation is over.
-    pub fn add(&self, module: &[u8], probes: &[Wanted]) -> Result<(), Talk> {
+    /// See [`ProtocolError`]: the conversation is over.
+    pub fn add(&self, module: &[u8], probes: &[Wanted]) -> Result<(), ProtocolError> {
         self.known().added.extend(probes.iter().map(|wanted| (wanted.id, false)));
         let until = self.limits().until;
         for probes in probes.chunks(MOST_ENTRIES) {
@@ -515,8 +521,8 @@ impl Client {
     /// Removes probes at the next [`Client::commit`].
     ///
     /// # Errors
-    /// See [`Talk`]: the conversation is over.
-    pub fn remove(&self, ids: &[u32]) -> Result<(), Talk> {
+    /// See [`ProtocolError`]: the conversation is over.
+    pub fn remove(&self, ids: &[u32]) -> Result<(), ProtocolError> {
         let until = self.limits().until;
         for ids in ids.chunks(MOST_ENTRIES) {
             self.say(&Command::Remove { ids: ids.to_vec() }, until)?;
@@ -527,14 +533,14 @@ impl Client {
     /// Does what was asked since the last time, all together.
     ///
     /// # Errors
-    /// See [`Talk`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
-    pub fn commit(&self) -> Result<Outcome, Talk> {
+    /// See [`ProtocolError`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
+    pub fn commit(&self) -> Result<Outcome, ProtocolError> {
         std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
         let mut outcome = Outcome::default();
         match self.ask(&Command::Commit)? {
             Reply::Armed { armed, .. } => outcome.armed = armed,
-            Reply::Failed { reason } => return Err(Talk::Failed(reason)),
-            _ => return Err(Talk::Unexpected),
+            Reply::Failed { reason } => return Err(ProtocolError::Failed(reason)),
+            _ => return Err(ProtocolError::Unexpected),
         }
         let holding = std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
         outcome.stopped_ns = holding.stopped.as_nanos() as u64;
@@ -575,43 +581,43 @@ impl Client {
     /// Lets a program run that was held before its first instruction ([`Preload`](super::Preload)).
     ///
     /// # Errors
-    /// See [`Talk`]: the conversation is over.
-    pub fn go(&self) -> Result<(), Talk> {
+    /// See [`ProtocolError`]: the conversation is over.
+    pub fn go(&self) -> Result<(), ProtocolError> {
         self.say(&Command::Go, self.limits().until)
     }
 
     /// Says what probes do that name this number ([`Wanted::how`]), from now on.
     ///
     /// # Errors
-    /// See [`Talk`]: the conversation is over.
-    pub fn how(&self, number: u16, how: How) -> Result<(), Talk> {
+    /// See [`ProtocolError`]: the conversation is over.
+    pub fn how(&self, number: u16, how: How) -> Result<(), ProtocolError> {
         self.say(&Command::How { number, how }, self.limits().until)
     }
 
     /// The rings that events are written to, one for each CPU. Times in them are `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
     ///
     /// # Errors
-    /// See [`Talk`].
-    pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, Talk> {
-        let (file, data_bytes, rings) = rings::create(self.cpus, data_bytes).map_err(Talk::Io)?;
+    /// See [`ProtocolError`].
+    pub fn rings(&self, data_bytes: u32, tick: u64, zero_ns: u64) -> Result<Vec<Ring>, ProtocolError> {
+        let (file, data_bytes, rings) = rings::create(self.cpus, data_bytes).map_err(ProtocolError::Io)?;
         let command = Command::Rings { cpus: self.cpus, data_bytes, tick, zero_ns };
         match self.ask_with(&command, Some(&file))? {
             Reply::Recording => Ok(rings),
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
+            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
+            _ => Err(ProtocolError::Unexpected),
         }
     }
 
     /// How many events did not fit into their rings until now, by probe; only of those that have any.
     ///
     /// # Errors
-    /// See [`Talk`].
-    pub fn losses(&self) -> Result<Vec<Count>, Talk> {
+    /// See [`ProtocolError`].
+    pub fn losses(&self) -> Result<Vec<Count>, ProtocolError> {
         let mut losses = Vec::new();
         self.ask_all(&Command::Losses, |reply, limits| match reply {
             Reply::Losses { of, last } => limits.extend(&mut losses, of).map(|()| last),
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
+            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
+            _ => Err(ProtocolError::Unexpected),
         })?;
         Ok(losses)
     }
@@ -619,8 +625,8 @@ impl Client {
     /// Who called until now: the probe, the return address, how many calls. An address of 0 stands for all callers that there was no place for.
     ///
     /// # Errors
-    /// See [`Talk`].
-    pub fn callers(&self) -> Result<Vec<(u32, u64, u64)>, Talk> {
+    /// See [`ProtocolError`].
+    pub fn callers(&self) -> Result<Vec<(u32, u64, u64)>, ProtocolError> {
         let mut callers = Vec::new();
         self.ask_all(&Command::Callers, |reply, limits| match reply {
             Reply::Callers { id, others, of, last } => {
@@ -630,8 +636,8 @@ impl Client {
                 let of = of.into_iter().chain(others).map(|(address, hits)| (id, address, hits));
                 limits.extend(&mut callers, of).map(|()| last)
             }
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
+            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
+            _ => Err(ProtocolError::Unexpected),
         })?;
         Ok(callers)
     }
@@ -646,13 +652,13 @@ impl Client {
     /// All probes of this conversation, with the reasons of those that were refused.
     ///
     /// # Errors
-    /// See [`Talk`].
-    pub fn list(&self) -> Result<Vec<Listed>, Talk> {
+    /// See [`ProtocolError`].
+    pub fn list(&self) -> Result<Vec<Listed>, ProtocolError> {
         let mut listed = Vec::new();
         self.ask_all(&Command::List, |reply, limits| match reply {
             Reply::Listed { of, last } => limits.extend(&mut listed, of).map(|()| last),
-            Reply::Failed { reason } => Err(Talk::Failed(reason)),
-            _ => Err(Talk::Unexpected),
+            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
+            _ => Err(ProtocolError::Unexpected),
         })?;
         Ok(listed)
     }
@@ -660,13 +666,13 @@ impl Client {
     /// Has everything removed, and the agent's thread ended. The library stays loaded, without a use.
     ///
     /// # Errors
-    /// See [`Talk`]. That the process is gone is no error: then everything is removed.
-    pub fn leave(self) -> Result<(), Talk> {
+    /// See [`ProtocolError`]. That the process is gone is no error: then everything is removed.
+    pub fn leave(self) -> Result<(), ProtocolError> {
         self.ends();
         match self.ask(&Command::Leave) {
-            Ok(Reply::Left) | Err(Talk::Gone) => Ok(()),
-            Ok(Reply::Failed { reason }) => Err(Talk::Failed(reason)),
-            Ok(_) => Err(Talk::Unexpected),
+            Ok(Reply::Left) | Err(ProtocolError::Gone) => Ok(()),
+            Ok(Reply::Failed { reason }) => Err(ProtocolError::Failed(reason)),
+            Ok(_) => Err(ProtocolError::Unexpected),
             Err(error) => Err(error),
         }
     }

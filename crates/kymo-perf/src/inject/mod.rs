@@ -55,11 +55,11 @@ mod unwind;
 pub use agent::{enter, enter_unwinding, enter_with_children};
 #[cfg(fuzzing)]
 pub use client::exercise;
-pub use client::{Client, Counted, Outcome, Span, Talk, interrupt_by};
+pub use client::{Client, Counted, Outcome, ProtocolError, Span, interrupt_by};
 pub use clock::ProgramClock;
 pub use execs::Execs;
 pub use library::{Library, Unpacked};
 pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::Refusal;
-pub use unwind::{Registers, Unwind, Walk};
+pub use unwind::{Registers, Unwind, UnwoundStack};

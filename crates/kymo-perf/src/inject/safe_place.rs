@@ -6,7 +6,7 @@
 //! a system call is as good as any other: what calls the wait decides.
 use super::symbols::{Function, Symbols};
 use super::target::Target;
-use super::unwind::{Unwind, Walk};
+use super::unwind::{Unwind, UnwoundStack};
 use crate::proc::Mappings;
 use crate::sys::ptrace::{Registers, Traced};
 use std::io;
@@ -111,7 +111,7 @@ pub(super) fn objection(
     stack.truncate(read);
     let walk = match unwinder {
         Some(unwinder) => unwinder.walk(registers, &stack),
-        None => Walk { addresses: vec![registers.rip], complete: false },
+        None => UnwoundStack { addresses: vec![registers.rip], complete: false },
     };
     if let Some(place) = walk.addresses.iter().find_map(|at| places.at(*at, true)) {
         return Some(format!("in {place}, which may hold a lock of the allocator or the dynamic linker"));

@@ -3,7 +3,7 @@ pub use crate::sys::ptrace::Registers;
 
 /// The functions that a thread is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
+pub struct UnwoundStack {
     /// Where it stands, then return addresses, innermost first.
     pub addresses: Vec<u64>,
     /// The last one belongs to the function that the thread has begun in.
@@ -17,5 +17,5 @@ pub trait Unwind: Send {
     fn prepare(&mut self, pid: i32, maps: &[u8]);
 
     /// Walks a stack by its bytes, from the stack pointer upwards. Reads no file.
-    fn walk(&mut self, registers: &Registers, stack: &[u8]) -> Walk;
+    fn walk(&mut self, registers: &Registers, stack: &[u8]) -> UnwoundStack;
 }

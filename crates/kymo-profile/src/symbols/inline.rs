@@ -52,7 +52,7 @@ pub(super) struct Lines {
     demangle: bool,
     dwarf: OnceLock<Option<Dwarf>>,
     contexts: Mutex<Vec<(Context, Vec<Charge>)>>,
-    known: RwLock<HashMap<u64, Known>>,
+    known: RwLock<HashMap<u64, CachedFrames>>,
     /// Every name once, however many addresses have it.
     names: Mutex<HashSet<Arc<str>>>,
     /// The work that was there for this module has been used up.
@@ -60,7 +60,7 @@ pub(super) struct Lines {
 }
 
 /// An answer that is kept, with the room that it takes.
-struct Known(Arc<[InlineFrame]>, #[expect(dead_code, reason = "held, not read")] Charge);
+struct CachedFrames(Arc<[InlineFrame]>, #[expect(dead_code, reason = "held, not read")] Charge);
 
 /// The debug information of a module.
 struct Dwarf {
@@ -119,7 +119,7 @@ impl Lines {
         let bytes = 96 + std::mem::size_of_val(&*frames) as u64;
         if let Some(charge) = file.budget.reserve(bytes) {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-            known.entry(address).or_insert_with(|| Known(Arc::clone(&frames), charge));
+            known.entry(address).or_insert_with(|| CachedFrames(Arc::clone(&frames), charge));
         }
         frames
     }

@@ -1,7 +1,7 @@
 //! Appends whole records to a recording, several pieces at once, and knows what of them has landed.
 use super::port::Port;
 use super::retry::{Patience, Place, Retrying, at};
-use crate::walk::whole_records_bytes;
+use crate::record_stats::whole_records_bytes;
 use kymo_data::{Features, RecordHeader, Reserved, Writer, abi};
 use kymo_perf::uring::{Answer, Piece};
 use std::collections::{HashMap, VecDeque};

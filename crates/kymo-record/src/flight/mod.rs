@@ -34,8 +34,8 @@ pub use coverage::{Coverage, RingCoverage};
 use crate::drain::{Message, Shared};
 use crate::look::Poke;
 use crate::mail::{Messages, Next};
+use crate::record_stats::RecordStats;
 use crate::strangers::Strangers;
-use crate::walk::Walk;
 use crate::writer::{self, Task, Written};
 use camera::Shot;
 use clock::Clock;
@@ -75,7 +75,7 @@ pub(crate) struct FlightThread<'a> {
     /// What was there before is known.
     complete: bool,
     /// Counts what is drained.
-    drained: Walk,
+    drained: RecordStats,
     missed: MissedSamples,
     specs: Vec<EventSpec>,
     state: Written,
@@ -128,7 +128,7 @@ impl<'a> FlightThread<'a> {
             build_ids,
             at_end,
             complete: false,
-            drained: Walk::new(tracking_type, false),
+            drained: RecordStats::new(tracking_type, false),
             missed: MissedSamples::default(),
             specs: specs.to_vec(),
             state,
@@ -241,7 +241,7 @@ impl<'a> FlightThread<'a> {
         let (merge, coverage) = Merge::new(&shots, self.lookback.log(), &self.clock);
         let (state, mut packed) = (&mut self.state, Vec::new());
         let mut failed = state.append(&self.lookback.told(), 0, &mut packed).err();
-        let mut walk = Walk::new(self.sample_type, self.build_ids);
+        let mut walk = RecordStats::new(self.sample_type, self.build_ids);
         merge.chunks(CHUNK_BYTES, |chunk| {
             let before = walk.samples;
             walk.records(chunk);

@@ -7,7 +7,7 @@ use anyhow::bail;
 use kymo_core::probe::wire::{
     EventId, Fetch, How, Kind, Layout, Listed, MOST_FETCHES, Operand, State, Wanted, What,
 };
-use kymo_perf::inject::{self, Client, ProgramClock, Talk};
+use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
 use kymo_perf::machine::Machine;
 use kymo_profile::place;
 use kymo_profile::symbols::sites::{ProbeSelector, Site, stack_walker};
@@ -405,7 +405,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         let reason = refused.into_iter().next().map(|(_, reason)| reason);
         return Err(reason.unwrap_or_else(|| "there is no probe".to_owned()));
     }
-    let said = |broken: Talk| broken.to_string();
+    let said = |broken: ProtocolError| broken.to_string();
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;
@@ -524,7 +524,7 @@ impl Conduct for Agent {
         let outcome = match arm(client, &self.sites, &self.wanted) {
             Ok(outcome) => outcome,
             // It has ended meanwhile: there is nothing to record.
-            Err(Talk::Gone) => return Ok(()),
+            Err(ProtocolError::Gone) => return Ok(()),
             Err(broken) => return Err(broken.to_string()),
         };
         outcome.refused.into_iter().next().map_or(Ok(()), |(_, reason)| Err(reason))
@@ -549,7 +549,7 @@ impl Conduct for Agent {
                 (lost, None)
             }
             // Its rings know how many there were.
-            Err(Talk::Gone) => (lost, None),
+            Err(ProtocolError::Gone) => (lost, None),
             Err(broken) => {
                 (lost, Some(format!("the agent in the program could not be asked at the end: {broken}")))
             }

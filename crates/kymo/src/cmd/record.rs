@@ -1,7 +1,7 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
-use kymo_perf::workload::{Exit, die_by};
+use kymo_perf::workload::die_by;
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, Limits, LossAccount, Options, Output,
-    Overload, Plan, Rate, Scope, Session, Silence, Summary, Switch, TargetSpec,
+    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, Limits, Options, Output, Overload,
+    Plan, Rate, Scope, Session, Silence, Switch, TargetSpec,
 };
 
 use super::mem_events::{self, Whom};
@@ -30,8 +30,10 @@ use super::probe_guests;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
 
+mod end;
 mod values;
 
+use end::{finish, killed_by};
 pub(crate) use values::{Cpus, parse_cpus, parse_scope, parse_size, parse_user};
 use values::{parse_call_graph, parse_clock, parse_frequency, parse_overload, parse_ring};
 
@@ -551,137 +553,6 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
     }
 }
 
-/// Recordings up to this size are looked at right away: reading one takes well under a second.
-const FIRST_LOOK_BYTES: u64 = 1 << 30;
-
-/// On a terminal, the five hottest functions: often all that a person wanted to know.
-fn first_look(output: &Output, bytes: u64, samples: u64) {
-    let Output::File(path) = output else { return };
-    // Of several files none has the plain name.
-    if !path.exists() {
-        return;
-    }
-    if samples == 0 || bytes > FIRST_LOOK_BYTES || !std::io::stderr().is_terminal() {
-        return;
-    }
-    match super::report::hottest(path, 5) {
-        Ok(lines) => {
-            for line in lines {
-                eprintln!("  {line}");
-            }
-            let input = if path == std::path::Path::new(crate::open::DEFAULT) {
-                String::new()
-            } else {
-                format!(" -i {}", path.display())
-            };
-            eprintln!("  more: kymo report{input}");
-        }
-        Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
-    }
-}
-
-/// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
-fn finish(
-    summary: Summary,
-    (output, name): (&Output, &str),
-    words: &Words,
-    fail_on_loss: Option<Option<f64>>,
-    signalled: i32,
-) -> anyhow::Result<ExitCode> {
-    let Summary {
-        bytes,
-        wakeups,
-        account,
-        coverage,
-        unwound,
-        pauses,
-        exit,
-        write_error,
-        unfollowed,
-        removed,
-        remarks,
-    } = summary;
-    if !words.quiet {
-        // Scripts look for these lines of perf's.
-        eprintln!("[ kymo record: Woken up {wakeups} times to write data ]");
-        let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
-        eprintln!(
-            "[ kymo record: Captured and wrote {:.3} MB {name} ({} samples) ]",
-            megabytes(bytes.saturating_sub(removed.bytes)),
-            account.samples.saturating_sub(removed.samples)
-        );
-        if removed.files > 0 {
-            eprintln!(
-                "[ kymo record: --switch-max-files removed {} older files of {:.3} MB ({} samples) ]",
-                removed.files,
-                megabytes(removed.bytes),
-                removed.samples
-            );
-        }
-        if let Some(coverage) = coverage {
-            eprintln!("[ kymo record: {coverage} ]");
-        }
-        if let Some(unwound) = unwound {
-            eprintln!("[ kymo record: {unwound} ]");
-        }
-        eprintln!("[ kymo record: {account} ]");
-        if pauses.count > 0 {
-            eprintln!("[ kymo record: {pauses} ]");
-        }
-        if unfollowed > 0 {
-            words.say(&format!(
-                "{unfollowed} threads or processes were not followed, their samples are missing: record with --scope inherit, or -a"
-            ));
-        }
-        remarks.iter().for_each(|remark| words.say(remark));
-        first_look(output, bytes, account.samples);
-    } else if account.lost() > 0 {
-        eprintln!("kymo record: {account}");
-    }
-    if let Some(error) = write_error {
-        if error.source.kind() == ErrorKind::BrokenPipe {
-            // As any program whose reader has gone, but with a word about it.
-            words.say("whoever read the recording has gone; it ended there");
-            return Ok(killed_by(signal_hook::consts::SIGPIPE));
-        }
-        if error.source.kind() == ErrorKind::TimedOut && signalled != 0 {
-            words.say(&format!("{name}: {}; the recording ended there", error.source));
-            return Ok(killed_by(signalled));
-        }
-        let advice = error.advice();
-        bail!("failed to write {name} {error}; what came before is complete; {advice}");
-    }
-    match fail_on_loss {
-        None => {}
-        Some(None) if !account.is_clean() => bail!("{account}, and --fail-on-loss was given"),
-        Some(Some(percent)) if lost_more_than(&account, percent) => {
-            bail!("{account}, and --fail-on-loss={percent} was given")
-        }
-        Some(_) => {}
-    }
-    // As perf: the signal that ended the command goes first, then the one that ended us, then the command's status.
-    Ok(match exit {
-        Some(Exit::Signal(signal)) => killed_by(signal),
-        _ if signalled != 0 => killed_by(signalled),
-        Some(Exit::Code(code)) => ExitCode::from(code as u8),
-        None => ExitCode::SUCCESS,
-    })
-}
-
-/// Whether more than this percentage of the samples was lost, or data whose samples nobody counted.
-fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
-    let all = account.samples.saturating_add(account.lost());
-    account.lost() as f64 * 100.0 > percent * all as f64
-        || account.damaged_bytes() > 0
-        || account.unwritten_bytes > 0
-}
-
-/// Ends this process by the signal, or at least as a shell shows such an end.
-fn killed_by(signal: i32) -> ExitCode {
-    die_by(signal);
-    ExitCode::from(128u8.wrapping_add(signal as u8))
-}
-
 /// What to do about a command that cannot be executed.
 pub(crate) fn advice(source: &std::io::Error) -> &'static str {
     match source.kind() {
@@ -704,33 +575,5 @@ fn limit_advice(source: &std::io::Error) -> &'static str {
             "; memory is limited: see `ulimit -v`, and memory.max of the cgroup"
         }
         _ => "",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Checks that the accepted percentage is of all samples, that it itself is accepted, and that data whose samples
-    /// nobody counted is not.
-    #[test]
-    fn accepted_losses() {
-        let account = |samples, ring_full, unwritten_bytes| LossAccount {
-            samples,
-            ring_full,
-            unwritten_bytes,
-            ..LossAccount::default()
-        };
-        let cases = [
-            (account(0, 0, 0), 0.0, false),
-            (account(99, 1, 0), 1.0, false),
-            (account(99, 1, 0), 0.9, true),
-            (account(99, 1, 0), 0.0, true),
-            (account(0, 5, 0), 100.0, false),
-            (account(99, 0, 8), 100.0, true),
-        ];
-        for (account, percent, too_much) in cases {
-            assert_eq!(lost_more_than(&account, percent), too_much, "{account} with {percent} accepted");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Whether a thread goes on as if nothing had been when its borrower vanishes.
 use super::*;
 use crate::inject::symbols::Symbols;
-use crate::inject::unwind::Walk;
+use crate::inject::unwind::UnwoundStack;
 use crate::sys::ptrace::faults;
 use rustix::event::{Timespec, epoll};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -181,9 +181,9 @@ struct AnyThatWorks {
 impl Unwind for AnyThatWorks {
     fn prepare(&mut self, _: i32, _: &[u8]) {}
 
-    fn walk(&mut self, registers: &Registers, _: &[u8]) -> Walk {
+    fn walk(&mut self, registers: &Registers, _: &[u8]) -> UnwoundStack {
         let waits = registers.orig_rax == libc::SYS_futex as u64;
-        Walk { addresses: if waits { vec![self.malloc] } else { Vec::new() }, complete: true }
+        UnwoundStack { addresses: if waits { vec![self.malloc] } else { Vec::new() }, complete: true }
     }
 }
 

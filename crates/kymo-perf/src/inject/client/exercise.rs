@@ -55,7 +55,7 @@ pub(super) fn is_shown(text: &str) -> bool {
 }
 
 /// In the order in which it is done, as far as it is answered.
-pub(super) fn ask_everything(client: &Client) -> Result<(), Talk> {
+pub(super) fn ask_everything(client: &Client) -> Result<(), ProtocolError> {
     client.how(1, How::default())?;
     client.add(b"/lib/x.so", &[wanted(1), wanted(2), wanted(3)])?;
     let outcome = client.commit()?;

@@ -1,5 +1,5 @@
 //! What an agent may cost.
-use super::Talk;
+use super::ProtocolError;
 use std::time::Instant;
 
 /// How much the agent may still make of one question.
@@ -17,7 +17,7 @@ impl Limits {
         &mut self,
         all: &mut Vec<T>,
         more: impl IntoIterator<Item = T>,
-    ) -> Result<(), Talk> {
+    ) -> Result<(), ProtocolError> {
         for entry in more {
             self.answers = self.answers.checked_sub(1).ok_or_else(|| too_many(self.most_answers))?;
             all.push(entry);
@@ -26,6 +26,6 @@ impl Limits {
     }
 }
 
-fn too_many(most: usize) -> Talk {
-    Talk::Failed(format!("it answers with more than {most} entries"))
+fn too_many(most: usize) -> ProtocolError {
+    ProtocolError::Failed(format!("it answers with more than {most} entries"))
 }

@@ -28,7 +28,7 @@ fn refused(id: u32) -> Reply {
 fn deaf() {
     let (client, _its) = pair();
     let many = vec![wanted(1); 100 * MOST_ENTRIES];
-    assert!(matches!(client.add(b"/lib/x.so", &many), Err(Talk::Silent)));
+    assert!(matches!(client.add(b"/lib/x.so", &many), Err(ProtocolError::Silent)));
 }
 
 /// Checks that who talks without end and without an answer is not listened to for ever, and that what is refused many times is refused once.
@@ -43,7 +43,7 @@ fn endless() {
         shutdown(&client.socket, Shutdown::Both).unwrap();
         outcome
     });
-    assert!(matches!(outcome, Err(Talk::Silent)));
+    assert!(matches!(outcome, Err(ProtocolError::Silent)));
     assert_eq!(client.refused_later(), [(1, "odd".to_owned())]);
 }
 
@@ -57,7 +57,7 @@ fn unknown_probes() {
         assert!(tell(&its, &reply) && tell(&its, &Reply::Armed { armed: 0, stopped_ns: 0 }));
         let outcome = client.commit();
         assert_eq!(outcome.is_ok(), known, "{reply:?}");
-        assert!(known || matches!(outcome, Err(Talk::Unexpected)));
+        assert!(known || matches!(outcome, Err(ProtocolError::Unexpected)));
     }
 }
 
@@ -71,7 +71,7 @@ fn too_much() {
     for _ in 0..=MOST_HOLDS {
         assert!(tell(&its, &ready));
     }
-    assert!(matches!(client.commit(), Err(Talk::Unexpected)));
+    assert!(matches!(client.commit(), Err(ProtocolError::Unexpected)));
     let (mut client, its) = pair();
     client.patience = PATIENCE;
     let some = Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
@@ -81,5 +81,5 @@ fn too_much() {
         shutdown(&client.socket, Shutdown::Both).unwrap();
         losses
     });
-    assert!(matches!(losses, Err(Talk::Failed(_))));
+    assert!(matches!(losses, Err(ProtocolError::Failed(_))));
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kymo_core::probe::wire::{self, How};
 use kymo_perf::bpf::uprobe::{Condition, Operand, Register, Test};
-use kymo_perf::inject::{Client, Talk};
+use kymo_perf::inject::{Client, ProtocolError};
 
 /// An operand as the agent knows it; `None` if it is of another machine, or too long.
 pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
@@ -66,7 +66,7 @@ impl Hows {
     }
 
     /// Tells the agent what the numbers mean.
-    pub(crate) fn tell(&self, client: &Client) -> Result<(), Talk> {
+    pub(crate) fn tell(&self, client: &Client) -> Result<(), ProtocolError> {
         self.0.iter().try_for_each(|(how, number)| client.how(*number, how.clone()))
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
-use kymo_perf::inject::{self, Client, Talk};
+use kymo_perf::inject::{self, Client, ProtocolError};
 use kymo_profile::symbols::sites::{Site, SiteKind};
 use kymo_record::Callers;
 
@@ -272,7 +272,7 @@ impl Plan {
     }
 
     /// Has an agent arm all of it, without some (ascending).
-    pub(super) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, Talk> {
+    pub(super) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, ProtocolError> {
         self.hows.tell(client)?;
         for (module, wanted) in &self.modules {
             let wanted = wanted.iter().filter(|wanted| without.binary_search(&(wanted.id as usize)).is_err());
@@ -357,7 +357,7 @@ pub(crate) fn arm(
     client: &Client,
     sites: &[Site],
     wanted: &[(usize, Wanted)],
-) -> Result<inject::Outcome, Talk> {
+) -> Result<inject::Outcome, ProtocolError> {
     let mut rest = wanted;
     while let Some((first, _)) = rest.first() {
         let module = sites[*first].module.path();

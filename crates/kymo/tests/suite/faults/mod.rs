@@ -24,7 +24,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output};
+use std::process::{Child, ChildStdin, ChildStdout, Output, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,6 +82,21 @@ impl Dice {
     pub(crate) fn of_all<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
+}
+
+/// A recording of a program that has said "started", computes when it is sent a line, says "done", and computes once
+/// more after another line.
+fn works_when_told(options: &[&str], path: &Path, way: &str) -> (Child, ChildStdin, ChildStdout) {
+    let program = format!("echo started; read x; {BUSY}; echo done; read x; {BUSY}");
+    let arguments = [&["record"], options, &["-o", text(path), "--", "sh", "-c", &program]].concat();
+    let mut command = kymo().command(arguments);
+    command.env("KYMO_IO", way).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("kymo starts");
+    let (to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let mut line = [0; 8];
+    from.read_exact(&mut line).expect("the program starts");
+    assert_eq!(&line, b"started\n");
+    (child, to, from)
 }
 
 fn signal(child: &Child, signal: Signal) {

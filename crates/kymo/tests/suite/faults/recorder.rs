@@ -16,6 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{
     BUSY, Dice, WAYS, WHILE_RECORDED, ended, folder, rounds, said_samples, samples, signal, text, words,
+    works_when_told,
 };
 use crate::programs::build;
 use crate::tools::{Need, kymo, ready, run, skip};
@@ -123,25 +124,13 @@ fn a_stopped_recorder() {
     let test = "faults::a_stopped_recorder";
     for way in WAYS {
         let path = folder(&format!("stopped-{way}")).join("perf.data");
-        // The command tells when it has done something while the recorder stood still.
-        let program = format!("echo started; read x; {BUSY}; echo done; read x; {BUSY}");
-        let mut child = kymo()
-            .command(["record", "-F", "6000", "-m", "1", "-o", text(&path), "--", "sh", "-c", &program])
-            .env("KYMO_IO", way)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
-        let (mut to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let mut line = [0; 8];
-        from.read_exact(&mut line).expect("the program starts");
-        assert_eq!(&line, b"started\n");
+        let (child, mut to, mut from) = works_when_told(&["-F", "6000", "-m", "1"], &path, way);
         signal(&child, Signal::STOP);
         let stopped = waitpid(Some(Pid::from_child(&child)), WaitOptions::UNTRACED).expect("it stops");
         assert!(stopped.is_some_and(|(_, status)| status.stopped()));
         std::io::Write::write_all(&mut to, b"go\n").expect("the program reads");
-        from.read_exact(&mut line[..5]).expect("the program goes on");
+        let mut line = [0; 5];
+        from.read_exact(&mut line).expect("the program goes on");
         signal(&child, Signal::CONT);
         std::io::Write::write_all(&mut to, b"go\n").expect("the program reads");
         let out = child.wait_with_output().expect("kymo ends");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::disks::onto;
 use super::fuse::Fault;
-use super::{BUSY, WAYS, ended, folder, said_samples, samples, text, words};
+use super::{BUSY, WAYS, ended, folder, said_samples, samples, text, words, works_when_told};
 use crate::copied::Program;
 use crate::programs::build;
 use crate::tools::{Need, kymo, ready, run, skip};
@@ -85,22 +85,12 @@ fn a_frozen_disk() {
     for way in WAYS {
         let Some(disk) = Ext4::mount(test, &folder(&format!("frozen-{way}"))) else { return };
         let path = disk.0.join("perf.data");
-        let program = format!("echo started; read x; {BUSY}; echo done; read x; {BUSY}");
-        let mut child = kymo()
-            .command(["record", "-F", "4000", "-o", text(&path), "--", "sh", "-c", &program])
-            .env("KYMO_IO", way)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kymo starts");
-        let (mut to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let mut line = [0; 8];
-        from.read_exact(&mut line).expect("the program starts");
+        let (child, mut to, mut from) = works_when_told(&["-F", "4000"], &path, way);
         assert!(disk.freeze("-f"), "{way}: it was frozen before");
         to.write_all(b"go\n").expect("the program reads");
         // It does all that, with the disk as it is.
-        from.read_exact(&mut line[..5]).expect("the program goes on");
+        let mut line = [0; 5];
+        from.read_exact(&mut line).expect("the program goes on");
         assert!(disk.freeze("-u"));
         to.write_all(b"go\n").expect("the program reads");
         let output = ended(test, child);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 /// What a pass over the records found out.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct RecordStats {
     /// Where a sample holds its time, in bytes from the record's start; `None` if samples have none.
     time_at: Option<usize>,
     /// Samples seen.
@@ -29,9 +29,9 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-impl Walk {
+impl RecordStats {
     /// For samples of this type.
-    pub(crate) fn new(sample_type: u64, collect_files: bool) -> Walk {
+    pub(crate) fn new(sample_type: u64, collect_files: bool) -> RecordStats {
         let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];
         let words = before.iter().filter(|&&bit| sample_type & bit != 0).count();
         let time_at = (sample_type & abi::PERF_SAMPLE_TIME != 0).then_some(8 + 8 * words);
@@ -44,7 +44,7 @@ impl Walk {
             abi::PERF_SAMPLE_IDENTIFIER,
         ];
         let trailer_bytes = 8 * trailer.iter().filter(|&bit| sample_type & bit != 0).count();
-        Walk { time_at, collect_files, trailer_bytes, ..Walk::default() }
+        RecordStats { time_at, collect_files, trailer_bytes, ..RecordStats::default() }
     }
 
     /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is impossible).
@@ -119,7 +119,7 @@ pub(crate) fn whole_records_bytes(bytes: &[u8], limit_bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Walk, whole_records_bytes};
+    use super::{RecordStats, whole_records_bytes};
     use kymo_data::abi;
 
     fn record(kind: u32, body: &[u64]) -> Vec<u8> {
@@ -132,7 +132,8 @@ mod tests {
     /// Checks counts and times, and that a damaged size ends the pass.
     #[test]
     fn counts() {
-        let mut walk = Walk::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, true);
+        let mut walk =
+            RecordStats::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, true);
         let mut bytes = record(abi::PERF_RECORD_SAMPLE, &[1, 2, 50]);
         bytes.extend(record(abi::PERF_RECORD_SAMPLE, &[1, 2, 40]));
         bytes.extend(record(abi::PERF_RECORD_LOST, &[7, 3]));
@@ -148,7 +149,8 @@ mod tests {
     /// Checks that a record which the kernel made too long becomes what it should be, and that nothing else changes.
     #[test]
     fn excess() {
-        let mut walk = Walk::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, false);
+        let mut walk =
+            RecordStats::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, false);
         let name = u64::from_le_bytes(*b"symbol\0\0");
         let right = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50]);
         let long = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50, 666, 666]);

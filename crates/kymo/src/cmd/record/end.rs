@@ -1,0 +1,169 @@
+//! The end of a recording: its last words, the hottest functions, and the status.
+
+use std::io::{ErrorKind, IsTerminal};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use kymo_perf::workload::{Exit, die_by};
+use kymo_record::{LossAccount, Output, Summary};
+
+use super::Words;
+
+/// Recordings up to this size are looked at right away: reading one takes well under a second.
+const FIRST_LOOK_BYTES: u64 = 1 << 30;
+
+/// On a terminal, the five hottest functions: often all that a person wanted to know.
+fn first_look(output: &Output, bytes: u64, samples: u64) {
+    let Output::File(path) = output else { return };
+    // Of several files none has the plain name.
+    if !path.exists() {
+        return;
+    }
+    if samples == 0 || bytes > FIRST_LOOK_BYTES || !std::io::stderr().is_terminal() {
+        return;
+    }
+    match crate::cmd::report::hottest(path, 5) {
+        Ok(lines) => {
+            for line in lines {
+                eprintln!("  {line}");
+            }
+            let input = if path == std::path::Path::new(crate::open::DEFAULT) {
+                String::new()
+            } else {
+                format!(" -i {}", path.display())
+            };
+            eprintln!("  more: kymo report{input}");
+        }
+        Err(error) => eprintln!("kymo record: cannot show the hottest functions: {error:#}"),
+    }
+}
+
+/// The last words, and the status to end with. `signalled`: the signal that ended the recording, or 0.
+pub(super) fn finish(
+    summary: Summary,
+    (output, name): (&Output, &str),
+    words: &Words,
+    fail_on_loss: Option<Option<f64>>,
+    signalled: i32,
+) -> anyhow::Result<ExitCode> {
+    let Summary {
+        bytes,
+        wakeups,
+        account,
+        coverage,
+        unwound,
+        pauses,
+        exit,
+        write_error,
+        unfollowed,
+        removed,
+        remarks,
+    } = summary;
+    if !words.quiet {
+        // Scripts look for these lines of perf's.
+        eprintln!("[ kymo record: Woken up {wakeups} times to write data ]");
+        let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
+        eprintln!(
+            "[ kymo record: Captured and wrote {:.3} MB {name} ({} samples) ]",
+            megabytes(bytes.saturating_sub(removed.bytes)),
+            account.samples.saturating_sub(removed.samples)
+        );
+        if removed.files > 0 {
+            eprintln!(
+                "[ kymo record: --switch-max-files removed {} older files of {:.3} MB ({} samples) ]",
+                removed.files,
+                megabytes(removed.bytes),
+                removed.samples
+            );
+        }
+        if let Some(coverage) = coverage {
+            eprintln!("[ kymo record: {coverage} ]");
+        }
+        if let Some(unwound) = unwound {
+            eprintln!("[ kymo record: {unwound} ]");
+        }
+        eprintln!("[ kymo record: {account} ]");
+        if pauses.count > 0 {
+            eprintln!("[ kymo record: {pauses} ]");
+        }
+        if unfollowed > 0 {
+            words.say(&format!(
+                "{unfollowed} threads or processes were not followed, their samples are missing: record with --scope inherit, or -a"
+            ));
+        }
+        remarks.iter().for_each(|remark| words.say(remark));
+        first_look(output, bytes, account.samples);
+    } else if account.lost() > 0 {
+        eprintln!("kymo record: {account}");
+    }
+    if let Some(error) = write_error {
+        if error.source.kind() == ErrorKind::BrokenPipe {
+            // As any program whose reader has gone, but with a word about it.
+            words.say("whoever read the recording has gone; it ended there");
+            return Ok(killed_by(signal_hook::consts::SIGPIPE));
+        }
+        if error.source.kind() == ErrorKind::TimedOut && signalled != 0 {
+            words.say(&format!("{name}: {}; the recording ended there", error.source));
+            return Ok(killed_by(signalled));
+        }
+        let advice = error.advice();
+        bail!("failed to write {name} {error}; what came before is complete; {advice}");
+    }
+    match fail_on_loss {
+        None => {}
+        Some(None) if !account.is_clean() => bail!("{account}, and --fail-on-loss was given"),
+        Some(Some(percent)) if lost_more_than(&account, percent) => {
+            bail!("{account}, and --fail-on-loss={percent} was given")
+        }
+        Some(_) => {}
+    }
+    // As perf: the signal that ended the command goes first, then the one that ended us, then the command's status.
+    Ok(match exit {
+        Some(Exit::Signal(signal)) => killed_by(signal),
+        _ if signalled != 0 => killed_by(signalled),
+        Some(Exit::Code(code)) => ExitCode::from(code as u8),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+/// Whether more than this percentage of the samples was lost, or data whose samples nobody counted.
+fn lost_more_than(account: &LossAccount, percent: f64) -> bool {
+    let all = account.samples.saturating_add(account.lost());
+    account.lost() as f64 * 100.0 > percent * all as f64
+        || account.damaged_bytes() > 0
+        || account.unwritten_bytes > 0
+}
+
+/// Ends this process by the signal, or at least as a shell shows such an end.
+pub(super) fn killed_by(signal: i32) -> ExitCode {
+    die_by(signal);
+    ExitCode::from(128u8.wrapping_add(signal as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that the accepted percentage is of all samples, that it itself is accepted, and that data whose samples
+    /// nobody counted is not.
+    #[test]
+    fn accepted_losses() {
+        let account = |samples, ring_full, unwritten_bytes| LossAccount {
+            samples,
+            ring_full,
+            unwritten_bytes,
+            ..LossAccount::default()
+        };
+        let cases = [
+            (account(0, 0, 0), 0.0, false),
+            (account(99, 1, 0), 1.0, false),
+            (account(99, 1, 0), 0.9, true),
+            (account(99, 1, 0), 0.0, true),
+            (account(0, 5, 0), 100.0, false),
+            (account(99, 0, 8), 100.0, true),
+        ];
+        for (account, percent, too_much) in cases {
+            assert_eq!(lost_more_than(&account, percent), too_much, "{account} with {percent} accepted");
+        }
+    }
+}
