@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::faults::Dice;
+use crate::faults::{Dice, Limited};
 use crate::probe_lifetimes::{Many, Probing, hits_of_all, soon};
 use crate::programs::build;
 use crate::tools::{Need, kymo, ready, run, skip};
@@ -224,6 +224,52 @@ fn killed_at_any_moment_of_any_life() {
     drop(many);
     exact_afterwards(TEST);
     nothing_is_left(&program, &dead);
+}
+
+/// Checks that programs go on, with the right answers and their file's code, when the kernel kills kymo for want of
+/// memory (a cgroup's limit), wherever it is then: limits from too little to begin with up to enough.
+#[test]
+fn killed_for_want_of_memory() {
+    const TEST: &str = "kills::killed_for_want_of_memory";
+    const LIVES: [&[&str]; 4] = [
+        &["probe", "-p", "PID", "-d", "0.01", "--engine", "inproc", "many_*"],
+        &["probe", "-p", "PID", "-d", "0.01", "--engine", "kernel", "many_*"],
+        &["probe", "-p", "PID", "-d", "0.01", "-o", "FILE", "many_1*"],
+        &["record", "-p", "PID", "-o", "FILE", "-F", "1999", "-g", "--", "sleep", "0.1"],
+    ];
+    let Some(mut many) = Many::start(TEST) else { return };
+    let limited = Limited::of("memory", &format!("kymo-test-memory-{}", std::process::id()));
+    let limited = match limited.and_then(|limited| limited.permit_memory(64 << 20).map(|()| limited)) {
+        Ok(limited) => limited,
+        Err(reason) => return skip(TEST, reason),
+    };
+    let plain = many.call(3);
+    let (folder, pid) = (tempfile::tempdir().expect("a folder"), many.pid());
+    let file = folder.path().join("perf.data");
+    let (mut killed, mut done) = (0, 0);
+    for megabytes in [1, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 24, 32, 256] {
+        limited.permit_memory(megabytes << 20).expect("a limit of our own cgroup");
+        for life in LIVES {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(limited.door()).arg(kymo().path());
+            command.args(life.iter().map(|word| match *word {
+                "PID" => pid.as_str(),
+                "FILE" => file.to_str().expect("UTF-8"),
+                word => word,
+            }));
+            let said = run(&mut command);
+            killed += u32::from(said.code.is_none());
+            done += u32::from(said.code == Some(0));
+            let what = format!("{megabytes} MiB, {life:?}: {:?} {}", said.code, said.stderr);
+            assert!(megabytes < 256 || said.code == Some(0), "{what}");
+            assert_eq!(many.call(3), plain, "{what}");
+            runs(pid.parse().expect("a number"), &what);
+            soon(&format!("that the program has its file's code ({what})"), || {
+                many.is_untouched(many.program())
+            });
+        }
+    }
+    assert!(killed > 0 && done > 0, "{killed} killed, {done} done");
 }
 
 /// A new program is counted exactly, through the agent and by the kernel.

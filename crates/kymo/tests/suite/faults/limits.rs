@@ -129,7 +129,7 @@ fn threads_that_cannot_be_made() {
         Ok(limited) => limited,
         Err(reason) => return skip(test, &reason),
     };
-    let procs = text(&limited.0.join("cgroup.procs")).to_owned();
+    let procs = text(&limited.door()).to_owned();
     let mut refused = 0;
     for most in (1..=rounds(4, 12)).chain([100]) {
         limited.permit(most as u32).expect("a limit of our own cgroup");

@@ -29,6 +29,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(crate) use targets::Limited;
+
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scenario::fresh_folder;

@@ -119,18 +119,18 @@ fn commands_that_end_at_once() {
 }
 
 /// A cgroup that permits so many processes, removed again when it goes away.
-pub(super) struct Limited(pub(super) PathBuf);
+pub(crate) struct Limited(PathBuf);
 
 impl Limited {
-    /// `None`, with the reason: none can be made here.
-    pub(super) fn new(name: &str, most: u32) -> Result<Limited, String> {
+    /// A cgroup of this controller below the test's own. Errors: the reason why none can be made here.
+    pub(crate) fn of(controller: &str, name: &str) -> Result<Limited, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let v1 = Path::new("/sys/fs/cgroup/pids");
+        let v1 = Path::new("/sys/fs/cgroup").join(controller);
         let group = own.lines().find_map(|line| {
             let (_, rest) = line.split_once(':')?;
             let (controllers, path) = rest.split_once(':')?;
-            let root = if controllers == "pids" {
-                v1
+            let root = if controllers == controller {
+                v1.as_path()
             } else if controllers.is_empty() && !v1.exists() {
                 Path::new("/sys/fs/cgroup")
             } else {
@@ -138,17 +138,39 @@ impl Limited {
             };
             Some(root.join(path.trim_start_matches('/')))
         });
-        let folder = group.ok_or("no cgroup here limits processes")?.join(name);
+        let folder = group.ok_or(format!("no cgroup here limits {controller}"))?.join(name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let limited = Limited(folder);
+        Ok(Limited(folder))
+    }
+
+    /// One that permits so many threads and processes.
+    pub(super) fn new(name: &str, most: u32) -> Result<Limited, String> {
+        let limited = Limited::of("pids", name)?;
         limited.permit(most)?;
         Ok(limited)
     }
 
     /// Has it permit so many from now on.
     pub(super) fn permit(&self, most: u32) -> Result<(), String> {
-        let limit = self.0.join("pids.max");
-        fs::write(&limit, most.to_string()).map_err(|error| format!("{}: {error}", limit.display()))
+        self.set("pids.max", most.into())
+    }
+
+    /// Has it permit so much memory from now on, by either version's name of the limit.
+    pub(crate) fn permit_memory(&self, most_bytes: u64) -> Result<(), String> {
+        self.set("memory.max", most_bytes).or_else(|_| self.set("memory.limit_in_bytes", most_bytes))
+    }
+
+    fn set(&self, limit: &str, value: u64) -> Result<(), String> {
+        let limit = self.0.join(limit);
+        if !limit.exists() {
+            return Err(format!("{} is missing", limit.display()));
+        }
+        fs::write(&limit, value.to_string()).map_err(|error| format!("{}: {error}", limit.display()))
+    }
+
+    /// The file by which a process enters it.
+    pub(crate) fn door(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
     }
 }
 
