@@ -11,7 +11,6 @@
 //! [`parse`] reads it, [`Files::to_blob`] writes it from the texts of tracefs. Format texts come from the kernel that
 //! was recorded and are as untrusted as the rest of a file: a line that does not fit the pattern is left out.
 
-use crate::print_format::known_bits_of_type;
 use crate::words::{Cursor, until_nul};
 use std::collections::HashMap;
 
@@ -374,6 +373,23 @@ impl Field {
         }
         let unused = 64 - 8 * u32::try_from(bytes.len()).ok()?;
         Some(Value::Signed(value.checked_shl(unused)?.cast_signed() >> unused))
+    }
+}
+
+/// The bits of a type, if it is known.
+pub(crate) fn known_bits_of_type(words: &[&str]) -> Option<u32> {
+    let has = |word: &str| words.contains(&word);
+    match words.last().map(|word| word.trim_start_matches('_')) {
+        _ if has("struct") || has("union") => None,
+        Some("u8" | "s8" | "uint8_t" | "int8_t" | "bool") => Some(8),
+        Some("u16" | "s16" | "le16" | "be16" | "uint16_t" | "int16_t") => Some(16),
+        Some("u32" | "s32" | "le32" | "be32" | "uint32_t" | "int32_t") => Some(32),
+        Some("u64" | "s64" | "le64" | "be64" | "uint64_t" | "int64_t") => Some(64),
+        _ if has("char") => Some(8),
+        _ if has("short") => Some(16),
+        _ if has("long") => Some(64),
+        Some("int" | "unsigned" | "signed") => Some(32),
+        _ => None,
     }
 }
 

@@ -35,7 +35,6 @@ mod tests;
 
 use crate::tracing_data::Format;
 use parse::Node;
-pub(crate) use parse::known_bits_of_type;
 use printf::Piece;
 
 /// How deep expressions may nest. The kernel's own reach 30.

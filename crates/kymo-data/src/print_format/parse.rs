@@ -5,7 +5,7 @@
 
 use super::lex::{Token, tokens};
 use super::{MAX_DEPTH, PrintFormatError, eval};
-use crate::tracing_data::Format;
+use crate::tracing_data::{Format, known_bits_of_type};
 
 /// An operator between two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -506,21 +506,4 @@ fn is_type_word(word: &str) -> bool {
 /// The bits of a type; those of a type that is not known are all 64.
 fn bits_of_type(words: &[&str]) -> u32 {
     known_bits_of_type(words).unwrap_or(64)
-}
-
-/// The bits of a type, if it is known.
-pub(crate) fn known_bits_of_type(words: &[&str]) -> Option<u32> {
-    let has = |word: &str| words.contains(&word);
-    match words.last().map(|word| word.trim_start_matches('_')) {
-        _ if has("struct") || has("union") => None,
-        Some("u8" | "s8" | "uint8_t" | "int8_t" | "bool") => Some(8),
-        Some("u16" | "s16" | "le16" | "be16" | "uint16_t" | "int16_t") => Some(16),
-        Some("u32" | "s32" | "le32" | "be32" | "uint32_t" | "int32_t") => Some(32),
-        Some("u64" | "s64" | "le64" | "be64" | "uint64_t" | "int64_t") => Some(64),
-        _ if has("char") => Some(8),
-        _ if has("short") => Some(16),
-        _ if has("long") => Some(64),
-        Some("int" | "unsigned" | "signed") => Some(32),
-        _ => None,
-    }
 }
