@@ -61,4 +61,9 @@ pub(super) const TRACES: &[Trace] = &[
         from: " h=",
         _reason: "perf prints a negative field of 16 bits as 65528, although its format says %d and that it is signed",
     },
+    Trace {
+        part: " probe:called:called_text: ",
+        from: " text=",
+        _reason: "perf prints control characters as they are; kymo writes them out, for a terminal would obey them",
+    },
 ];

@@ -58,6 +58,9 @@ impl Kind {
 
 /// Two threads that pass messages, and end soon.
 const THREADS: &[&str] = &["perf", "bench", "sched", "messaging", "-t", "-g", "1", "-l", "150"];
+/// The same on the CPU that is recorded.
+const THREADS_ON_CPU_0: &[&str] =
+    &["taskset", "-c", "0", "perf", "bench", "sched", "messaging", "-t", "-g", "1", "-l", "150"];
 /// Two threads that compute and touch new memory for longer than the recorder looks.
 const LONG: &[&str] = &[
     "python3",
@@ -206,7 +209,7 @@ pub(super) const KINDS: &[Kind] = &[
     both("machine", "-a -F 999 -g -e cpu-clock", THREADS),
     both("machine, compressed", "-a -z -F 999 -e cpu-clock", THREADS),
     both("machine, tracepoint", "-a -c 1 -e sched:sched_switch", SWITCHES),
-    both("one CPU", "-C 0 -F 999 -e cpu-clock", THREADS),
+    both("one CPU", "-C 0 -F 999 -e cpu-clock", THREADS_ON_CPU_0),
     both("by thread", "--per-thread -F 999 -g -e cpu-clock", COMPUTE),
     both("not inherited", "-i -F 999 -g -e cpu-clock", FORKS),
     both("after a delay", "-D 50 -F 999 -e cpu-clock", DLOPEN),

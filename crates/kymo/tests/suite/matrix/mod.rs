@@ -31,7 +31,9 @@ fn complaints(perf: &Tool, recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let mut all = Vec::new();
     for arguments in [
-        &["report", "--stdio", "--no-inline", "-i", file][..],
+        // perf can hang on a group's table with children: see `interop::complaints`.
+        &["report", "--stdio", "--no-inline", "--no-group", "-i", file][..],
+        &["report", "--stdio", "--no-inline", "--no-children", "-i", file],
         &["script", "--no-inline", "-i", file],
         &["report", "--header-only", "-i", file],
     ] {
@@ -60,7 +62,7 @@ fn own_complaints(recording: &Recording) -> Vec<String> {
 fn traces(perf: &Tool, recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let lines = |tool: &Tool| -> Vec<String> {
-        let said = tool.succeed(["script", "-i", file, "-F", "tid,cpu,time,event,trace"]).stdout;
+        let said = tool.succeed(["script", "-i", file, "-F", "tid,time,event,trace"]).stdout;
         let plain = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let explained = |line: &str| {
             let defect = TRACES.iter().find(|defect| line.contains(defect.part));
@@ -97,7 +99,8 @@ fn disagreements(perf: &Tool, suite: &str, kind: &Kind, tool: &Tool) -> Vec<Stri
             found.extend(complaints(perf, recording));
         }
         found.extend(own_complaints(recording));
-        if kind.has_traces() {
+        // Of a stream, perf learns too late which fields it was asked for, and prints call chains, too.
+        if kind.has_traces() && !recording.is_stream() {
             found.extend(traces(perf, recording));
         }
         if !miscounts {
