@@ -208,11 +208,16 @@ fn before_fields(line: &str) -> &str {
         && u64::from_str_radix(address, 16).is_ok_and(|address| address < 1 << 63)
     {
         return match rest.rfind(" (") {
-            Some(module) if rest.starts_with("[unknown]") || rest.contains("@plt+0x") => &rest[module..],
+            Some(module)
+                if ["[unknown]", ".plt+0x"].iter().any(|stub| rest.starts_with(stub))
+                    || rest.contains("@plt+0x") =>
+            {
+                &rest[module..]
+            }
             _ => rest,
         };
     }
-    if let Some(stub) = line.find("@plt+0x").or_else(|| line.find("[unknown] (")) {
+    if let Some(stub) = ["@plt+0x", ".plt+0x", "[unknown] ("].iter().find_map(|stub| line.find(stub)) {
         return line[..stub].rsplit_once(' ').map_or(line, |(head, _)| head);
     }
     match line.find(" sched:sched_") {
