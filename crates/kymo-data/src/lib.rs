@@ -119,7 +119,7 @@ pub use attr::{ATTR_SIZE_VER0, ATTR_SIZE_WRITTEN, Attr};
 pub use chunk::{Chunk, Records};
 pub use compressor::Compressor;
 pub use event::{Event, Events};
-pub use excess::meant_bytes;
+pub use excess::{holds_build_id, meant_bytes};
 pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,
     NumaNode,

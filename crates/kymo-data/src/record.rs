@@ -12,6 +12,7 @@
 //! The trailer is read by [`Events::sample_id`](crate::Events::sample_id), because its layout depends on the event.
 
 use crate::abi::*;
+use crate::excess::holds_build_id;
 use crate::words::{Cursor, Words, u32_at, u64_at, until_nul};
 
 /// The 8 bytes that start every record.
@@ -562,7 +563,7 @@ impl<'a> RawRecord<'a> {
         }
         if self.header.kind == PERF_RECORD_MMAP2 {
             let identity = f.take(24, "file identity")?;
-            file = if misc & PERF_RECORD_MISC_MMAP_BUILD_ID != 0 {
+            file = if misc & PERF_RECORD_MISC_MMAP_BUILD_ID != 0 && holds_build_id(identity) {
                 let size = identity.first().copied().unwrap_or(0).min(20);
                 MappedFile::BuildId(identity.get(4..4 + usize::from(size)).unwrap_or(&[]))
             } else {

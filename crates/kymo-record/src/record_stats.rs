@@ -19,11 +19,14 @@ pub(crate) struct RecordStats {
     pub(crate) files: HashSet<Vec<u8>>,
     /// Bytes behind each record's own fields.
     trailer_bytes: usize,
-    /// Whether the last records that were looked at had some that the kernel made too long.
+    /// Whether the last records that were looked at had some whose headers are another event's (`kymo_data::meant_bytes`).
     pub(crate) excess: bool,
     /// Whether to collect files.
     collect_files: bool,
 }
+
+/// The bit of a header that says that a mapping has a build id. No event of kymo's asks for that.
+const ASKED_NO_BUILD_ID: u64 = (abi::PERF_RECORD_MISC_MMAP_BUILD_ID as u64) << 32;
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
@@ -67,7 +70,12 @@ impl RecordStats {
                 abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT => {
                     self.excess |= meant_bytes(kind, &record[8..], self.trailer_bytes) < size - 8;
                 }
-                abi::PERF_RECORD_MMAP2 if self.collect_files => self.mapped(record),
+                abi::PERF_RECORD_MMAP2 => {
+                    self.excess |= header & ASKED_NO_BUILD_ID != 0;
+                    if self.collect_files {
+                        self.mapped(record);
+                    }
+                }
                 _ => {}
             }
             at += size;
@@ -75,7 +83,7 @@ impl RecordStats {
         at
     }
 
-    /// Whole records as they should be: without what the kernel left behind some of them.
+    /// Whole records as they should be: without what the kernel left behind some of them, and in the headers of others.
     pub(crate) fn mended(&self, bytes: &[u8]) -> Vec<u8> {
         let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
         while let Some(header) = u64_at(bytes, at) {
@@ -85,6 +93,10 @@ impl RecordStats {
             let begin = out.len();
             out.extend_from_slice(&record[..meant]);
             out[begin + 6..begin + 8].copy_from_slice(&(meant as u16).to_le_bytes());
+            if kind == abi::PERF_RECORD_MMAP2 {
+                let misc = ((header & !ASKED_NO_BUILD_ID) >> 32) as u16;
+                out[begin + 4..begin + 6].copy_from_slice(&misc.to_le_bytes());
+            }
             at += size;
         }
         out
@@ -144,6 +156,21 @@ mod tests {
         assert_eq!((walk.samples, walk.lost, walk.throttled, walk.times), (2, 3, 1, Some((40, 50))));
         assert_eq!(whole_records_bytes(&bytes, 40), 32);
         assert_eq!(walk.records(&[1, 2, 3]), 0);
+    }
+
+    /// Checks that a mapping does not keep the mark that the kernel made for an event of another recorder, which asked for
+    /// build ids: what is in the record is an inode.
+    #[test]
+    fn marks_of_build_ids_for_others() {
+        let mut walk = RecordStats::new(abi::PERF_SAMPLE_TID, false);
+        let right = record(abi::PERF_RECORD_MMAP2, &[1, 0x1000, 0x1000, 0, 254, 77, 0, 5, 0]);
+        walk.records(&right);
+        assert!(!walk.excess);
+        let mut marked = right.clone();
+        marked[5] |= (abi::PERF_RECORD_MISC_MMAP_BUILD_ID >> 8) as u8;
+        assert_eq!(walk.records(&marked), marked.len());
+        assert!(walk.excess);
+        assert_eq!(walk.mended(&marked), right);
     }
 
     /// Checks that a record which the kernel made too long becomes what it should be, and that nothing else changes.

@@ -74,7 +74,11 @@ impl Scribe {
     /// What the file says to a write.
     pub fn append(&mut self, records: &[u8]) -> io::Result<()> {
         self.walk.records(records);
-        self.waiting.extend_from_slice(records);
+        if self.walk.excess {
+            self.waiting.extend(self.walk.mended(records));
+        } else {
+            self.waiting.extend_from_slice(records);
+        }
         if self.waiting.len() >= CHUNK_BYTES { self.write() } else { Ok(()) }
     }
 

@@ -402,3 +402,25 @@ fn compressed_threads_folder_by_perf() {
         judge(&recording, &disagreements(&recording));
     }
 }
+
+/// Checks that a recording is right beside a recorder of the machine that asks for build ids: the kernel marks mappings for
+/// all events then, and perf crashed on what kymo wrote.
+#[test]
+fn beside_a_recorder_with_build_ids() {
+    if !ready("interop::beside_a_recorder_with_build_ids", &[Need::Perf, Need::Root]) {
+        return;
+    }
+    let folder = crate::scenario::fresh_folder("kymo-beside-build-ids");
+    let (others, path) = (folder.join("others.data"), folder.join("perf.data"));
+    // The recorder with build ids starts second: the kernel asks the newest events first.
+    let mut arguments = vec!["record", "-q", "-c", "1", "-e", "page-faults", "-o"];
+    arguments.extend([path.to_str().expect("a plain name"), "--"]);
+    arguments.extend(["perf", "record", "-q", "-a", "-e", "dummy", "--buildid-mmap", "-o"]);
+    arguments.extend([others.to_str().expect("a plain name"), "--", "sh", "-c", "ls / | sort"]);
+    let said = crate::scenario::run_alone(&mut kymo().command(&arguments));
+    assert_eq!(said.code, Some(0), "{} failed:\n{}", said.command, said.stderr);
+    let recording = Recording { path, command: said.command.replace(" -a ", " ") };
+    let mut found = complaints(&recording);
+    found.extend(disagreements(&recording));
+    judge(&recording, &found);
+}

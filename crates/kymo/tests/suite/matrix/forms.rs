@@ -8,8 +8,8 @@ use kymo_testing::copy_program;
 
 use super::kinds::{Form, Kind};
 use crate::programs;
-use crate::scenario::{Recording, fresh_folder, record};
-use crate::tools::{Tool, kymo, run, skip};
+use crate::scenario::{Recording, fresh_folder, record, run_beside_others};
+use crate::tools::{Tool, kymo, skip};
 use crate::{probe_inside, watch};
 
 /// How long a recorder stays attached.
@@ -148,7 +148,7 @@ fn verb(verb: &str, path: &Path, flags: &[&str], kind: &Kind) -> Command {
 
 /// Runs a recorder to its end.
 fn finished(mut command: Command, path: PathBuf, statuses: &[i32]) -> Result<Recording, String> {
-    let said = run(&mut command);
+    let said = run_beside_others(&mut command);
     match said.code {
         Some(code) if statuses.contains(&code) => Ok(Recording { path, command: said.command }),
         code => Err(format!("{} ended with {code:?}: {}", said.command, said.stderr)),
