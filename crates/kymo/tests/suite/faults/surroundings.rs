@@ -264,3 +264,58 @@ fn a_cpu_that_goes_away() {
         }
     }
 }
+
+/// Checks machines without tracefs and without a hierarchy of cgroups for events, made of this one in a mount namespace
+/// of its own: what needs neither works, and what needs one is refused with the command that mounts it.
+#[test]
+fn without_tracefs_or_cgroups() {
+    let test = "faults::surroundings::without_tracefs_or_cgroups";
+    if !ready(test, &[Need::Root, Need::Tracepoints, Need::Program("unshare")]) {
+        return;
+    }
+    let path = folder("without").join("perf.data");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let without = |kind: &str, verb: &[&str]| {
+        // All places where it is mounted, and debugfs, which mounts tracefs by itself.
+        let places = mounts.lines().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let (place, of) = (words.next()?, words.next()?);
+            (of == kind || of == "debugfs").then_some(place)
+        });
+        let places: Vec<&str> = places.collect();
+        let script = "umount -l $0 && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(places.join(" ")).arg(kymo().path()).args(verb);
+        run(&mut command)
+    };
+    let record = |options: &[&'static str]| {
+        let output = ["-o", text(&path), "--", "true"].map(str::to_owned);
+        [&["record", "-q"], options].concat().into_iter().map(str::to_owned).chain(output).collect()
+    };
+    let cases: [(&str, Vec<String>, Option<&str>); 6] = [
+        ("tracefs", record(&[]), None),
+        ("tracefs", ["stat", "--", "true"].map(str::to_owned).to_vec(), None),
+        ("tracefs", record(&["-e", "sched:sched_switch"]), Some("mount -t tracefs")),
+        ("cgroup2", record(&[]), None),
+        ("cgroup2", ["stat", "--", "true"].map(str::to_owned).to_vec(), None),
+        ("cgroup2", record(&["--scope", "cgroup"]), Some("mount -t cgroup2")),
+    ];
+    for (kind, verb, advice) in cases {
+        let verb: Vec<&str> = verb.iter().map(String::as_str).collect();
+        let said = without(kind, &verb);
+        assert_eq!(
+            said.code == Some(0),
+            advice.is_none(),
+            "{}: {:?} {}",
+            said.command,
+            said.code,
+            said.stderr
+        );
+        assert!(
+            advice.is_none_or(|advice| said.stderr.contains(advice)),
+            "{}: {}",
+            said.command,
+            said.stderr
+        );
+    }
+}
