@@ -78,6 +78,7 @@
 //! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
 //!   at such a moment, while that site is being written, ends the process by SIGILL.
 //! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
+//! - A uprobe that the kernel puts between two sites in the microsecond in which they are written loses its trap.
 //! - A uprobe that another tool puts where a jump is already: the kernel executes the instruction of the file, and the
 //!   thread goes on inside of the jump. kymo's own uprobes look first (`kymo-perf`'s `patched.rs`); those of others do not.
 //! - A child of `vfork` counts into its parent's words until it executes another program, and may lose a count there: some 4 of 100,000 calls, with

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   sites     .#....#..#......#.#.....#                             .#..#...
-//!   runs      |------------------------|                            |------|         neighbours, at most 16 KiB
-//!             read, compare; write each                             ...
+//!   runs      |------------------------|                            |------|         neighbours, at most a page
+//!             read, compare, change, write                          ...
 //! ```
-//! Neighbours are read by one call, and each site is written by one. Bytes between sites are never written: the kernel
-//! may put a uprobe's trap there at any moment, or take one away, and a trap that is written again when its uprobe has
-//! ended kills the program. A site whose bytes are not what they should be stays as it is.
+//! Neighbours are read and written by one call each: tens of thousands of sites take milliseconds. But where a byte
+//! between sites may be a uprobe's trap, or a site is not as it should be, each site is written by itself: a trap that is
+//! written again when its uprobe has ended in between kills the program. A site whose bytes are not what they should be
+//! stays as it is.
 use super::memory::OwnMemory;
 use super::os;
 use super::site::JUMP_BYTES;
@@ -15,9 +16,11 @@ use crate::sys::raw;
 use std::io;
 use std::ops::Range;
 
-/// Bytes between two sites that are rather read than left out by another call.
+/// Bytes between two sites that are rather read, and written as they are, than left out by another call.
 const GAP_BYTES: u64 = 512;
-const MOST_RUN_BYTES: u64 = 16 << 10;
+const MOST_RUN_BYTES: u64 = 4 << 10;
+/// What the kernel writes for a uprobe: `int3`.
+const KERNEL_TRAP: u8 = 0xcc;
 const PAGE_BYTES: u64 = 4096;
 
 /// One site's change.
@@ -114,19 +117,23 @@ impl<'m> Pass<'m> {
                 fates.fill(fate);
                 continue;
             }
-            for (edit, fate) in edits.iter().zip(&mut *fates) {
-                let at = (edit.at - begin) as usize;
-                // Byte by byte, so that nothing is called.
-                let mut same = true;
-                for (byte, from) in bytes[at..at + JUMP_BYTES].iter().zip(&edit.from) {
-                    same &= byte == from;
+            // A tracer that ends lets the threads go: looked at before each write.
+            if change(bytes, begin, edits, fates) {
+                if !goes_on() {
+                    return fates.fill(Fate::Untouched);
                 }
-                *fate = match same {
-                    // A tracer that ends lets the threads go: looked at before each site.
-                    true if !goes_on() => return,
-                    true => write_one(file, edit),
-                    false => Fate::Changed,
-                };
+                let done = raw::write_at(file, bytes, begin).unwrap_or(0) as u64;
+                for (edit, fate) in edits.iter().zip(&mut *fates) {
+                    if edit.at + JUMP_BYTES as u64 > begin + done {
+                        *fate = write_one(file, edit);
+                    }
+                }
+                continue;
+            }
+            for (edit, fate) in edits.iter().zip(&mut *fates) {
+                if *fate == Fate::Written {
+                    *fate = if goes_on() { write_one(file, edit) } else { Fate::Untouched };
+                }
             }
         }
         // Cores that run a thread of this process look at memory anew now, and those that run none do so before they run one (the kernel's
@@ -139,6 +146,29 @@ impl<'m> Pass<'m> {
     pub(super) fn fates(&self) -> impl Iterator<Item = (u64, Fate)> {
         self.edits.iter().map(|edit| edit.at).zip(self.fates.iter().copied())
     }
+}
+
+/// Makes of a run's bytes what they are to be, and of each fate whether its site can be written. Whether all can be, in
+/// one go with what lies between them. Byte by byte, so that nothing is called.
+fn change(bytes: &mut [u8], begin: u64, edits: &[Edit], fates: &mut [Fate]) -> bool {
+    let (mut whole, mut between) = (true, 0);
+    for (edit, fate) in edits.iter().zip(fates) {
+        let at = (edit.at - begin) as usize;
+        for byte in &bytes[between..at] {
+            whole &= *byte != KERNEL_TRAP;
+        }
+        between = at + JUMP_BYTES;
+        let mut same = true;
+        for (byte, from) in bytes[at..between].iter().zip(&edit.from) {
+            same &= byte == from;
+        }
+        for (byte, to) in bytes[at..between].iter_mut().zip(&edit.to) {
+            *byte = *to;
+        }
+        *fate = if same { Fate::Written } else { Fate::Changed };
+        whole &= same;
+    }
+    whole
 }
 
 /// Writes one site, whole or not at all.
@@ -193,6 +223,26 @@ mod tests {
         expected[10..15].fill(2);
         assert!(page == expected);
         assert_eq!(pass.fates().map(|(_, fate)| fate).collect::<Vec<_>>(), [written, Fate::Untouched]);
+    }
+
+    /// Checks that what lies between sites is not written where it may be a uprobe's trap, or a site is another's.
+    #[test]
+    fn traps_of_the_kernel_are_not_written() {
+        let original = [7; 32];
+        let edits = [edit(&original, 2, 1), edit(&original, 20, 1)];
+        let at = edits[0].at;
+        let whole = |trap: Option<usize>| {
+            let mut bytes = original[2..25].to_vec();
+            if let Some(trap) = trap {
+                bytes[trap] = KERNEL_TRAP;
+            }
+            let mut fates = [Fate::Untouched; 2];
+            (change(&mut bytes, at, &edits, &mut fates), fates)
+        };
+        let (written, changed) = (Fate::Written, Fate::Changed);
+        assert_eq!(whole(None), (true, [written, written]));
+        assert_eq!(whole(Some(10)), (false, [written, written]));
+        assert_eq!(whole(Some(18)), (false, [written, changed]));
     }
 
     /// Checks that memory which is not there fails, and only that.
