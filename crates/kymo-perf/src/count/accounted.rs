@@ -185,16 +185,16 @@ impl Accounted {
             self.not_ours_ns = self.cpu_time_ns();
         } else {
             // Of one moment: between two looks at the child it did not run.
-            let mut child_ns = cpu_time_of(self.child);
+            let mut child_ns = crate::proc::ran(self.child, self.child);
             for _ in 0..TRIES {
                 self.not_ours_ns = self.cpu_time_ns();
-                let after = cpu_time_of(self.child);
+                let after = crate::proc::ran(self.child, self.child);
                 if std::mem::replace(&mut child_ns, after) == after {
                     break;
                 }
                 std::thread::yield_now();
             }
-            self.child_ns = Some(child_ns);
+            self.child_ns = Some(child_ns.unwrap_or(0));
         }
         self.seldom.as_ref().map_or(Ok(()), |list| list.enable(false))
     }
@@ -323,10 +323,4 @@ fn every_hit(event: &Request) -> Request {
     event.attr.set_disabled(1);
     event.attr.set_enable_on_exec(0);
     event
-}
-
-/// What the scheduler has accounted to a task, ns: up to now, if it waits. 0 if it is gone.
-fn cpu_time_of(task: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{task}/schedstat")).unwrap_or_default();
-    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
 }

@@ -49,6 +49,8 @@ const LOOKING: Duration = Duration::from_secs(10);
 const STACK_BYTES: u64 = 256 << 10;
 /// What one look may count of a time limit, however long this process did not run in between.
 const SLICE: Duration = Duration::from_millis(10);
+/// How long a thread may wait for a CPU.
+const MOST_STARVED: Duration = Duration::from_secs(60);
 /// For a called function that gets on, beyond its limit.
 const OVERTIME: Duration = Duration::from_secs(30);
 
@@ -88,21 +90,32 @@ pub(super) enum Returns {
 struct Allowance {
     left: Duration,
     overtime: Duration,
+    /// How long it has waited for a CPU, which does not count.
+    starved: Duration,
 }
 
 impl Allowance {
     fn of(limit: Duration) -> Allowance {
-        Allowance { left: limit, overtime: Duration::ZERO }
+        Allowance { left: limit, overtime: Duration::ZERO, starved: Duration::ZERO }
     }
 
     /// Waits for a stop. While it runs or waits for a disk, overtime is granted.
     fn wait(&mut self, target: &Target, thread: &mut Traced) -> io::Result<Stop> {
         loop {
             let begun = Instant::now();
+            let ran = proc::ran(target.pid, thread.tid());
             let stop = thread.wait(SLICE.min(self.left));
+            let is_late = matches!(&stop, Err(error) if error.kind() == io::ErrorKind::TimedOut);
+            let has_no_cpu = is_late
+                && ran.is_some()
+                && proc::state(target.pid, thread.tid()) == Some('R')
+                && proc::ran(target.pid, thread.tid()) == ran;
+            if has_no_cpu && self.starved < MOST_STARVED {
+                self.starved += begun.elapsed();
+                continue;
+            }
             self.left = self.left.saturating_sub(begun.elapsed().min(SLICE));
-            let late = matches!(&stop, Err(error) if error.kind() == io::ErrorKind::TimedOut);
-            if !late {
+            if !is_late {
                 return stop;
             }
             if self.left.is_zero() {
@@ -323,7 +336,7 @@ impl<'t> Borrowed<'t> {
         let registers =
             Registers { rip: function, rsp: way, rbp: 0, rax: 0, rdi, rsi, rdx, eflags, ..self.clean() };
         self.thread()?.set_registers(&registers).map_err(&failed)?;
-        let mut allowance = Allowance { left: limit, overtime: OVERTIME };
+        let mut allowance = Allowance { overtime: OVERTIME, ..Allowance::of(limit) };
         loop {
             if let Err(error) = self.run_to_system_call(&mut allowance) {
                 self.stop_again();

@@ -221,7 +221,11 @@ fn root_is_not_led_elsewhere() {
     let (folder, home) = (folder_of_user(), folder());
     let (victim, source) = (home.path().join("victim"), home.path().join("perf.data"));
     fs::write(&victim, "root's own").expect("writes");
-    assert_eq!(record(["-q"], &source).code, Some(0));
+    // `true` may end before it has a sample.
+    let busy = ["sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"];
+    let recorded =
+        kymo().run([&["record", "-q", "-e", "cpu-clock", "-o", text(&source), "--"], &busy[..]].concat());
+    assert_eq!(recorded.code, Some(0), "{}", recorded.stderr);
     let link = folder.path().join("link.svg");
     let pipe = folder.path().join("pipe.svg");
     let way = folder.path().join("way");

@@ -284,8 +284,8 @@ fn fields_written_by_the_program() {
     target.wait().expect("its end");
     let shown = kymo().succeed(["script", "-i", &file]).stdout;
     for expected in [
-        "a=-1 b=0xc8 c=-1234567890123 d=\"text\" g=77 h=-8",
-        "a=2147483646 b=0x81 c=0 d=\"\" g=-1 h=32767",
+        "a=-1 b=200 c=-1234567890123 d=\"text\" g=77 h=-8",
+        "a=2147483646 b=129 c=0 d=\"\" g=-1 h=32767",
         "ret=2147483647",
         "n_value=12 n_next_label=\"second\" n_next_next_label=\"\"",
         "ret=\"first\"",

@@ -186,11 +186,11 @@ pub(crate) fn drop_parameters(
 ) {
     let named: Vec<String> = perf.keys().filter(|name| !kymo.contains_key(*name)).cloned().collect();
     for name in named {
-        let Some(plain) = without_parameters(&name).filter(|plain| kymo.contains_key(*plain)) else {
-            continue;
-        };
+        let Some(plain) = without_parameters(&name) else { continue };
+        let known = [plain.to_owned(), without_return_type(plain)];
+        let Some(plain) = known.into_iter().find(|plain| kymo.contains_key(plain)) else { continue };
         let values = perf.remove(&name).unwrap_or_default();
-        let all = perf.entry(plain.to_owned()).or_default();
+        let all = perf.entry(plain).or_default();
         all.extend(values);
         let counts: Option<Vec<u64>> = all.iter().map(|value| value.parse().ok()).collect();
         if let Some(counts) = counts {
@@ -208,6 +208,18 @@ fn without_parameters(name: &str) -> Option<&str> {
         depth == 0
     });
     open.filter(|_| name.ends_with(')')).map(|(at, _)| &name[..at])
+}
+
+/// A row's name of a function template without the type that it returns, which stands before its name.
+fn without_return_type(name: &str) -> String {
+    let Some((place, function)) = name.split_once("] ") else { return name.to_owned() };
+    let mut depth = 0;
+    let space = function.char_indices().rev().find(|&(_, c)| {
+        depth += i32::from(c == '>') - i32::from(c == '<');
+        depth == 0 && c == ' '
+    });
+    let function = space.map_or(function, |(at, _)| &function[at + 1..]);
+    format!("{place}] {function}")
 }
 
 /// Lines that say what two tables do not share, at most `limit` of them; empty when they are equal.
@@ -324,6 +336,11 @@ mod tests {
         perf.insert("[.] g(int)".to_owned(), vec!["1".to_owned()]);
         drop_parameters(&mut perf, &kymo);
         assert_eq!(perf.len(), 3);
+        // Templates have the type that they return before their name.
+        let kymo = table(&[("a | [.] std::get<B<int, long> >", "1")]);
+        let mut perf = table(&[("a | [.] C<int, long> const& std::get<B<int, long> >(D const&)", "1")]);
+        drop_parameters(&mut perf, &kymo);
+        assert_eq!(perf, kymo);
     }
 
     /// Checks that what perf 6.1 has instead of the name of a stub is no difference, at any place of a call graph, and that

@@ -137,7 +137,8 @@ fn a_stopped_recorder() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(0), "{said}");
         assert!(!said.contains("lost 0 samples"), "a ring of one page was full meanwhile: {said}");
-        assert!(said.contains("ring full"), "{said}");
+        // The kernel says it with the next record that fits, or, where none came, when the event is closed.
+        assert!(said.contains("ring full") || said.contains("at the end"), "{said}");
         assert_eq!(samples(test, &path), said_samples(&said), "{said}");
     }
 }
