@@ -18,6 +18,8 @@ const CALM_ROUNDS: u32 = 8;
 const DEPTH: usize = 32;
 /// Names that are looked at in one directory.
 const NAMES: usize = 1 << 16;
+/// How long tasks may take until they are frozen: on a busy machine each needs a CPU for it.
+const FREEZING: Duration = Duration::from_secs(1);
 /// How long tasks that are about to end are waited for.
 const ENDING: Duration = Duration::from_millis(100);
 
@@ -65,9 +67,12 @@ pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> 
     Err(reason)
 }
 
-/// Keeps those who fork from doing so while they are moved. An old hierarchy cannot, and stays at rounds.
+/// Keeps those who fork from doing so while they are moved, and waits until they stand still. An old hierarchy cannot, and
+/// stays at rounds.
 fn freeze(directory: &OwnedFd) {
-    let _ = write_file(directory.as_fd(), c"cgroup.freeze", "1");
+    if write_file(directory.as_fd(), c"cgroup.freeze", "1").is_ok() {
+        let _ = wait_for(directory.as_fd(), c"cgroup.events", "frozen 1", FREEZING);
+    }
 }
 
 /// Removes the empty cgroup `name`, if it is (still) the one that is open as `directory`.
