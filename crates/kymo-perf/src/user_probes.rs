@@ -218,8 +218,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Waits until what killed kymos left in the kernel's list is not in use any more, and removes it;
 /// five seconds at most. Returns at once where the list cannot be read.
 ///
-/// A uprobe lasts longer than the trap in memory. While it does, the kernel takes any trap at its
-/// place for its own, those of kymo's agent among them, and executes the file's instruction instead.
+/// While one is in use its trap may be in a program's memory, and the agent refuses a function that is not as in its file.
 pub fn wait_for_left(tracefs: &Tracefs) {
     let Ok(events) = tracefs.events() else { return };
     let list = events.parent().unwrap_or(&events).join("uprobe_events");

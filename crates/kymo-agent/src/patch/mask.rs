@@ -1,9 +1,9 @@
 //! That no thread of the program blocks traps, and no program takes them from us: a trap that is blocked or not handled ends the process.
 //!
 //! Threads block all signals for a while around things that must not be interrupted, and may run into a site at that moment. So calls of
-//! `pthread_sigmask` and `sigprocmask` lead to functions here, which leave the signal of traps ([`trap::SIGNAL`]) out of what is blocked and do the rest as they are told.
-//! And calls of `sigaction` and `signal` lead to functions that leave it out of what handlers block, and keep a handler of it behind
-//! ours (`trap.rs`): it gets what is not ours, and who asks finds it.
+//! `pthread_sigmask` and `sigprocmask` lead to functions here, which do the same but never block the signal of traps
+//! ([`trap::SIGNAL`]). Calls of `sigaction` and `signal` lead to functions that leave it out of what handlers block, and
+//! keep the program's handler of it behind ours (`trap.rs`): that one gets what is not ours, and programs that ask find it.
 //! For that, the words by which modules find these functions (their global offset tables) are exchanged, each by one store; no code is
 //! changed, so nothing can go wrong while a thread is there. Tables that the loader is about to make read-only, in another thread's `dlopen`, are left
 //! for the next time, and it can unload no module meanwhile.

@@ -284,8 +284,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Takes this signal, by which traps come, out of the signals that the program's handlers block while they run. It stays out: what the processor
-/// refuses comes by that signal, and ends a process that blocks it.
+/// Takes this signal, by which traps come, out of the signals that the program's handlers block while they run. It stays
+/// out: an illegal instruction ends a process that blocks it.
 pub(super) fn let_through(trap: c_int) {
     let bit = 1 << (trap - 1);
     const ALL_SIGNALS: c_int = 64;

@@ -101,18 +101,18 @@ impl Allowance {
 
     /// Waits for a stop. While it runs or waits for a disk, overtime is granted.
     fn wait(&mut self, target: &Target, thread: &mut Traced) -> io::Result<Stop> {
+        let mut ran = None;
         loop {
             let begun = Instant::now();
-            let ran = proc::ran(target.pid, thread.tid());
             let stop = thread.wait(SLICE.min(self.left));
             let is_late = matches!(&stop, Err(error) if error.kind() == io::ErrorKind::TimedOut);
-            let has_no_cpu = is_late
-                && ran.is_some()
-                && proc::state(target.pid, thread.tid()) == Some('R')
-                && proc::ran(target.pid, thread.tid()) == ran;
-            if has_no_cpu && self.starved < MOST_STARVED {
-                self.starved += begun.elapsed();
-                continue;
+            if is_late && proc::state(target.pid, thread.tid()) == Some('R') {
+                // Since the last look, of which the first one counts.
+                let before = std::mem::replace(&mut ran, proc::ran(target.pid, thread.tid()));
+                if ran.is_some() && ran == before && self.starved < MOST_STARVED {
+                    self.starved += begun.elapsed();
+                    continue;
+                }
             }
             self.left = self.left.saturating_sub(begun.elapsed().min(SLICE));
             if !is_late {

@@ -143,7 +143,7 @@ enum Heard {
 pub struct Client {
     socket: OwnedFd,
     process: Option<OwnedFd>,
-    /// AgentState since the greeting.
+    /// Known since the greeting.
     cpus: u32,
     counters: Option<Counters>,
     known: Mutex<AgentState>,
@@ -199,17 +199,17 @@ impl Client {
     /// The first exchange. `children`: forked children of the process count, too.
     pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
         let not_loaded = |why: String| Refusal::NotLoaded { why };
-        let broken = |error: ProtocolError| not_loaded(error.to_string());
+        let refused = |error: ProtocolError| not_loaded(error.to_string());
         let step = "making counters for the agent";
         let patience = self.patience;
         self.patience = patience.min(FIRST_PATIENCE);
-        match self.ask(&Command::Hello { version: VERSION, children }).map_err(broken)? {
+        match self.ask(&Command::Hello { version: VERSION, children }).map_err(refused)? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
                 let counters = Counters::create(cpus, crate::cpu_list::possible(), slots);
                 let counters = counters.map_err(Refusal::failed(step))?;
                 let (file, cpus, slots) = counters.parts();
-                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(broken)? {
+                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(refused)? {
                     Reply::Counting => {}
                     Reply::Failed { reason } => return Err(not_loaded(reason)),
                     _ => return Err(not_loaded(ProtocolError::Unexpected.to_string())),

@@ -9,6 +9,10 @@ const MOST_DYNAMIC: usize = 256;
 /// libc has 3,000.
 const MOST_SYMBOLS: u64 = 200_000;
 const MOST_NAME_BYTES: usize = 64;
+/// Of a table of names. libc has 30 KiB, libLLVM 2 MiB.
+const MOST_NAMES_BYTES: u64 = 8 << 20;
+/// Of it that are read at once.
+const PART_BYTES: usize = 64 << 10;
 const SYMBOL_BYTES: u64 = 24;
 
 /// The tables of one module.
@@ -19,6 +23,7 @@ pub(super) struct Symbols<'t> {
     bias: u64,
     table: u64,
     names: u64,
+    names_bytes: u64,
     count: u64,
 }
 
@@ -84,7 +89,8 @@ impl<'t> Symbols<'t> {
         let (Some(names), Some(table)) = (value(5).map(absolute), value(6).map(absolute)) else {
             return Err(bad("no dynamic symbols"));
         };
-        let mut symbols = Symbols { target, bias, table, names, count: 0 };
+        let names_bytes = value(10).unwrap_or(MOST_NAMES_BYTES).min(MOST_NAMES_BYTES);
+        let mut symbols = Symbols { target, bias, table, names, names_bytes, count: 0 };
         symbols.count = match (value(4).map(absolute), value(0x6fff_fef5).map(absolute)) {
             (Some(hash), _) => {
                 let mut head = [0; 8];
@@ -129,6 +135,7 @@ impl<'t> Symbols<'t> {
     /// The functions with these names, in the order of the names; `None` for those that the module does not define.
     pub(super) fn functions<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<Function>; N]> {
         let mut found = [None; N];
+        let texts = self.texts();
         let mut part = vec![0; 1024 * SYMBOL_BYTES as usize];
         let mut at = 0;
         while at < self.count {
@@ -141,12 +148,10 @@ impl<'t> Symbols<'t> {
                 if kind != 2 || section == 0 {
                     continue;
                 }
-                let mut name = [0; MOST_NAME_BYTES];
-                if self.name(u32_at(symbol, 0), &mut name).is_err() {
-                    continue;
-                }
-                let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-                let Some(which) = names.iter().position(|wanted| wanted.as_bytes() == &name[..end]) else {
+                let name = texts.get(u32_at(symbol, 0) as usize..).unwrap_or(&[]);
+                let name = &name[..name.len().min(MOST_NAME_BYTES)];
+                let name = name.split(|&byte| byte == 0).next().unwrap_or(name);
+                let Some(which) = names.iter().position(|wanted| wanted.as_bytes() == name) else {
                     continue;
                 };
                 let start = self.bias.wrapping_add(u64_at(symbol, 8));
@@ -158,10 +163,20 @@ impl<'t> Symbols<'t> {
         Ok(found)
     }
 
-    fn name(&self, offset: u32, name: &mut [u8; MOST_NAME_BYTES]) -> io::Result<()> {
-        let at = self.names.wrapping_add(u64::from(offset));
-        // The table may end where memory does.
-        self.target.read(at, name).or_else(|_| self.target.read(at, &mut name[..16]))
+    /// The table of names, as far as it is there: in few calls, for each of them asks another process.
+    fn texts(&self) -> Vec<u8> {
+        let mut texts = Vec::new();
+        let mut part = vec![0; PART_BYTES];
+        while (texts.len() as u64) < self.names_bytes {
+            let left = (self.names_bytes - texts.len() as u64).min(PART_BYTES as u64) as usize;
+            let at = self.names.wrapping_add(texts.len() as u64);
+            let read = self.target.read_some(at, &mut part[..left]);
+            texts.extend_from_slice(&part[..read]);
+            if read < left {
+                break;
+            }
+        }
+        texts
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! # Guarantees
 //! - **M1** No call takes longer than [`DEADLINE`], not counting time in which the helper gets no CPU; all calls of a run that fail so take
-//!   [`PATIENCE`] together and then [`LEAST`] each, however many processes do not answer.
+//!   [`TOTAL_DEADLINE`] together and then [`LEAST`] each, however many processes do not answer.
 //! - **M2** What was asked for and is answered late is never taken for the answer to another job.
 //! - **M3** A helper that waits for ever keeps nothing of this process from its end.
 
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 /// Longer than a page takes to come from a slow disk or a network.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// What all reads that are never answered may take together.
-const PATIENCE: Duration = Duration::from_secs(12);
+const TOTAL_DEADLINE: Duration = Duration::from_secs(12);
 /// What each may take when that is used up.
 const LEAST: Duration = Duration::from_millis(100);
 /// How often a helper that does not answer is looked at.
@@ -197,7 +197,7 @@ fn serve(socket: BorrowedFd<'_>, memory: &mut [u8]) {
 /// How long the next read may take.
 fn deadline() -> Duration {
     // Counts, and publishes nothing.
-    let left = PATIENCE.saturating_sub(Duration::from_millis(SPENT_MS.load(Ordering::Relaxed)));
+    let left = TOTAL_DEADLINE.saturating_sub(Duration::from_millis(SPENT_MS.load(Ordering::Relaxed)));
     left.min(DEADLINE).max(LEAST)
 }
 
