@@ -578,12 +578,14 @@ mod tests {
         assert_eq!(frames(&[], &[0x7000]).count(), 0);
     }
 
-    const EXECS: &str = "KYMO_TEST_EXECS_LEFT";
+    const EXECS: &str = "KYMO_TEST_EXECUTES_ITSELF";
 
-    /// No check of its own: the program of [`while_it_executes`]. Has threads, of which one executes the same again, so often as it is told.
+    /// No check of its own: the program of [`while_it_executes`]. Has threads, of which one executes the same again, until its standard input has ended.
     #[test]
     fn executes_itself() {
-        let Some(left) = std::env::var(EXECS).ok().and_then(|left| left.parse::<u32>().ok()) else { return };
+        if std::env::var_os(EXECS).is_none() {
+            return;
+        }
         for _ in 0..30 {
             std::thread::spawn(|| {
                 loop {
@@ -592,13 +594,15 @@ mod tests {
             });
         }
         let again = std::thread::spawn(move || {
-            if left == 0 {
+            let input = std::io::stdin();
+            let mut input = [rustix::event::PollFd::new(&input, rustix::event::PollFlags::IN)];
+            if rustix::event::poll(&mut input, Some(&rustix::time::Timespec::default())) == Ok(1) {
                 // Not as the test's own words, which are kept.
                 std::io::Write::write_all(&mut std::io::stderr(), b"over\n").unwrap();
                 std::process::exit(0);
             }
             let mut again = std::process::Command::new("/proc/self/exe");
-            let again = again.args(std::env::args().skip(1)).env(EXECS, (left - 1).to_string());
+            let again = again.args(std::env::args().skip(1));
             std::os::unix::process::CommandExt::exec(again)
         });
         panic!("{:?}", again.join());
@@ -610,14 +614,16 @@ mod tests {
     fn while_it_executes() {
         let name = "inject::hold::tests::executes_itself";
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());
-        let program = program.args([name, "--exact"]).env(EXECS, "30");
+        let program = program.args([name, "--exact"]).env(EXECS, "").stdin(std::process::Stdio::piped());
         let mut program =
             program.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
         let pid = program.id() as i32;
         let id = rustix::process::Pid::from_raw(pid).unwrap();
         let process = rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty()).unwrap();
         let (mut held, mut not) = (0, 0);
-        while !has_ended(&process) {
+        let begun = Instant::now();
+        while (held == 0 || held + not < 20) && begun.elapsed() < Duration::from_secs(120) {
+            assert!(!has_ended(&process), "held {held} times, and {not} times not");
             // It is to get somewhere in between.
             std::thread::sleep(Duration::from_millis(3));
             let Ok(target) = Target::look(pid) else { continue };
@@ -633,6 +639,7 @@ mod tests {
                 false => not += 1,
             }
         }
+        drop(program.stdin.take());
         let mut said = String::new();
         std::io::Read::read_to_string(&mut program.stderr.take().unwrap(), &mut said).unwrap();
         assert_eq!(said, "over\n", "held {held} times, and {not} times not");
