@@ -91,7 +91,7 @@ int kymo_thread_enter(void);
 /* Lets `kymo stat --tasks -p PID` see the tasks of this process. */
 int kymo_publish(void);
 /* Watching memory: a handler is called at every access to some bytes, by any thread, in the thread that did it, before its next
- * instruction. See docs/watch-api.md. */
+ * instruction. See docs/reference/watch-api.md. */
 typedef uint64_t kymo_watch;
 
 #define KYMO_WRITE 2u

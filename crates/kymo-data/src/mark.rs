@@ -1,4 +1,4 @@
-//! What kymo writes among the records that perf has no record for (docs/formats/marks.md).
+//! What kymo writes among the records that perf has no record for (docs/reference/formats/marks.md).
 //!
 //! A mark is a record of type `HEADER_EVENT_TYPE`, which perf stopped writing in 2011 and steps over ever since,
 //! whatever is in it, as long as it has 80 bytes: perf 7 warns of shorter ones. An unknown type would make perf give up
@@ -28,7 +28,7 @@ pub struct UnwindCounts {
     pub without_stack: u64,
     /// Buffers of samples that were walked before all mappings were known.
     pub early_buffers: u64,
-    /// Stacks by the cause that ended the walk, in the order that docs/formats/marks.md states; the first is the outermost frame.
+    /// Stacks by the cause that ended the walk, in the order that docs/reference/formats/marks.md states; the first is the outermost frame.
     pub ended: [u64; UnwindCounts::CAUSES],
 }
 

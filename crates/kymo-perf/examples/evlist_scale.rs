@@ -1,5 +1,5 @@
 //! How long event lists would take on machines of other sizes: what each call costs is measured here, then the same engines open, map,
-//! switch and close lists on a simulated kernel that charges these costs. Prints markdown for docs/design/0002-event-lists.md.
+//! switch and close lists on a simulated kernel that charges these costs. Prints markdown for docs/internals/design/0002-event-lists.md.
 use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::simulated::{Costs, Simulated};

@@ -8,7 +8,7 @@
 //!  thread-cpu  .. x tasks       (does not)       nothing               stopping the events       nothing
 //! ```
 //!
-//! What each observes exactly, and what escapes it, is in `docs/design/0003-scopes.md`.
+//! What each observes exactly, and what escapes it, is in `docs/internals/design/0003-scopes.md`.
 use crate::options::{Delay, Options, Rate};
 use crate::plan::PlanError;
 use kymo_perf::bpf::Follower;

@@ -49,7 +49,7 @@
 //! On a 2-CPU VM ([one run](../../../../bench/runs/2026-11-21-follow.txt)): 0.8 ms to begin, for one thread or ten thousand of a process; 0.2 ms to
 //! end; 1 % of making and joining a thread, 3 % with a sampling timer on every CPU, where inherited events cost 38 %; about 0.1 us for each
 //! sample, kept or dropped. Tracepoint events take 8-16 ms to begin and 140-210 ms to end, because each close waits for all CPUs: they are the fallback.
-//! The costs of all scopes beside each other are in `docs/design/0003-scopes.md`.
+//! The costs of all scopes beside each other are in `docs/internals/design/0003-scopes.md`.
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:

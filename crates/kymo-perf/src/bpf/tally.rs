@@ -1,7 +1,7 @@
 //! [`Tally`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
 //!
 //! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone costs a switch 5 to 14 %
-//! (`docs/design/0004-contexts-and-stat.md`). Here events are open on CPUs, where they stay, and only for what happens seldom (page faults,
+//! (`docs/internals/design/0004-contexts-and-stat.md`). Here events are open on CPUs, where they stay, and only for what happens seldom (page faults,
 //! migrations): each hit runs a program that adds one if the cgroup is ours. Switches the kernel counts in each task anyway; a
 //! program at the exit of a thread adds up what it has.
 //!

@@ -230,7 +230,7 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
 }
 
 /// From how many descriptors on workers are worth their start. Measured with the example `evlist_speed` on two CPUs, the fewest that can
-/// help: bench/runs/2026-11-21-evlist-speed.txt, docs/design/0002-event-lists.md.
+/// help: bench/runs/2026-11-21-evlist-speed.txt, docs/internals/design/0002-event-lists.md.
 const PARALLEL_FROM: usize = 128;
 
 /// From how many short calls on it is worth to wake the workers for them: waking costs as much as 300.

@@ -200,7 +200,7 @@ fn homes(pool: &Pool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Option<u32
 /// Tasks that are looked at before it is decided whether the others are.
 const SAMPLE: usize = 32;
 /// What it costs to look where a task ran last, to open, switch and close an event of it, and to reach another CPU for it: measured, in
-/// nanoseconds (docs/design/0002-event-lists.md). Only their ratios matter.
+/// nanoseconds (docs/internals/design/0002-event-lists.md). Only their ratios matter.
 const LOOK_NS: f64 = 8_000.0;
 const EVENT_NS: f64 = 6_500.0;
 const REACH_NS: f64 = 9_000.0;

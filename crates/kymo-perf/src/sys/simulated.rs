@@ -2,7 +2,7 @@
 //!
 //! Each call costs what [`Costs`] says, and more if it has to reach another CPU than the one that the calling thread is bound to. Costs add
 //! up per thread, so that the time of a phase is that of its slowest thread. What it does not know are the locks that threads
-//! of one process share inside the kernel; see docs/design/0002-event-lists.md.
+//! of one process share inside the kernel; see docs/internals/design/0002-event-lists.md.
 use super::{ANY, Binding, Descriptor, Kernel, Place, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;

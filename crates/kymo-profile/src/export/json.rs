@@ -1,4 +1,4 @@
-//! The machine-readable report; `docs/formats/report-json.md` describes it field by field.
+//! The machine-readable report; `docs/reference/formats/report-json.md` describes it field by field.
 
 use std::io::{self, Write};
 

@@ -4,7 +4,7 @@
 //! Every writer here is a pure function of the model: the same profile gives the same bytes, nothing reads the clock,
 //! the environment or the network.
 //!
-//! - [`json()`]: the machine-readable report, described in `docs/formats/report-json.md`.
+//! - [`json()`]: the machine-readable report, described in `docs/reference/formats/report-json.md`.
 //! - [`folded()`]: one line per stack (`comm;outer;inner count`), what flame graph tools read.
 //! - [`flamegraph()`]: an SVG.
 //! - [`html()`]: one self-contained page with timeline, flame graph and table; its source is in `ui/`.

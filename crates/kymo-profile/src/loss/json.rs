@@ -1,4 +1,4 @@
-//! The loss account as JSON, described in `docs/formats/loss-json.md`.
+//! The loss account as JSON, described in `docs/reference/formats/loss-json.md`.
 
 use std::io::{self, Write};
 

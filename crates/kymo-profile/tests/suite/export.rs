@@ -38,10 +38,10 @@ fn json_is_as_documented() {
     golden("report.json", &written(|out| export::json(&small(), out)));
 }
 
-/// Checks that docs/formats/report-json.md lists every key of the report and no other.
+/// Checks that docs/reference/formats/report-json.md lists every key of the report and no other.
 #[test]
 fn json_document_lists_every_key() {
-    let document = include_str!("../../../../docs/formats/report-json.md");
+    let document = include_str!("../../../../docs/reference/formats/report-json.md");
     let report: serde_json::Value =
         serde_json::from_str(&written(|out| export::json(&small(), out))).unwrap();
     let Some((_, rest)) = document.split_once("<!-- every key, in order -->\n") else {

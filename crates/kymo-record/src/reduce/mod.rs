@@ -35,7 +35,7 @@
 //! # One thread
 //! The reducer is one thread: at that price 380,000 samples a second, three times what both CPUs of the machine on which it was
 //! measured produce while they switch tasks as fast as they can. A machine with hundreds of busy CPUs would need several:
-//! docs/design/0005-several-reducers.md says how.
+//! docs/internals/design/0005-several-reducers.md says how.
 mod files;
 mod order;
 mod rewrite;

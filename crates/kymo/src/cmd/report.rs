@@ -132,7 +132,7 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     stats: bool,
 
-    /// Write the report as JSON (docs/formats/report-json.md)
+    /// Write the report as JSON (docs/reference/formats/report-json.md)
     #[arg(long, conflicts_with_all = ["header", "header_only", "stats", "folded"])]
     json: bool,
 

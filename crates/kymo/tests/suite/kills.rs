@@ -93,7 +93,7 @@ fn patches(life: &[&str]) -> Option<bool> {
 }
 
 /// The lives of one kill: in the first half of a run those without uprobes, in the second those without the agent. In the
-/// last third of a night's run they mix, and there a program can still die (docs/safety.md, "One hazard is left").
+/// last third of a night's run they mix, and there a program can still die (docs/internals/safety.md, "One hazard is left").
 fn lives(number: u64, all: u64) -> Vec<&'static [&'static str]> {
     let phases = if std::env::var_os("KYMO_SOAK").is_some() { 3 } else { 2 };
     let wanted = [Some(true), Some(false), None][(number * phases / all) as usize];

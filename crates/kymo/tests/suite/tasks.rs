@@ -249,10 +249,10 @@ sys.stdin.readline()
     assert_eq!(std::fs::read_to_string(&bait).expect("readable"), "untouched");
 }
 
-/// Checks that docs/formats/tasks-json.md lists every key of the JSON and no other.
+/// Checks that docs/reference/formats/tasks-json.md lists every key of the JSON and no other.
 #[test]
 fn the_document_lists_every_key() {
-    let document = include_str!("../../../../docs/formats/tasks-json.md");
+    let document = include_str!("../../../../docs/reference/formats/tasks-json.md");
     let mut listed: Vec<&str> =
         document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     let program = Waiting::start(&mut program());

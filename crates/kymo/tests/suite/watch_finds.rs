@@ -1,4 +1,4 @@
-//! Three programs with a bug that nothing but a watchpoint shows, each found with one `kymo watch` (docs/watch-places.md has what it prints).
+//! Three programs with a bug that nothing but a watchpoint shows, each found with one `kymo watch` (docs/reference/places.md has what it prints).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

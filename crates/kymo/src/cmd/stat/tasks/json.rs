@@ -1,4 +1,4 @@
-//! Tasks as a line of JSON. docs/formats/tasks-json.md has every key.
+//! Tasks as a line of JSON. docs/reference/formats/tasks-json.md has every key.
 use kymo_agent::table::{GroupRow, TaskRow};
 use serde_json::{Map, Value, json};
 

@@ -96,7 +96,7 @@ fn of_process(
         ),
         Found::Nothing => bail!(
             "process {pid} does not show tasks: it has to use kymo-agent and call kymo_agent::task::publish(), or kymo_publish() \
-             in C (docs/tasks.md)"
+             in C (docs/reference/tasks-api.md)"
         ),
     };
     let mut shows = Shows::new(plan, pid, source.ask()?);
@@ -144,7 +144,7 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
     match source.as_ref().map(Source::newest).transpose()?.flatten() {
         None => terminal::say(
             "the command showed no tasks: it has to use kymo-agent and call kymo_agent::task::publish(), or kymo_publish() in C \
-             (docs/tasks.md), and to run for some milliseconds",
+             (docs/reference/tasks-api.md), and to run for some milliseconds",
         ),
         Some(frame) => {
             if !frame.last {
