@@ -1,4 +1,5 @@
 //! What the kernel counts anyway, at no cost for anyone: CPU time, memory, faults, switches, I/O and pressure of a process or a cgroup.
+use crate::proc;
 use std::fs;
 use std::path::Path;
 
@@ -6,9 +7,18 @@ use std::path::Path;
 const TEXT_BYTES: usize = 64 << 10;
 
 fn text(path: &Path) -> Option<String> {
-    let text = fs::read(path).ok().filter(|text| text.len() <= TEXT_BYTES)?;
-    // A process's name is among it, which need not be UTF-8.
-    Some(String::from_utf8_lossy(&text).into_owned())
+    proc::text(path).ok().filter(|text| text.len() <= TEXT_BYTES)
+}
+
+/// Voluntary and involuntary switches of the living threads in a `task` folder; a process's own status has those of its
+/// first thread only. Each thread is read once, because programs with thousands of them are waited for meanwhile.
+fn switches_of_threads(folder: &Path) -> Option<(u64, u64)> {
+    let threads = fs::read_dir(folder).ok()?.flatten();
+    let each = threads.filter_map(|thread| {
+        let status = text(&thread.path().join("status"))?;
+        Some((value(&status, "voluntary_ctxt_switches")?, value(&status, "nonvoluntary_ctxt_switches")?))
+    });
+    Some(each.fold((0, 0), |(a, b), (c, d): (u64, u64)| (a.saturating_add(c), b.saturating_add(d))))
 }
 
 /// The number behind a key of a text such as `cpu.stat` or `/proc/PID/io`: `key value` or `key: value unit`.
@@ -126,12 +136,7 @@ impl Accounts {
         let field = |number: usize| stat.as_ref()?.get(number - 4).copied();
         // Clock ticks of 10 ms: USER_HZ is 100 on every architecture that we run on.
         let ticks = |number| field(number).map(|ticks: u64| ticks.saturating_mul(10_000_000));
-        // The status is that of the first thread, so switches are summed over the threads that live.
-        let switches = |key: &str| {
-            let threads = fs::read_dir(folder.join("task")).ok()?.flatten();
-            let each = threads.filter_map(|thread| value(&text(&thread.path().join("status"))?, key));
-            Some(each.fold(0, u64::saturating_add))
-        };
+        let switches = switches_of_threads(&folder.join("task"));
         Accounts {
             user_ns: ticks(14),
             system_ns: ticks(15),
@@ -141,8 +146,8 @@ impl Accounts {
                 .map(|kib| kib.saturating_mul(1024)),
             minor_faults: field(10),
             major_faults: field(12),
-            voluntary_switches: switches("voluntary_ctxt_switches"),
-            involuntary_switches: switches("nonvoluntary_ctxt_switches"),
+            voluntary_switches: switches.map(|(voluntary, _)| voluntary),
+            involuntary_switches: switches.map(|(_, involuntary)| involuntary),
             read_bytes: io_value("read_bytes"),
             written_bytes: io_value("write_bytes"),
             ..Accounts::default()

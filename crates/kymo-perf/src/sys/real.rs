@@ -12,6 +12,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether any event of this process was a uprobe. Relaxed: who closes an event has got its descriptor from who opened it.
+static UPROBES_OPENED: AtomicBool = AtomicBool::new(false);
 
 /// The kernel that runs this program.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +48,7 @@ impl Kernel for Real {
                 unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, cpu, group, flags.into()) };
             opened = check(fd).map(|()| Descriptor::new(fd));
         };
+        UPROBES_OPENED.fetch_or(place.to_its_end, Ordering::Relaxed);
         // To the child, 0 would be itself.
         if place.to_its_end && task != 0 {
             in_vfork_child(open)
@@ -55,8 +60,11 @@ impl Kernel for Real {
 
     fn close(&self, mut events: Vec<Descriptor>) {
         events.sort_unstable();
-        // Uprobes may be among them.
-        in_vfork_child(|| close_sorted(&events));
+        if UPROBES_OPENED.load(Ordering::Relaxed) {
+            in_vfork_child(|| close_sorted(&events));
+        } else {
+            close_sorted(&events);
+        }
     }
 
     fn enable(&self, event: &Descriptor) -> io::Result<()> {
