@@ -1,12 +1,18 @@
-# Two commands do everything: `make demo` and `make test`.
+# `make demo` shows kymo, `make test` checks it, `make docs` builds the book. `make setup` installs what the tests need.
 CARGO ?= cargo
 
-.PHONY: build demo test fmt lint
+.PHONY: build demo docs fmt lint setup test
 build:
 	$(CARGO) build --release
 
+setup:
+	ci/setup.sh
+
 test:
 	ci/test.sh
+
+docs:
+	ci/docs.sh
 
 fmt:
 	$(CARGO) fmt --all

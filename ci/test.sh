@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The whole check, as continuous integration runs it and as `make test` runs it on a desk: what the tests need, formatting,
-# lints, every test, the benchmark script once, and small programs with all their functions probed. What a machine cannot offer is skipped, counted and named at the end.
+# The whole check, as continuous integration runs it and as `make test` runs it on a desk: formatting, lints, documentation,
+# every test, the benchmark script once, and small programs with all their functions probed. It calls `make setup` if
+# something is missing. What a machine cannot offer is skipped, counted and named at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,69 +18,7 @@ if [[ -n ${KYMO_SOAK:-} ]]; then
 fi
 
 step() { printf '\n== %s\n' "$*"; }
-note() { printf 'note: %s\n' "$*" >&2; }
-
-# What the tests run, and the Debian package that has it.
-tools=(
-    perf:linux-perf readelf:binutils gcc:gcc g++:g++ python3:python3 xz:xz-utils setpriv:util-linux mkfs.ext4:e2fsprogs
-    javac:openjdk-17-jdk-headless node:nodejs go:golang-go ruby:ruby lua5.4:lua5.4
-    luajit:luajit erl:erlang-base ocamlopt:ocaml-nox
-    chromium:chromium nginx:nginx-light pg_ctlcluster:postgresql chrt:util-linux
-)
-
-missing_packages() {
-    local entry
-    for entry in "${tools[@]}"; do
-        command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
-    done
-    [[ -e /usr/include/stdio.h ]] || echo libc6-dev
-    [[ -e /usr/include/boost/context/fiber.hpp ]] || echo libboost-context-dev
-}
-
-# Packages of servers would start them; here they are programs.
-start_no_servers() {
-    [[ ! -e /usr/sbin/policy-rc.d ]] || return 0
-    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
-    chmod 755 /usr/sbin/policy-rc.d
-    trap 'rm -rf "$scratch" /usr/sbin/policy-rc.d' EXIT
-}
-
-# Only root installs, and only what is missing. A package that cannot be had costs skipped tests, not the run.
-install_tools() {
-    local packages
-    mapfile -t packages < <(missing_packages)
-    ((${#packages[@]})) || return 0
-    if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        note "not installed: ${packages[*]}; tests that need them will skip"
-        return 0
-    fi
-    step "installing ${packages[*]}"
-    local apt=(timeout 600 apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=2)
-    export DEBIAN_FRONTEND=noninteractive
-    start_no_servers
-    "${apt[@]}" update </dev/null || note "apt-get update failed; trying with what is known"
-    "${apt[@]}" install -y --no-install-recommends "${packages[@]}" </dev/null >"$scratch/apt" 2>&1 && return 0
-    # One that cannot be installed must not take the others with it.
-    local package
-    for package in "${packages[@]}"; do
-        "${apt[@]}" install -y --no-install-recommends "$package" </dev/null >"$scratch/apt" 2>&1 ||
-            note "$package cannot be installed ($(tail -n 1 "$scratch/apt")); tests that need it will skip"
-    done
-}
-
-# Three releases of perf beside each other, to read what kymo writes and to write what kymo reads. What cannot be had skips.
-unpack_perfs() {
-    command -v apt-get >/dev/null || return 0
-    step "perf of three Debian releases"
-    export KYMO_PERFS=${KYMO_PERFS:-$PWD/target/perfs}
-    ci/perfs.sh "$KYMO_PERFS" || note "ci/perfs.sh failed; tests of other releases of perf will skip"
-}
-
-mount_tracefs() {
-    [[ -d /sys/kernel/tracing/events ]] && return 0
-    mount -t tracefs none /sys/kernel/tracing 2>/dev/null ||
-        note "tracefs is not mounted and cannot be; tests of tracepoints will skip"
-}
+skip() { echo "SKIPPED $*" | tee -a "$KYMO_SKIP_LOG"; }
 
 # Runs a check; a failure is remembered, and the checks after it still run.
 failed=()
@@ -103,6 +42,12 @@ tests() {
 loom() {
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom" \
         cargo test --package kymo-core --lib --release --locked loom </dev/null
+}
+
+# The crates without an operating system, in an interpreter that sees undefined behaviour. It takes many minutes.
+miri() {
+    MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=4 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri" \
+        cargo +nightly miri test --package kymo-core --package kymo-data --lib --locked </dev/null
 }
 
 # The benchmark script on small inputs: it must run, and both tools must give the same answer.
@@ -134,7 +79,7 @@ can_race() {
     elif ! command -v python3 >/dev/null; then
         reason="no python3 here"
     fi
-    [[ -z $reason ]] || echo "SKIPPED bench::versus: $reason" | tee -a "$KYMO_SKIP_LOG"
+    [[ -z $reason ]] || skip "bench::versus: $reason"
     [[ -z $reason ]]
 }
 
@@ -154,7 +99,7 @@ can_probe_everything() {
     elif [[ ! -e ${CARGO_TARGET_DIR:-target}/debug/examples/libeverything.so ]]; then
         reason="the library was not built"
     fi
-    [[ -z $reason ]] || echo "SKIPPED bench::everything: $reason" | tee -a "$KYMO_SKIP_LOG"
+    [[ -z $reason ]] || skip "bench::everything: $reason"
     [[ -z $reason ]]
 }
 
@@ -167,20 +112,36 @@ command -v cargo >/dev/null || {
     echo "cargo is not installed; kymo needs a Rust toolchain (rust-version in Cargo.toml)" >&2
     exit 1
 }
-install_tools
-unpack_perfs
-mount_tracefs
+missing=$(ci/setup.sh --missing | paste -sd ' ')
+if [[ -n $missing ]]; then
+    step "make setup, for these are missing: $missing"
+    ci/setup.sh
+fi
+export KYMO_PERFS=${KYMO_PERFS:-$PWD/target/perfs}
 check cargo fmt --all -- --check
 check cargo clippy --workspace --all-targets --locked -- -D warnings
 if command -v shellcheck >/dev/null; then
     check shellcheck ci/*.sh .ci/run
 fi
+check ci/rustdoc.sh
 if command -v python3 >/dev/null; then
     check python3 -m unittest --quiet ci.tree.tests
     check python3 -m ci.tree
+    if [[ -n $(ci/docs.sh --mdbook) ]]; then
+        check ci/docs.sh
+    else
+        skip "ci::docs: no mdbook here; \`make docs\` installs it into target/"
+    fi
 fi
 check tests
 check loom
+if [[ -n ${KYMO_SOAK:-} ]]; then
+    if RUSTUP_AUTO_INSTALL=0 cargo +nightly miri --version >/dev/null 2>&1; then
+        check miri
+    else
+        skip "ci::miri: no nightly toolchain with miri here (rustup +nightly component add miri)"
+    fi
+fi
 # It takes a CPU away for a moment: alone, and at night only.
 if [[ -n ${KYMO_SOAK:-} ]]; then
     check cargo test --package kymo --test suite --locked -- --ignored a_cpu_that_goes_away </dev/null
@@ -202,6 +163,6 @@ for one in "${failed[@]}"; do
     echo "FAILED: $one"
 done
 # A test that skips returns early, so cargo counts it as passed.
-returned_early=$(grep -vc -E '^SKIPPED (bench|everything)::' "$KYMO_SKIP_LOG" || true)
+returned_early=$(grep -vc -E '^SKIPPED (bench|everything|ci)::' "$KYMO_SKIP_LOG" || true)
 echo "$(($(sum passed) - returned_early)) passed, $(sum failed) failed, $skipped skipped"
 ((${#failed[@]} == 0))

@@ -1,4 +1,4 @@
-"""Checks of the tree's shape that take seconds: arrows between crates, circles of modules, names, lengths, unsafe code, documents.
+"""Checks of the tree's shape that take seconds: crates, modules, names, lengths, unsafe code, packages, documents.
 
     python3 -m ci.tree            # fails on what `known.txt` does not list, and on what it lists without need
     python3 -m ci.tree --rewrite  # writes known.txt anew: it may only become shorter
@@ -10,7 +10,7 @@ import argparse
 import pathlib
 import sys
 
-from . import documents, modules, names, unsafety
+from . import decisions, documents, modules, names, packages, unsafety
 from .source import Tree
 
 CHECKS = [
@@ -23,6 +23,13 @@ CHECKS = [
     unsafety.listed_without_need,
     documents.dead_links,
     documents.long_sentences,
+    documents.wide_documents,
+    documents.wide_comments,
+    documents.pages_outside_the_book,
+    packages.rust_version,
+    packages.licences,
+    packages.duplicates,
+    decisions.broken_decisions,
 ]
 
 

@@ -1,13 +1,21 @@
-"""Prose: links that lead nowhere, sentences that nobody reads to their end."""
+"""Documents and comments: dead links, sentences and lines that are too long, pages that the book does not list."""
 
 import re
 
 MOST_WORDS = 40
+MOST_COLUMNS = 100
+# Comment lines past the limit when the check was made. Lower this number when you have wrapped some.
+WIDE_COMMENTS = 4219
+
+
+def without_code(text):
+    """A document with its blocks of code blanked, line by line."""
+    return re.sub(r"^( *)(```|~~~).*?^\1\2", lambda fence: "\n" * fence.group(0).count("\n"), text, flags=re.S | re.M)
 
 
 def prose(text):
     """A document's paragraphs and list items, with the line that each begins in; no code, tables, headings."""
-    text = re.sub(r"^( *)(```|~~~).*?^\1\2", lambda fence: "\n" * fence.group(0).count("\n"), text, flags=re.S | re.M)
+    text = without_code(text)
     paragraph, begin = [], 1
     for number, line in enumerate([*text.split("\n"), ""], 1):
         begins_item = re.match(r" *(?:[-*+]|\d+\.) ", line)
@@ -48,7 +56,7 @@ def anchors(text):
 def dead_links(tree):
     """A link within the tree leads nowhere."""
     for path in tree.documents:
-        text = re.sub(r"^( *)(```|~~~).*?^\1\2", "", path.read_text(), flags=re.S | re.M)
+        text = without_code(path.read_text())
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if re.match(r"[a-z]+:", target):
                 continue
@@ -58,3 +66,30 @@ def dead_links(tree):
                 yield f"{tree.name(path)}: {target}", f"{tree.name(path)}: {target} is not there"
             elif anchor and there.suffix == ".md" and anchor not in anchors(there.read_text()):
                 yield f"{tree.name(path)}: {target}", f"{tree.name(path)}: {target}: no such heading"
+
+
+def wide_documents(tree):
+    """A line of prose goes past column 100. Code, tables, links and headings may."""
+    for path in tree.documents:
+        for number, line in enumerate(without_code(path.read_text()).split("\n"), 1):
+            if len(line) > MOST_COLUMNS and not re.match(r" *[|#<]", line) and "](" not in line:
+                yield f"{tree.name(path)}: {line[:40]}", f"{tree.name(path)}:{number}: {len(line)} columns"
+
+
+def wide_comments(tree, known=None):
+    """More comment lines of Rust code go past column 100 than when the check was made."""
+    known = WIDE_COMMENTS if known is None else known
+    lines = (line for file in tree.rust for line in file.text.split("\n"))
+    count = sum(len(line) > MOST_COLUMNS and line.lstrip().startswith("//") for line in lines)
+    if count > known:
+        yield "too many", f"{count} comment lines go past column {MOST_COLUMNS}, {known} did; wrap those that you changed"
+
+
+def pages_outside_the_book(tree):
+    """A page below `docs/` is not in the book's table of contents."""
+    summary = tree.root / "docs/SUMMARY.md"
+    listed = set(re.findall(r"\]\(([^)]+)\)", summary.read_text())) if summary.exists() else set()
+    for path in tree.documents:
+        if summary.parent in path.parents and path != summary:
+            if path.relative_to(summary.parent).as_posix() not in listed:
+                yield tree.name(path), f"{tree.name(path)}: docs/SUMMARY.md does not list it"

@@ -1,7 +1,10 @@
 """The tree that the checks read: Rust files without their comments and strings, and which module each one is."""
 
+import functools
 import pathlib
 import re
+
+from . import packages
 
 COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?\*/|b?r(?P<hashes>\#*)".*?"(?P=hashes)|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:u\{[^}]*\}|.[^']*)|[^\\'\n])'""",
@@ -52,6 +55,11 @@ class Tree:
         self.manifests = sorted((self.root / "crates").glob("*/Cargo.toml"))
         tops = [self.root / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
         self.documents = [path for path in tops if path.exists()] + sorted((self.root / "docs").rglob("*.md"))
+
+    @functools.cached_property
+    def packages(self):
+        """All packages of the build, as `cargo metadata` describes them."""
+        return packages.metadata(self.root)
 
     def name(self, path):
         return path.relative_to(self.root).as_posix()

@@ -1,24 +1,29 @@
 """Each check, shown a tree with just the fault that it guards against, and the same tree without it."""
 
+import functools
+import os
 import pathlib
+import subprocess
 import tempfile
 import unittest
 
-from . import documents, modules, names, unsafety
+from . import book, decisions, documents, modules, names, packages, unsafety
 from .source import Tree
 
 MANIFEST = '[package]\nname = "{}"\n[dependencies]\n{}\n'
 
 
 class Checks(unittest.TestCase):
-    def found(self, check, files):
-        """The messages of one check about a tree of these files."""
+    def found(self, check, files, packages=()):
+        """The messages of one check about a tree of these files and packages."""
         with tempfile.TemporaryDirectory() as root:
             for name, content in files.items():
                 path = pathlib.Path(root, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(content)
-            return [message for _, message in check(Tree(root))]
+            tree = Tree(root)
+            tree.packages = packages
+            return [message for _, message in check(tree)]
 
     def held(self, check, faulty, sound):
         """Checks that a check finds one fault in the first tree and none in the second."""
@@ -116,3 +121,121 @@ class Checks(unittest.TestCase):
             return {"README.md": f"Before. {'Word, ' * words}[two words](README.md).\n\n- A new one.\n\n| {'cell ' * 50} |\n"}
 
         self.held(documents.long_sentences, tree(39), tree(38))
+
+    def test_long_sentences_of_the_book(self):
+        tree = {"docs/tasks/a.md": f"# A\n\n{'word ' * 41}.\n"}
+        self.assertEqual(len(self.found(documents.long_sentences, tree)), 1)
+
+    def test_wide_documents(self):
+        def tree(columns):
+            return {"docs/a.md": f"{'x' * columns}\n\n| {'cell ' * 50} |\n\n```\n{'x' * 120}\n```\n"}
+
+        self.held(documents.wide_documents, tree(101), tree(100))
+
+    def test_wide_comments(self):
+        def tree(count):
+            comment = f"    /// {'x' * 100}\n"
+            return {"crates/kymo-perf/src/one.rs": f"{comment * count}// Short.\nfn f() {{ \"{'x' * 100}\" }}\n"}
+
+        self.held(functools.partial(documents.wide_comments, known=2), tree(3), tree(2))
+
+    def test_pages_outside_the_book(self):
+        def tree(listed):
+            return {"docs/SUMMARY.md": f"- [One]({listed})\n", "docs/tasks/one.md": "# One\n", "README.md": ""}
+
+        self.held(documents.pages_outside_the_book, tree("other.md"), tree("tasks/one.md"))
+
+    def test_rust_version(self):
+        def tree(version):
+            return {
+                "Cargo.toml": '[workspace.package]\nrust-version = "1.88"\n',
+                "README.md": f"Building needs Rust {version} or newer.\n",
+            }
+
+        self.held(packages.rust_version, tree("1.85"), tree("1.88"))
+        crate = {"crates/new/Cargo.toml": '[package]\nname = "new"\nrust-version = "1.90"\n'}
+        self.assertEqual(len(self.found(packages.rust_version, tree("1.88") | crate)), 1)
+
+    def test_licences(self):
+        def package(licence):
+            return [{"name": "one", "version": "1.0.0", "license": licence}]
+
+        for licence in ("GPL-3.0-only", "MIT AND GPL-2.0", None, ""):
+            self.assertEqual(len(self.found(packages.licences, {}, package(licence))), 1, licence)
+        for licence in ("MIT/Apache-2.0", "GPL-2.0 OR MIT", "(MIT OR GPL-2.0) AND Unicode-3.0"):
+            self.assertEqual(self.found(packages.licences, {}, package(licence)), [], licence)
+
+    def test_duplicates(self):
+        one, other = ({"name": "one", "version": version, "license": "MIT"} for version in ("1.0.0", "2.0.0"))
+        self.assertEqual(len(self.found(packages.duplicates, {}, [one, other])), 1)
+        self.assertEqual(self.found(packages.duplicates, {}, [one]), [])
+
+    def test_the_packages_of_this_tree(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        found = packages.metadata(root)
+        if found:
+            self.assertIn("kymo", {package["name"] for package in found})
+
+    def test_each_decision(self):
+        faults = {
+            "objection": ("crates/kymo/src/cmd/one.rs", "fn objection_to(x: u8) {}"),
+            "Operand": ("crates/kymo-core/src/one.rs", "pub struct Operand;"),
+            "NOT_STARTED": ("crates/kymo/src/exit.rs", "const NOT_STARTED: u8 = 255;"),
+            "signals": ("crates/kymo/src/one.rs", "use signal_hook::consts;"),
+            "events as text": ("crates/kymo/src/cmd/probe/one.rs", "Args::try_parse_from(words)"),
+            "unwinding": ("crates/kymo-agent/src/one.rs", "std::panic::resume_unwind(payload)"),
+            "engines": ("crates/kymo/src/cmd/one.rs", "use kymo_agent::patch::Patcher;"),
+        }
+        self.assertEqual(set(faults), {decision.name for decision in decisions.DECISIONS})
+        for decision in decisions.DECISIONS:
+            path, code = faults[decision.name]
+            allowed = {path.replace(".rs", f"{n}.rs"): code for n in range(decision.files)}
+            self.assertEqual(self.found(decisions.broken_decisions, allowed | {"crates/a/src/b.rs": f"// {code}"}), [])
+            found = self.found(decisions.broken_decisions, allowed | {path: code})
+            self.assertEqual(len(found), decision.files + 1, decision.name)
+
+    def test_the_book(self):
+        """Checks that a page's links, anchors and pictures lead somewhere, and that files of the tree come with it."""
+
+        def problems(link):
+            with tempfile.TemporaryDirectory() as folder:
+                root, out = pathlib.Path(folder, "tree"), pathlib.Path(folder, "out")
+                page = f'<h2 id="here">Here</h2><a href="{link}">it</a>'
+                files = {
+                    root / "docs/tasks/a.md": f"[it]({link})",
+                    root / "bench/runs/one.json": "{}",
+                    root / "bench/README.md": "",
+                    root / "ARCHITECTURE.md": "[run](bench/runs/one.json)",
+                    root / "docs/internals/architecture.md": "{{#include ../../ARCHITECTURE.md}}",
+                    out / "docs/tasks/a.html": page,
+                    out / "docs/internals/architecture.html": '<a href="bench/runs/one.json">run</a>',
+                }
+                for path, text in files.items():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text)
+                found = book.finish(root, out)
+                self.assertTrue((out / "bench/runs/one.json").exists())
+                self.assertIn("../../bench/runs/one.json", (out / "docs/internals/architecture.html").read_text())
+                return found
+
+        for dead in ("b.html", "#there", "../../bench/runs/two.json", "../internals/architecture.html#there"):
+            self.assertEqual(len(problems(dead)), 1, dead)
+        sound = ("#here", "a.html#here", "../../bench/README.html", "../../bench/runs/one.json", "https://example.org/x")
+        for link in sound:
+            self.assertEqual(problems(link), [], link)
+
+    def test_rustdoc_warnings(self):
+        """Checks that a broken link in a comment of the code fails `ci/rustdoc.sh`."""
+        script = pathlib.Path(__file__).resolve().parents[1] / "rustdoc.sh"
+
+        def status(comment):
+            with tempfile.TemporaryDirectory() as root:
+                pathlib.Path(root, "Cargo.toml").write_text('[package]\nname = "one"\nedition = "2024"\n')
+                pathlib.Path(root, "Cargo.lock").write_text('version = 4\n\n[[package]]\nname = "one"\nversion = "0.0.0"\n')
+                pathlib.Path(root, "src").mkdir()
+                pathlib.Path(root, "src/lib.rs").write_text(f"//! {comment}\n")
+                environment = os.environ | {"CARGO_TARGET_DIR": f"{root}/target"}
+                return subprocess.run([script, root], capture_output=True, env=environment).returncode
+
+        self.assertNotEqual(status("See [`Missing`]."), 0)
+        self.assertEqual(status("See [`u8`]."), 0)

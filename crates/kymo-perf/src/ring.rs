@@ -143,7 +143,7 @@ impl Ring {
         None
     }
 
-    /// How many records did not fit, as the writer of a [`map_part`](Ring::map_part) counts them.
+    /// How many records did not fit, as the writer of a `map_part` counts them.
     pub fn lost(&self) -> u64 {
         // SAFETY: within the control page.
         let words = unsafe { self.words(LOST_AT, 1) };

@@ -286,7 +286,7 @@ impl Session {
     }
 
     /// Lets the recording be controlled through this channel while it runs. Commands that wait there already are done, and acknowledged,
-    /// once the recording really runs: rings are drained, events are on (unless [`Delay::Disabled`]), the command has begun, and a delay
+    /// once the recording really runs: rings are drained, events are on (unless `Delay::Disabled`), the command has begun, and a delay
     /// has passed.
     #[must_use]
     pub fn control(mut self, channel: Channel) -> Session {

@@ -68,7 +68,7 @@ impl Probe {
         &self.before[1 + usize::from(self.recipe.lost().is_some())..]
     }
 
-    /// The slot of its hits in the [`Slots`] of this process, and what that held when the probe was attached.
+    /// The slot of its hits in the `Slots` of this process, and what that held when the probe was attached.
     pub fn hits_slot(&self) -> (u32, u64) {
         (self.recipe.hits, self.before[0])
     }

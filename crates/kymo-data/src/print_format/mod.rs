@@ -23,8 +23,8 @@
 //! - `%c` is a character (perf 6.1 prints `>c<`).
 //!
 //! Formats and bytes come from a file that anyone may have made. Invariants:
-//! - I1: parsing takes time and memory proportional to the text, and an expression nests at most [`MAX_DEPTH`] deep.
-//! - I2: printing reads nothing outside the raw bytes, and stops at [`MAX_PRINTED_BYTES`].
+//! - I1: parsing takes time and memory proportional to the text, and an expression nests at most `MAX_DEPTH` deep.
+//! - I2: printing reads nothing outside the raw bytes, and stops at `MAX_PRINTED_BYTES`.
 
 mod eval;
 mod lex;

@@ -61,7 +61,7 @@ pub(crate) struct RecordArgs {
     /// Record call chains along frame pointers (this is the default)
     #[arg(short = 'g')]
     chains: bool,
-    /// How to record call chains: fp along frame pointers, or dwarf[,BYTES] by unwind data from a copy of so much of the stack
+    /// How to record call chains: `fp` along frame pointers, or `dwarf[,BYTES]` by unwind tables, from a copy of so much of the stack
     #[arg(long, value_name = "MODE", value_parser = parse_call_graph)]
     call_graph: Option<CallGraph>,
     /// Keep the copies of stacks, for the report to unwind, instead of unwinding them while recording
@@ -100,7 +100,7 @@ pub(crate) struct RecordArgs {
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
     delay: Option<i64>,
-    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop, snapshot, evlist [-v|-g|-F]) that come as lines on a descriptor or fifo while recording; write "ack" to the second one for each. With -D -1 recording begins with enable
+    /// Read commands from a descriptor or fifo while recording, one per line: `enable [EVENT]`, `disable [EVENT]`, `ping`, `stop`, `snapshot`, `evlist [-v|-g|-F]`; write "ack" to the second one for each. With `-D -1` recording begins with `enable`
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
     control: Option<ControlSpec>,
     /// One ring buffer per thread instead of one per CPU; children are not followed

@@ -1,6 +1,6 @@
 //! What a function is called with: its parameters and its result, as a probe at its first instruction (or at its return) can read them.
 //!
-//! *You give it* a [`ModuleFile`] and where a function begins; *it gives you* its parameters, and for an expression over them
+//! *You give it* a `ModuleFile` and where a function begins; *it gives you* its parameters, and for an expression over them
 //! (`size`, `req->uri`, `*p`, `table[2].next`) a [`Fetch`]: the register to begin with, the pointers to follow, and how the value is shown.
 //!
 //! ```text

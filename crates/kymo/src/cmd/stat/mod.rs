@@ -157,7 +157,7 @@ pub(crate) struct StatArgs {
     /// Run this after each repetition, with sh
     #[arg(long, value_name = "COMMAND")]
     pub(super) post: Option<OsString>,
-    /// Obey commands (enable [EVENT], disable [EVENT], ping, stop) that come as lines on a descriptor or fifo; write "ack" to the second one for each
+    /// Read commands from a descriptor or fifo, one per line: `enable [EVENT]`, `disable [EVENT]`, `ping`, `stop`; write "ack" to the second one for each
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
     pub(super) control: Option<ControlSpec>,
     /// Show what the tasks inside a program use (async tasks, fibers, jobs), of one process or a command that counts them with kymo-agent; -v: all of them
