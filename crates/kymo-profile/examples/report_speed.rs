@@ -17,8 +17,8 @@ use kymo_profile::load::model::{Names, Tables, replay};
 use kymo_profile::load::{LoadOptions, load};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::{ResolveOptions, Resolver};
-use kymo_profile::symbols::{SymbolOptions, SymbolStore};
 use kymo_profile::text::{Column, GraphOptions, Look, TableOptions, write_table};
+use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Wall and CPU time (user and system, all threads) since the program's start, ms.

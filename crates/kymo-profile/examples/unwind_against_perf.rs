@@ -12,7 +12,7 @@ mod perf_script;
 #[path = "../tests/suite/recorded.rs"]
 mod recorded;
 
-use kymo_profile::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder};
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, Unwinder};
 
 fn main() {
     let mut args = std::env::args().skip(1);

@@ -14,7 +14,7 @@ mod recorded;
 use framehop::Unwinder as _;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module};
-use kymo_profile::unwind::{AddressSpace, Convention, MAX_FRAMES, Mapping, Stop, UnwindModules, Unwinder};
+use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, Mapping, Stop, UnwindModules, Unwinder};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
 use recorded::RecordedSample;
 

@@ -1,4 +1,4 @@
-//! What a recording means: order, processes, unwinding, symbols, call trees, exports.
+//! What a recording means: order, processes, call trees, exports.
 //!
 //! *You give it* a [`kymo_data::Recording`]; *it gives you* a [`Profile`](profile::Profile): how many samples each
 //! thread name, function and call chain has, with names, and from that tables, trees and exports.
@@ -7,24 +7,23 @@
 //!  Recording ──pass 1──▶ timeline   who was what, when (side-band records only)
 //!      │                    │
 //!      └──────pass 2──▶ load │ counts per distinct raw stack ──▶ resolve ──▶ hist ──▶ text
-//!                            └ unwind (stacks recorded as bytes)     │         └────▶ export
-//!                                                                 symbols
+//!                            │                                       │         └────▶ export
+//!                            └─ kymo_symbols::unwind           kymo_symbols
 //! ```
 //!
 //! # Guarantees
 //! - The result does not depend on the number of threads or the order in which they worked.
 //! - Memory grows with what is distinct (stacks, mappings, functions), not with the file.
-//! - Files of the recorded machine are untrusted: nothing in them makes this panic or allocate without bound.
+//! - Recordings are untrusted: nothing in them makes this panic or allocate without bound.
 //!
 //! # Non-goals
-//! Reading or writing files of recordings (kymo-data), terminals and arguments (the binary).
+//! Reading or writing files of recordings (kymo-data), what files say
+//! about addresses (kymo-symbols), terminals and arguments (the binary).
 //!
 //! # Modules
 //! - [`profile`]: everything in one call. [`load`]: the two passes; [`timeline`]: who was what, when; [`chains`]: distinct stacks.
-//! - [`place`]: what a person writes to an address to watch, and a trap back to the instruction that did it.
 //! - [`loss`]: what was lost, ring by ring and moment by moment; its table and picture.
-//! - [`unwind`], [`unwind_samples`]: frames from stacks that were recorded as bytes.
-//! - [`symbols`]: names as perf chooses them; [`functions`], [`resolve`]: stacks with names.
+//! - [`unwind_samples`]: frames from stacks that were recorded as bytes; [`functions`], [`resolve`]: stacks with names.
 //! - [`hist`]: rows and call trees; [`text`]: tables; [`script`]: sample by sample; [`mod@export`]: JSON, folded stacks, pictures, the page.
 //!
 //! # Example
@@ -35,7 +34,7 @@
 //! use kymo_profile::load::LoadOptions;
 //! use kymo_profile::profile::Profile;
 //! use kymo_profile::resolve::ResolveOptions;
-//! use kymo_profile::symbols::{SymbolOptions, SymbolStore};
+//! use kymo_symbols::{SymbolOptions, SymbolStore};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,15 +63,11 @@ pub mod functions;
 pub mod hist;
 pub mod load;
 pub mod loss;
-pub mod place;
-mod pool;
 pub mod profile;
 pub mod resolve;
 #[cfg(test)]
 mod sample_profile;
 pub mod script;
-pub mod symbols;
 pub mod text;
 pub mod timeline;
-pub mod unwind;
 pub mod unwind_samples;

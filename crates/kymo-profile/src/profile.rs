@@ -3,9 +3,9 @@
 use crate::functions::{FunctionId, Functions};
 use crate::load::{LoadOptions, Loaded, Progress, load_beside};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};
-use crate::symbols::SymbolStore;
 use crate::timeline::ModuleId;
 use kymo_data::{Recording, abi};
+use kymo_symbols::SymbolStore;
 use rustc_hash::FxHashMap;
 
 /// Everything that reports and exports are made from.

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::pool;
+use kymo_symbols::pool;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::chains::{Chain, ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
-use crate::symbols::{ModuleKey, ModuleSymbols, SymbolStore};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
+use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolStore};
 
 /// Markers in a call chain: what follows ran in this mode. At and above this value a word is a marker.
 /// Source: `enum perf_callchain_context` in `linux/perf_event.h`.

@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 
 use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
-use crate::symbols::SymbolStore;
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use kymo_symbols::SymbolStore;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use kymo_data::Sample;
 
 use crate::timeline::{ModuleKind, Timeline};
-use crate::unwind::{
+use kymo_symbols::unwind::{
     AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
 

@@ -1,6 +1,6 @@
 //! What was lost, by cause.
 use kymo_data::UnwindCounts;
-use kymo_profile::unwind::{Stop, UnwindStats};
+use kymo_symbols::unwind::{Stop, UnwindStats};
 use std::fmt;
 
 /// Records that did not make it into the recording, by cause. All zero is the normal case.
@@ -119,10 +119,16 @@ pub struct Unwound {
 }
 
 impl Unwound {
-    /// As the recording itself tells it.
+    /// The same as the recording's own record of it ([`kymo_data::Mark::Unwound`]).
     pub fn counts(&self) -> UnwindCounts {
-        let (without_stack, early_buffers) = (self.without_stack, self.early_buffers);
-        UnwindCounts { without_stack, early_buffers, ..self.stats.counts() }
+        UnwindCounts {
+            stacks: self.stats.samples,
+            frames: self.stats.frames,
+            frame_pointer_frames: self.stats.frame_pointer_frames,
+            ended: self.stats.stops,
+            without_stack: self.without_stack,
+            early_buffers: self.early_buffers,
+        }
     }
 
     /// Stacks whose outermost frame was not reached; what was reached is in the recording.

@@ -2,7 +2,7 @@
 use crate::reduce;
 use kymo_perf::inject::{Registers, Unwind, UnwoundStack};
 use kymo_perf::proc::Mappings;
-use kymo_profile::unwind::{
+use kymo_symbols::unwind::{
     AddressSpace, Convention, MappedFile, Seen, Stop, UnwindModules, Unwinder, UserRegs,
 };
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recordin
 
 use super::{LoadOptions, LostAt, RecordCounts};
 use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
-use crate::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 
 mod tables;
 

@@ -6,7 +6,7 @@ use kymo_data::UnwindCounts;
 use serde::Serialize;
 
 use super::{LossTimeline, Stretch};
-use crate::unwind::Stop;
+use kymo_symbols::unwind::Stop;
 
 /// Grows when a key changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;

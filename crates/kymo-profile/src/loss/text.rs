@@ -6,7 +6,7 @@ use kymo_data::UnwindCounts;
 
 use super::LossTimeline;
 use crate::text::shown;
-use crate::unwind::Stop;
+use kymo_symbols::unwind::Stop;
 
 /// Writes the account: totals, a line per ring, a line per event.
 ///

@@ -14,7 +14,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{ModuleKind, Moment, SideEvent, modules::user_kind};
-use crate::unwind::{AddressSpace, MappedFile, Seen, UnwindModules};
+use kymo_symbols::unwind::{AddressSpace, MappedFile, Seen, UnwindModules};
 
 /// A task is remembered so long after its end, in ns: the kernel takes samples of tasks that are on their way out.
 const AFTERLIFE_NS: u64 = 1_000_000_000;
@@ -88,7 +88,7 @@ impl LiveSpaces {
                 let Some(space) = self.spaces.get_mut(&space) else { return };
                 if !executable {
                     // Most mappings are of data and lie where no code was.
-                    let touches = |m: &&crate::unwind::Mapping| m.start < *end && *start < m.end;
+                    let touches = |m: &&kymo_symbols::unwind::Mapping| m.start < *end && *start < m.end;
                     if start < end && space.now.mappings().iter().any(|m| touches(&m)) {
                         space.freeze(moment);
                         space.now.unmap(*start, *end);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::tests::{event, fork, map};
 use super::{LiveSpaces, Moment, SideEvent, Timeline, TimelineBuilder};
-use crate::unwind::{Image, UnwindModules};
+use kymo_symbols::unwind::{Image, UnwindModules};
 
 type Code = Vec<(u64, u64, u64, String)>;
 
@@ -21,7 +21,7 @@ fn expected(timeline: &Timeline, pid: i32, tid: i32, moment: Moment) -> Code {
 
 fn found(live: &LiveSpaces, pid: i32, tid: i32, moment: Moment) -> Code {
     let mappings = live.space(pid, tid, moment).mappings().iter();
-    let name = |m: &crate::unwind::Mapping| m.module.as_ref().map(|m| m.name()).unwrap_or_default();
+    let name = |m: &kymo_symbols::unwind::Mapping| m.module.as_ref().map(|m| m.name()).unwrap_or_default();
     mappings.map(|m| (m.start, m.end, m.pgoff, name(m))).collect()
 }
 

@@ -26,6 +26,7 @@
 //! both attribute every sample alike.
 
 use kymo_data::{MappedFile, Record, abi};
+use kymo_symbols::unwind::FileId;
 
 mod kernel;
 mod live;
@@ -47,7 +48,7 @@ pub use live::LiveSpaces;
 pub use maps::{MapSet, Mapping, Mappings};
 #[cfg(any(test, feature = "model"))]
 pub(crate) use modules::user_kind;
-pub use modules::{FileId, Module, ModuleId, ModuleKind, Modules};
+pub use modules::{Module, ModuleId, ModuleKind, Modules};
 pub use threads::{CommId, Span, ThreadView, Timeline, TimelineBuilder};
 
 /// A point in a recording: the time of a record, and its place in the file for records of the same time.

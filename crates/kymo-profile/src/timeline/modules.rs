@@ -1,5 +1,6 @@
 //! Modules: the files and other things whose code was mapped.
 
+use kymo_symbols::unwind::FileId;
 use rustc_hash::FxHashMap;
 
 /// Index of a module in [`Modules`].
@@ -40,9 +41,6 @@ pub struct Module {
     /// Build id as recorded, empty if not known.
     pub build_id: Vec<u8>,
 }
-
-/// Device (major, minor) and inode: two files of one name are two modules.
-pub type FileId = (u32, u32, u64);
 
 type Key = (Vec<u8>, ModuleKind, FileId);
 

@@ -3,10 +3,8 @@
 mod export;
 mod page;
 mod perf_script;
-mod place;
 #[path = "../../../kymo/tests/suite/programs.rs"]
 mod programs;
 mod recorded;
 mod sample_profile;
-mod symbols;
 mod unwind;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use kymo_profile::unwind::AddressSpace;
+use kymo_symbols::unwind::AddressSpace;
 use kymo_testing::perf_command;
 
 /// User frames by thread and time; samples of one thread at one time are taken from the end in the file's order.

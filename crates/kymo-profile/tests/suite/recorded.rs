@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kymo_data::abi::*;
 use kymo_data::{Attr, RawRecord, Record, RecordHeader, SampleLayout};
-use kymo_profile::unwind::{AddressSpace, UnwindModules, UserRegs};
+use kymo_symbols::unwind::{AddressSpace, UnwindModules, UserRegs};
 
 /// One sample, ready to be unwound.
 pub(crate) struct RecordedSample {

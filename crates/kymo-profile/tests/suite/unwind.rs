@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kymo_profile::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder};
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder};
 
 use crate::perf_script;
 use crate::programs::{build, sources};

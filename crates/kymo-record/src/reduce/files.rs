@@ -1,5 +1,5 @@
 //! Finds the files that running processes have mapped: by path, in the process's own root, or the mapping itself.
-use kymo_profile::unwind::{Image, MappedFile, UnwindModules, own_vdso};
+use kymo_symbols::unwind::{Image, MappedFile, UnwindModules, own_vdso};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -64,7 +64,7 @@ fn regular(path: &Path) -> io::Result<(File, u64)> {
 #[cfg(test)]
 mod tests {
     use super::open;
-    use kymo_profile::unwind::{MappedFile, Seen};
+    use kymo_symbols::unwind::{MappedFile, Seen};
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
 

@@ -16,7 +16,7 @@ use kymo_data::{EventSpec, Features, Mark, Recording, UnwindCounts, Writer, abi,
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::load::{LoadOptions, load};
-use kymo_profile::unwind::Stop;
+use kymo_symbols::unwind::Stop;
 use kymo_testing::skip;
 use std::ffi::OsString;
 use std::fs::File;

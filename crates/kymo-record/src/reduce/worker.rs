@@ -4,7 +4,7 @@ use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
 use kymo_data::{Events, RawRecord, RecordHeader, Sample, StackParts, abi};
 use kymo_profile::timeline::{LiveSpaces, Moment};
-use kymo_profile::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
 /// One thread's part: what it knows of tasks and mappings, and its unwinder.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use kymo_perf::selector::Selected;
 use kymo_perf::sys::bindings::{HW_BREAKPOINT_RW, HW_BREAKPOINT_W, HW_BREAKPOINT_X};
 use kymo_perf::{proc, sys};
-use kymo_profile::place::{self, Access, Request};
+use kymo_symbols::place::{self, Access, Request};
 
 use super::watch;
 use crate::exit;

@@ -7,7 +7,7 @@ use kymo_perf::bpf::uprobe::is_mistaken;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
 use kymo_perf::user_probes::{UserProbes, Wanted};
-use kymo_profile::symbols::sites::{ProbeSelector, Site, SiteKind};
+use kymo_symbols::sites::{ProbeSelector, Site, SiteKind};
 
 use super::mem_events::{Whom, event_len};
 use super::probe::exits::ReturnAddresses;

@@ -9,9 +9,9 @@ use kymo_core::probe::wire::{
 };
 use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
 use kymo_perf::machine::Machine;
-use kymo_profile::place;
-use kymo_profile::symbols::sites::{ProbeSelector, Site, stack_walker};
 use kymo_record::{Callers, Clock, Conduct, GuestEvent, Guests};
+use kymo_symbols::place;
+use kymo_symbols::sites::{ProbeSelector, Site, stack_walker};
 
 use super::mem_events::Whom;
 use super::probe::arguments::{self, NumberStyle};

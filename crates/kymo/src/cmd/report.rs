@@ -13,8 +13,8 @@ use kymo_profile::hist::{Hist, HistOptions, Order, SortKey};
 use kymo_profile::load::LoadOptions;
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::ResolveOptions;
-use kymo_profile::symbols::{SymbolOptions, SymbolStore};
 use kymo_profile::text::{Column, GraphOptions, TableOptions, shown, write_table};
+use kymo_symbols::{SymbolOptions, SymbolStore};
 
 use super::filter;
 use crate::terminal::{self, ReadProgress, say};

@@ -9,8 +9,8 @@ use super::{Frame, Machine, Seen};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::Count;
 use crate::resolve::{KernelIdentity, module_key};
-use crate::symbols::{ModuleSymbols, SymbolStore};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind};
+use kymo_symbols::{ModuleSymbols, SymbolStore};
 
 /// Names of frames, asked one by one.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use crate::hist::{Hist, HistOptions, SortKey};
 use crate::load::model::{Frame, Names, Seen, replay};
 use crate::profile::Profile;
 use crate::resolve::{ResolveOptions, Resolver, walk_chain};
-use crate::symbols::{SymbolOptions, SymbolStore};
 use crate::timeline::{Mapping, Modules};
+use kymo_symbols::{SymbolOptions, SymbolStore};
 use simulate::KERNEL;
 pub(crate) use simulate::{Shape, recording, shape};
 

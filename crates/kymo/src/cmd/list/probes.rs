@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use kymo_perf::selector::nearest;
-use kymo_profile::place::call::{CallError, Parameter};
-use kymo_profile::symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Site, SiteKind, find};
 use kymo_profile::text::shown;
+use kymo_symbols::place::call::{CallError, Parameter};
+use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Site, SiteKind, find};
 use serde_json::json;
 
 use super::SCHEMA_VERSION;

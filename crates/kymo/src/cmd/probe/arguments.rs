@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use kymo_perf::bpf::uprobe::{self, MOST_VALUES, Operand};
-use kymo_profile::place::ValueKind;
-use kymo_profile::place::call::{
+use kymo_symbols::place::ValueKind;
+use kymo_symbols::place::call::{
     CallError, Fetch, Part, Register, Routine, Routines, Text, marker_arguments,
 };
-use kymo_profile::symbols::sites::{ProbeModule, Site, SiteKind};
+use kymo_symbols::sites::{ProbeModule, Site, SiteKind};
 
 /// The kernel's longest name of a field.
 const NAME_BYTES: usize = 31;

@@ -9,9 +9,9 @@
 //! `&&` binds before `||`. Tests of what is known at the entry and of what is known at the return stand in different parts of an `&&`.
 
 use kymo_perf::bpf::uprobe::{Characters, Compare, Condition, MOST_CHARACTERS, Test};
-use kymo_profile::place::ValueKind;
-use kymo_profile::place::call::{self, CallError, Fetch, Routine};
-use kymo_profile::symbols::sites::{Site, SiteKind};
+use kymo_symbols::place::ValueKind;
+use kymo_symbols::place::call::{self, CallError, Fetch, Routine};
+use kymo_symbols::sites::{Site, SiteKind};
 
 use super::arguments::{self, is_result, register, split_kind};
 

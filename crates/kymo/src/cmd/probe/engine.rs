@@ -13,8 +13,8 @@ use anyhow::Context;
 use kymo_perf::bpf::uprobe::Value;
 use kymo_perf::bpf::uprobe::{Condition, Got, Latencies, Options, Place, Returns, Uprobes, Whom};
 use kymo_perf::bpf::{Follow, Follower};
-use kymo_profile::place::call::Fetch;
-use kymo_profile::symbols::sites::{Site, SiteKind};
+use kymo_symbols::place::call::Fetch;
+use kymo_symbols::sites::{Site, SiteKind};
 
 use super::arguments::{self, Values};
 use super::exits::{ReturnAddresses, Timing};

@@ -3,7 +3,7 @@
 //! return addresses, only where the program is known to bear it, or by force.
 
 use kymo_perf::bpf::uprobe::{Exit, ExitWhen, Frame, Operand, Register, Returns};
-use kymo_profile::symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
+use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
 use std::sync::Arc;
 
 /// Where the kernel counts a call's beginning, and how it sees its end.

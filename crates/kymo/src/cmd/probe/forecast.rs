@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use kymo_profile::symbols::sites::Site;
+use kymo_symbols::sites::Site;
 
 /// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
     use kymo_agent::patch::{Memory, Surroundings, jump_targets};
-    use kymo_profile::symbols::sites::ProbeModule;
+    use kymo_symbols::sites::ProbeModule;
 
     use super::inproc;
 

@@ -19,7 +19,7 @@ pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
 }
 
 /// A value of an event, as the agent knows it; `None` if it does not: bits, and values in vector registers.
-pub(crate) fn fetch(of: &kymo_profile::place::call::Fetch) -> Option<wire::Fetch> {
+pub(crate) fn fetch(of: &kymo_symbols::place::call::Fetch) -> Option<wire::Fetch> {
     let register = Register::named(of.register.general()?)?.number()?;
     if of.bits.is_some() || of.steps.len() > wire::MOST_STEPS {
         return None;

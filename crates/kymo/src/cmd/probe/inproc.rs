@@ -11,8 +11,8 @@ use std::path::Path;
 
 use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
 use kymo_perf::inject::{self, Client, ProtocolError};
-use kymo_profile::symbols::sites::{Site, SiteKind};
 use kymo_record::Callers;
+use kymo_symbols::sites::{Site, SiteKind};
 
 use super::engine::{Caller, Choice, Engine, Reading, Target, Wish};
 use super::exits::ReturnAddresses;

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
-use kymo_profile::symbols::sites::{ProbeModule, Site};
+use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

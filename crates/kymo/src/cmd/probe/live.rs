@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
 use kymo_perf::bpf::uprobe::Got;
-use kymo_profile::place::ValueKind;
-use kymo_profile::place::call::Fetch;
-use kymo_profile::symbols::sites::Site;
 use kymo_profile::text::shown;
+use kymo_symbols::place::ValueKind;
+use kymo_symbols::place::call::Fetch;
+use kymo_symbols::sites::Site;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Values;

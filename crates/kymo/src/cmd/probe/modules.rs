@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use kymo_perf::proc::{self, Mappings};
 use kymo_perf::selector::nearest;
-use kymo_profile::symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
+use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 
 use super::engine::reasons_of;
 

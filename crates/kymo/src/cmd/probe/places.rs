@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kymo_perf::proc::{self, Mappings};
-use kymo_profile::symbols::sites::ProbeModule;
+use kymo_symbols::sites::ProbeModule;
 
 /// More processes than anyone looks at.
 const MOST: usize = 1024;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use kymo_profile::place::call;
-use kymo_profile::symbols::sites::{Place, ProbeSelector};
+use kymo_symbols::place::call;
+use kymo_symbols::sites::{Place, ProbeSelector};
 
 use super::ProbeArgs;
 use super::arguments::is_result;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kymo_perf::inject;
 use kymo_perf::workload::{Exit, Workload, die_by};
-use kymo_profile::place::call::Part;
-use kymo_profile::symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
 use kymo_profile::text;
+use kymo_symbols::place::call::Part;
+use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use kymo_perf::bpf::uprobe::{Latencies, latency};
-use kymo_profile::symbols::sites::Site;
 use kymo_profile::text::shown;
+use kymo_symbols::sites::Site;
 use serde_json::{Value, json};
 
 use super::engine::Reading;

@@ -120,7 +120,7 @@ mod tests {
     use clap::Parser;
     use kymo_core::breakpoint::Kind;
     use kymo_perf::sys::{Fake, Perf};
-    use kymo_profile::place::ValueKind;
+    use kymo_symbols::place::ValueKind;
 
     #[derive(Debug, Parser)]
     struct Words {

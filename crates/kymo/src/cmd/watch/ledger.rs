@@ -257,7 +257,7 @@ mod tests {
             expression: format!("{address:#x}"),
             range: Range { address, bytes, kind: Kind::WRITE },
             type_name: None,
-            value: kymo_profile::place::ValueKind::Bytes,
+            value: kymo_symbols::place::ValueKind::Bytes,
         };
         let places: Vec<Place> = ranges.iter().map(place).collect();
         let machine = Machine { cpus: 1, slots: Slots::Shared(slots), taken: 0, by_cpu: true };

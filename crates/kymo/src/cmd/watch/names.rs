@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kymo_perf::proc::{self, Mappings, ProcessMemory};
-use kymo_profile::place::accessing_instruction;
-use kymo_profile::symbols::{ModuleKey, SymbolOptions, SymbolStore};
+use kymo_symbols::place::accessing_instruction;
+use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use rustc_hash::FxHashMap;
 
 /// So much of a function is read to find the instruction before a place in it.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use kymo_core::breakpoint::Kind;
 use kymo_perf::proc::{self, Mappings, ProcessMemory};
 use kymo_perf::watch::{Range, Register};
-use kymo_profile::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
-use kymo_profile::symbols::SymbolOptions;
+use kymo_symbols::SymbolOptions;
+use kymo_symbols::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
 
 use super::target;
 

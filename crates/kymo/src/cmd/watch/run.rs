@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kymo_perf::sys::{self, Kernel, Real};
 use kymo_perf::watch::{Schedule, Scope, Watcher};
-use kymo_profile::place::{self as expression, Request};
+use kymo_symbols::place::{self as expression, Request};
 use rustix::process::Signal;
 use serde_json::json;
 

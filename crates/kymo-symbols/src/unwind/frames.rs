@@ -1,0 +1,250 @@
+//! One module's unwind data: from an address in the file to the rule for that address.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gimli::{
+    BaseAddresses, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, FrameDescriptionEntry, LittleEndian,
+    UnwindContext, UnwindOffset, UnwindSection,
+};
+
+use super::elf::{ElfParts, Section};
+use super::module::Module;
+use super::rule::{FrameRule, Rule};
+use crate::budget::{Budget, Charge};
+
+type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
+type Fde<'a> = FrameDescriptionEntry<Slice<'a>>;
+
+/// A frame description of a real function is a few hundred bytes; what claims to be larger is not followed, because
+/// every address in it would cost a walk over all of it.
+const MAX_FDE_BYTES: usize = 256 << 10;
+
+/// What is added to each of them by the common entry; real ones have 24 bytes.
+const MAX_CIE_BYTES: usize = 4 << 10;
+
+/// Descriptions up to here may be walked as often as addresses in them are asked for.
+const SMALL_FDE_BYTES: usize = 4 << 10;
+
+/// Bytes of larger ones that are walked, of one module.
+const MOST_WALKED_BYTES: u64 = 1 << 30;
+
+/// Bytes of common entries that are parsed to index a section; real ones are some 24 bytes each.
+const MOST_CIE_BYTES: usize = 512 << 20;
+
+/// mov $15 (rt_sigreturn), %rax; syscall: all of a signal trampoline.
+const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// Where the frame descriptions start, by the first address they cover: for sections without a lookup table.
+type Index = Vec<(u64, usize)>;
+
+/// The unwind data of one module.
+#[derive(Debug)]
+pub(super) struct Frames {
+    parts: ElfParts,
+    bases: BaseAddresses,
+    /// Only when `.eh_frame` has no usable `.eh_frame_hdr`.
+    eh_index: Index,
+    debug_index: Index,
+    /// What the indexes take.
+    room: Vec<Charge>,
+    /// Bytes of large descriptions that were walked.
+    walked_bytes: AtomicU64,
+}
+
+impl Frames {
+    /// # Errors
+    /// There is no room for an index of frame descriptions.
+    pub(super) fn new(parts: ElfParts, budget: &Budget) -> Result<Frames, String> {
+        let svma = |section: &Option<Section>| section.as_ref().map_or(0, |s| s.svma);
+        let bases = BaseAddresses::default()
+            .set_eh_frame(svma(&parts.eh_frame))
+            .set_eh_frame_hdr(svma(&parts.eh_frame_hdr))
+            .set_text(parts.text_svma)
+            .set_got(parts.got_svma);
+        let mut frames = Frames {
+            parts,
+            bases,
+            eh_index: Index::new(),
+            debug_index: Index::new(),
+            room: Vec::new(),
+            walked_bytes: AtomicU64::new(0),
+        };
+        if frames.has_no_table()
+            && let Some(section) = frames.eh_frame()
+        {
+            let (index, room) = index_within(&section, &frames.bases, &frames.parts.eh_frame, budget)?;
+            frames.room.push(room);
+            frames.eh_index = index;
+        }
+        if let Some(section) = frames.debug_frame() {
+            let (index, room) = index_within(&section, &frames.bases, &frames.parts.debug_frame, budget)?;
+            frames.room.push(room);
+            frames.debug_index = index;
+        }
+        Ok(frames)
+    }
+
+    /// Whether a description may be walked once more.
+    fn may_walk(&self, fde: &Fde<'_>) -> bool {
+        let bytes = fde.entry_len();
+        if bytes > MAX_FDE_BYTES || fde.cie().entry_len() > MAX_CIE_BYTES {
+            return false;
+        }
+        // Counts, and publishes nothing.
+        bytes <= SMALL_FDE_BYTES
+            || self.walked_bytes.fetch_add(bytes as u64, Ordering::Relaxed) < MOST_WALKED_BYTES
+    }
+
+    /// The rule for the instruction at this offset of the module's file.
+    pub(super) fn rule_at(
+        &self,
+        module: &Module,
+        file_offset: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> FrameRule {
+        let Some(svma) = self.parts.svma_of(file_offset) else { return Rule::FramePointer.into() };
+        if let Some(section) = self.eh_frame()
+            && let Some(fde) = self.eh_fde(&section, svma)
+        {
+            return self.rule_of(&section, &fde, svma, context);
+        }
+        if let Some(section) = self.debug_frame()
+            && let Some(fde) = indexed_fde(&section, &self.bases, &self.debug_index, svma)
+        {
+            return self.rule_of(&section, &fde, svma, context);
+        }
+        if self.parts.stubs.iter().any(|range| range.contains(&svma)) {
+            return Rule::just_called().into();
+        }
+        // A sample in the kernel's work of rt_sigreturn is behind the trampoline's last instruction, a return address
+        // has been put one byte back from its first: from nine bytes before to ten behind, all of it is seen.
+        let start = file_offset.saturating_sub(SIGRETURN.len() as u64);
+        if module
+            .code_at(start)
+            .is_some_and(|code| code.windows(SIGRETURN.len()).any(|window| window == SIGRETURN))
+        {
+            return FrameRule { rule: Rule::signal_trampoline(), signal: true };
+        }
+        Rule::FramePointer.into()
+    }
+
+    fn eh_frame(&self) -> Option<EhFrame<Slice<'_>>> {
+        let section = self.parts.eh_frame.as_ref()?;
+        let mut frame = EhFrame::new(&section.bytes, LittleEndian);
+        frame.set_address_size(8);
+        Some(frame)
+    }
+
+    fn debug_frame(&self) -> Option<DebugFrame<Slice<'_>>> {
+        let section = self.parts.debug_frame.as_ref()?;
+        let mut frame = DebugFrame::new(&section.bytes, LittleEndian);
+        frame.set_address_size(8);
+        Some(frame)
+    }
+
+    fn has_no_table(&self) -> bool {
+        let Some(header) = &self.parts.eh_frame_hdr else { return true };
+        let parsed = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&self.bases, 8);
+        !parsed.is_ok_and(|parsed| parsed.table().is_some())
+    }
+
+    fn eh_fde<'a>(&self, section: &EhFrame<Slice<'a>>, svma: u64) -> Option<Fde<'a>> {
+        if !self.eh_index.is_empty() {
+            return indexed_fde(section, &self.bases, &self.eh_index, svma);
+        }
+        let header = self.parts.eh_frame_hdr.as_ref()?;
+        let parsed = EhFrameHdr::new(&header.bytes, LittleEndian).parse(&self.bases, 8).ok()?;
+        let table = parsed.table()?;
+        let address = table.lookup(svma, &self.bases).ok()?.direct().ok()?;
+        let offset = address.checked_sub(self.parts.eh_frame.as_ref()?.svma)?;
+        let offset = usize::try_from(offset).ok()?;
+        let fde = section.fde_from_offset(&self.bases, offset.into(), EhFrame::cie_from_offset).ok()?;
+        fde.contains(svma).then_some(fde)
+    }
+
+    fn rule_of<'a, S>(
+        &self,
+        section: &S,
+        fde: &Fde<'a>,
+        svma: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> FrameRule
+    where
+        S: UnwindSection<Slice<'a>>,
+    {
+        let signal = fde.is_signal_trampoline();
+        let rule = if !self.may_walk(fde) {
+            Rule::Bad
+        } else {
+            match fde.unwind_info_for_address(section, &self.bases, context, svma) {
+                Ok(row) => Rule::from_row(row, section),
+                Err(_) => Rule::Bad,
+            }
+        };
+        FrameRule { rule, signal }
+    }
+}
+
+/// The index of a section and the room that it takes.
+fn index_within<'a, S>(
+    section: &S,
+    bases: &BaseAddresses,
+    bytes: &Option<Section>,
+    budget: &Budget,
+) -> Result<(Index, Charge), String>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let no_room = || "an index of its frame descriptions takes more than a file of its size may".to_owned();
+    let bytes = bytes.as_ref().map_or(0, |section| section.bytes.len() as u64);
+    // The smallest description is twelve bytes long; while it grows, a list is there twice.
+    let most = budget.reserve(bytes.saturating_mul(3)).ok_or_else(no_room)?;
+    let mut index = index(section, bases);
+    index.shrink_to_fit();
+    drop(most);
+    let room = budget.reserve(size_of_val(&*index) as u64).ok_or_else(no_room)?;
+    Ok((index, room))
+}
+
+/// Goes over all entries of a section; stops at the first damaged one and keeps what came before.
+fn index<'a, S>(section: &S, bases: &BaseAddresses) -> Index
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let mut index = Index::new();
+    let mut cie = None;
+    // Entries that do not share their common entry with a neighbour cost its parsing each.
+    let mut left = MOST_CIE_BYTES;
+    let mut entries = section.entries(bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let wanted = partial.cie_offset();
+        // Neighbours mostly share their common entry: parsing it once per run keeps this linear.
+        let fde = partial.parse(|section, bases, offset| match &cie {
+            Some((at, known)) if *at == UnwindOffset::into(offset) => Ok(Clone::clone(known)),
+            _ => {
+                let parsed = section.cie_from_offset(bases, offset)?;
+                left = left.saturating_sub(parsed.entry_len());
+                Ok(parsed)
+            }
+        });
+        if left == 0 {
+            break;
+        }
+        let Ok(fde) = fde else { continue };
+        cie = Some((UnwindOffset::into(wanted), fde.cie().clone()));
+        index.push((fde.initial_address(), fde.offset()));
+    }
+    index.sort_unstable();
+    index
+}
+
+fn indexed_fde<'a, S>(section: &S, bases: &BaseAddresses, index: &Index, svma: u64) -> Option<Fde<'a>>
+where
+    S: UnwindSection<Slice<'a>>,
+{
+    let behind = index.partition_point(|&(start, _)| start <= svma);
+    let &(_, offset) = index.get(behind.checked_sub(1)?)?;
+    let fde = section.fde_from_offset(bases, S::Offset::from(offset), S::cie_from_offset).ok()?;
+    fde.contains(svma).then_some(fde)
+}

@@ -1,0 +1,109 @@
+//! Inlined functions and lines against addr2line.
+
+use std::path::Path;
+use std::process::Command;
+
+use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
+
+use super::oracle::have;
+use kymo_testing::skip;
+
+const C: &str = r#"
+#include <stdio.h>
+static inline __attribute__((always_inline)) int inner(int x) { int s = 0; for (int i = 0; i < x; i++) s += i ^ x; return s; }
+static inline __attribute__((always_inline)) int middle(int x) { return inner(x + 1) * 3; }
+__attribute__((noinline)) int outer(int x) { int a = middle(x); return a + inner(x); }
+int main(int argc, char **argv) { printf("%d\n", outer(argc) + middle(argc)); return 0; }
+"#;
+
+/// Per address: (function, file, line) innermost first, as addr2line prints them.
+fn addr2line(file: &Path, addresses: &[u64]) -> Vec<Vec<(String, String, Option<u32>)>> {
+    let list: Vec<String> = addresses.iter().map(|address| format!("{address:#x}")).collect();
+    let output = Command::new("addr2line")
+        .args(["-a", "-i", "-f", "-e"])
+        .arg(file)
+        .args(&list)
+        .output()
+        .expect("addr2line");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut all: Vec<Vec<(String, String, Option<u32>)>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            all.push(Vec::new());
+            continue;
+        }
+        let location = lines.next().unwrap_or("");
+        let location = location.split(" (discriminator").next().unwrap_or("");
+        let (file, number) = location.rsplit_once(':').unwrap_or((location, ""));
+        all.last_mut().expect("an address first").push((
+            line.to_owned(),
+            file.to_owned(),
+            number.parse().ok(),
+        ));
+    }
+    all
+}
+
+/// Checks every instruction byte of the program's functions against addr2line: functions, files and lines.
+fn check(what: &str, file: &Path, wanted: &str) {
+    let store = SymbolStore::new(SymbolOptions { demangle: false, ..SymbolOptions::default() });
+    let module = store.get(&ModuleKey::Elf { path: file.to_owned(), build_id: None });
+    let mut addresses = Vec::new();
+    for symbol in module.table().iter().filter(|symbol| symbol.raw_name.contains(wanted)) {
+        addresses.extend(symbol.start..symbol.end.min(symbol.start + 400));
+    }
+    assert!(!addresses.is_empty(), "{what}: no function {wanted}");
+    // The program is linked so that text lies at the same offset in the file and in memory.
+    let theirs = addr2line(file, &addresses);
+    assert_eq!(theirs.len(), addresses.len());
+    let mut deepest = 0;
+    for (address, theirs) in addresses.iter().zip(theirs) {
+        let ours: Vec<(String, String, Option<u32>)> = module
+            .inline_frames(*address)
+            .iter()
+            .map(|frame| {
+                let file = frame.file.as_deref().unwrap_or("??");
+                (frame.raw_function.as_deref().unwrap_or("??").to_owned(), file.to_owned(), frame.line)
+            })
+            .collect();
+        deepest = deepest.max(ours.len());
+        let short = |list: &[(String, String, Option<u32>)]| -> Vec<(String, String, Option<u32>)> {
+            let name = |path: &str| path.rsplit('/').next().unwrap_or("").to_owned();
+            // Line 0 means "no line"; addr2line prints it as ?.
+            list.iter().map(|(f, p, l)| (f.clone(), name(p), l.filter(|&line| line != 0))).collect()
+        };
+        assert_eq!(short(&ours), short(&theirs), "{what}: {address:#x}");
+    }
+    assert!(deepest >= 2, "{what}: nothing is inlined, so nothing was tested");
+    assert!(module.source_line(addresses[0]).is_some());
+}
+
+/// Checks inline frames of plain, compressed and split debug information.
+#[test]
+fn inlined_functions_and_lines_are_those_of_addr2line() {
+    const TEST: &str = "inlined_functions_and_lines_are_those_of_addr2line";
+    for tool in ["gcc", "addr2line", "objcopy", "strip"] {
+        if !have(tool) {
+            return skip(TEST, format!("{tool} is not installed"));
+        }
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    std::fs::write(dir.join("a.c"), C).expect("the source");
+    for (name, flags) in [
+        ("plain", &["-O2", "-g"][..]),
+        ("dwarf4", &["-O2", "-gdwarf-4"]),
+        ("compressed", &["-O2", "-g", "-gz=zlib"]),
+        ("no-pie", &["-O2", "-g", "-no-pie", "-Wl,-Ttext-segment=0"]),
+    ] {
+        let mut arguments = vec!["a.c", "-o", name];
+        arguments.extend_from_slice(flags);
+        super::run("gcc", &arguments, dir);
+        check(name, &dir.join(name), "outer");
+    }
+    super::run("objcopy", &["--only-keep-debug", "plain", "plain.debug"], dir);
+    super::run("strip", &["plain"], dir);
+    super::run("objcopy", &["--add-gnu-debuglink=plain.debug", "plain"], dir);
+    check("split", &dir.join("plain"), "outer");
+}
