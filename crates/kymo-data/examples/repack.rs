@@ -2,7 +2,7 @@
 //!
 //! What perf says about OUT and IN has to be the same; a pipe or a directory becomes one plain file.
 
-use kymo_data::{Compressor, EventSpec, Features, RecordHeader, Recording, Writer, abi};
+use kymo_data::{Compressor, EventSpec, Features, FileWriter, RecordHeader, Recording, abi};
 use std::error::Error;
 use std::fs::File;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .iter()
         .map(|e| EventSpec { attr: e.attr.clone(), ids: e.ids.clone(), name: e.name.clone() })
         .collect();
-    let writer = Writer::create(File::create(output)?, &specs)?;
+    let writer = FileWriter::create(File::create(output)?, &specs)?;
     let (mut pending, mut packed) = (Vec::new(), Vec::new());
     let mut flush = |pending: &mut Vec<u8>| -> Result<(), Box<dyn Error>> {
         if let Some(compressor) = &mut compressor {

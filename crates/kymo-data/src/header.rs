@@ -31,7 +31,7 @@ pub(crate) const PIPE_HEADER_BYTES: u64 = 16;
 const ATTR_ENTRY_MIN: u64 = 64 + 16;
 
 /// What the start of the file says.
-pub(crate) enum Form {
+pub(crate) enum FileForm {
     /// Events and features are in sections.
     File {
         events: Vec<Event>,
@@ -55,7 +55,7 @@ fn io_at(offset: u64) -> impl FnOnce(std::io::Error) -> OpenError {
 }
 
 /// Reads the header of `source`.
-pub(crate) fn read(source: &dyn ReadAt) -> Result<Form, OpenError> {
+pub(crate) fn read(source: &dyn ReadAt) -> Result<FileForm, OpenError> {
     let len = source.len().map_err(io_at(0))?;
     let mut start = [0; FILE_HEADER_BYTES as usize];
     let got = read_full(source, &mut start, 0).map_err(io_at(0))?;
@@ -75,7 +75,7 @@ pub(crate) fn read(source: &dyn ReadAt) -> Result<Form, OpenError> {
     }
     match u64_at(start, 8) {
         None => Err(OpenError::TruncatedHeader { len, need: PIPE_HEADER_BYTES }),
-        Some(PIPE_HEADER_BYTES) => Ok(Form::Pipe { data: PIPE_HEADER_BYTES..len }),
+        Some(PIPE_HEADER_BYTES) => Ok(FileForm::Pipe { data: PIPE_HEADER_BYTES..len }),
         Some(size) if size.swap_bytes() == FILE_HEADER_BYTES || size.swap_bytes() == PIPE_HEADER_BYTES => {
             Err(OpenError::BigEndian)
         }
@@ -95,7 +95,7 @@ fn section(name: &'static str, offset: u64, size: u64, len: u64) -> Result<Range
     }
 }
 
-fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, OpenError> {
+fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<FileForm, OpenError> {
     let word = |at| u64_at(header, at).unwrap_or(0);
     let mut problems = Vec::new();
     let mut events = read_events(source, word(16), word(24), word(32), len)?;
@@ -137,7 +137,7 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<Form, 
         }
     };
     apply_features(&mut events, &features);
-    Ok(Form::File { events, features, data, problems, is_unfinished })
+    Ok(FileForm::File { events, features, data, problems, is_unfinished })
 }
 
 fn read_events(

@@ -3,7 +3,7 @@
 //! *You give it* bytes that can be read at any offset ([`ReadAt`]: a file, a vector); *it gives you* a [`Recording`]:
 //! its [`Events`], what it tells about the machine ([`Features`]), and its records, in parallel or one by one. The
 //! other way round, *you give it* records and something that takes bytes at any offset ([`WriteAt`]); *it gives you*
-//! a file that perf opens, valid after every publication ([`Writer`]).
+//! a file that perf opens, valid after every publication ([`FileWriter`]).
 //!
 //! # The file
 //!
@@ -22,7 +22,7 @@
 //! # Your part
 //! - Open the files, and spool a pipe to a file first. For a directory open `data` and pass its `data.N` as parts.
 //! - Order records by time if you need an order: they are delivered as they lie in the file.
-//! - A [`Writer`] takes whole records, and makes them readable when [`publish`](Writer::publish) is called.
+//! - A [`FileWriter`] takes whole records, and makes them readable when [`publish`](Writer::publish) is called.
 //!
 //! # Guarantees
 //! - No bytes whatever make it panic, loop for ever, or allocate by a size that a file claims: every size is checked
@@ -41,7 +41,7 @@
 //! - [`abi`]: the kernel's constants by their names. [`build`]: records made up by a recorder.
 //! - [`tracing_data`]: fields of tracepoints. [`perf_map`], [`jitdump`]: names of generated code.
 //! - Everything else is at the top: [`Recording`], [`RawRecord`] and [`Record`], [`SampleLayout`] and [`Sample`],
-//!   [`Attr`], [`Writer`], [`PipeWriter`], [`Compressor`].
+//!   [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`].
 //!
 //! # Example
 //! Which thread has most samples? Each worker counts for itself, the counts are added at the end.
@@ -129,10 +129,10 @@ pub use mark::{Mark, UnwindCounts};
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{
     BpfEvent, BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord,
-    Record, RecordHeader, Switch, Task, Throttle,
+    Record, RecordHeader, SwitchRecord, TaskRecord, Throttle,
 };
 pub use recording::{ReadSummary, RecordReader, Recording};
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};
 pub use source::{ReadAt, WriteAt};
 pub use words::Words;
-pub use writer::{EventSpec, PipeWriter, Reserved, Writer, groups};
+pub use writer::{EventSpec, FileWriter, PipeWriter, Reserved, groups};

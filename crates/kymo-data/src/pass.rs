@@ -20,7 +20,7 @@ use crate::chunk::{CHUNK_BYTES, Chunk};
 use crate::problem::{Problem, ReadError};
 use crate::recording::{ReadSummary, Recording};
 use crate::source::read_full;
-use crate::stream::{Place, StreamReader, Walked};
+use crate::stream::{ChunkPlace, StreamReader, Walked};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The chunks of a stream without compression, remembered from its first complete reading.
 pub(crate) struct Index {
-    places: Vec<Place>,
+    places: Vec<ChunkPlace>,
     problems: Vec<Problem>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Pass<'a> {
     recording: &'a Recording,
     progress: &'a (dyn Fn(u64, u64) + Sync),
     /// Chunks whose places are known, from every stream that was read before: no order, no lock.
-    known: Vec<(usize, Place)>,
+    known: Vec<(usize, ChunkPlace)>,
     next_known: AtomicUsize,
     unread: Vec<Unread>,
     next_worker: AtomicUsize,
@@ -288,7 +288,7 @@ impl<'a> Pass<'a> {
         unread.waiting.iter().for_each(Condvar::notify_all);
     }
 
-    fn read_known(&self, chunk: &mut Chunk, stream: usize, place: Place) -> io::Result<()> {
+    fn read_known(&self, chunk: &mut Chunk, stream: usize, place: ChunkPlace) -> io::Result<()> {
         let Some(source) = self.recording.streams.get(stream) else { return Ok(()) };
         let got = read_full(&*source.source, chunk.make_room(place.len), place.offset)?;
         chunk.from = 0;

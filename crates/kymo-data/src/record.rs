@@ -142,7 +142,7 @@ pub struct Comm<'a> {
 
 /// Creation or end of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct TaskRecord {
     /// Process of the task.
     pub pid: i32,
     /// Process that created it (for an exit: of its parent).
@@ -170,7 +170,7 @@ pub struct Throttle {
 
 /// A context switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switch {
+pub struct SwitchRecord {
     /// Away from the task (otherwise to it).
     pub out: bool,
     /// It was preempted, still runnable. Only meaningful with `out`.
@@ -229,9 +229,9 @@ pub enum Record<'a> {
     /// COMM.
     Comm(Comm<'a>),
     /// FORK.
-    Fork(Task),
+    Fork(TaskRecord),
     /// EXIT.
-    Exit(Task),
+    Exit(TaskRecord),
     /// LOST: a ring was full. `id` is the event that wrote the record, not the one that lost.
     Lost {
         /// Event that reports the loss.
@@ -276,7 +276,7 @@ pub enum Record<'a> {
         tid: i32,
     },
     /// SWITCH or SWITCH_CPU_WIDE.
-    Switch(Switch),
+    SwitchRecord(SwitchRecord),
     /// NAMESPACES: (device, inode) pairs in the order net, uts, ipc, pid, user, mnt, cgroup.
     Namespaces {
         /// Process.
@@ -441,7 +441,7 @@ impl<'a> RawRecord<'a> {
                 name: f.name(),
             }),
             PERF_RECORD_FORK | PERF_RECORD_EXIT => {
-                let task = Task {
+                let task = TaskRecord {
                     pid: f.i32("pid")?,
                     ppid: f.i32("ppid")?,
                     tid: f.i32("tid")?,
@@ -470,7 +470,7 @@ impl<'a> RawRecord<'a> {
                 Record::Aux { offset: f.u64("offset")?, size: f.u64("size")?, flags: f.u64("flags")? }
             }
             PERF_RECORD_ITRACE_START => Record::ItraceStart { pid: f.i32("pid")?, tid: f.i32("tid")? },
-            PERF_RECORD_SWITCH | PERF_RECORD_SWITCH_CPU_WIDE => Record::Switch(Switch {
+            PERF_RECORD_SWITCH | PERF_RECORD_SWITCH_CPU_WIDE => Record::SwitchRecord(SwitchRecord {
                 out: misc & PERF_RECORD_MISC_SWITCH_OUT != 0,
                 preempt: misc & PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0,
                 other: match self.header.kind {

@@ -3,7 +3,7 @@
 use crate::chunk::{Chunk, Records};
 use crate::event::Events;
 use crate::features::Features;
-use crate::header::{self, Form};
+use crate::header::{self, FileForm};
 use crate::pass::{Index, Pass};
 use crate::pipe::{PipeDescription, apply_updates};
 use crate::problem::{OpenError, Problem, ReadError};
@@ -68,7 +68,7 @@ impl Recording {
         let form = header::read(&*main)?;
         let mut streams = Vec::with_capacity(parts.len() + 1);
         let data = match &form {
-            Form::File { data, .. } | Form::Pipe { data } => data.clone(),
+            FileForm::File { data, .. } | FileForm::Pipe { data } => data.clone(),
         };
         streams.push(Stream { source: main, name: "the recording".to_owned(), number: 0, range: data });
         for (number, (name, source)) in (1..).zip(parts) {
@@ -77,7 +77,7 @@ impl Recording {
         }
         let indexes: Vec<OnceLock<Index>> = streams.iter().map(|_| OnceLock::new()).collect();
         match form {
-            Form::File { events, features, problems, is_unfinished, .. } => Ok(Recording {
+            FileForm::File { events, features, problems, is_unfinished, .. } => Ok(Recording {
                 events: Events::new(events),
                 features: *features,
                 problems,
@@ -86,7 +86,7 @@ impl Recording {
                 streams,
                 indexes,
             }),
-            Form::Pipe { .. } => {
+            FileForm::Pipe { .. } => {
                 let mut description = PipeDescription::default();
                 if let Some(stream) = streams.first() {
                     let index = description.read(stream)?;

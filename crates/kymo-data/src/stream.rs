@@ -32,7 +32,7 @@ pub(crate) struct Stream {
 
 /// Where one chunk of an uncompressed stream lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ChunkPlace {
     pub(crate) offset: u64,
     pub(crate) len: usize,
     pub(crate) records: u64,
@@ -59,7 +59,7 @@ pub(crate) struct StreamReader {
     passed_compressed: bool,
     pub(crate) finished: bool,
     pub(crate) records: u64,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ChunkPlace>,
     pub(crate) problems: Vec<Problem>,
     unknown: BTreeMap<u32, (u64, u64)>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Walked {
 }
 
 /// What a walk over record headers ran into.
-enum Stop {
+enum WalkEnd {
     /// The rest is no whole record.
     Incomplete,
     /// The record there needs special treatment; it is whole.
@@ -214,7 +214,7 @@ impl StreamReader {
         let (mut walked, stop) = self.walk(bytes, self.position);
         let mut behind = 0;
         match stop {
-            Stop::Special(header)
+            WalkEnd::Special(header)
                 if matches!(header.kind, PERF_RECORD_COMPRESSED | PERF_RECORD_COMPRESSED2) =>
             {
                 if self.unpack {
@@ -233,15 +233,15 @@ impl StreamReader {
                     behind = u64::from(header.size);
                 }
             }
-            Stop::Special(header) => {
+            WalkEnd::Special(header) => {
                 let size = usize::from(header.size);
                 let body = bytes.get(walked + RECORD_HEADER_BYTES..walked + size).unwrap_or(&[]);
                 behind = payload_behind(header, body);
                 self.records += 1;
                 walked += size;
             }
-            Stop::Damaged(header) => self.damaged(header, self.position + walked as u64),
-            Stop::Incomplete => {
+            WalkEnd::Damaged(header) => self.damaged(header, self.position + walked as u64),
+            WalkEnd::Incomplete => {
                 if got < want || got as u64 == left {
                     self.end(bytes.get(walked..).unwrap_or(&[]), self.position + walked as u64);
                 }
@@ -250,7 +250,7 @@ impl StreamReader {
         chunk.used = walked;
         if walked > 0 {
             let records = self.records - before;
-            self.places.push(Place { offset: self.offset, len: walked, records });
+            self.places.push(ChunkPlace { offset: self.offset, len: walked, records });
         }
         let advance = (walked as u64).saturating_add(behind);
         self.offset = self.offset.saturating_add(advance);
@@ -289,11 +289,11 @@ impl StreamReader {
         let rest = bytes.get(len..).unwrap_or(&[]);
         let at = self.offset + len as u64;
         match stop {
-            Stop::Special(_) => walked.special = true,
-            Stop::Damaged(header) => self.damaged(header, at),
+            WalkEnd::Special(_) => walked.special = true,
+            WalkEnd::Damaged(header) => self.damaged(header, at),
             // All of the window was walked over, up to the header that belongs to the next.
-            Stop::Incomplete if at >= start + CHUNK_BYTES as u64 => {}
-            Stop::Incomplete => match RecordHeader::parse(rest) {
+            WalkEnd::Incomplete if at >= start + CHUNK_BYTES as u64 => {}
+            WalkEnd::Incomplete => match RecordHeader::parse(rest) {
                 Some(header) if at + u64::from(header.size) <= self.stream.range.end => {
                     if is_special(header.kind) {
                         walked.special = true;
@@ -313,7 +313,7 @@ impl StreamReader {
         }
         chunk.used = len;
         if len > 0 {
-            self.places.push(Place { offset: self.offset, len, records: self.records - before });
+            self.places.push(ChunkPlace { offset: self.offset, len, records: self.records - before });
         }
         self.offset += len as u64;
         self.position += len as u64;
@@ -325,21 +325,21 @@ impl StreamReader {
 
     /// Walks over whole records from the start of `bytes`; returns how many bytes they have and why it stopped.
     #[inline]
-    fn walk(&mut self, bytes: &[u8], position: u64) -> (usize, Stop) {
+    fn walk(&mut self, bytes: &[u8], position: u64) -> (usize, WalkEnd) {
         let mut at = 0;
         loop {
             let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) else {
-                return (at, Stop::Incomplete);
+                return (at, WalkEnd::Incomplete);
             };
             let size = usize::from(header.size);
             if size < RECORD_HEADER_BYTES {
-                return (at, Stop::Damaged(header));
+                return (at, WalkEnd::Damaged(header));
             }
             if size > bytes.len() - at {
-                return (at, Stop::Incomplete);
+                return (at, WalkEnd::Incomplete);
             }
             if is_special(header.kind) {
-                return (at, Stop::Special(header));
+                return (at, WalkEnd::Special(header));
             }
             if is_unknown(header.kind) {
                 self.count_unknown(header.kind, position + at as u64);
@@ -505,7 +505,7 @@ impl StreamReader {
             let position = self.position + whole as u64;
             let (walked, stop) = self.walk_unpacked(buffer.get(whole..filled).unwrap_or(&[]), position);
             whole += walked;
-            if let Stop::Damaged(header) = stop {
+            if let WalkEnd::Damaged(header) = stop {
                 self.damaged(header, self.position + whole as u64);
             }
         }
@@ -516,13 +516,13 @@ impl StreamReader {
     }
 
     /// As `walk`, but nothing is special within unpacked bytes: a compressed record in them stays opaque.
-    fn walk_unpacked(&mut self, bytes: &[u8], position: u64) -> (usize, Stop) {
+    fn walk_unpacked(&mut self, bytes: &[u8], position: u64) -> (usize, WalkEnd) {
         let mut at = 0;
         loop {
             let (walked, stop) = self.walk(bytes.get(at..).unwrap_or(&[]), position + at as u64);
             at += walked;
             match stop {
-                Stop::Special(header) => {
+                WalkEnd::Special(header) => {
                     self.records += 1;
                     at += usize::from(header.size);
                 }

@@ -5,10 +5,10 @@
 //!                                                                ^ published end
 //! ```
 //!
-//! The header's data size is brought up to date by [`Writer::publish`], so that a recorder that is killed leaves a
+//! The header's data size is brought up to date by [`FileWriter::publish`], so that a recorder that is killed leaves a
 //! file that ends at the last publication. A reader looks for the table of features where the data ends. Features
 //! that are known when the recording starts (the formats of tracepoints, without which perf opens nothing) are given
-//! to [`Writer::create_with_features`]: their payloads lie before the data, and each publication writes a small
+//! to [`FileWriter::create_with_features`]: their payloads lie before the data, and each publication writes a small
 //! table of them after the records. The next one turns the old table into a record that readers pass over.
 //!
 //! perf opens no file without a single record: a recorder publishes one before it gives the file its name.
@@ -64,11 +64,11 @@ pub fn groups(leaders: &[usize]) -> Vec<GroupDesc> {
 }
 
 /// Writes a recording in file form. All methods take `&self`: several threads may append at once.
-pub struct Writer<W: WriteAt> {
+pub struct FileWriter<W: WriteAt> {
     out: W,
     data_offset: u64,
     fixed: FixedHeader,
-    state: Mutex<State>,
+    state: Mutex<WriteState>,
 }
 
 /// What of the header does not change.
@@ -78,7 +78,7 @@ struct FixedHeader {
 }
 
 #[derive(Default)]
-struct State {
+struct WriteState {
     /// Next byte that nobody reserved.
     next: u64,
     /// Up to here everything is written.
@@ -95,7 +95,7 @@ struct State {
     early: Vec<(u32, u64, u64)>,
 }
 
-/// A piece of the file that was reserved with [`Writer::reserve`].
+/// A piece of the file that was reserved with [`FileWriter::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "bytes that are reserved and not completed hold back all later publications"]
 pub struct Reserved {
@@ -105,20 +105,20 @@ pub struct Reserved {
     pub len: u64,
 }
 
-impl<W: WriteAt> Writer<W> {
+impl<W: WriteAt> FileWriter<W> {
     /// Starts a recording without features that are known beforehand: writes the header and the events.
     ///
     /// # Errors
     /// What the operating system says to a write.
-    pub fn create(out: W, events: &[EventSpec]) -> io::Result<Writer<W>> {
-        Writer::create_with_features(out, events, &Features::default())
+    pub fn create(out: W, events: &[EventSpec]) -> io::Result<FileWriter<W>> {
+        FileWriter::create_with_features(out, events, &Features::default())
     }
 
     /// As [`create`](Writer::create); `early` features are readable from the first publication on.
     ///
     /// # Errors
     /// What the operating system says to a write.
-    pub fn create_with_features(out: W, events: &[EventSpec], early: &Features) -> io::Result<Writer<W>> {
+    pub fn create_with_features(out: W, events: &[EventSpec], early: &Features) -> io::Result<FileWriter<W>> {
         let mut bytes = vec![0u8; FILE_HEADER_BYTES as usize];
         let mut id_sections = Vec::new();
         for event in events {
@@ -141,12 +141,12 @@ impl<W: WriteAt> Writer<W> {
         }
         let data_offset = bytes.len() as u64;
         let bits: Vec<u32> = sections.iter().map(|entry| entry.0).collect();
-        let mut state = State {
+        let mut state = WriteState {
             next: data_offset,
             contiguous: data_offset,
             published: data_offset,
             early: sections,
-            ..State::default()
+            ..WriteState::default()
         };
         let table = state.table();
         if !table.is_empty() {
@@ -155,7 +155,7 @@ impl<W: WriteAt> Writer<W> {
             state.contiguous = state.next;
             bytes.extend_from_slice(&table);
         }
-        let writer = Writer { out, data_offset, fixed, state: Mutex::new(state) };
+        let writer = FileWriter { out, data_offset, fixed, state: Mutex::new(state) };
         if let Some(start) = bytes.get_mut(..FILE_HEADER_BYTES as usize) {
             start.copy_from_slice(&writer.header(0, &bits));
         }
@@ -188,7 +188,7 @@ impl<W: WriteAt> Writer<W> {
         &self.out
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WriteState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -282,7 +282,7 @@ impl<W: WriteAt> Writer<W> {
     }
 
     /// Publishes with the table at `state.pending`, where all records end.
-    fn publish_table(&self, state: &mut State) -> io::Result<()> {
+    fn publish_table(&self, state: &mut WriteState) -> io::Result<()> {
         let Some(at) = state.pending else { return Ok(()) };
         let bits: Vec<u32> = state.early.iter().map(|entry| entry.0).collect();
         let table = state.table();
@@ -298,7 +298,7 @@ impl<W: WriteAt> Writer<W> {
     }
 
     /// Turns the published table into a record that readers pass over. For that moment the header has no features.
-    fn retire_table(&self, state: &mut State) -> io::Result<()> {
+    fn retire_table(&self, state: &mut WriteState) -> io::Result<()> {
         let Some(table) = state.table else { return Ok(()) };
         self.out.write_all_at(&self.header(state.published - self.data_offset, &[]), 0)?;
         // The type that perf gave up: every version of it passes over such records.
@@ -345,7 +345,7 @@ impl<W: WriteAt> Writer<W> {
     }
 }
 
-impl State {
+impl WriteState {
     /// The table of early features, with as many bytes as the record that it becomes.
     fn table(&self) -> Vec<u8> {
         let mut table = table_of(&self.early);

@@ -22,11 +22,11 @@ const MODE: Mode = Mode::from_raw_mode(0o666);
 /// until then.
 #[derive(Debug)]
 pub struct Export {
-    place: Place,
+    place: ExportTarget,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ExportTarget {
     /// A new file, and the name that it is to have.
     Fresh(Fresh, OsString),
     /// A device, a pipe, or a file that can be written but not replaced.
@@ -42,13 +42,15 @@ impl Export {
     pub fn create(path: &Path, keep: impl Fn(&File) -> Option<&'static str>) -> io::Result<Export> {
         let passed = if path == Path::new("-") { Some(1) } else { passed_descriptor(path) };
         if let Some(number) = passed {
-            return Ok(Export { place: Place::Open(descriptor(number)?) });
+            return Ok(Export { place: ExportTarget::Open(descriptor(number)?) });
         }
         let (folder, name, stat) = destination(path)?;
         let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
         match kind {
             None | Some(FileType::RegularFile) => {}
-            Some(_) => return Ok(Export { place: Place::Open(open(&folder, &name, OFlags::empty())?) }),
+            Some(_) => {
+                return Ok(Export { place: ExportTarget::Open(open(&folder, &name, OFlags::empty())?) });
+            }
         }
         if stat.is_some()
             && let Ok(old) = openat(&*folder, &name, READ, Mode::empty()).map(File::from)
@@ -62,11 +64,11 @@ impl Export {
                 if let Some(stat) = stat.filter(is_trusted) {
                     fchmod(fresh.file(), Mode::from_raw_mode(stat.st_mode & 0o777))?;
                 }
-                Ok(Export { place: Place::Fresh(fresh, name) })
+                Ok(Export { place: ExportTarget::Fresh(fresh, name) })
             }
             // The folder cannot be changed, but the file in it may be ours.
             Err(error) if stat.is_some() && is_refusal(&error) => {
-                Ok(Export { place: Place::Open(open(&folder, &name, OFlags::TRUNC)?) })
+                Ok(Export { place: ExportTarget::Open(open(&folder, &name, OFlags::TRUNC)?) })
             }
             Err(error) => Err(error),
         }
@@ -78,7 +80,7 @@ impl Export {
     /// As [`Export::create`].
     pub fn begin(path: &Path, keep: impl Fn(&File) -> Option<&'static str>) -> io::Result<Export> {
         let mut export = Export::create(path, keep)?;
-        if let Place::Fresh(fresh, name) = &mut export.place {
+        if let ExportTarget::Fresh(fresh, name) = &mut export.place {
             fresh.replace(name)?;
         }
         Ok(export)
@@ -90,11 +92,11 @@ impl Export {
     /// As [`Export::create`].
     pub fn append(path: &Path) -> io::Result<Export> {
         if let Some(number) = passed_descriptor(path) {
-            return Ok(Export { place: Place::Open(descriptor(number)?) });
+            return Ok(Export { place: ExportTarget::Open(descriptor(number)?) });
         }
         let (folder, name, stat) = destination(path)?;
         let flags = if stat.is_none() { OFlags::CREATE | OFlags::EXCL } else { OFlags::empty() };
-        Ok(Export { place: Place::Open(open(&folder, &name, flags | OFlags::APPEND)?) })
+        Ok(Export { place: ExportTarget::Open(open(&folder, &name, flags | OFlags::APPEND)?) })
     }
 
     /// Gives the file its name, now that everything is in it.
@@ -104,15 +106,15 @@ impl Export {
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         match self.place {
-            Place::Fresh(mut fresh, name) if !fresh.is_named() => fresh.replace(&name),
+            ExportTarget::Fresh(mut fresh, name) if !fresh.is_named() => fresh.replace(&name),
             _ => Ok(()),
         }
     }
 
     fn file(&self) -> &File {
         match &self.place {
-            Place::Fresh(fresh, _) => fresh.file(),
-            Place::Open(file) => file,
+            ExportTarget::Fresh(fresh, _) => fresh.file(),
+            ExportTarget::Open(file) => file,
         }
     }
 }

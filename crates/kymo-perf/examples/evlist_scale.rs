@@ -1,9 +1,9 @@
 //! How long event lists would take on machines of other sizes: what each call costs is measured here, then the same engines open, map,
 //! switch and close lists on a simulated kernel that charges these costs. Prints markdown for docs/internals/design/0002-event-lists.md.
-use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
+use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::simulated::{Costs, Simulated};
-use kymo_perf::sys::{Kernel, Perf, Place, Real, attr_zeroed, perf_event_attr, pin_to};
+use kymo_perf::sys::{EventTarget, Kernel, Perf, Real, attr_zeroed, perf_event_attr, pin_to};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ fn timed<T>(act: impl FnOnce() -> T) -> (T, u64) {
 /// Medians of: first open, second open, redirect, enable, disable, close.
 type Calls = [u64; 6];
 
-fn calls(places: &[Place<'_>]) -> Calls {
+fn calls(places: &[EventTarget<'_>]) -> Calls {
     let attr = attr();
     let mut times: [Vec<u64>; 6] = Default::default();
     for place in places {
@@ -78,9 +78,9 @@ fn asleep_on<T>(cpu: u32, count: usize, body: impl FnOnce(&[i32]) -> T) -> T {
 fn measure() -> (Costs, Costs) {
     let far = kymo_perf::sys::online_cpus().last().copied().unwrap_or(0);
     let _ = pin_to(0);
-    let at = |cpu: u32| calls(&vec![Place::cpu(cpu as i32); SAMPLES]);
+    let at = |cpu: u32| calls(&vec![EventTarget::cpu(cpu as i32); SAMPLES]);
     let (near_cpu, far_cpu) = (at(0), at(far));
-    let of = |tasks: &[i32]| calls(&tasks.iter().map(|&task| Place::new(task, 0)).collect::<Vec<_>>());
+    let of = |tasks: &[i32]| calls(&tasks.iter().map(|&task| EventTarget::new(task, 0)).collect::<Vec<_>>());
     let near_task = asleep_on(0, SAMPLES, of);
     let (far_task, look_ns) = asleep_on(far, SAMPLES, |tasks| {
         let far = of(tasks);
@@ -124,7 +124,7 @@ fn events(count: usize) -> Vec<Request> {
     events
 }
 
-fn run(name: &str, costs: Costs, cpus: u32, plan: Plan, engine: Engine) {
+fn run(name: &str, costs: Costs, cpus: u32, plan: EvlistPlan, engine: OpenEngine) {
     let tasks = plan.targets.tasks.len();
     let needed = plan.events.len() * plan.targets.cpus.len() * tasks;
     let kernel = Arc::new(Simulated::new(costs, cpus, tasks, needed));
@@ -153,11 +153,11 @@ fn run(name: &str, costs: Costs, cpus: u32, plan: Plan, engine: Engine) {
 fn crew(workers: u32) {
     let plan = || {
         let all: Vec<u32> = (0..workers).collect();
-        Plan { events: events(1), targets: Targets::system(&all) }
+        EvlistPlan { events: events(1), targets: Targets::system(&all) }
     };
     let open = || {
         let kernel = Arc::new(Simulated::new(Costs::default(), workers, 1, workers as usize));
-        let engine = Engine::Parallel { workers: Some(workers as usize) };
+        let engine = OpenEngine::Parallel { workers: Some(workers as usize) };
         evlist::open(kernel, plan(), engine).expect("nothing is refused")
     };
     let starts: Vec<u64> = (0..5).map(|_| timed(open).1).collect();
@@ -179,11 +179,12 @@ fn main() {
     for (cpus, threads) in [(2u32, 2_000), (64, 2_000), (512, 10_000)] {
         let all: Vec<u32> = (0..cpus).collect();
         let tasks: Vec<i32> = (1..=threads).collect();
-        let plan = |count: usize, targets: &Targets| Plan { events: events(count), targets: targets.clone() };
-        let parallel = |workers| Engine::Parallel { workers: Some(workers) };
+        let plan =
+            |count: usize, targets: &Targets| EvlistPlan { events: events(count), targets: targets.clone() };
+        let parallel = |workers| OpenEngine::Parallel { workers: Some(workers) };
         let threaded = Targets::tasks(tasks, &all);
         let name = format!("{threads} threads x {cpus} CPUs");
-        run(&name, task_costs, cpus, plan(1, &threaded), Engine::Serial);
+        run(&name, task_costs, cpus, plan(1, &threaded), OpenEngine::Serial);
         for workers in
             [16, 64, 512].into_iter().map(|w| w.min(cpus as usize)).collect::<std::collections::BTreeSet<_>>()
         {
@@ -192,7 +193,7 @@ fn main() {
         let system = Targets::system(&all);
         for count in [1, 100] {
             let name = format!("{count} per CPU, {cpus} CPUs");
-            run(&name, cpu_costs, cpus, plan(count, &system), Engine::Serial);
+            run(&name, cpu_costs, cpus, plan(count, &system), OpenEngine::Serial);
             run(&name, cpu_costs, cpus, plan(count, &system), parallel(cpus as usize));
         }
     }

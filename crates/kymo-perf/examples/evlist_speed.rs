@@ -1,7 +1,7 @@
 //! What event lists cost here: each phase of both engines, for CPU-wide lists and for a process of many sleeping threads.
 //!
 //! `evlist_speed [THREADS [EVENTS [ROUNDS [WORKERS]]]]`; THREADS 0: CPU-wide. Median/least of alternating rounds, in microseconds.
-use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
+use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use kymo_perf::sys::{Kernel as _, Perf, Real, attr_zeroed, online_cpus};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn dummy(index: usize) -> Request {
     Request::new(format!("dummy{index}"), attr)
 }
 
-fn once(plan: &Plan, engine: Engine) -> Vec<f64> {
+fn once(plan: &EvlistPlan, engine: OpenEngine) -> Vec<f64> {
     let mut times = Vec::new();
     let mut at = Instant::now();
     let start = at;
@@ -66,12 +66,12 @@ fn main() {
         let cpus = online_cpus();
         let tasks = tids.lock().unwrap().clone();
         let targets = if threads == 0 { Targets::system(&cpus) } else { Targets::tasks(tasks, &cpus) };
-        let plan = Plan { events: (0..events).map(dummy).collect(), targets };
+        let plan = EvlistPlan { events: (0..events).map(dummy).collect(), targets };
         let count = Some(workers).filter(|&count| count > 0);
         let engines = [
-            ("serial", Engine::Serial),
-            ("parallel", Engine::Parallel { workers: count }),
-            ("auto", Engine::Auto),
+            ("serial", OpenEngine::Serial),
+            ("parallel", OpenEngine::Parallel { workers: count }),
+            ("auto", OpenEngine::Auto),
         ];
         let mut all: Vec<Vec<Vec<f64>>> = vec![Vec::new(); engines.len()];
         for _ in 0..rounds {

@@ -4,9 +4,9 @@
 //!
 //! Everything is measured in turns (one of each kind, then again), and medians are printed, so that a machine that slows down does so
 //! for all kinds.
-use kymo_perf::bpf::{Attachment, Follow, Follower, Options};
+use kymo_perf::bpf::{Attachment, Follow, FollowOptions, Follower};
 use kymo_perf::ring::{Keeps, Ring};
-use kymo_perf::sys::{Descriptor, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
+use kymo_perf::sys::{Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed, online_cpus};
 use std::time::Instant;
 
 /// Threads made and joined per measurement.
@@ -44,7 +44,7 @@ fn set_up(rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
         let mut times = [const { Vec::new() }; 4];
         for _ in 0..rounds {
             for (column, attachment) in [(0, Attachment::Raw), (2, Attachment::Tracepoint)] {
-                let options = Options { attachment: Some(attachment), ..Options::default() };
+                let options = FollowOptions { attachment: Some(attachment), ..FollowOptions::default() };
                 let start = Instant::now();
                 let follower = Follower::start_with(who, &options)?;
                 times[column].push(start.elapsed().as_secs_f64() * 1e3);
@@ -78,7 +78,7 @@ fn open(
     let attr = clock(task > 0);
     let mut events = Vec::new();
     for cpu in online_cpus() {
-        let event = Real.open(&attr, &Place::new(task, cpu as i32))?;
+        let event = Real.open(&attr, &EventTarget::new(task, cpu as i32))?;
         if let Some(follower) = follower {
             Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
         }
@@ -130,7 +130,7 @@ fn threads(rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
                 5 | 6 => Some(Follow::Threads { ids: &[me], children: true }),
                 _ => None,
             };
-            let options = Options { attachment: Some(attachment), ..Options::default() };
+            let options = FollowOptions { attachment: Some(attachment), ..FollowOptions::default() };
             let follower = who.map(|who| Follower::start_with(who, &options)).transpose()?;
             let events = match kind {
                 4..=6 => open(-1, follower.as_ref())?,
@@ -160,7 +160,7 @@ fn samples() -> Result<(), Box<dyn std::error::Error>> {
             let follower = Follower::start(Follow::Processes(&[pid]))?;
             let mut attr = clock(false);
             attr.__bindgen_anon_1.sample_period = 50_000;
-            let event = Real.open(&attr, &Place::new(0, -1))?;
+            let event = Real.open(&attr, &EventTarget::new(0, -1))?;
             Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
             Real.enable(&event)?;
             let start = Instant::now();

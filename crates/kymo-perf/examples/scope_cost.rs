@@ -5,7 +5,7 @@
 //! configurations alternate in every round, so that what else runs on the machine hits all alike. Root, no other recording.
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, online_cpus};
+use kymo_perf::sys::{Descriptor, EventTarget, Kernel as _, Perf, Real, attr_zeroed, online_cpus};
 use kymo_perf::workload::Workload;
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
@@ -239,9 +239,9 @@ fn open(
         attr.__bindgen_anon_1.sample_freq = 997;
     }
     let place = |cpu: u32| match scope {
-        Scope::Inherit => Place::new(pid, cpu as i32),
-        Scope::Cgroup => Place { cgroup: Some(cgroup), ..Place::cpu(cpu as i32) },
-        Scope::Bare | Scope::Wide | Scope::Filtered => Place::cpu(cpu as i32),
+        Scope::Inherit => EventTarget::new(pid, cpu as i32),
+        Scope::Cgroup => EventTarget { cgroup: Some(cgroup), ..EventTarget::cpu(cpu as i32) },
+        Scope::Bare | Scope::Wide | Scope::Filtered => EventTarget::cpu(cpu as i32),
     };
     let places = (0..count).flat_map(|_| cpus).map(|&cpu| place(cpu));
     places.map(|place| Real.open(&attr, &place)).collect()

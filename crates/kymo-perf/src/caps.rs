@@ -6,7 +6,7 @@
 use crate::machine::Machine;
 use crate::pmu::text;
 use crate::selector::EventAttr;
-use crate::sys::{Kernel, Place, Real, perf_event_attr};
+use crate::sys::{EventTarget, Kernel, Real, perf_event_attr};
 use crate::tracefs::TracefsError;
 use perf_event_open_sys::bindings;
 use std::fs;
@@ -353,7 +353,7 @@ fn trials(machine: &Machine, kernel: &dyn Kernel) -> Trials {
         let mut attr = attr;
         attr.set_disabled(1);
         kernel
-            .open(&attr, &Place::new(task, cpu))
+            .open(&attr, &EventTarget::new(task, cpu))
             .map(|event| kernel.close(vec![event]))
             .map_err(|error| error.raw_os_error().unwrap_or(0))
     };

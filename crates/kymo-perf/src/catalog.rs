@@ -7,14 +7,14 @@
 use crate::caps::{Caps, TracefsState};
 use crate::machine::Machine;
 use crate::pmu::Pmu;
-use crate::selector::{EventAttr, KnownKind, cache_events, known_events};
-use crate::sys::{ANY, Kernel, Place};
+use crate::selector::{EventAttr, KnownEventKind, cache_events, known_events};
+use crate::sys::{ANY, EventTarget, Kernel};
 use crate::tracefs::{Tracepoint, glob};
 use perf_event_open_sys::bindings;
 
 /// The kind of an event, in the order of the listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Section {
+pub enum CatalogSection {
     /// Counted by the CPU's PMU under a fixed name.
     Hardware,
     /// Counted by the kernel.
@@ -31,7 +31,7 @@ pub enum Section {
     Raw,
 }
 
-impl Section {
+impl CatalogSection {
     /// All, in order.
     pub const ALL: [Self; 7] = [
         Self::Hardware,
@@ -86,9 +86,9 @@ impl Availability {
 
 /// One event, or one form of events, of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// The kind.
-    pub section: Section,
+    pub section: CatalogSection,
     /// What to give to `-e`; for breakpoints, raw events and PMUs with terms, the form of it.
     pub name: String,
     /// Other spellings.
@@ -105,7 +105,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog {
     /// The events, by section and then in the kernel's or the alphabet's order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<CatalogEntry>,
     /// What could not be listed, and what to run: one sentence each.
     pub notes: Vec<String>,
 }
@@ -127,11 +127,11 @@ pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filter: Opti
 struct Lister<'a> {
     kernel: &'a dyn Kernel,
     filter: Option<&'a str>,
-    entries: Vec<Entry>,
+    entries: Vec<CatalogEntry>,
 }
 
 impl Lister<'_> {
-    fn wanted<'n>(&self, section: Section, names: impl IntoIterator<Item = &'n str>) -> bool {
+    fn wanted<'n>(&self, section: CatalogSection, names: impl IntoIterator<Item = &'n str>) -> bool {
         let Some(filter) = self.filter else { return true };
         let is_glob = filter.contains(['*', '?', '[']);
         filter == section.name()
@@ -141,16 +141,16 @@ impl Lister<'_> {
     fn fixed(&mut self) {
         for known in known_events() {
             let (section, kind) = match known.kind {
-                KnownKind::Hardware => (Section::Hardware, bindings::PERF_TYPE_HARDWARE),
-                KnownKind::Software => (Section::Software, bindings::PERF_TYPE_SOFTWARE),
-                KnownKind::Tool => continue,
+                KnownEventKind::Hardware => (CatalogSection::Hardware, bindings::PERF_TYPE_HARDWARE),
+                KnownEventKind::Software => (CatalogSection::Software, bindings::PERF_TYPE_SOFTWARE),
+                KnownEventKind::Tool => continue,
             };
             if !self.wanted(section, std::iter::once(known.name).chain(known.alias)) {
                 continue;
             }
             let available =
                 self.attempt(EventAttr { kind, config: known.config, ..EventAttr::default() }, None);
-            self.entries.push(Entry {
+            self.entries.push(CatalogEntry {
                 section,
                 name: known.name.into(),
                 aliases: known.alias.map(str::to_owned).into_iter().collect(),
@@ -163,13 +163,13 @@ impl Lister<'_> {
 
     fn cache(&mut self) {
         for (name, config, description) in cache_events() {
-            if !self.wanted(Section::Cache, [name.as_str()]) {
+            if !self.wanted(CatalogSection::Cache, [name.as_str()]) {
                 continue;
             }
             let attr = EventAttr { kind: bindings::PERF_TYPE_HW_CACHE, config, ..EventAttr::default() };
             let available = self.attempt(attr, None);
-            self.entries.push(Entry {
-                section: Section::Cache,
+            self.entries.push(CatalogEntry {
+                section: CatalogSection::Cache,
                 name,
                 aliases: Vec::new(),
                 description,
@@ -187,7 +187,7 @@ impl Lister<'_> {
         let cpu = pmu.cpus.as_ref().filter(|_| pmu.system_wide).and_then(|cpus| cpus.first().copied());
         for event in &pmu.events {
             let name = format!("{}/{}/", pmu.name, event.name);
-            if !self.wanted(Section::Pmu, [name.as_str()]) {
+            if !self.wanted(CatalogSection::Pmu, [name.as_str()]) {
                 continue;
             }
             let attr = crate::selector::parse(&name)
@@ -200,8 +200,8 @@ impl Lister<'_> {
                 (Some(unit), None) => format!(", in {unit}"),
                 _ => String::new(),
             };
-            self.entries.push(Entry {
-                section: Section::Pmu,
+            self.entries.push(CatalogEntry {
+                section: CatalogSection::Pmu,
                 name,
                 aliases: Vec::new(),
                 description: format!("{}{unit}", event.terms),
@@ -214,10 +214,10 @@ impl Lister<'_> {
             Some(first) => format!("{}/{first}=N,../", pmu.name),
             None => return,
         };
-        if self.wanted(Section::Pmu, [name.as_str()]) {
+        if self.wanted(CatalogSection::Pmu, [name.as_str()]) {
             let available = if cpu.is_some() { Availability::CpusOnly } else { Availability::Yes };
-            self.entries.push(Entry {
-                section: Section::Pmu,
+            self.entries.push(CatalogEntry {
+                section: CatalogSection::Pmu,
                 name,
                 aliases: Vec::new(),
                 description: format!(
@@ -251,11 +251,11 @@ impl Lister<'_> {
         };
         for point in points {
             let name = format!("{}:{}", point.system, point.name);
-            if !self.wanted(Section::Tracepoint, [name.as_str()]) {
+            if !self.wanted(CatalogSection::Tracepoint, [name.as_str()]) {
                 continue;
             }
-            self.entries.push(Entry {
-                section: Section::Tracepoint,
+            self.entries.push(CatalogEntry {
+                section: CatalogSection::Tracepoint,
                 name,
                 aliases: Vec::new(),
                 description: fields(machine, &point),
@@ -278,16 +278,21 @@ impl Lister<'_> {
         };
         let forms = [
             (
-                Section::Breakpoint,
+                CatalogSection::Breakpoint,
                 "mem:ADDRESS[/LENGTH][:rwx]",
                 "accesses to memory (default: reads and writes of 4 bytes), by debug registers",
                 trial(&caps.trials.breakpoint),
             ),
-            (Section::Raw, "rNNN", "the CPU's event number NNN, hexadecimal, as in its manual", hardware),
+            (
+                CatalogSection::Raw,
+                "rNNN",
+                "the CPU's event number NNN, hexadecimal, as in its manual",
+                hardware,
+            ),
         ];
         for (section, name, description, available) in forms {
             if self.wanted(section, [name]) {
-                self.entries.push(Entry {
+                self.entries.push(CatalogEntry {
                     section,
                     name: name.into(),
                     aliases: Vec::new(),
@@ -304,7 +309,7 @@ impl Lister<'_> {
         let open = |attr: EventAttr, task: i32, cpu: i32| {
             let mut raw = attr.to_raw();
             raw.set_disabled(1);
-            let opened = self.kernel.open(&raw, &Place::new(task, cpu));
+            let opened = self.kernel.open(&raw, &EventTarget::new(task, cpu));
             opened
                 .map(|event| self.kernel.close(vec![event]))
                 .map_err(|error| error.raw_os_error().unwrap_or(0))
@@ -386,7 +391,7 @@ mod tests {
         catalog(&machine, &probe_at(&machine, kernel), kernel, filter)
     }
 
-    fn find<'a>(catalog: &'a Catalog, name: &str) -> &'a Entry {
+    fn find<'a>(catalog: &'a Catalog, name: &str) -> &'a CatalogEntry {
         catalog
             .entries
             .iter()
@@ -398,10 +403,10 @@ mod tests {
     #[test]
     fn lists_every_section() {
         let all = list(&Fake::new(), None);
-        let mut sections: Vec<Section> = all.entries.iter().map(|entry| entry.section).collect();
+        let mut sections: Vec<CatalogSection> = all.entries.iter().map(|entry| entry.section).collect();
         assert!(sections.is_sorted());
         sections.dedup();
-        assert_eq!(sections, Section::ALL);
+        assert_eq!(sections, CatalogSection::ALL);
         assert!(all.entries.iter().all(|entry| !entry.description.is_empty()));
         assert!(all.notes.is_empty());
         assert_eq!(find(&all, "page-faults").aliases, ["faults"]);

@@ -166,7 +166,7 @@ mod tests {
     /// The first executable mapping of this program: address and offset; none until it is executed.
     fn text(pid: i32, path: &Path) -> Option<(u64, u64)> {
         let maps = proc::maps(pid);
-        let is = |mapping: &crate::proc::Mapping<'_>| {
+        let is = |mapping: &crate::proc::MapsEntry<'_>| {
             mapping.prot & 4 != 0 && mapping.path == path.as_os_str().as_bytes()
         };
         Mappings::new(&maps).find(is).map(|mapping| (mapping.start, mapping.offset))

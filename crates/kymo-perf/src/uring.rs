@@ -22,7 +22,7 @@ const HELLO: u64 = u64::MAX;
 
 /// Bytes and where they belong.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct UringWrite {
     /// The buffer.
     pub bytes: Vec<u8>,
     /// So many of its first bytes are written already.
@@ -35,8 +35,8 @@ pub struct Piece {
 #[derive(Debug)]
 pub struct Answer {
     /// The piece as it was submitted.
-    pub piece: Piece,
-    /// How many bytes after [`Piece::done`] were written, or why none.
+    pub piece: UringWrite,
+    /// How many bytes after [`UringWrite::done`] were written, or why none.
     pub result: io::Result<usize>,
 }
 
@@ -44,7 +44,7 @@ pub struct Answer {
 pub struct Uring {
     ring: IoUring,
     file: OwnedFd,
-    slots: Vec<Option<Piece>>,
+    slots: Vec<Option<UringWrite>>,
     in_flight: usize,
 }
 
@@ -95,7 +95,7 @@ impl Uring {
     ///
     /// # Errors
     /// The piece.
-    pub fn submit(&mut self, piece: Piece) -> Result<(), Piece> {
+    pub fn submit(&mut self, piece: UringWrite) -> Result<(), UringWrite> {
         let Some(slot) = self.slots.iter().position(Option::is_none) else { return Err(piece) };
         let piece = self.slots[slot].insert(piece);
         let rest = piece.bytes.get(piece.done..).unwrap_or(&[]);
@@ -166,7 +166,7 @@ impl Drop for Uring {
 
 #[cfg(test)]
 mod tests {
-    use super::{Piece, Uring};
+    use super::{Uring, UringWrite};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
@@ -184,7 +184,7 @@ mod tests {
     fn pieces_land() {
         let file = tempfile::tempfile().unwrap();
         let Some(mut ring) = ring("uring::tests::pieces_land", &file, 4) else { return };
-        let piece = |at: u64| Piece { bytes: vec![at as u8; 5000], done: 0, offset: at * 5000 };
+        let piece = |at: u64| UringWrite { bytes: vec![at as u8; 5000], done: 0, offset: at * 5000 };
         (0..4).for_each(|at| ring.submit(piece(at)).unwrap());
         assert_eq!(ring.submit(piece(4)).unwrap_err(), piece(4));
         let mut seen = Vec::new();
@@ -194,7 +194,7 @@ mod tests {
         }
         seen.sort_unstable();
         assert_eq!((seen, ring.in_flight()), (vec![0, 1, 2, 3], 0));
-        ring.submit(Piece { bytes: b"..end".to_vec(), done: 2, offset: 20_000 }).unwrap();
+        ring.submit(UringWrite { bytes: b"..end".to_vec(), done: 2, offset: 20_000 }).unwrap();
         drop(ring);
         let mut all = vec![0; 20_005];
         file.read_exact_at(&mut all, 0).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     fn refusals() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let Some(mut ring) = ring("uring::tests::refusals", &full, 1) else { return };
-        ring.submit(Piece { bytes: vec![1; 8], done: 0, offset: 0 }).unwrap();
+        ring.submit(UringWrite { bytes: vec![1; 8], done: 0, offset: 0 }).unwrap();
         let answer = ring.wait().unwrap().unwrap();
         assert_eq!(answer.result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         assert_eq!(answer.piece.bytes, [1; 8]);

@@ -18,7 +18,7 @@ const NAME_BYTES: usize = 50;
 
 /// A place to be made an event.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct UserProbeSpec {
     /// For people: the event's name is made of it.
     pub name: String,
     /// The file.
@@ -36,7 +36,7 @@ pub struct Wanted {
     pub fields: Option<String>,
 }
 
-impl Wanted {
+impl UserProbeSpec {
     /// Where the event is to be.
     fn offsets(&self) -> Vec<u64> {
         if self.returns && !self.exits.is_empty() { self.exits.clone() } else { vec![self.offset] }
@@ -93,8 +93,8 @@ pub enum UserProbesError {
 }
 
 /// Refuses places where a process would crash. Events are opened on every CPU, so for all processes.
-fn check_code(wanted: &[Wanted]) -> Result<(), UserProbesError> {
-    let spots: Vec<(&Wanted, u64)> = wanted
+fn check_code(wanted: &[UserProbeSpec]) -> Result<(), UserProbesError> {
+    let spots: Vec<(&UserProbeSpec, u64)> = wanted
         .iter()
         .flat_map(|place| place.offsets().into_iter().map(move |offset| (place, offset)))
         .collect();
@@ -134,7 +134,7 @@ impl UserProbes {
     ///
     /// # Errors
     /// [`UserProbesError`]; then none is left.
-    pub fn make(tracefs: &Tracefs, wanted: &[Wanted]) -> Result<UserProbes, UserProbesError> {
+    pub fn make(tracefs: &Tracefs, wanted: &[UserProbeSpec]) -> Result<UserProbes, UserProbesError> {
         let events = tracefs.events().map_err(|cause| UserProbesError::Tracefs { cause })?;
         let list = events.parent().unwrap_or(&events).join("uprobe_events");
         remove_left(&list);
@@ -262,9 +262,9 @@ mod tests {
         (root, tracefs)
     }
 
-    fn wanted(name: &str) -> Wanted {
+    fn wanted(name: &str) -> UserProbeSpec {
         let path = "/bin/x".into();
-        Wanted {
+        UserProbeSpec {
             name: name.into(),
             path,
             offset: 0x10,
@@ -283,9 +283,9 @@ mod tests {
         let places = [
             wanted("a::b<int>"),
             wanted("a::b<int>"),
-            Wanted { semaphore: Some(0x20), ..wanted("9") },
-            Wanted { returns: true, ..wanted("f") },
-            Wanted { fields: Some("n=%si:s32".into()), ..wanted("g") },
+            UserProbeSpec { semaphore: Some(0x20), ..wanted("9") },
+            UserProbeSpec { returns: true, ..wanted("f") },
+            UserProbeSpec { fields: Some("n=%si:s32".into()), ..wanted("g") },
         ];
         let probes = UserProbes::make(&tracefs, &places).unwrap();
         let group = format!("kymo_{}", std::process::id());
@@ -302,7 +302,7 @@ mod tests {
         drop(probes);
         let text = std::fs::read_to_string(&list).unwrap();
         assert_eq!(text.matches("-:").count(), 5, "{text}");
-        let spaced = Wanted { path: "/a b".into(), ..wanted("f") };
+        let spaced = UserProbeSpec { path: "/a b".into(), ..wanted("f") };
         assert!(matches!(UserProbes::make(&tracefs, &[spaced]), Err(UserProbesError::Path(_))));
     }
 

@@ -1,6 +1,6 @@
 //! How much memory records take on their way: the buffers behind the rings, within `--max-memory`.
-use crate::pool::Pool;
-use crate::session::Error;
+use crate::pool::BufferPool;
+use crate::session::RecordError;
 
 /// Bytes of records that may be on their way to the disk if nobody says how many. More only where there are so many drains that each could not
 /// have its two buffers.
@@ -46,8 +46,8 @@ impl Budget {
     /// The buffers for this load. `most`: what rings and buffers may take together, bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] if that is not enough for two buffers for each drain; it says what would be.
-    pub(crate) fn new(load: &Load, most: Option<u64>) -> Result<Budget, Error> {
+    /// [`RecordError::Memory`] if that is not enough for two buffers for each drain; it says what would be.
+    pub(crate) fn new(load: &Load, most: Option<u64>) -> Result<Budget, RecordError> {
         let Load { rings, ring_bytes, drains, kept_bytes, stacks } = *load;
         let buffer_bytes = if ring_bytes < LARGE_RING_BYTES { ring_bytes } else { ring_bytes / 2 };
         let buffer_bytes = buffer_bytes.max(1);
@@ -57,10 +57,10 @@ impl Budget {
             None => usual.max(least),
             Some(most) => {
                 let taken = kept_bytes + (rings * ring_bytes) as u64;
-                let each = Pool::bytes_of(1, buffer_bytes);
+                let each = BufferPool::bytes_of(1, buffer_bytes);
                 let buffers = usize::try_from(most.saturating_sub(taken) / each).unwrap_or(usize::MAX);
                 if buffers < least {
-                    return Err(Error::Memory {
+                    return Err(RecordError::Memory {
                         rings,
                         ring_bytes,
                         needed: taken + least as u64 * each,

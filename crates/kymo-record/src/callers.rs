@@ -82,7 +82,7 @@ impl Unwind for Callers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kymo_perf::sys::ptrace::{Stop as Stopped, Traced};
+    use kymo_perf::sys::ptrace::{PtraceStop, Traced};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::process::{Command, Stdio};
@@ -107,7 +107,7 @@ mod tests {
         // One's own child may be traced everywhere.
         let mut traced = Traced::seize(pid).unwrap();
         traced.interrupt().unwrap();
-        assert_eq!(traced.wait(Duration::from_secs(20)).unwrap(), Stopped::Interrupted);
+        assert_eq!(traced.wait(Duration::from_secs(20)).unwrap(), PtraceStop::Interrupted);
         let registers = traced.registers().unwrap();
         let mut stack = vec![0; 256 << 10];
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();

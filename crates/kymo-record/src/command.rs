@@ -1,6 +1,6 @@
 //! The command that is recorded: found, forked, and at the end waited for or told to end.
-use crate::conduct::{Ended, SIGTERM};
-use crate::session::Error;
+use crate::run_loop::{Ended, SIGTERM};
+use crate::session::RecordError;
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, FileType};
@@ -11,9 +11,9 @@ use std::path::Path;
 
 /// Forks the command, after a look whether it can be found at all: a typing error should not touch any file. `aside`: its standard
 /// output goes to standard error, because the recording goes to ours.
-pub(crate) fn prepare(command: &[OsString], aside: bool) -> Result<Option<Workload>, Error> {
+pub(crate) fn prepare(command: &[OsString], aside: bool) -> Result<Option<Workload>, RecordError> {
     let Some(name) = command.first() else { return Ok(None) };
-    let fail = |source| Error::Command { command: name.to_string_lossy().into_owned(), source };
+    let fail = |source| RecordError::Command { command: name.to_string_lossy().into_owned(), source };
     find(name).map_err(|errno| fail(errno.into()))?;
     let mut workload = Workload::prepare(command).map_err(fail)?;
     if aside {

@@ -8,11 +8,11 @@
 //!
 //! The commands are those of `perf record --control`. Whoever holds the pipe may write anything: lines are bounded, what is no command is
 //! said and ignored, and when the other side goes away the recording goes on without it. Nothing here waits for the other side.
-mod obey;
+mod execute;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use obey::{Obeyed, obey};
+pub(crate) use execute::{Execution, execute};
 
 use kymo_perf::sys;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -82,14 +82,14 @@ impl ControlSpec {
     ///
     /// # Errors
     /// [`ControlError`] names the end and what is wrong with it.
-    pub fn open(&self) -> Result<Channel, ControlError> {
+    pub fn open(&self) -> Result<ControlChannel, ControlError> {
         let (commands, acks) = match self {
             ControlSpec::Descriptors { commands, acks } => {
                 (passed(*commands, false)?, acks.map(|number| passed(number, true)).transpose()?)
             }
             ControlSpec::Fifos { commands, acks } => (fifo(commands)?, acks.as_ref().map(fifo).transpose()?),
         };
-        Ok(Channel {
+        Ok(ControlChannel {
             commands: Some(commands),
             acks,
             lines: Lines::default(),
@@ -250,7 +250,7 @@ pub enum Answer<'a> {
 }
 
 /// An open control channel, to be given to [`Session::control`](crate::Session::control).
-pub struct Channel {
+pub struct ControlChannel {
     /// `None` once the other side is gone.
     commands: Option<OwnedFd>,
     acks: Option<OwnedFd>,
@@ -261,7 +261,7 @@ pub struct Channel {
     say: Box<dyn FnMut(Answer<'_>) + Send>,
 }
 
-impl fmt::Debug for Channel {
+impl fmt::Debug for ControlChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
             .field("commands", &self.commands)
@@ -270,10 +270,10 @@ impl fmt::Debug for Channel {
     }
 }
 
-impl Channel {
+impl ControlChannel {
     /// Who hears what commands did; without it, nobody.
     #[must_use]
-    pub fn on_answer(mut self, say: impl FnMut(Answer<'_>) + Send + 'static) -> Channel {
+    pub fn on_answer(mut self, say: impl FnMut(Answer<'_>) + Send + 'static) -> ControlChannel {
         self.say = Box::new(say);
         self
     }

@@ -5,12 +5,12 @@
 //!
 //! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
 //! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
-use crate::brake::Pedal;
-use crate::guests::Guest;
-use crate::look::{Look, Poke, Ticks};
-use crate::mail::{Bell, Sender, timespec};
-use crate::pool::Pool;
+use crate::channel::{Notifier, Sender, timespec};
+use crate::pool::BufferPool;
+use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
 use crate::round::RoundNumber;
+use crate::throttle::ThrottleRequest;
+use crate::user_rings::UserRing;
 use kymo_core::ring::Reader;
 use kymo_perf::ring::Ring;
 use kymo_perf::sys::{self, counter};
@@ -47,7 +47,7 @@ pub(crate) enum Message {
         /// The round that ran when the ring's head was read.
         round: u64,
         /// When that was.
-        look: Look,
+        scan: ScanInterval,
         /// Whether this is all that was in the ring then.
         emptied: bool,
         /// Whether the drain had to wait for a buffer since the last message.
@@ -64,25 +64,25 @@ pub(crate) enum Message {
         /// The round that ran when the ring's head was read.
         round: u64,
         /// When that was.
-        look: Look,
+        scan: ScanInterval,
     },
 }
 
 /// What the drains share with the rest of the session.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DrainShared {
     /// Buffers.
-    pub(crate) pool: Pool,
+    pub(crate) pool: BufferPool,
     /// The running round.
     pub(crate) round: RoundNumber,
     /// The order of looks at rings.
-    pub(crate) ticks: Ticks,
+    pub(crate) clock: LogicalClock,
     /// The events are off: empty the rings and end.
     pub(crate) stop: AtomicBool,
     /// Rings with `stop`, for ever.
-    pub(crate) stop_bell: Bell,
+    pub(crate) stop_notifier: Notifier,
     /// Pressed when buffers run short, where the target may be stopped for that.
-    pub(crate) pedal: Option<Pedal>,
+    pub(crate) throttle_request: Option<ThrottleRequest>,
     /// Whether drains run before everyone else, where permitted.
     pub(crate) first: bool,
     /// Bytes skipped in rings with impossible counters.
@@ -93,16 +93,16 @@ pub(crate) struct Shared {
     pub(crate) wakeups: AtomicU64,
 }
 
-impl Shared {
+impl DrainShared {
     /// Where it counts what made no sense in a ring: what a program wrote tells nothing of other rings.
-    fn corrupt_in(&self, guest: &Option<Guest<'_>>) -> &AtomicU64 {
-        if guest.is_some() { &self.claimed_corrupt_bytes } else { &self.corrupt_bytes }
+    fn corrupt_in(&self, user_ring: &Option<UserRing<'_>>) -> &AtomicU64 {
+        if user_ring.is_some() { &self.claimed_corrupt_bytes } else { &self.corrupt_bytes }
     }
 }
 
 /// One ring to drain and the descriptors that write into it (to be polled: the first that is alive).
 #[derive(Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct RingSource<'a> {
     /// Its index among all rings.
     pub(crate) index: usize,
     /// The memory.
@@ -110,13 +110,13 @@ pub(crate) struct Source<'a> {
     /// The descriptors.
     pub(crate) fds: Vec<BorrowedFd<'a>>,
     /// If it is an observed program that writes there: what is known of it.
-    pub(crate) guest: Option<Guest<'a>>,
+    pub(crate) user_ring: Option<UserRing<'a>>,
 }
 
-struct State<'a> {
+struct RingState<'a> {
     index: usize,
     reader: Reader<'a>,
-    guest: Option<Guest<'a>>,
+    user_ring: Option<UserRing<'a>>,
     /// How much is still taken from it, once the recording is to end: its program may write for ever.
     left_bytes: Option<usize>,
     fds: Vec<BorrowedFd<'a>>,
@@ -132,9 +132,9 @@ struct State<'a> {
 /// Empties the sources until the stop sign, then once more. `cpu`: where to run.
 pub(crate) fn run(
     cpu: Option<u32>,
-    sources: Vec<Source<'_>>,
-    shared: &Shared,
-    poke: &Poke,
+    sources: Vec<RingSource<'_>>,
+    shared: &DrainShared,
+    request: &DrainRequest,
     out: Sender<Message>,
     ready: impl FnOnce(),
 ) {
@@ -151,10 +151,10 @@ pub(crate) fn run(
             tracing::debug!(cpu, %error, "drain runs at ordinary priority");
         }
     }
-    let states = sources.into_iter().map(|source| State {
+    let states = sources.into_iter().map(|source| RingState {
         index: source.index,
         reader: Reader::new(source.ring.area()),
-        guest: source.guest,
+        user_ring: source.user_ring,
         left_bytes: None,
         fds: source.fds,
         alive: 0,
@@ -166,7 +166,7 @@ pub(crate) fn run(
     let polled = Vec::with_capacity(OWN_FDS + states.len());
     let blind = states.iter().any(|state| state.fds.is_empty());
     let naps = if blind { (BLIND_NAP, BLIND_LONG_NAP) } else { (NAP, LONG_NAP) };
-    let mut drain = Drain { states, shared, poke, out, spare: None, naps, nap: naps.0, polled };
+    let mut drain = Drain { states, shared, request, out, spare: None, naps, nap: naps.0, polled };
     drain.poll_all();
     ready();
     drain.run();
@@ -174,7 +174,7 @@ pub(crate) fn run(
 
 /// What a look at a ring came to.
 #[derive(PartialEq, Eq)]
-enum Found {
+enum ScanResult {
     Nothing,
     Some,
     /// So much that there may be more by now.
@@ -182,9 +182,9 @@ enum Found {
 }
 
 struct Drain<'a> {
-    states: Vec<State<'a>>,
-    shared: &'a Shared,
-    poke: &'a Poke,
+    states: Vec<RingState<'a>>,
+    shared: &'a DrainShared,
+    request: &'a DrainRequest,
     out: Sender<Message>,
     spare: Option<Vec<u8>>,
     /// While records come, and when none come.
@@ -199,11 +199,11 @@ impl<'a> Drain<'a> {
         loop {
             // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
             let stopping = self.shared.stop.load(Ordering::Acquire);
-            if self.poke.take() {
+            if self.request.take() {
                 // Of a ring for which there is no buffer now somebody still hears when there is one.
                 self.states.iter_mut().for_each(|state| state.asked = true);
             }
-            let (some, much) = self.look_at_all(stopping);
+            let (some, much) = self.scan_all(stopping);
             if some {
                 // Relaxed: a statistic.
                 self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -223,11 +223,11 @@ impl<'a> Drain<'a> {
     }
 
     /// Looks at each ring; whether there was something, and whether there may be more by now.
-    fn look_at_all(&mut self, stopping: bool) -> (bool, bool) {
+    fn scan_all(&mut self, stopping: bool) -> (bool, bool) {
         let (mut some, mut much) = (false, false);
         for at in 0..self.states.len() {
             let state = &mut self.states[at];
-            if stopping && state.guest.is_some() {
+            if stopping && state.user_ring.is_some() {
                 // What was there when the events went off is no more than the ring holds.
                 let left = *state.left_bytes.get_or_insert(state.reader.size_bytes());
                 if left == 0 {
@@ -235,105 +235,105 @@ impl<'a> Drain<'a> {
                 }
             }
             let before = state.reader.position();
-            let found = self.look(at);
+            let found = self.scan(at);
             let state = &mut self.states[at];
             if let Some(left) = &mut state.left_bytes {
                 let taken = state.reader.position().wrapping_sub(before);
                 *left = left.saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX));
             }
-            some |= found != Found::Nothing;
-            much |= found == Found::Much;
+            some |= found != ScanResult::Nothing;
+            much |= found == ScanResult::Much;
         }
         (some, much)
     }
 
-    fn look(&mut self, at: usize) -> Found {
+    fn scan(&mut self, at: usize) -> ScanResult {
         let spare = self.spare.take().or_else(|| self.shared.pool.take());
         let Some(mut buffer) = spare.filter(|_| self.out.has_room()) else {
             self.states[at].starved = true;
-            if let Some(pedal) = &self.shared.pedal {
-                pedal.press();
+            if let Some(throttle_request) = &self.shared.throttle_request {
+                throttle_request.press();
             }
             self.starve();
-            return Found::Much;
+            return ScanResult::Much;
         };
         let state = &mut self.states[at];
         // Of the processor: what is not in the ring yet has not been written before.
-        let counted = state.guest.as_ref().map_or(0, |_| counter::ticks());
-        // The round first, then the ring's head: see `round`. The ticks stand around it: see `look`.
-        let before = self.shared.ticks.tick();
+        let counted = state.user_ring.as_ref().map_or(0, |_| counter::ticks());
+        // The round first, then the ring's head: see `round`. The ticks stand around it: see `scan`.
+        let before = self.shared.clock.tick();
         let round = self.shared.round.now();
         let span = state.reader.begin();
-        let look = Look { before, after: self.shared.ticks.tick() };
+        let scan = ScanInterval { before, after: self.shared.clock.tick() };
         let span = match span {
             Ok(span) => span,
             Err(corrupt) => {
                 tracing::warn!(%corrupt, "skipped");
                 let skipped = corrupt.head.wrapping_sub(corrupt.tail).min(corrupt.size_bytes as u64);
-                self.shared.corrupt_in(&state.guest).fetch_add(skipped, Ordering::Relaxed);
+                self.shared.corrupt_in(&state.user_ring).fetch_add(skipped, Ordering::Relaxed);
                 state.reader.skip();
                 self.spare = Some(buffer);
-                return Found::Nothing;
+                return ScanResult::Nothing;
             }
         };
         let available = span.len_bytes();
         if available == 0 {
             self.spare = Some(buffer);
-            if let Some(guest) = &mut state.guest {
-                guest.emptied(counted);
+            if let Some(user_ring) = &mut state.user_ring {
+                user_ring.emptied(counted);
             }
             if (state.asked || state.told != Some(round))
-                && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok()
+                && self.out.send(Message::Empty { ring: state.index, round, scan }).is_ok()
             {
                 state.told = Some(round);
                 state.asked = false;
             }
-            return Found::Nothing;
+            return ScanResult::Nothing;
         }
         let len = if available <= buffer.len() { available } else { span.whole_records_bytes(buffer.len()) };
         if len == 0 {
             // No record begins with an honest size there.
             tracing::warn!(ring = state.index, bytes = available, "skipped what is no record");
-            self.shared.corrupt_in(&state.guest).fetch_add(available as u64, Ordering::Relaxed);
+            self.shared.corrupt_in(&state.user_ring).fetch_add(available as u64, Ordering::Relaxed);
             state.reader.skip();
             self.spare = Some(buffer);
-            return Found::Some;
+            return ScanResult::Some;
         }
         span.copy_to(&mut buffer[..len]);
         state.reader.release(span, len);
         let emptied = len == available;
         let much = available >= self.shared.pool.buffer_bytes() / 2 || !emptied;
         // In the copy, which the program cannot change any more.
-        let kept = state.guest.as_mut().map_or(len, |guest| guest.retain_own(&mut buffer[..len]));
-        if emptied && let Some(guest) = &mut state.guest {
-            guest.emptied(counted);
+        let kept = state.user_ring.as_mut().map_or(len, |user_ring| user_ring.retain_own(&mut buffer[..len]));
+        if emptied && let Some(user_ring) = &mut state.user_ring {
+            user_ring.emptied(counted);
         }
         if kept < len {
             // Relaxed: a statistic.
-            self.shared.corrupt_in(&state.guest).fetch_add((len - kept) as u64, Ordering::Relaxed);
+            self.shared.corrupt_in(&state.user_ring).fetch_add((len - kept) as u64, Ordering::Relaxed);
         }
         if kept == 0 {
             self.spare = Some(buffer);
-            if emptied && self.out.send(Message::Empty { ring: state.index, round, look }).is_ok() {
+            if emptied && self.out.send(Message::Empty { ring: state.index, round, scan }).is_ok() {
                 state.told = Some(round);
                 state.asked = false;
             }
-            return if much { Found::Much } else { Found::Some };
+            return if much { ScanResult::Much } else { ScanResult::Some };
         }
         let len = kept;
         let starved = std::mem::take(&mut state.starved);
         if emptied {
             state.asked = false;
         }
-        let message = Message::Full { ring: state.index, buffer, len, round, look, emptied, starved };
-        if let Some(pedal) = &self.shared.pedal
+        let message = Message::Full { ring: state.index, buffer, len, round, scan, emptied, starved };
+        if let Some(throttle_request) = &self.shared.throttle_request
             && self.shared.pool.is_short()
         {
-            pedal.press();
+            throttle_request.press();
         }
         // There was room, and only this thread fills it.
         let _ = self.out.send(message);
-        if much { Found::Much } else { Found::Some }
+        if much { ScanResult::Much } else { ScanResult::Some }
     }
 
     /// Waits for a buffer that comes back, but not long: the other rings and the stop sign want to be looked at.
@@ -343,10 +343,10 @@ impl<'a> Drain<'a> {
         // With a buffer it is room in the queue that is missing: that comes without a bell.
         let most = if self.spare.is_some() { ROOM_WAIT } else { BUFFER_WAIT };
         let stopping = self.shared.stop.load(Ordering::Relaxed);
-        let bells = if stopping { 1 } else { 2 };
+        let notifiers = if stopping { 1 } else { 2 };
         if self.spare.is_none() || !self.out.has_room() {
             // The pool's bell, and the stop sign until it was seen.
-            let _ = poll(&mut self.polled[..bells], Some(&timespec(most)));
+            let _ = poll(&mut self.polled[..notifiers], Some(&timespec(most)));
         }
         self.shared.pool.waited();
     }
@@ -358,7 +358,7 @@ impl<'a> Drain<'a> {
             return;
         }
         if self.polled[OWN_FDS - 1].revents().contains(PollFlags::IN) {
-            self.poke.woken();
+            self.request.woken();
         }
         let gone = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR);
         let mut rings = self.polled[OWN_FDS..].iter();
@@ -378,9 +378,9 @@ impl<'a> Drain<'a> {
     /// Polls, of each ring, the first descriptor that is alive.
     fn poll_all(&mut self) {
         self.polled.clear();
-        let shared: &'a Shared = self.shared;
-        let (stop, poke): (_, &'a Poke) = (&shared.stop_bell, self.poke);
-        let own = [shared.pool.bell().fd(), stop.fd(), poke.fd()];
+        let shared: &'a DrainShared = self.shared;
+        let (stop, request): (_, &'a DrainRequest) = (&shared.stop_notifier, self.request);
+        let own = [shared.pool.notifier().fd(), stop.fd(), request.fd()];
         self.polled.extend(own.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let alive = self.states.iter().filter_map(|state| state.fds.get(state.alive));
         self.polled.extend(alive.map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -390,7 +390,7 @@ impl<'a> Drain<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mail::mail;
+    use crate::channel::channel;
     use kymo_core::handover::Next;
     use kymo_core::ring::Writer;
     use kymo_perf::inject::ProgramClock;
@@ -406,24 +406,28 @@ mod tests {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, (kymo_perf::sys::page_size() + DATA_BYTES) as u64).unwrap();
         let ring = Ring::map(file.as_fd(), DATA_BYTES / kymo_perf::sys::page_size()).unwrap();
-        let shared = Shared {
-            pool: Pool::new(8, 2 * DATA_BYTES, 8, 1).unwrap(),
+        let shared = DrainShared {
+            pool: BufferPool::new(8, 2 * DATA_BYTES, 8, 1).unwrap(),
             round: RoundNumber::default(),
-            ticks: Ticks::default(),
+            clock: LogicalClock::default(),
             stop: AtomicBool::new(true),
-            stop_bell: Bell::new().unwrap(),
-            pedal: None,
+            stop_notifier: Notifier::new().unwrap(),
+            throttle_request: None,
             first: false,
             corrupt_bytes: AtomicU64::new(0),
             claimed_corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
-        let poke = Poke::new().unwrap();
-        let (mut senders, mut messages) = mail([16]).unwrap();
-        let state = State {
+        let request = DrainRequest::new().unwrap();
+        let (mut senders, mut messages) = channel([16]).unwrap();
+        let state = RingState {
             index: 0,
             reader: Reader::new(ring.area()),
-            guest: Some(Guest::new(&[(7, 60_007)], std::process::id().cast_signed(), ProgramClock::plain(0))),
+            user_ring: Some(UserRing::new(
+                &[(7, 60_007)],
+                std::process::id().cast_signed(),
+                ProgramClock::plain(0),
+            )),
             left_bytes: None,
             fds: Vec::new(),
             alive: 0,
@@ -435,7 +439,7 @@ mod tests {
         let mut drain = Drain {
             states: vec![state],
             shared: &shared,
-            poke: &poke,
+            request: &request,
             out: senders.remove(0),
             spare: None,
             naps,
@@ -457,7 +461,7 @@ mod tests {
             for _ in 0..16 {
                 let _ = writer.push(&record, 7, &[]);
             }
-            let (some, _) = drain.look_at_all(true);
+            let (some, _) = drain.scan_all(true);
             while let Next::Item(message) = messages.take() {
                 if let Message::Full { len, buffer, .. } = message {
                     taken += len;

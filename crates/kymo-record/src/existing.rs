@@ -1,18 +1,18 @@
 //! What was there before the recording began, listed while it already runs.
-use crate::beside::Beside;
+use crate::background::BackgroundTask;
 use crate::plan::Plan;
 use crate::synth;
-use crate::targets::Kind;
+use crate::targets::TargetKind;
 use kymo_data::{Attr, build};
 use kymo_perf::proc::{self, KernelText, Module};
 use std::collections::HashSet;
 
 /// The kernel's text and its modules, which take as long to read as everything else at the start.
-pub(crate) type KernelThread = Beside<(Option<KernelText>, Vec<Module>)>;
+pub(crate) type KernelThread = BackgroundTask<(Option<KernelText>, Vec<Module>)>;
 
 /// Begins to read the kernel's symbols and modules.
 pub(crate) fn read_kernel() -> KernelThread {
-    Beside::begin(|| (proc::kernel_text(), proc::modules()))
+    BackgroundTask::begin(|| (proc::kernel_text(), proc::modules()))
 }
 
 /// Makes up records for what is there already.
@@ -41,9 +41,9 @@ impl Existing<'_> {
         let data = options.data || matches!(options.call_graph, crate::CallGraph::Dwarf { .. });
         let observed = &self.plan.observed;
         let pids = match observed.kind {
-            Kind::Cpus => proc::processes().unwrap_or_default(),
-            Kind::Command => Vec::new(),
-            Kind::Tasks => {
+            TargetKind::Cpus => proc::processes().unwrap_or_default(),
+            TargetKind::Command => Vec::new(),
+            TargetKind::Tasks => {
                 let threads = options.targets.tids.iter().filter_map(|&tid| proc::process_of(tid));
                 let mut pids: Vec<i32> = observed.processes.iter().copied().chain(threads).collect();
                 pids.sort_unstable();

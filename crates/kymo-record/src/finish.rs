@@ -1,12 +1,12 @@
 //! Completing a recording when no more records come.
 use crate::account::{Claimed, LossAccount};
-use crate::brake::Pauses;
 use crate::build_ids;
 use crate::disk::WriteError;
-use crate::drain::Shared;
-use crate::series::{Content, Last, Removed};
+use crate::drain::DrainShared;
+use crate::series::{Content, Last, RemovedFiles};
 use crate::session::Summary;
-use crate::writer::Written;
+use crate::throttle::Pauses;
+use crate::writer::WriterState;
 use kymo_data::{EventSpec, Features, SampleId, abi, build};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc::Module;
@@ -26,16 +26,21 @@ pub(crate) struct Finish<'a> {
 impl Finish<'_> {
     /// Tells what was lost, writes the features, and sums up.
     ///
-    /// `guests`: how many of the events that programs write did not fit into their rings, by number of the event.
-    pub(crate) fn run(mut self, mut written: Written, shared: &Shared, guests: &[(usize, u64)]) -> Summary {
+    /// `user_rings`: how many of the events that programs write did not fit into their rings, by number of the event.
+    pub(crate) fn run(
+        mut self,
+        mut written: WriterState,
+        shared: &DrainShared,
+        user_rings: &[(usize, u64)],
+    ) -> Summary {
         let (lost, mut records) = if self.flight { (0, Vec::new()) } else { self.lost() };
-        for &(event, lost) in guests.iter().filter(|(_, lost)| *lost > 0) {
+        for &(event, lost) in user_rings.iter().filter(|(_, lost)| *lost > 0) {
             if let Some(spec) = self.specs.get(event) {
                 let id = SampleId { id: spec.ids.first().copied(), cpu: Some(0), ..SampleId::default() };
                 records.extend(build::lost_samples(&spec.attr, &id, lost));
             }
         }
-        let guests_lost = guests.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
+        let user_lost = user_rings.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
         let is_dummy = |spec: &EventSpec| {
             spec.attr.kind == abi::PERF_TYPE_SOFTWARE && spec.attr.config == abi::PERF_COUNT_SW_DUMMY
         };
@@ -45,9 +50,9 @@ impl Finish<'_> {
             error = written.sink.append(&records, 0).err();
         }
         if self.build_ids {
-            self.features.build_ids = build_ids::of_recording(self.modules, &written.walk.files);
+            self.features.build_ids = build_ids::of_recording(self.modules, &written.stats.files);
         }
-        self.features.sample_time = written.walk.times;
+        self.features.sample_time = written.stats.times;
         if let Some(compressor) = &written.compressor {
             self.features.compressed = Some(compressor.info());
         }
@@ -61,7 +66,7 @@ impl Finish<'_> {
                 series.coverage = written.coverage.take();
             }
             let samples =
-                written.walk.samples.saturating_sub(finished.lost_samples + written.earlier.samples);
+                written.stats.samples.saturating_sub(finished.lost_samples + written.earlier.samples);
             if let Err(late) = series.end(Content { bytes: finished.bytes, samples }) {
                 finished.error.get_or_insert(late);
             }
@@ -70,7 +75,7 @@ impl Finish<'_> {
         let write_error = finished.error.or(error).map(WriteError::from);
         let told = written.ring_full + written.queue_full;
         let account = LossAccount {
-            samples: written.walk.samples.saturating_sub(finished.lost_samples),
+            samples: written.stats.samples.saturating_sub(finished.lost_samples),
             ring_full: written.ring_full,
             queue_full: written.queue_full,
             at_the_end: lost.saturating_sub(told),
@@ -79,9 +84,9 @@ impl Finish<'_> {
             corrupt_bytes: written.corrupt_bytes + shared.corrupt_bytes.load(Ordering::Relaxed),
             unwritten: written.unwritten_samples + finished.lost_samples,
             unwritten_bytes: written.unwritten_bytes + finished.lost_bytes,
-            throttled: written.walk.throttled,
+            throttled: written.stats.throttled,
             claimed: Claimed {
-                lost: guests_lost,
+                lost: user_lost,
                 corrupt_bytes: shared.claimed_corrupt_bytes.load(Ordering::Relaxed),
                 alone,
             },
@@ -97,7 +102,7 @@ impl Finish<'_> {
             exit: None,
             write_error,
             unfollowed: 0,
-            removed: written.series.as_ref().map_or(Removed::default(), |series| series.removed),
+            removed: written.series.as_ref().map_or(RemovedFiles::default(), |series| series.removed),
             remarks: Vec::new(),
         }
     }

@@ -1,5 +1,5 @@
 //! The formats of the tracepoints of a recording, as tracefs tells them.
-use crate::guests::GuestEvent;
+use crate::user_rings::UserEvent;
 use kymo_data::tracing_data::Files;
 use kymo_perf::machine::Machine;
 use kymo_perf::sys;
@@ -13,8 +13,8 @@ const HEADER_PAGE: &[u8] = b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned
 
 /// The tracing data for these tracepoints, each once, ordered by system.
 ///
-/// `guests`: events that programs write, which nobody else can describe.
-pub(crate) fn data(tracepoints: &[Tracepoint], guests: &[GuestEvent]) -> io::Result<Vec<u8>> {
+/// `user_rings`: events that programs write, which nobody else can describe.
+pub(crate) fn data(tracepoints: &[Tracepoint], user_rings: &[UserEvent]) -> io::Result<Vec<u8>> {
     let machine = Machine::here();
     let tracefs = machine.tracefs();
     let events = match tracefs.events() {
@@ -42,11 +42,11 @@ pub(crate) fn data(tracepoints: &[Tracepoint], guests: &[GuestEvent]) -> io::Res
             _ => files.systems.push((tracepoint.system.clone(), vec![format])),
         }
     }
-    for guest in guests {
-        let format = guest.format.clone().into_bytes();
-        match files.systems.iter_mut().find(|(system, _)| *system == guest.system) {
+    for user_ring in user_rings {
+        let format = user_ring.format.clone().into_bytes();
+        match files.systems.iter_mut().find(|(system, _)| *system == user_ring.system) {
             Some((_, formats)) => formats.push(format),
-            None => files.systems.push((guest.system.clone(), vec![format])),
+            None => files.systems.push((user_ring.system.clone(), vec![format])),
         }
     }
     if files.header_page.is_empty() {
@@ -65,7 +65,7 @@ fn at_once(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GuestEvent, data};
+    use super::{UserEvent, data};
     use kymo_perf::machine::Machine;
     use kymo_testing::skip;
 
@@ -80,14 +80,14 @@ mod tests {
         let parsed = kymo_data::tracing_data::parse(&blob).unwrap();
         assert_eq!(parsed.formats.len(), 1, "each once");
         assert!(parsed.format(tracepoint.id).is_some_and(|format| format.field("prev_comm").is_some()));
-        let guest = GuestEvent {
+        let user_ring = UserEvent {
             name: "f".into(),
             system: "programs".into(),
             format: "name: f\nID: 60001\nformat:\n\tfield:u64 arg1;\toffset:16;\tsize:8;\tsigned:0;\n".into(),
             kind: 60001,
             id: 1,
         };
-        let alone = kymo_data::tracing_data::parse(&data(&[], &[guest]).unwrap()).unwrap();
+        let alone = kymo_data::tracing_data::parse(&data(&[], &[user_ring]).unwrap()).unwrap();
         assert!(alone.format(60001).is_some_and(|format| format.system == "programs"));
         let header = String::from_utf8_lossy(&blob);
         assert!(header.contains("overwrite") && header.contains("time_extend"), "both headers are whole");

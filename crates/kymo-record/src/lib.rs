@@ -21,7 +21,7 @@
 //! # Modules
 //! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
 //! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
-//! `mail` and `pool` carry, `guests` are events that programs write, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
+//! `mail` and `pool` carry, `user_rings` are events that programs write, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
 //! `callers` walks stacks of stopped threads, for probes.
 //!
 //! # Example
@@ -45,13 +45,12 @@
 
 mod account;
 mod attr;
-mod beside;
-mod brake;
+mod background;
 mod budget;
 mod build_ids;
 mod callers;
+mod channel;
 mod command;
-mod conduct;
 mod control;
 mod disk;
 mod drain;
@@ -59,43 +58,44 @@ mod existing;
 mod finish;
 mod flight;
 mod formats;
-mod guests;
-mod look;
 mod machine;
-mod mail;
 mod observe;
 mod opening;
 mod options;
 mod output;
+mod pid_filter;
 mod plan;
 mod pool;
 mod previous;
 mod record_stats;
 mod reduce;
+mod ring_scan;
 mod ring_size;
 mod round;
+mod run_loop;
 mod scope;
-mod scribe;
 mod series;
 mod session;
 mod sideband;
 mod sink;
-mod strangers;
+mod standalone_writer;
 mod synth;
 mod targets;
+mod throttle;
+mod user_rings;
 mod writer;
 
 pub use account::{Claimed, LossAccount, Unwound};
-pub use brake::Pauses;
 pub use callers::Callers;
-pub use control::{Answer, Channel, Command as ControlCommand, ControlError, ControlSpec, Detail};
+pub use control::{Answer, Command as ControlCommand, ControlChannel, ControlError, ControlSpec, Detail};
 pub use disk::{Silence, WriteError, watch_for_silence};
 pub use flight::{Coverage, RingCoverage};
-pub use guests::{Conduct, GuestEvent, Guests};
-pub use options::{CallGraph, Clock, Delay, LastSnapshot, Options, Overload, Rate, TargetSpec};
+pub use options::{CallGraph, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, TargetSpec};
 pub use output::{Output, OutputError};
 pub use plan::{Plan, PlanError, tracking_event};
 pub use scope::{Choice, Estimate, Scope};
-pub use scribe::Scribe;
-pub use series::{Limits, Removed, Switch};
-pub use session::{Error, Session, Summary};
+pub use series::{Limits, RemovedFiles, SwitchRule};
+pub use session::{RecordError, Session, Summary};
+pub use standalone_writer::StandaloneWriter;
+pub use throttle::Pauses;
+pub use user_rings::{UserEvent, UserEventControl, UserRings};

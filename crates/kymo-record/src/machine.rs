@@ -74,7 +74,7 @@ fn topology(cpus: u32) -> Option<CpuTopology> {
 }
 
 /// The clock's resolution in ns, and one moment on it and on the wall clock.
-pub(crate) fn clock(clock: crate::Clock) -> (u64, ClockData) {
+pub(crate) fn clock(clock: crate::RecordingClock) -> (u64, ClockData) {
     let wall_clock_ns = ns(clock_gettime(ClockId::Realtime));
     let data = ClockData {
         version: 1,
@@ -87,7 +87,7 @@ pub(crate) fn clock(clock: crate::Clock) -> (u64, ClockData) {
 }
 
 /// The time of this clock, ns.
-pub(crate) fn now_ns(clock: crate::Clock) -> u64 {
+pub(crate) fn now_ns(clock: crate::RecordingClock) -> u64 {
     let wall = || clock_gettime(ClockId::Realtime);
     ns(match clock_id(clock) {
         Some(id) => clock_gettime(id),
@@ -96,13 +96,13 @@ pub(crate) fn now_ns(clock: crate::Clock) -> u64 {
 }
 
 /// `None`: TAI, which is asked for in another way.
-fn clock_id(clock: crate::Clock) -> Option<ClockId> {
+fn clock_id(clock: crate::RecordingClock) -> Option<ClockId> {
     Some(match clock {
-        crate::Clock::Realtime => ClockId::Realtime,
-        crate::Clock::Monotonic => ClockId::Monotonic,
-        crate::Clock::MonotonicRaw => ClockId::MonotonicRaw,
-        crate::Clock::Boottime => ClockId::Boottime,
-        crate::Clock::Tai => return None,
+        crate::RecordingClock::Realtime => ClockId::Realtime,
+        crate::RecordingClock::Monotonic => ClockId::Monotonic,
+        crate::RecordingClock::MonotonicRaw => ClockId::MonotonicRaw,
+        crate::RecordingClock::Boottime => ClockId::Boottime,
+        crate::RecordingClock::Tai => return None,
     })
 }
 

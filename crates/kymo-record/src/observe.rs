@@ -3,7 +3,7 @@
 use crate::options::Overload;
 use crate::plan::Plan;
 use crate::scope::Scope;
-use kymo_perf::bpf::{EverFollowed, Follow, Follower};
+use kymo_perf::bpf::{Follow, FollowedBitmap, Follower};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::sys::{Perf, perf_event_attr};
@@ -71,7 +71,7 @@ impl Observer {
     }
 
     /// The processes whose records are wanted; `None` if all are, or the kernel cannot tell.
-    pub(crate) fn ever_followed(&self) -> Option<EverFollowed> {
+    pub(crate) fn ever_followed(&self) -> Option<FollowedBitmap> {
         self.follower.as_ref().and_then(Follower::ever)
     }
 

@@ -1,12 +1,12 @@
 //! Opening what the plan says: the scope, the events, the rings; and what the file's header says of them.
-use crate::drain::Source;
-use crate::guests::GuestEvent;
+use crate::drain::RingSource;
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::Plan;
-use crate::session::{Error, system};
+use crate::session::{RecordError, system};
+use crate::user_rings::UserEvent;
 use kymo_data::{Attr, EventSpec, Features};
-use kymo_perf::evlist::{self, Engine, Evlist, MappedRing, OpenError};
+use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) fn open(
     kernel: &Arc<dyn Kernel>,
     plan: &mut Plan,
-) -> Result<(Observer, Evlist, Vec<MappedRing>), Error> {
+) -> Result<(Observer, Evlist, Vec<MappedRing>), RecordError> {
     loop {
         let reason = match Observer::prepare(plan) {
             Ok(mut observer) => match open_events(kernel, plan) {
@@ -24,7 +24,9 @@ pub(crate) fn open(
                     observer.bind(&events).map_err(system("attach the filter of tasks to the events"))?;
                     return Ok((observer, events, rings));
                 }
-                Err(Error::Open(error)) if refused(&error) && plan.has_other_scope() => error.to_string(),
+                Err(RecordError::Open(error)) if refused(&error) && plan.has_other_scope() => {
+                    error.to_string()
+                }
                 Err(error) => return Err(error),
             },
             Err(reason) => reason,
@@ -40,11 +42,11 @@ fn refused(error: &OpenError) -> bool {
 }
 
 /// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
-fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), Error> {
+fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), RecordError> {
     let engine = match plan.options.jobs {
-        None => Engine::Auto,
-        Some(1) => Engine::Serial,
-        Some(workers) => Engine::Parallel { workers: Some(workers) },
+        None => OpenEngine::Auto,
+        Some(1) => OpenEngine::Serial,
+        Some(workers) => OpenEngine::Parallel { workers: Some(workers) },
     };
     let mut shrunk = None;
     loop {
@@ -60,7 +62,7 @@ fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec
     }
 }
 
-pub(crate) fn spec(event: &kymo_perf::evlist::Event, ids: Vec<u64>) -> EventSpec {
+pub(crate) fn spec(event: &kymo_perf::evlist::OpenEvent, ids: Vec<u64>) -> EventSpec {
     // Always long enough: the kernel's struct is.
     let attr = Attr::parse(&sys::attr_bytes(&event.request.attr)).unwrap_or_default();
     EventSpec { attr, ids, name: event.request.name.clone() }
@@ -92,11 +94,11 @@ pub(crate) fn features(
 }
 
 /// The formats of the tracepoints, without which no reader can print their fields.
-pub(crate) fn tracing_data(plan: &Plan, guests: &[GuestEvent]) -> Result<Option<Vec<u8>>, Error> {
-    if plan.tracepoints.is_empty() && guests.is_empty() {
+pub(crate) fn tracing_data(plan: &Plan, user_rings: &[UserEvent]) -> Result<Option<Vec<u8>>, RecordError> {
+    if plan.tracepoints.is_empty() && user_rings.is_empty() {
         return Ok(None);
     }
-    crate::formats::data(&plan.tracepoints, guests)
+    crate::formats::data(&plan.tracepoints, user_rings)
         .map(Some)
         .map_err(system("read the formats of tracepoints"))
 }
@@ -105,8 +107,8 @@ pub(crate) fn tracing_data(plan: &Plan, guests: &[GuestEvent]) -> Result<Option<
 pub(crate) fn sources<'a>(
     events: &'a Evlist,
     rings: &'a [MappedRing],
-) -> Vec<(Option<u32>, Vec<Source<'a>>)> {
-    let mut groups: Vec<(Option<u32>, Vec<Source<'_>>)> = Vec::new();
+) -> Vec<(Option<u32>, Vec<RingSource<'a>>)> {
+    let mut groups: Vec<(Option<u32>, Vec<RingSource<'_>>)> = Vec::new();
     for (index, mapped) in rings.iter().enumerate() {
         let cpu = u32::try_from(mapped.cpu).ok();
         let fds = if cpu.is_none() {
@@ -114,7 +116,7 @@ pub(crate) fn sources<'a>(
         } else {
             events.poll_fds(mapped.cpu)
         };
-        let source = Source { index, ring: &mapped.ring, fds, guest: None };
+        let source = RingSource { index, ring: &mapped.ring, fds, user_ring: None };
         match groups.last_mut() {
             Some(group) if group.0 == cpu => group.1.push(source),
             _ => groups.push((cpu, vec![source])),

@@ -37,7 +37,7 @@ impl CallGraph {
 
 /// The clock of the recording's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub enum RecordingClock {
     /// CLOCK_REALTIME.
     Realtime,
     /// CLOCK_MONOTONIC.
@@ -50,27 +50,27 @@ pub enum Clock {
     Tai,
 }
 
-impl Clock {
+impl RecordingClock {
     /// The kernel's number.
     pub fn id(self) -> i32 {
         match self {
-            Clock::Realtime => 0,
-            Clock::Monotonic => 1,
-            Clock::MonotonicRaw => 4,
-            Clock::Boottime => 7,
-            Clock::Tai => 11,
+            RecordingClock::Realtime => 0,
+            RecordingClock::Monotonic => 1,
+            RecordingClock::MonotonicRaw => 4,
+            RecordingClock::Boottime => 7,
+            RecordingClock::Tai => 11,
         }
     }
 
     /// The clock of this name, as perf spells them.
-    pub fn parse(name: &str) -> Option<Clock> {
+    pub fn parse(name: &str) -> Option<RecordingClock> {
         let name = name.to_ascii_lowercase();
         Some(match name.strip_prefix("clock_").unwrap_or(&name) {
-            "realtime" | "real" => Clock::Realtime,
-            "monotonic" | "mono" => Clock::Monotonic,
-            "monotonic_raw" | "raw" => Clock::MonotonicRaw,
-            "boottime" | "boot" => Clock::Boottime,
-            "tai" => Clock::Tai,
+            "realtime" | "real" => RecordingClock::Realtime,
+            "monotonic" | "mono" => RecordingClock::Monotonic,
+            "monotonic_raw" | "raw" => RecordingClock::MonotonicRaw,
+            "boottime" | "boot" => RecordingClock::Boottime,
+            "tai" => RecordingClock::Tai,
             _ => return None,
         })
     }
@@ -171,7 +171,7 @@ pub struct Options {
     /// When sampling begins.
     pub delay: Option<Delay>,
     /// The clock of times; `None`: the kernel's own.
-    pub clock: Option<Clock>,
+    pub clock: Option<RecordingClock>,
     /// Compress records with zstd at this level.
     pub compress: Option<i32>,
     /// What gives way under overload.
@@ -181,7 +181,7 @@ pub struct Options {
     /// Store build IDs of mapped files.
     pub build_ids: bool,
     /// Programs write events of their own: samples say to which event they belong, and tracking begins before them.
-    pub guests: bool,
+    pub user_rings: bool,
     /// Where to.
     pub output: Output,
     /// The command line, for the recording's header.
@@ -223,7 +223,7 @@ impl Options {
             overload: Overload::Slow,
             max_memory_bytes: None,
             build_ids: true,
-            guests: false,
+            user_rings: false,
             output,
             cmdline: Vec::new(),
             version: String::new(),

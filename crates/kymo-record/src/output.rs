@@ -2,8 +2,8 @@
 //!
 //! The file gets its name when the recording has begun ([`Naming::publish`]): whatever fails before that leaves the old recording
 //! where it is. Whoever finds the file can open it, even if the recorder was killed right then.
+use crate::channel::timespec;
 use crate::disk::{Stream, UnderWay};
-use crate::mail::timespec;
 use crate::previous;
 use kymo_files::{Folder, Fresh, Identity, kind_name, passed_descriptor};
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,9 +1,9 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
 use crate::attr::{self, Common};
-use crate::options::{Clock, Options, Overload, Rate};
+use crate::options::{Options, Overload, Rate, RecordingClock};
 use crate::ring_size;
 use crate::scope::{self, Choice, Facts, Scope, Whom};
-use crate::targets::{self, Kind, Observed};
+use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The events and targets to open, for the scope. The task of a command is not known yet: it stands as 0.
-    pub open: evlist::Plan,
+    pub open: evlist::EvlistPlan,
     /// How events are bound to whom they observe.
     pub scope: Scope,
     /// The scopes that were weighed, the cheapest first and the impossible last; empty if the target leaves no choice.
@@ -112,7 +112,7 @@ pub enum PlanError {
 pub fn tracking_event(options: &Options, system: bool) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let partly = options.events.first().is_some_and(|event| event.cpus.is_some());
-    system || options.delay.is_some() || partly || keeps_newest || options.guests
+    system || options.delay.is_some() || partly || keeps_newest || options.user_rings
 }
 
 impl Plan {
@@ -124,7 +124,7 @@ impl Plan {
         let mut notes = Vec::new();
         let spec = options.targets.clone();
         let observed = targets::resolve(&spec, &mut notes)?;
-        if observed.kind != Kind::Cpus
+        if observed.kind != TargetKind::Cpus
             && let Some(event) = options.events.iter().find(|event| event.system_wide_only)
         {
             return Err(PlanError::SystemWideOnly(event.name.clone()));
@@ -139,13 +139,14 @@ impl Plan {
             // That is what it means.
             options.inherit.get_or_insert(false);
         }
-        let per_thread = spec.per_thread && observed.kind != Kind::Cpus;
+        let per_thread = spec.per_thread && observed.kind != TargetKind::Cpus;
         let follow = options.inherit.unwrap_or(spec.tids.is_empty()) && !per_thread;
-        let whom = Whom { command: observed.kind == Kind::Command, tasks: observed.tasks.len(), follow };
+        let whom =
+            Whom { command: observed.kind == TargetKind::Command, tasks: observed.tasks.len(), follow };
         let (scope, scopes) = match observed.kind {
             _ if per_thread => (Scope::PerThread, Vec::new()),
-            Kind::Cpus => (Scope::Cpus, Vec::new()),
-            Kind::Tasks | Kind::Command => {
+            TargetKind::Cpus => (Scope::Cpus, Vec::new()),
+            TargetKind::Tasks | TargetKind::Command => {
                 let scopes = scope::rank(&options, whom, &Facts::here());
                 (scope::choose(&scopes, options.scope)?, scopes)
             }
@@ -156,23 +157,23 @@ impl Plan {
         let ring_may_shrink = options.ring_pages.is_none();
         let ring_pages = options.ring_pages.unwrap_or_else(|| ring_size::default_pages(options.call_graph));
         if options.overload == Overload::Pause {
-            if observed.kind == Kind::Cpus {
+            if observed.kind == TargetKind::Cpus {
                 return Err(PlanError::PauseOfAll);
             }
             // Pauses are marked by a clock that the recorder can read, too.
-            options.clock.get_or_insert(Clock::Monotonic);
+            options.clock.get_or_insert(RecordingClock::Monotonic);
         }
         if newest.is_none() {
             notes.extend(ring_size::few_samples(ring_pages, options.call_graph));
         }
         let mut plan = Plan {
-            open: evlist::Plan { events: Vec::new(), targets: Targets::system(&[]) },
+            open: evlist::EvlistPlan { events: Vec::new(), targets: Targets::system(&[]) },
             scope,
             scopes,
             follow,
             tracepoints: options.events.iter().filter_map(|event| event.tracepoint.clone()).collect(),
             command: spec.command,
-            observe_command: observed.kind == Kind::Command,
+            observe_command: observed.kind == TargetKind::Command,
             until: observed.until.clone(),
             ring_pages,
             side_pages: evlist::SIDE_RING_PAGES,
@@ -216,7 +217,7 @@ impl Plan {
         };
         targets.ignore_missing =
             !scope.is_per_cpu() && !self.observe_command && options.targets.tids.is_empty();
-        self.open = evlist::Plan { events, targets };
+        self.open = evlist::EvlistPlan { events, targets };
     }
 
     /// Whether there is a scope to fall back to.
@@ -430,7 +431,7 @@ impl fmt::Debug for Shortened<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{CallGraph, Clock, TargetSpec};
+    use crate::options::{CallGraph, RecordingClock, TargetSpec};
     use crate::output::Output;
     use kymo_perf::machine::Machine;
     use kymo_perf::selector;
@@ -602,7 +603,7 @@ mod tests {
         asked.call_graph = CallGraph::Dwarf { stack_bytes: 4096 };
         asked.data = true;
         asked.rate = Rate::Period(1000);
-        asked.clock = Clock::parse("mono");
+        asked.clock = RecordingClock::parse("mono");
         let plan = Plan::resolve(asked).unwrap();
         let attr = &plan.open.events[0].attr;
         let bits = Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER | Perf::SAMPLE_ADDR;

@@ -2,7 +2,7 @@
 //!
 //! Drains only take buffers that are there; whoever receives messages makes more while few are free, up to the bound. So a recording of
 //! few records has few buffers, and no drain ever waits for memory.
-use crate::mail::Bell;
+use crate::channel::Notifier;
 use kymo_core::handover;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,19 +18,19 @@ const HANDS: usize = 64;
 
 /// A bounded set of equally long buffers, and of small ones.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    large: Kind,
+pub(crate) struct BufferPool {
+    large: BufferClass,
     /// Buffers for what became small on its way: a slow writer then does not keep large ones from the drains.
-    small: Kind,
+    small: BufferClass,
     /// How many buffers drains may keep for their next looks.
     kept: usize,
     /// Rings when a large one comes back and somebody waits for it.
-    bell: Bell,
+    notifier: Notifier,
     waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Kind {
+struct BufferClass {
     free: handover::Pool<Vec<u8>>,
     /// How many are free, about.
     free_count: AtomicUsize,
@@ -39,17 +39,28 @@ struct Kind {
     bytes: usize,
 }
 
-impl Pool {
+impl BufferPool {
     /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones; `ready` of them are made now. `drains`: how many
     /// threads keep one for themselves.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new(count: usize, buffer_bytes: usize, ready: usize, drains: usize) -> io::Result<Pool> {
-        let large = Kind::new(count, buffer_bytes);
+    pub(crate) fn new(
+        count: usize,
+        buffer_bytes: usize,
+        ready: usize,
+        drains: usize,
+    ) -> io::Result<BufferPool> {
+        let large = BufferClass::new(count, buffer_bytes);
         (0..ready).for_each(|_| large.give(large.make()));
-        let small = Kind::new(count * SMALL_PER_BUFFER, buffer_bytes / SMALL_SHARE);
-        Ok(Pool { large, small, kept: drains, bell: Bell::new()?, waiting: AtomicUsize::new(0) })
+        let small = BufferClass::new(count * SMALL_PER_BUFFER, buffer_bytes / SMALL_SHARE);
+        Ok(BufferPool {
+            large,
+            small,
+            kept: drains,
+            notifier: Notifier::new()?,
+            waiting: AtomicUsize::new(0),
+        })
     }
 
     /// Bytes of so many buffers with the small ones that belong to them.
@@ -88,11 +99,11 @@ impl Pool {
         // SeqCst, as in `wait_for_one`: either the buffer is seen there, or the waiting one is seen here. A wake that is missed all the
         // same costs it no more than the time it set itself.
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
-    /// From now on the bell rings when a buffer comes back. To be followed by a look at [`Pool::take`].
+    /// From now on the bell rings when a buffer comes back. To be followed by a look at [`BufferPool::take`].
     pub(crate) fn begin_to_wait(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
     }
@@ -100,12 +111,12 @@ impl Pool {
     /// The end of that.
     pub(crate) fn waited(&self) {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.bell.quiet();
+        self.notifier.clear();
     }
 
     /// What rings for those who wait.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     /// Makes more buffers if less than half of them are free and there may be more. For whoever receives messages, often.
@@ -148,10 +159,10 @@ impl Pool {
     }
 }
 
-impl Kind {
-    fn new(most: usize, bytes: usize) -> Kind {
+impl BufferClass {
+    fn new(most: usize, bytes: usize) -> BufferClass {
         let free = handover::Pool::new(most + HANDS);
-        Kind { free, free_count: AtomicUsize::new(0), made: AtomicUsize::new(0), most, bytes }
+        BufferClass { free, free_count: AtomicUsize::new(0), made: AtomicUsize::new(0), most, bytes }
     }
 
     fn take(&self) -> Option<Vec<u8>> {
@@ -180,13 +191,13 @@ impl Kind {
 
 #[cfg(test)]
 mod tests {
-    use super::Pool;
+    use super::BufferPool;
 
     /// Checks that no more buffers exist than allowed, that taking makes none, that more are made while few are free, and that one that came
     /// back is given out again.
     #[test]
     fn bounded() {
-        let pool = Pool::new(5, 16, 2, 0).unwrap();
+        let pool = BufferPool::new(5, 16, 2, 0).unwrap();
         let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
         assert!(pool.take().is_none());
         pool.replenish();
@@ -212,7 +223,7 @@ mod tests {
     #[test]
     fn recovers() {
         for (most, ready, drains) in [(256, 8, 2), (4, 4, 2), (2, 2, 1), (1, 1, 1)] {
-            let pool = Pool::new(most, 16, ready, drains).unwrap();
+            let pool = BufferPool::new(most, 16, ready, drains).unwrap();
             // Each drain keeps one, and all others come back.
             let mut taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
             assert_eq!(taken.len(), ready);
@@ -229,7 +240,7 @@ mod tests {
     /// Checks that what became small moves into a small buffer while there are some, and that both kinds come back to their places.
     #[test]
     fn small_ones() {
-        let pool = Pool::new(1, 64, 1, 0).unwrap();
+        let pool = BufferPool::new(1, 64, 1, 0).unwrap();
         let mut large = pool.take().unwrap();
         large[..4].copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(pool.compact(vec![0; 64], 5).len(), 64, "five bytes do not fit");

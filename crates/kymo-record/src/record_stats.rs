@@ -144,7 +144,7 @@ mod tests {
     /// Checks counts and times, and that a damaged size ends the pass.
     #[test]
     fn counts() {
-        let mut walk =
+        let mut stats =
             RecordStats::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, true);
         let mut bytes = record(abi::PERF_RECORD_SAMPLE, &[1, 2, 50]);
         bytes.extend(record(abi::PERF_RECORD_SAMPLE, &[1, 2, 40]));
@@ -152,43 +152,43 @@ mod tests {
         bytes.extend(record(abi::PERF_RECORD_THROTTLE, &[0, 0, 0]));
         let whole = bytes.len();
         bytes.extend([0; 16]);
-        assert_eq!(walk.records(&bytes), whole);
-        assert_eq!((walk.samples, walk.lost, walk.throttled, walk.times), (2, 3, 1, Some((40, 50))));
+        assert_eq!(stats.records(&bytes), whole);
+        assert_eq!((stats.samples, stats.lost, stats.throttled, stats.times), (2, 3, 1, Some((40, 50))));
         assert_eq!(whole_records_bytes(&bytes, 40), 32);
-        assert_eq!(walk.records(&[1, 2, 3]), 0);
+        assert_eq!(stats.records(&[1, 2, 3]), 0);
     }
 
     /// Checks that a mapping does not keep the mark that the kernel made for an event of another recorder, which asked for
     /// build ids: what is in the record is an inode.
     #[test]
     fn marks_of_build_ids_for_others() {
-        let mut walk = RecordStats::new(abi::PERF_SAMPLE_TID, false);
+        let mut stats = RecordStats::new(abi::PERF_SAMPLE_TID, false);
         let right = record(abi::PERF_RECORD_MMAP2, &[1, 0x1000, 0x1000, 0, 254, 77, 0, 5, 0]);
-        walk.records(&right);
-        assert!(!walk.excess);
+        stats.records(&right);
+        assert!(!stats.excess);
         let mut marked = right.clone();
         marked[5] |= (abi::PERF_RECORD_MISC_MMAP_BUILD_ID >> 8) as u8;
-        assert_eq!(walk.records(&marked), marked.len());
-        assert!(walk.excess);
-        assert_eq!(walk.mended(&marked), right);
+        assert_eq!(stats.records(&marked), marked.len());
+        assert!(stats.excess);
+        assert_eq!(stats.mended(&marked), right);
     }
 
     /// Checks that a record which the kernel made too long becomes what it should be, and that nothing else changes.
     #[test]
     fn excess() {
-        let mut walk =
+        let mut stats =
             RecordStats::new(abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME, false);
         let name = u64::from_le_bytes(*b"symbol\0\0");
         let right = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50]);
         let long = record(abi::PERF_RECORD_KSYMBOL, &[0xffff_0000, 90, name, 77, 50, 666, 666]);
         let sample = record(abi::PERF_RECORD_SAMPLE, &[1, 2, 50]);
         let whole = [&sample[..], &right, &sample].concat();
-        walk.records(&whole);
-        assert!(!walk.excess);
-        assert_eq!(walk.mended(&whole), whole);
+        stats.records(&whole);
+        assert!(!stats.excess);
+        assert_eq!(stats.mended(&whole), whole);
         let found = [&sample[..], &long, &sample].concat();
-        assert_eq!(walk.records(&found), found.len());
-        assert!(walk.excess);
-        assert_eq!(walk.mended(&found), whole);
+        assert_eq!(stats.records(&found), found.len());
+        assert!(stats.excess);
+        assert_eq!(stats.mended(&found), whole);
     }
 }

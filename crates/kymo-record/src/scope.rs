@@ -14,7 +14,7 @@ use crate::plan::PlanError;
 use kymo_perf::bpf::Follower;
 use kymo_perf::cgroup;
 use kymo_perf::selector::{Sampling, Selected};
-use kymo_perf::sys::{self, ANY, Kernel, Perf, Place, attr_zeroed};
+use kymo_perf::sys::{self, ANY, EventTarget, Kernel, Perf, attr_zeroed};
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -213,7 +213,7 @@ fn cpu_events(kernel: &dyn Kernel) -> Result<(), String> {
     attr.type_ = Perf::SOFTWARE;
     attr.config = Perf::SW_DUMMY;
     let cpu = sys::online_cpus().first().map_or(0, |&cpu| cpu as i32);
-    let place = Place::new(ANY, cpu);
+    let place = EventTarget::new(ANY, cpu);
     match kernel.open(&attr, &place) {
         Ok(event) => {
             kernel.close(vec![event]);

@@ -3,8 +3,8 @@
 //! Each file is a recording by itself: header, events, features, build IDs, and at its start what [`Sideband`] knows of tasks and mappings.
 //! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
 use crate::build_ids;
+use crate::channel::Notifier;
 use crate::flight::Coverage;
-use crate::mail::Bell;
 use crate::output::{Naming, Output, OutputError, SharedNaming};
 use crate::sideband::Sideband;
 use crate::sink::Sink;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// When a recording goes on in another file. It does so on request, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Switch {
+pub struct SwitchRule {
     /// When the file has this size, in bytes.
     pub size_bytes: Option<u64>,
     /// When the file is this old.
@@ -38,33 +38,33 @@ pub struct Limits {
     /// The recording ends when its file has this size, in bytes.
     pub max_bytes: Option<u64>,
     /// The recording goes on in other files.
-    pub switch: Option<Switch>,
+    pub switch: Option<SwitchRule>,
 }
 
 /// Asks the writer for another file.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct SwitchRequest {
     /// How many have asked, how many of them the writer has heard, and how many have their file.
     asked: AtomicU64,
     heard: AtomicU64,
     answered: AtomicU64,
     /// The writer's.
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
     /// Rings when somebody has been answered.
-    answer_bell: Bell,
+    done_notifier: Notifier,
 }
 
-impl Ask {
-    pub(crate) fn new(bell: Arc<Bell>) -> io::Result<Ask> {
+impl SwitchRequest {
+    pub(crate) fn new(notifier: Arc<Notifier>) -> io::Result<SwitchRequest> {
         let (asked, heard, answered) = Default::default();
-        Ok(Ask { asked, heard, answered, bell, answer_bell: Bell::new()? })
+        Ok(SwitchRequest { asked, heard, answered, notifier, done_notifier: Notifier::new()? })
     }
 
     /// Asks; the number of the question. One answer stands for all that were asked before it was begun.
     pub(crate) fn ask(&self) -> u64 {
         // Release: pairs with `take`; whatever the caller did before is seen by who makes the file.
         let number = self.asked.fetch_add(1, Ordering::Release) + 1;
-        self.bell.ring();
+        self.notifier.notify();
         number
     }
 
@@ -84,7 +84,7 @@ impl Ask {
     pub(crate) fn answer(&self) {
         // Release: pairs with `is_answered`; the file is complete. Relaxed: only the writer, who calls this, changes it.
         self.answered.store(self.heard.load(Ordering::Relaxed), Ordering::Release);
-        self.answer_bell.ring();
+        self.done_notifier.notify();
     }
 
     /// Whether the question of this number has been answered.
@@ -94,13 +94,13 @@ impl Ask {
     }
 
     /// What rings when somebody has been answered.
-    pub(crate) fn answer_bell(&self) -> &Bell {
-        &self.answer_bell
+    pub(crate) fn done_notifier(&self) -> &Notifier {
+        &self.done_notifier
     }
 }
 
 /// Who is told of each file that is done, and of a flight recorder's how far back it reaches.
-pub(crate) type Say = Box<dyn FnMut(&Path, Option<&Coverage>) + Send>;
+pub(crate) type FileListener = Box<dyn FnMut(&Path, Option<&Coverage>) + Send>;
 
 /// What becomes of the last file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub(crate) struct Content {
 
 /// Files that were removed again because only so many are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovedFiles {
     /// How many.
     pub files: u64,
     /// Their sizes.
@@ -134,7 +134,7 @@ pub struct Removed {
 
 /// A file that is done.
 #[derive(Debug)]
-struct Kept {
+struct FinishedFile {
     name: OsString,
     file: Identity,
     content: Content,
@@ -142,16 +142,16 @@ struct Kept {
 
 /// The files of one recording.
 pub(crate) struct Series {
-    pub(crate) rule: Switch,
+    pub(crate) rule: SwitchRule,
     pub(crate) sideband: Sideband,
     /// A file is wanted now.
-    pub(crate) asked: Arc<Ask>,
+    pub(crate) asked: Arc<SwitchRequest>,
     /// What becomes of the last file.
     pub(crate) last: Last,
     /// How far back the current file reaches.
     pub(crate) coverage: Option<Coverage>,
     /// Files that are gone.
-    pub(crate) removed: Removed,
+    pub(crate) removed: RemovedFiles,
     path: PathBuf,
     /// Of the current file.
     naming: SharedNaming,
@@ -161,8 +161,8 @@ pub(crate) struct Series {
     build_ids: bool,
     modules: Option<Vec<Module>>,
     begun: Instant,
-    kept: VecDeque<Kept>,
-    say: Say,
+    kept: VecDeque<FinishedFile>,
+    say: FileListener,
 }
 
 impl fmt::Debug for Series {
@@ -174,14 +174,14 @@ impl fmt::Debug for Series {
 impl Series {
     /// Files at `path`, of which the first has begun. `features`: what is known of all files from the start.
     pub(crate) fn new(
-        rule: Switch,
+        rule: SwitchRule,
         path: PathBuf,
         naming: SharedNaming,
         specs: Vec<EventSpec>,
         features: Features,
         build_ids: bool,
-        asked: Arc<Ask>,
-        say: Say,
+        asked: Arc<SwitchRequest>,
+        say: FileListener,
     ) -> Series {
         let early = Features {
             tracing_data: features.tracing_data.clone(),
@@ -198,7 +198,7 @@ impl Series {
             asked,
             last: Last::default(),
             coverage: None,
-            removed: Removed::default(),
+            removed: RemovedFiles::default(),
             path,
             naming,
             specs,
@@ -285,7 +285,7 @@ impl Series {
             }
         };
         (self.say)(&self.path.with_file_name(&name), self.coverage.take().as_ref());
-        self.kept.push_back(Kept { name, file: naming.identity()?, content });
+        self.kept.push_back(FinishedFile { name, file: naming.identity()?, content });
         if self.kept.len() > self.rule.max_files.unwrap_or(usize::MAX).max(1)
             && let Some(oldest) = self.kept.pop_front()
         {
@@ -295,7 +295,7 @@ impl Series {
     }
 
     /// Removes a file of ours. It may have gone already, or another may have its name: that one stays.
-    fn remove(&mut self, naming: &Naming, oldest: &Kept) {
+    fn remove(&mut self, naming: &Naming, oldest: &FinishedFile) {
         if let Err(error) = naming.folder().remove(&oldest.name, oldest.file) {
             tracing::warn!(%error, name = %oldest.name.display(), "an older file was not removed");
         }

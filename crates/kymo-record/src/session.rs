@@ -1,32 +1,32 @@
 //! A recording from start to end: open, list what is there, run, finish.
 use crate::account::{LossAccount, Unwound};
-use crate::beside::Beside;
-use crate::brake::{Brake, Pauses, Pedal};
+use crate::background::BackgroundTask;
 use crate::budget::{Budget, Load};
+use crate::channel::{Notifier, channel};
 use crate::command;
-use crate::conduct::Conductor;
-use crate::control::Channel;
+use crate::control::ControlChannel;
 use crate::disk::WriteError;
-use crate::drain::{self, Message, Shared};
+use crate::drain::{self, DrainShared, Message};
 use crate::existing::{self, Existing, KernelThread};
 use crate::finish::Finish;
-use crate::flight::{Camera, Coverage, FlightThread, Surroundings};
-use crate::guests::{self, Guest, GuestEvent, Guests};
-use crate::look::{Poke, Ticks};
-use crate::mail::{Bell, mail};
+use crate::flight::{Coverage, FlightContext, FlightThread, SnapshotReader};
 use crate::observe::Observer;
 use crate::opening::{features, open, sources, spec, tracing_data};
 use crate::options::{CallGraph, LastSnapshot, Overload};
 use crate::output::{self, OutputError, SharedNaming};
+use crate::pid_filter::PidFilter;
 use crate::plan::{Plan, PlanError};
-use crate::pool::Pool;
+use crate::pool::BufferPool;
 use crate::record_stats::RecordStats;
 use crate::reduce::{Reducer, reduced};
+use crate::ring_scan::{DrainRequest, LogicalClock};
 use crate::round::RoundNumber;
-use crate::series::{Ask, Last, Limits, Removed, Say, Series, Switch};
+use crate::run_loop::RunLoop;
+use crate::series::{FileListener, Last, Limits, RemovedFiles, Series, SwitchRequest, SwitchRule};
 use crate::sink::Sink;
-use crate::strangers::Strangers;
-use crate::writer::{WriterThread, Written};
+use crate::throttle::{Pauses, Throttle, ThrottleRequest};
+use crate::user_rings::{self, UserEvent, UserRing, UserRings};
+use crate::writer::{WriterState, WriterThread};
 use crate::{machine, synth};
 use kymo_data::{Compressor, EventSpec, Features};
 use kymo_perf::evlist::{Evlist, MappedRing, Note, OpenError, RingError};
@@ -47,7 +47,7 @@ const NOTES: usize = 16;
 /// Why there is no recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum RecordError {
     /// An event could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -98,11 +98,11 @@ fn budget(
     events: &Evlist,
     rings: &[MappedRing],
     kept: &[MappedRing],
-    guests: Option<&Guests>,
-) -> Result<Budget, Error> {
+    user_rings: Option<&UserRings>,
+) -> Result<Budget, RecordError> {
     let options = &plan.options;
     let load = Load {
-        rings: rings.len() + guests.map_or(0, |guests| guests.rings.len()),
+        rings: rings.len() + user_rings.map_or(0, |user_rings| user_rings.rings.len()),
         // What a flight recorder drains is not the rings of the plan.
         ring_bytes: plan.drained_pages() * sys::page_size(),
         drains: sources(events, rings).len(),
@@ -112,8 +112,8 @@ fn budget(
     Budget::new(&load, options.max_memory_bytes)
 }
 
-pub(crate) fn system(action: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::System { action, source }
+pub(crate) fn system(action: &'static str) -> impl Fn(io::Error) -> RecordError {
+    move |source| RecordError::System { action, source }
 }
 
 /// What a recording came to.
@@ -138,7 +138,7 @@ pub struct Summary {
     /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
     pub unfollowed: u64,
     /// Files of it that were removed again, because only so many are kept.
-    pub removed: Removed,
+    pub removed: RemovedFiles,
     /// What else the user should know.
     pub remarks: Vec<String>,
 }
@@ -173,54 +173,54 @@ pub struct Session {
     sink: Sink,
     /// Of the file, until it is clear that the recording begins.
     naming: Option<SharedNaming>,
-    walk: RecordStats,
+    stats: RecordStats,
     compressor: Option<Compressor>,
     features: Features,
     kernel: KernelThread,
     workload: Option<Workload>,
-    channel: Option<Channel>,
+    channel: Option<ControlChannel>,
     observer: Observer,
     limits: Limits,
-    switches: Option<(OwnedFd, Say)>,
-    guests: Option<Guests>,
+    switches: Option<(OwnedFd, FileListener)>,
+    user_rings: Option<UserRings>,
 }
 
 impl Session {
     /// Opens what the plan says, on the kernel that runs.
     ///
     /// # Errors
-    /// [`Error`]; nothing was written then, unless it is the output that failed.
-    pub fn start(plan: Plan) -> Result<Session, Error> {
+    /// [`RecordError`]; nothing was written then, unless it is the output that failed.
+    pub fn start(plan: Plan) -> Result<Session, RecordError> {
         Session::open(Arc::new(sys::Real), plan, None, None)
     }
 
-    /// As [`Session::start`], with events that programs write themselves. The options must say so ([`Options::guests`](crate::Options::guests)), and no ring
+    /// As [`Session::start`], with events that programs write themselves. The options must say so ([`Options::user_rings`](crate::Options::guests)), and no ring
     /// may keep the newest records. A named pipe as output waits for its reader until `until` can be read, and so does each write to one.
     ///
     /// # Errors
     /// As [`Session::start`].
     pub fn start_with(
         plan: Plan,
-        guests: Option<Guests>,
+        user_rings: Option<UserRings>,
         until: Option<BorrowedFd<'_>>,
-    ) -> Result<Session, Error> {
-        Session::open(Arc::new(sys::Real), plan, guests, until)
+    ) -> Result<Session, RecordError> {
+        Session::open(Arc::new(sys::Real), plan, user_rings, until)
     }
 
     /// As [`Session::start`], on the given kernel.
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start_on(kernel: Arc<dyn Kernel>, plan: Plan) -> Result<Session, Error> {
+    pub fn start_on(kernel: Arc<dyn Kernel>, plan: Plan) -> Result<Session, RecordError> {
         Session::open(kernel, plan, None, None)
     }
 
     fn open(
         kernel: Arc<dyn Kernel>,
         mut plan: Plan,
-        guests: Option<Guests>,
+        user_rings: Option<UserRings>,
         until: Option<BorrowedFd<'_>>,
-    ) -> Result<Session, Error> {
+    ) -> Result<Session, RecordError> {
         plan.options.output.check()?;
         let workload = command::prepare(&plan.command, output::is_on_stdout(&plan.options.output))?;
         if plan.observe_command
@@ -235,12 +235,12 @@ impl Session {
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
         let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
-        let machine = Beside::begin(move || machine::features(&version, &cmdline));
+        let machine = BackgroundTask::begin(move || machine::features(&version, &cmdline));
         let ids = events.ids().map_err(system("read the ids of events"))?;
         let mut specs: Vec<EventSpec> =
             events.events.iter().zip(ids).map(|(event, ids)| spec(event, ids)).collect();
-        let guest_events = guests.as_ref().map_or(&[][..], |guests| &guests.events);
-        specs.extend(guest_events.iter().map(GuestEvent::spec));
+        let user_events = user_rings.as_ref().map_or(&[][..], |user_rings| &user_rings.events);
+        specs.extend(user_events.iter().map(UserEvent::spec));
         let unreduced = plan.reduces().then(|| specs.clone());
         if unreduced.is_some() {
             for spec in &mut specs {
@@ -251,15 +251,15 @@ impl Session {
             .map(|level| Compressor::new(level.unsigned_abs()).map_err(system("set up zstd")))
             .transpose()?;
         let early = Features {
-            tracing_data: tracing_data(&plan, guest_events)?,
+            tracing_data: tracing_data(&plan, user_events)?,
             compressed: compressor.as_ref().map(Compressor::info),
             ..Features::default()
         };
         let machine = machine.join();
         let features = features(machine, &plan, &events, &specs, &early);
-        let walk =
+        let stats =
             RecordStats::new(specs.first().map_or(0, |spec| spec.attr.sample_type), plan.options.build_ids);
-        let budget = budget(&plan, &events, &rings, &kept, guests.as_ref())?;
+        let budget = budget(&plan, &events, &rings, &kept, user_rings.as_ref())?;
         let (sink, naming) = Sink::create(&plan.options.output, until, &specs, &early, &features)?;
         let naming = naming.map(|naming| Arc::new(Mutex::new(naming)));
         Ok(Session {
@@ -272,7 +272,7 @@ impl Session {
             budget,
             sink,
             naming,
-            walk,
+            stats,
             compressor,
             features,
             kernel: text,
@@ -281,7 +281,7 @@ impl Session {
             observer,
             limits: Limits::default(),
             switches: None,
-            guests,
+            user_rings,
         })
     }
 
@@ -289,7 +289,7 @@ impl Session {
     /// once the recording really runs: rings are drained, events are on (unless `Delay::Disabled`), the command has begun, and a delay
     /// has passed.
     #[must_use]
-    pub fn control(mut self, channel: Channel) -> Session {
+    pub fn control(mut self, channel: ControlChannel) -> Session {
         self.channel = Some(channel);
         self
     }
@@ -327,81 +327,91 @@ impl Session {
     /// Records until the command or all observed processes end, or `until` becomes readable; then completes the recording.
     ///
     /// # Errors
-    /// [`Error::Command`] if the command cannot be executed. A write error is no error of this function: see
+    /// [`RecordError::Command`] if the command cannot be executed. A write error is no error of this function: see
     /// [`Summary::write_error`].
-    pub fn run(self, until: Option<BorrowedFd<'_>>) -> Result<Summary, Error> {
+    pub fn run(self, until: Option<BorrowedFd<'_>>) -> Result<Summary, RecordError> {
         let failed_fd =
             eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
-        let bells = system("wake a thread of the recorder by an eventfd");
+        let notifiers = system("wake a thread of the recorder by an eventfd");
         let mut groups = sources(&self.events, &self.rings);
-        let (known, guest_rings, guest_clock, mut conduct) = match self.guests {
-            Some(guests) => {
-                let clock = Some((guests.pid, guests.clock));
-                (guests::known(&guests.events), guests.rings, clock, Some(guests.conduct))
+        let (event_ids, program_rings, program_clock, mut control) = match self.user_rings {
+            Some(user_rings) => {
+                let clock = Some((user_rings.pid, user_rings.clock));
+                (user_rings::event_ids(&user_rings.events), user_rings.rings, clock, Some(user_rings.control))
             }
             None => (Vec::new(), Vec::new(), None, None),
         };
-        let lost_before = guest_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
-        if let Some((pid, clock)) = guest_clock {
-            guests::join(&mut groups, &guest_rings, &Guest::new(&known, pid, clock), self.rings.len());
+        let lost_before = program_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
+        if let Some((pid, clock)) = program_clock {
+            user_rings::join(
+                &mut groups,
+                &program_rings,
+                &UserRing::new(&event_ids, pid, clock),
+                self.rings.len(),
+            );
         }
-        let rings = self.rings.len() + guest_rings.len();
+        let rings = self.rings.len() + program_rings.len();
         let options = &self.plan.options;
         let overload = options.overload;
         let budget = &self.budget;
-        let shared = Shared {
-            pool: Pool::new(budget.buffers, budget.buffer_bytes, budget.ready, groups.len())
-                .map_err(&bells)?,
+        let shared = DrainShared {
+            pool: BufferPool::new(budget.buffers, budget.buffer_bytes, budget.ready, groups.len())
+                .map_err(&notifiers)?,
             round: RoundNumber::default(),
-            ticks: Ticks::default(),
+            clock: LogicalClock::default(),
             stop: AtomicBool::new(false),
-            stop_bell: Bell::new().map_err(&bells)?,
-            pedal: (overload == Overload::Pause).then(Pedal::new).transpose().map_err(&bells)?,
+            stop_notifier: Notifier::new().map_err(&notifiers)?,
+            throttle_request: (overload == Overload::Pause)
+                .then(ThrottleRequest::new)
+                .transpose()
+                .map_err(&notifiers)?,
             first: overload != Overload::Drop,
             corrupt_bytes: AtomicU64::new(0),
             claimed_corrupt_bytes: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
         };
-        let pokes = groups.iter().map(|_| Poke::new()).collect::<io::Result<Vec<_>>>().map_err(&bells)?;
+        let drain_requests =
+            groups.iter().map(|_| DrainRequest::new()).collect::<io::Result<Vec<_>>>().map_err(&notifiers)?;
         // From each drain, and the list of what is there. For each ring there are a few places for messages that it is empty.
         let places = groups.iter().map(|group| budget.queued + 4 * group.1.len()).chain([1, NOTES]);
-        let (mut senders, receive) = mail(places).map_err(&bells)?;
+        let (mut senders, receive) = channel(places).map_err(&notifiers)?;
         let mut notes = senders.pop();
         let list_sender = senders.pop();
         let attrs = self.events.events.iter().map(|event| &event.request.attr);
-        let mut strangers = Strangers::new(self.observer.ever_followed(), attrs);
+        let mut pid_filter = PidFilter::new(self.observer.ever_followed(), attrs);
         let (reducer, receive) = match &self.unreduced {
             None => (None, receive),
             Some(specs) => {
-                let mut of_rings: Vec<(usize, &Poke)> = (groups.iter().zip(&pokes))
-                    .flat_map(|(group, poke)| group.1.iter().map(move |source| (source.index, poke)))
+                let mut of_rings: Vec<(usize, &DrainRequest)> = (groups.iter().zip(&drain_requests))
+                    .flat_map(|(group, request)| group.1.iter().map(move |source| (source.index, request)))
                     .collect();
                 of_rings.sort_unstable_by_key(|(ring, _)| *ring);
-                let pokes: Vec<&Poke> = of_rings.into_iter().map(|(_, poke)| poke).collect();
+                let drain_requests: Vec<&DrainRequest> =
+                    of_rings.into_iter().map(|(_, request)| request).collect();
                 // Each buffer has a place.
                 let places = [NOTES, shared.pool.most() + 4 * rings];
-                let (mut senders, written) = mail(places).map_err(&bells)?;
+                let (mut senders, written) = channel(places).map_err(&notifiers)?;
                 let sender = senders.remove(1);
                 notes = senders.pop();
                 // Then the writer has none to take out.
-                let mut reducer =
-                    Reducer::new(specs, pokes, &shared.pool, sender).without(std::mem::take(&mut strangers));
+                let mut reducer = Reducer::new(specs, drain_requests, &shared.pool, sender)
+                    .without(std::mem::take(&mut pid_filter));
                 if self.plan.observe_command {
-                    reducer = reducer.nothing_before();
+                    reducer = reducer.without_existing();
                 }
                 if overload == Overload::Drop {
-                    reducer = reducer.humble();
+                    reducer = reducer.normal_priority();
                 }
                 (Some((reducer, receive)), written)
             }
         };
-        let ask = Arc::new(Ask::new(receive.bell()).map_err(&bells)?);
+        let ask = Arc::new(SwitchRequest::new(receive.notifier()).map_err(&notifiers)?);
         let (requests, say) = match self.switches {
             Some((requests, say)) => (Some(requests), say),
-            None => (None, Box::new(|_: &Path, _: Option<&Coverage>| {}) as Say),
+            None => (None, Box::new(|_: &Path, _: Option<&Coverage>| {}) as FileListener),
         };
         let flight = self.plan.keeps_newest();
-        let rule = self.limits.switch.or(flight.then(Switch::default));
+        let rule = self.limits.switch.or(flight.then(SwitchRule::default));
         let mut series = match (&self.plan.options.output, rule, &self.naming) {
             (output::Output::File(path), Some(rule), Some(naming)) => Some(Series::new(
                 rule,
@@ -425,27 +435,27 @@ impl Session {
                     LastSnapshot::Not => Last::Goes,
                 };
             }
-            let poke_of = |(group, poke): (&(_, Vec<_>), _)| vec![poke; group.1.len()];
-            let around = Surroundings {
-                camera: Camera::new(&self.events, &self.kept),
-                strangers,
+            let request_of = |(group, request): (&(_, Vec<_>), _)| vec![request; group.1.len()];
+            let context = FlightContext {
+                reader: SnapshotReader::new(&self.events, &self.kept),
+                pid_filter,
                 shared: &shared,
-                pokes: groups.iter().zip(&pokes).flat_map(poke_of).collect(),
+                requests: groups.iter().zip(&drain_requests).flat_map(request_of).collect(),
                 failed_fd: &failed_fd,
             };
-            let state = Written::new(self.sink, self.walk, self.compressor, series);
+            let state = WriterState::new(self.sink, self.stats, self.compressor, series);
             let build_ids = self.plan.options.build_ids;
-            let flight = FlightThread::new(around, &self.specs, state, last != LastSnapshot::Not, build_ids);
+            let flight = FlightThread::new(context, &self.specs, state, last != LastSnapshot::Not, build_ids);
             Taker::Flight(Box::new(flight))
         } else {
             Taker::Writer(Box::new(WriterThread {
                 sink: self.sink,
-                walk: self.walk,
+                stats: self.stats,
                 compressor: self.compressor,
-                strangers,
+                pid_filter,
                 rings,
                 shared: &shared,
-                pokes: pokes.iter().collect(),
+                requests: drain_requests.iter().collect(),
                 preferred: overload != Overload::Drop,
                 max_bytes: self.limits.max_bytes,
                 series,
@@ -460,7 +470,7 @@ impl Session {
             _ => Vec::new(),
         };
         let command_pid = workload.as_ref().map(Workload::pid);
-        let brake = notes.map(|notes| Brake::new(plan, self.observer.cgroup(), command_pid, notes));
+        let throttle = notes.map(|notes| Throttle::new(plan, self.observer.cgroup(), command_pid, notes));
         let (written, unwound, result, listed, pauses, told) = std::thread::scope(|scope| {
             let no_thread = system("start a thread of the recorder");
             let writer = start(scope, move || match taker {
@@ -475,20 +485,20 @@ impl Session {
             let reducer = reducer.map(|(reducer, messages)| start(scope, move || reducer.run(messages)));
             let reducer = reducer.and_then(|reducer| reducer.map_err(&mut missing).ok());
             let (ready, are_ready) = mpsc::channel();
-            for (((cpu, sources), poke), sender) in groups.into_iter().zip(&pokes).zip(senders) {
+            for (((cpu, sources), request), sender) in groups.into_iter().zip(&drain_requests).zip(senders) {
                 let (shared, ready) = (&shared, ready.clone());
                 let ready = move || _ = ready.send(());
-                let drain = start(scope, move || drain::run(cpu, sources, shared, poke, sender, ready));
+                let drain = start(scope, move || drain::run(cpu, sources, shared, request, sender, ready));
                 if let Err(error) = drain {
                     missing(error);
                     break;
                 }
             }
             drop(ready);
-            let pedal = shared.pedal.as_ref();
-            let brake = brake.zip(pedal).and_then(|(brake, pedal)| {
+            let throttle_request = shared.throttle_request.as_ref();
+            let throttle = throttle.zip(throttle_request).and_then(|(throttle, throttle_request)| {
                 let shared = &shared;
-                start(scope, move || brake.run(pedal, shared)).map_err(&mut missing).ok()
+                start(scope, move || throttle.run(throttle_request, shared)).map_err(&mut missing).ok()
             });
             // Until each drain is ready, or has ended.
             are_ready.iter().for_each(|()| ());
@@ -502,7 +512,7 @@ impl Session {
             let list = move || {
                 let mut listed = existing.run();
                 if let Some(mut sender) = list_sender {
-                    sender.send_patiently(Message::Synthesized(std::mem::take(&mut listed.records)));
+                    sender.send_blocking(Message::Synthesized(std::mem::take(&mut listed.records)));
                 }
                 listed
             };
@@ -516,28 +526,28 @@ impl Session {
                 }
             };
             let channel = self.channel;
-            let guests = conduct.as_mut();
+            let user_rings = control.as_mut();
             // A flight recorder that leaves nothing at its end takes no name before its first snapshot.
             let naming = self.naming.filter(|_| plan.options.last_snapshot != LastSnapshot::Not || !flight);
             let workload = workload.as_mut();
-            let mut conductor = Conductor { plan, events, guests, workload, naming, channel, requests, ask };
-            let result = tracking.and_then(|()| conductor.run(until, failed_fd.as_fd()));
-            let told = conduct.as_mut().map(|conduct| conduct.end());
+            let mut run_loop = RunLoop { plan, events, user_rings, workload, naming, channel, requests, ask };
+            let result = tracking.and_then(|()| run_loop.run(until, failed_fd.as_fd()));
+            let told = control.as_mut().map(|control| control.end());
             if let Err(error) = events.disable() {
                 tracing::warn!(%error, "failed to disable events");
             }
             // Release: pairs with the drains' Acquire.
             shared.stop.store(true, Ordering::Release);
-            shared.stop_bell.ring();
+            shared.stop_notifier.notify();
             let listed = listed.or_else(|| listing?.join().ok()).unwrap_or_default();
             let unwound = reducer.map(|reducer| reducer.join().unwrap_or_default());
-            let pauses = brake.and_then(|brake| brake.join().ok()).unwrap_or_default();
+            let pauses = throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default();
             (writer.map(|writer| writer.join()), unwound, result, listed, pauses, told)
         });
         let ended = result?;
         let mut written = (written.and_then(Result::ok))
             .ok_or_else(|| system("write")(io::Error::other("the writer's thread panicked")))?;
-        written.walk.files.extend(listed.files);
+        written.stats.files.extend(listed.files);
         let finish = Finish {
             events,
             specs: &self.specs,
@@ -557,14 +567,14 @@ impl Session {
         let (told, said) = told.unwrap_or_default();
         remarks.extend(said);
         let kernel_events = events.events.len();
-        let mut guests_lost: Vec<(usize, u64)> =
+        let mut user_lost: Vec<(usize, u64)> =
             told.into_iter().enumerate().map(|(at, lost)| (kernel_events + at, lost)).collect();
         // Words that the program may have written anything to.
-        let counted = guest_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
-        let told_lost = guests_lost.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
+        let counted = program_rings.iter().fold(0_u64, |all, ring| all.saturating_add(ring.lost()));
+        let told_lost = user_lost.iter().fold(0_u64, |all, (_, lost)| all.saturating_add(*lost));
         let missing = counted.saturating_sub(lost_before).saturating_sub(told_lost);
-        guests_lost.extend((missing > 0).then_some((kernel_events, missing)));
-        let summary = finish.run(written, &shared, &guests_lost);
+        user_lost.extend((missing > 0).then_some((kernel_events, missing)));
+        let summary = finish.run(written, &shared, &user_lost);
         if flight && summary.bytes == 0 && plan.options.last_snapshot == LastSnapshot::Not {
             remarks.push(
                 "there is no file, because no snapshot was asked for: SIGUSR2 asks for one, --snapshot=e makes one at the end"

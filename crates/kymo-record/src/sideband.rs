@@ -36,7 +36,7 @@ struct Process {
     parent: i32,
     /// By start and serial number.
     maps: BTreeMap<(u64, u64), Map>,
-    threads: BTreeMap<i32, Thread>,
+    threads: BTreeMap<i32, SidebandThread>,
     /// The time of the last exec: mappings from before do not exist any more.
     exec_ns: u64,
 }
@@ -49,7 +49,7 @@ struct Map {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Thread {
+struct SidebandThread {
     comm: Option<(u64, Vec<u8>)>,
     ended: bool,
 }

@@ -1,7 +1,7 @@
 //! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
-use kymo_data::{EventSpec, Features, PipeWriter, WriteAt, Writer, build};
+use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,7 @@ pub(crate) enum Sink {
 }
 
 /// Publishes an empty round: perf opens no file without a record, and a recorder may be killed before the first one comes.
-pub(crate) fn publish_first_round<W: WriteAt>(writer: &Writer<W>) -> io::Result<()> {
+pub(crate) fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
     writer.append(&build::finished_round())?;
     writer.publish()
 }
@@ -42,7 +42,8 @@ impl Sink {
                 let port = open_port(&file, Choice::from_env());
                 // perf 7 warns of a file that does not tell how many CPUs there are.
                 let early = Features { nr_cpus: all.nr_cpus, ..early.clone() };
-                let writer = Writer::create_with_features(Retrying(file), events, &early).map_err(fail)?;
+                let writer =
+                    FileWriter::create_with_features(Retrying(file), events, &early).map_err(fail)?;
                 publish_first_round(&writer).map_err(fail)?;
                 (Sink::File(Box::new(Landing::new(writer, port))), naming)
             }

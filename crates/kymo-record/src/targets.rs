@@ -5,7 +5,7 @@ use kymo_perf::{proc, sys};
 
 /// What kind of thing is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     /// A command that will be started.
     Command,
     /// Tasks that exist.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     /// Which kind.
-    pub(crate) kind: Kind,
+    pub(crate) kind: TargetKind,
     /// The tasks that exist; 0 stands for a command that has none yet; empty for CPUs.
     pub(crate) tasks: Vec<i32>,
     /// Processes all of whose threads are among the tasks.
@@ -55,7 +55,7 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
             Some(uid) if !named => of_user(uid)?,
             _ => named_tasks(spec)?,
         };
-        return Ok(Observed { kind: Kind::Tasks, tasks, processes, until, cpus: online });
+        return Ok(Observed { kind: TargetKind::Tasks, tasks, processes, until, cpus: online });
     }
     let (processes, until) = (Vec::new(), Vec::new());
     if spec.all || !spec.cpus.is_empty() || spec.command.is_empty() {
@@ -63,9 +63,9 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
             ignored("--per-thread", "-a or -C");
         }
         let cpus = if spec.cpus.is_empty() { online } else { spec.cpus.clone() };
-        return Ok(Observed { kind: Kind::Cpus, tasks: Vec::new(), processes, until, cpus });
+        return Ok(Observed { kind: TargetKind::Cpus, tasks: Vec::new(), processes, until, cpus });
     }
-    Ok(Observed { kind: Kind::Command, tasks: vec![0], processes, until, cpus: online })
+    Ok(Observed { kind: TargetKind::Command, tasks: vec![0], processes, until, cpus: online })
 }
 
 /// Tasks, processes, and whose end to wait for.

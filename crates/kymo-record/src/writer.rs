@@ -1,15 +1,15 @@
 //! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
+use crate::channel::{Next, Receiver};
 use crate::disk::count_samples;
-use crate::drain::{Message, Shared};
+use crate::drain::{DrainShared, Message};
 use crate::flight::Coverage;
-use crate::look::{Poke, Sweep};
-use crate::mail::{Messages, Next};
-use crate::pool::Pool;
+use crate::pid_filter::PidFilter;
+use crate::pool::BufferPool;
 use crate::record_stats::{RecordStats, whole_records_bytes};
+use crate::ring_scan::{DrainRequest, FullScan};
 use crate::round::Rounds;
 use crate::series::{Content, Series};
 use crate::sink::Sink;
-use crate::strangers::Strangers;
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
 use std::collections::HashSet;
@@ -29,13 +29,13 @@ const WRITER_NICE: i32 = -19;
 /// What the writer needs.
 pub(crate) struct WriterThread<'a> {
     pub(crate) sink: Sink,
-    pub(crate) walk: RecordStats,
+    pub(crate) stats: RecordStats,
     pub(crate) compressor: Option<Compressor>,
-    pub(crate) strangers: Strangers,
+    pub(crate) pid_filter: PidFilter,
     pub(crate) rings: usize,
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a DrainShared,
     /// One for each drain.
-    pub(crate) pokes: Vec<&'a Poke>,
+    pub(crate) requests: Vec<&'a DrainRequest>,
     /// Whether it runs before the target, where permitted.
     pub(crate) preferred: bool,
     /// The recording ends at this size.
@@ -47,9 +47,9 @@ pub(crate) struct WriterThread<'a> {
 }
 
 /// What the writer did.
-pub(crate) struct Written {
+pub(crate) struct WriterState {
     pub(crate) sink: Sink,
-    pub(crate) walk: RecordStats,
+    pub(crate) stats: RecordStats,
     pub(crate) compressor: Option<Compressor>,
     /// Why writing ended early.
     pub(crate) error: Option<io::Error>,
@@ -78,7 +78,7 @@ pub(crate) struct Written {
 }
 
 /// What the writer has to do next.
-pub(crate) enum Task {
+pub(crate) enum WriterTask {
     Message(Message),
     /// Another file is wanted.
     Switch,
@@ -89,27 +89,27 @@ pub(crate) enum Task {
 
 /// The next task. `rests`: rather a rest than to wait for one.
 pub(crate) fn next(
-    messages: &mut Messages<Message>,
+    messages: &mut Receiver<Message>,
     series: Option<&mut Series>,
     rests: bool,
-    pool: &Pool,
-) -> Task {
+    pool: &BufferPool,
+) -> WriterTask {
     let mut napped = pool.is_short();
     loop {
         let deadline = series.as_ref().and_then(|series| series.deadline());
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) || series.as_ref().is_some_and(|series| series.asked.take()) {
-            return Task::Switch;
+            return WriterTask::Switch;
         }
         match messages.take() {
-            Next::Item(message) => return Task::Message(message),
-            Next::Closed => return Task::End,
-            Next::Empty if rests => return Task::Rest,
+            Next::Item(message) => return WriterTask::Message(message),
+            Next::Closed => return WriterTask::End,
+            Next::Empty if rests => return WriterTask::Rest,
             Next::Empty => {}
         }
         if napped {
             if let Next::Item(message) = messages.wait(left) {
-                return Task::Message(message);
+                return WriterTask::Message(message);
             }
         } else {
             // What comes meanwhile wakes nobody, and is written together.
@@ -121,7 +121,7 @@ pub(crate) fn next(
 
 impl WriterThread<'_> {
     /// Writes until all drains have ended.
-    pub(crate) fn run(self, mut messages: Messages<Message>) -> Written {
+    pub(crate) fn run(self, mut messages: Receiver<Message>) -> WriterState {
         // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
         if self.preferred
             && let Err(error) = setpriority_process(None, WRITER_NICE)
@@ -130,7 +130,7 @@ impl WriterThread<'_> {
         }
         let _ = rustix::thread::set_name(c"writer");
         let mut rounds = Rounds::new(self.rings);
-        let mut state = Written::new(self.sink, self.walk, self.compressor, self.series);
+        let mut state = WriterState::new(self.sink, self.stats, self.compressor, self.series);
         state.max_bytes = self.max_bytes;
         let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
         // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
@@ -138,19 +138,19 @@ impl WriterThread<'_> {
         let mut complete = false;
         // Another file begins when every ring has been emptied once more: what a quiet CPU has told of names and mappings would otherwise lie in its ring
         // while files with samples of others pass, none of which could name them.
-        let mut sweep: Option<Sweep> = None;
+        let mut full_scan: Option<FullScan> = None;
         loop {
-            let series = state.series.as_mut().filter(|_| sweep.is_none());
+            let series = state.series.as_mut().filter(|_| full_scan.is_none());
             let task = next(&mut messages, series, unpublished > 0, &self.shared.pool);
-            let resting = matches!(task, Task::Rest);
+            let resting = matches!(task, WriterTask::Rest);
             let message = match task {
-                Task::Message(message) => Some(message),
-                Task::Switch => {
-                    sweep = Some(sweep_of(self.shared, &self.pokes, self.rings));
+                WriterTask::Message(message) => Some(message),
+                WriterTask::Switch => {
+                    full_scan = Some(begin_full_scan(self.shared, &self.requests, self.rings));
                     None
                 }
-                Task::Rest => None,
-                Task::End => break,
+                WriterTask::Rest => None,
+                WriterTask::End => break,
             };
             self.shared.pool.replenish();
             let was_full = state.full;
@@ -164,12 +164,12 @@ impl WriterThread<'_> {
                     (state.append(&records, 0, &mut packed), None)
                 }
                 Some(Message::Note(records)) => (state.append(&records, 0, &mut packed), None),
-                Some(Message::Empty { ring, round, look }) => (Ok(0), Some((ring, round, look))),
-                Some(Message::Full { ring, mut buffer, len, round, look, emptied, starved }) => {
-                    let len = self.strangers.remove(&mut buffer[..len]);
+                Some(Message::Empty { ring, round, scan }) => (Ok(0), Some((ring, round, scan))),
+                Some(Message::Full { ring, mut buffer, len, round, scan, emptied, starved }) => {
+                    let len = self.pid_filter.remove(&mut buffer[..len]);
                     let written = state.write(&buffer[..len], starved, &mut packed);
                     self.shared.pool.give(buffer);
-                    (written, emptied.then_some((ring, round, look)))
+                    (written, emptied.then_some((ring, round, scan)))
                 }
             };
             if state.full && !was_full {
@@ -187,8 +187,8 @@ impl WriterThread<'_> {
                 continue;
             }
             let due = drained.is_some_and(|(ring, round, _)| rounds.drained(ring, round));
-            if let (Some(sweep), Some((ring, _, look))) = (&mut sweep, drained) {
-                sweep.emptied(ring, look);
+            if let (Some(full_scan), Some((ring, _, scan))) = (&mut full_scan, drained) {
+                full_scan.emptied(ring, scan);
             }
             let mut result = Ok(());
             if due && complete && since_marker > 0 {
@@ -205,11 +205,11 @@ impl WriterThread<'_> {
                 && complete
                 && let Some(mut series) = state.series.take()
             {
-                if sweep.is_none() && series.is_due(state.sink.bytes()) {
-                    sweep = Some(sweep_of(self.shared, &self.pokes, self.rings));
+                if full_scan.is_none() && series.is_due(state.sink.bytes()) {
+                    full_scan = Some(begin_full_scan(self.shared, &self.requests, self.rings));
                 }
-                if sweep.as_ref().is_some_and(Sweep::is_done) {
-                    sweep = None;
+                if full_scan.as_ref().is_some_and(FullScan::is_done) {
+                    full_scan = None;
                     let files = series.sideband.files();
                     result = state
                         .switch(&mut series, files)
@@ -232,23 +232,23 @@ impl WriterThread<'_> {
 }
 
 /// Has every drain look at its rings once more.
-fn sweep_of(shared: &Shared, pokes: &[&Poke], rings: usize) -> Sweep {
-    let sweep = Sweep::begin(&shared.ticks, rings);
-    pokes.iter().for_each(|poke| poke.ask());
-    sweep
+fn begin_full_scan(shared: &DrainShared, requests: &[&DrainRequest], rings: usize) -> FullScan {
+    let full_scan = FullScan::begin(&shared.clock, rings);
+    requests.iter().for_each(|request| request.ask());
+    full_scan
 }
 
-impl Written {
+impl WriterState {
     /// Before anything was written.
     pub(crate) fn new(
         sink: Sink,
-        walk: RecordStats,
+        stats: RecordStats,
         compressor: Option<Compressor>,
         series: Option<Series>,
-    ) -> Written {
-        Written {
+    ) -> WriterState {
+        WriterState {
             sink,
-            walk,
+            stats,
             compressor,
             error: None,
             ring_full: 0,
@@ -285,16 +285,16 @@ impl Written {
                 records = &records[..whole_records_bytes(records, room)];
             }
         }
-        let (lost_before, samples_before) = (self.walk.lost, self.walk.samples);
-        let whole = self.walk.records(records);
+        let (lost_before, samples_before) = (self.stats.lost, self.stats.samples);
+        let whole = self.stats.records(records);
         self.corrupt_bytes += (records.len() - whole) as u64;
         let mended;
         let mut whole = &records[..whole];
-        if self.walk.excess {
-            mended = self.walk.mended(whole);
+        if self.stats.excess {
+            mended = self.stats.mended(whole);
             whole = &mended;
         }
-        let lost = self.walk.lost - lost_before;
+        let lost = self.stats.lost - lost_before;
         if starved {
             self.queue_full += lost;
         } else {
@@ -303,7 +303,7 @@ impl Written {
         if let Some(series) = &mut self.series {
             series.sideband.records(whole);
         }
-        let written = self.append(whole, self.walk.samples - samples_before, packed)?;
+        let written = self.append(whole, self.stats.samples - samples_before, packed)?;
         self.full |= self.max_bytes.is_some_and(|limit| self.sink.bytes() >= limit);
         Ok(written)
     }
@@ -311,11 +311,11 @@ impl Written {
     /// Completes the file, with the build IDs of these files and of those that were seen, and goes on in another.
     pub(crate) fn switch(&mut self, series: &mut Series, mut files: HashSet<Vec<u8>>) -> io::Result<()> {
         let info = self.compressor.as_ref().map(Compressor::info);
-        files.extend(self.walk.files.iter().cloned());
+        files.extend(self.stats.files.iter().cloned());
         let done = std::mem::replace(&mut self.sink, Sink::Closed);
         // Whoever sees the file under its final name finds it complete.
-        let finished = done.finish(&series.features(&files, self.walk.times.take(), info));
-        self.walk.samples = self.walk.samples.saturating_sub(finished.lost_samples);
+        let finished = done.finish(&series.features(&files, self.stats.times.take(), info));
+        self.stats.samples = self.stats.samples.saturating_sub(finished.lost_samples);
         let content = self.content(finished.bytes);
         self.earlier.bytes += content.bytes;
         self.earlier.samples += content.samples;
@@ -338,7 +338,7 @@ impl Written {
 
     /// What a file of this size holds that has all that was counted since the one before.
     pub(crate) fn content(&self, bytes: u64) -> Content {
-        Content { bytes, samples: self.walk.samples.saturating_sub(self.earlier.samples) }
+        Content { bytes, samples: self.stats.samples.saturating_sub(self.earlier.samples) }
     }
 
     /// Compresses and appends whole records; returns how many bytes that made.

@@ -1,6 +1,6 @@
 //! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
 use kymo_core::probe::wire::{State, Wanted, What};
-use kymo_perf::inject::{self, Arrival, Client, Library, Preload, Refusal};
+use kymo_perf::inject::{self, Arrival, Client, EnterError, Library, Preload};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -373,17 +373,20 @@ fn not_entered() {
     if let Some(program) = Program::of(NAME, &["-static"]) {
         let mut running = program.start(&[]);
         let refusal = inject::enter(running.pid(), &program.library).unwrap_err();
-        assert!(matches!(refusal, Refusal::Static), "{refusal}");
+        assert!(matches!(refusal, EnterError::Static), "{refusal}");
         running.call(1);
     }
     let Some(program) = Program::of(NAME, &[]) else { return };
     let mut running = program.start(&[]);
     let traced = kymo_perf::sys::ptrace::Traced::seize(running.pid()).expect("a child may be traced");
     let refusal = inject::enter(running.pid(), &program.library).unwrap_err();
-    assert!(matches!(refusal, Refusal::Traced { by } if by > 0), "{refusal}");
+    assert!(matches!(refusal, EnterError::Traced { by } if by > 0), "{refusal}");
     drop(traced);
     running.call(1);
-    assert!(matches!(inject::enter(2, &program.library).unwrap_err(), Refusal::KernelThread | Refusal::Gone));
+    assert!(matches!(
+        inject::enter(2, &program.library).unwrap_err(),
+        EnterError::KernelThread | EnterError::Gone
+    ));
 }
 
 /// The next program that comes up.
@@ -558,7 +561,7 @@ fn under_seccomp() {
     let mut waiter = Waiter::start(&program, "seccomp");
     assert_eq!(waiter.line(), "here\n");
     let refusal = inject::enter(waiter.pid(), &library).unwrap_err();
-    assert!(matches!(refusal, Refusal::Seccomp { mode: 2 }), "{refusal}");
+    assert!(matches!(refusal, EnterError::Seccomp { mode: 2 }), "{refusal}");
     waiter.input.write_all(b"x").expect("it reads");
     assert_eq!(waiter.line(), "ok \n");
 }

@@ -1,7 +1,7 @@
 //! What expressions come to, for the raw bytes of one sample.
 
 use super::parse::{Node, Operator};
-use super::printf::{Conversion, Extent, Kind};
+use super::printf::{Conversion, ConversionKind, Extent};
 use super::{KernelNames, MAX_PRINTED_BYTES};
 use crate::tracing_data::{Field, FieldKind};
 use crate::words::until_nul;
@@ -193,18 +193,18 @@ impl<'a> Sample<'a> {
         let (width, precision) = (extent(conversion.width), extent(conversion.precision));
         let Some(argument) = arguments.next() else { return };
         match &conversion.kind {
-            Kind::Text => self.text(conversion, (width, precision), argument, out),
-            Kind::Character => out.push(char::from(self.number(argument) as u8)),
-            Kind::Function(offset) => self.function(conversion, *offset, argument, out),
-            Kind::Mac(plain) => mac(self.bytes(argument), if *plain { "" } else { ":" }, out),
-            Kind::Address(letters) => address(letters, self.bytes(argument), out),
-            Kind::Uuid => uuid(self.bytes(argument), out),
-            Kind::BitList => {
+            ConversionKind::Text => self.text(conversion, (width, precision), argument, out),
+            ConversionKind::Character => out.push(char::from(self.number(argument) as u8)),
+            ConversionKind::Function(offset) => self.function(conversion, *offset, argument, out),
+            ConversionKind::Mac(plain) => mac(self.bytes(argument), if *plain { "" } else { ":" }, out),
+            ConversionKind::Address(letters) => address(letters, self.bytes(argument), out),
+            ConversionKind::Uuid => uuid(self.bytes(argument), out),
+            ConversionKind::BitList => {
                 let bytes = self.bytes(argument);
                 bit_list(bytes.get(..width.unwrap_or(0).div_ceil(8)).unwrap_or(bytes), out);
             }
             // Where an address is wanted, a text is its own.
-            Kind::Pointer if matches!(self.node(argument), Node::Text(_)) => {
+            ConversionKind::Pointer if matches!(self.node(argument), Node::Text(_)) => {
                 self.text(conversion, (width, precision), argument, out);
             }
             _ => conversion.number(self.number(argument), width, precision, out),

@@ -35,7 +35,7 @@ mod tests;
 
 use crate::tracing_data::Format;
 use parse::Node;
-use printf::Piece;
+use printf::FormatPiece;
 
 /// How deep expressions may nest. The kernel's own reach 30.
 const MAX_DEPTH: u16 = 120;
@@ -94,7 +94,7 @@ impl KernelNames for NoKernelNames {
 /// A print format, ready to print samples.
 #[derive(Clone, Debug)]
 pub struct PrintFormat {
-    pieces: Vec<Piece>,
+    pieces: Vec<FormatPiece>,
     arguments: Vec<u32>,
     nodes: Vec<Node>,
 }
@@ -110,7 +110,7 @@ impl PrintFormat {
         }
         let (text, arguments, nodes) = parse::parse(format)?;
         let pieces = printf::pieces(&text);
-        let needed: usize = pieces.iter().map(Piece::arguments).sum();
+        let needed: usize = pieces.iter().map(FormatPiece::arguments).sum();
         if needed > arguments.len() {
             return Err(PrintFormatError::MissingArgument);
         }
@@ -127,8 +127,8 @@ impl PrintFormat {
                 break;
             }
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Conversion(conversion) => sample.convert(conversion, &mut arguments, &mut out),
+                FormatPiece::Text(text) => out.push_str(text),
+                FormatPiece::Conversion(conversion) => sample.convert(conversion, &mut arguments, &mut out),
             }
         }
         let mut end = out.len().min(MAX_PRINTED_BYTES);

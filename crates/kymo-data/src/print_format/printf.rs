@@ -7,7 +7,7 @@ const MAX_WIDTH: usize = 4096;
 
 /// A part of a format's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum FormatPiece {
     Text(String),
     Conversion(Conversion),
 }
@@ -22,7 +22,7 @@ pub(super) enum Extent {
 
 /// What a conversion makes of its argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ConversionKind {
     Text,
     Character,
     /// `d` or `i`.
@@ -55,20 +55,20 @@ pub(super) struct Conversion {
     pub(super) precision: Option<Extent>,
     /// How many bits of a number are printed.
     pub(super) bits: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: ConversionKind,
 }
 
-impl Piece {
+impl FormatPiece {
     /// How many arguments it takes.
     pub(super) fn arguments(&self) -> usize {
-        let Piece::Conversion(conversion) = self else { return 0 };
+        let FormatPiece::Conversion(conversion) = self else { return 0 };
         let star = |extent: Option<Extent>| usize::from(extent == Some(Extent::Argument));
         1 + star(conversion.width) + star(conversion.precision)
     }
 }
 
 /// Divides a format's text.
-pub(super) fn pieces(text: &str) -> Vec<Piece> {
+pub(super) fn pieces(text: &str) -> Vec<FormatPiece> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -81,7 +81,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece> {
         }
         let (conversion, len) = conversion(after);
         match conversion {
-            Some(conversion) => pieces.push(Piece::Conversion(conversion)),
+            Some(conversion) => pieces.push(FormatPiece::Conversion(conversion)),
             // As libtraceevent shows what it does not know.
             None => {
                 let unknown = after[len..].chars().next();
@@ -96,11 +96,11 @@ pub(super) fn pieces(text: &str) -> Vec<Piece> {
     pieces
 }
 
-fn push_text(pieces: &mut Vec<Piece>, text: &str) {
+fn push_text(pieces: &mut Vec<FormatPiece>, text: &str) {
     match pieces.last_mut() {
-        Some(Piece::Text(last)) => last.push_str(text),
+        Some(FormatPiece::Text(last)) => last.push_str(text),
         _ if text.is_empty() => {}
-        _ => pieces.push(Piece::Text(text.to_owned())),
+        _ => pieces.push(FormatPiece::Text(text.to_owned())),
     }
 }
 
@@ -114,7 +114,7 @@ fn conversion(text: &str) -> (Option<Conversion>, usize) {
         width: None,
         precision: None,
         bits: 32,
-        kind: Kind::Text,
+        kind: ConversionKind::Text,
     };
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -144,13 +144,13 @@ fn conversion(text: &str) -> (Option<Conversion>, usize) {
         at += 1;
     }
     let kind = match bytes.get(at) {
-        Some(b's') => Kind::Text,
-        Some(b'c') => Kind::Character,
-        Some(b'd' | b'i') => Kind::Signed,
-        Some(b'u') => Kind::Unsigned,
-        Some(b'x') => Kind::Hex(false),
-        Some(b'X') => Kind::Hex(true),
-        Some(b'o') => Kind::Octal,
+        Some(b's') => ConversionKind::Text,
+        Some(b'c') => ConversionKind::Character,
+        Some(b'd' | b'i') => ConversionKind::Signed,
+        Some(b'u') => ConversionKind::Unsigned,
+        Some(b'x') => ConversionKind::Hex(false),
+        Some(b'X') => ConversionKind::Hex(true),
+        Some(b'o') => ConversionKind::Octal,
         Some(b'p') => {
             let (kind, len) = pointer(&text[at + 1..]);
             at += len;
@@ -176,25 +176,25 @@ fn extent(bytes: &[u8], at: &mut usize) -> Option<Extent> {
 }
 
 /// What `%p` with these letters after it means, and how many of them belong to it.
-fn pointer(after: &str) -> (Kind, usize) {
+fn pointer(after: &str) -> (ConversionKind, usize) {
     let starts = |words: &[&str]| words.iter().find(|word| after.starts_with(**word)).map(|word| word.len());
     if let Some(len) = starts(&["I4", "i4", "I6c", "I6", "i6", "ISpc", "ISpfsc", "ISfsc", "ISc", "ISp", "IS"])
     {
-        return (Kind::Address(after[..len].to_owned()), len);
+        return (ConversionKind::Address(after[..len].to_owned()), len);
     }
     if let Some(len) = starts(&["Ub", "UB", "Ul", "UL", "U"]) {
-        return (Kind::Uuid, len);
+        return (ConversionKind::Uuid, len);
     }
     if after.starts_with("bl") {
-        return (Kind::BitList, 2);
+        return (ConversionKind::BitList, 2);
     }
     match after.bytes().next() {
-        Some(b'F' | b'S') => (Kind::Function(true), 1),
-        Some(b'f' | b's') => (Kind::Function(false), 1),
-        Some(b'M') => (Kind::Mac(false), 1),
-        Some(b'm') => (Kind::Mac(true), 1),
-        Some(byte) if byte.is_ascii_alphanumeric() => (Kind::Pointer, 1),
-        _ => (Kind::Pointer, 0),
+        Some(b'F' | b'S') => (ConversionKind::Function(true), 1),
+        Some(b'f' | b's') => (ConversionKind::Function(false), 1),
+        Some(b'M') => (ConversionKind::Mac(false), 1),
+        Some(b'm') => (ConversionKind::Mac(true), 1),
+        Some(byte) if byte.is_ascii_alphanumeric() => (ConversionKind::Pointer, 1),
+        _ => (ConversionKind::Pointer, 0),
     }
 }
 
@@ -210,11 +210,11 @@ impl Conversion {
         let unused = 64 - self.bits;
         let unsigned = value << unused >> unused;
         let (sign, prefix, digits) = match self.kind {
-            Kind::Signed => {
+            ConversionKind::Signed => {
                 let signed = (value << unused).cast_signed() >> unused;
                 (if signed < 0 { "-" } else { self.plus }, "", signed.unsigned_abs().to_string())
             }
-            Kind::Hex(upper) => {
+            ConversionKind::Hex(upper) => {
                 let digits = if upper { format!("{unsigned:X}") } else { format!("{unsigned:x}") };
                 let shown = self.alternative && unsigned != 0;
                 (
@@ -229,11 +229,13 @@ impl Conversion {
                     digits,
                 )
             }
-            Kind::Octal => {
+            ConversionKind::Octal => {
                 ("", if self.alternative && unsigned != 0 { "0" } else { "" }, format!("{unsigned:o}"))
             }
-            Kind::Pointer | Kind::Function(_) if value == 0 => ("", "", "(nil)".to_owned()),
-            Kind::Pointer | Kind::Function(_) => ("", "0x", format!("{value:x}")),
+            ConversionKind::Pointer | ConversionKind::Function(_) if value == 0 => {
+                ("", "", "(nil)".to_owned())
+            }
+            ConversionKind::Pointer | ConversionKind::Function(_) => ("", "0x", format!("{value:x}")),
             _ => ("", "", unsigned.to_string()),
         };
         let mut zeros = precision.unwrap_or(1).saturating_sub(digits.len()).min(MAX_WIDTH);

@@ -72,9 +72,9 @@ proptest! {
         let [addr, len, pgoff, ino] = longs;
         check(&build::comm(&attr, &id, pid, tid, &name, exec), Record::Comm(Comm { pid, tid, exec, name: &name }));
         let time = id.time.expect("set");
-        let task = Task { pid, ppid, tid, ptid, time, synthesized: true };
+        let task = TaskRecord { pid, ppid, tid, ptid, time, synthesized: true };
         check(&build::fork(&attr, &id, pid, ppid, tid, ptid), Record::Fork(task));
-        let task = Task { synthesized: false, ..task };
+        let task = TaskRecord { synthesized: false, ..task };
         check(&build::exit(&attr, &id, pid, ppid, tid, ptid), Record::Exit(task));
         let spec = build::MapSpec {
             pid, tid, addr, len, pgoff, ino,

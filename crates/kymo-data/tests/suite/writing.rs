@@ -98,7 +98,7 @@ fn perf_sees_the_same_in_a_rewritten_file() {
         let recording = open(name);
         let path = folder_out.path().join(name);
         let file = std::fs::File::create(&path).expect("creates");
-        let writer = Writer::create(file, &specs(&recording)).expect("writes");
+        let writer = FileWriter::create(file, &specs(&recording)).expect("writes");
         for record in data_records(&recording) {
             writer.append(&whole(&record)).expect("writes");
         }
@@ -138,7 +138,7 @@ fn perf_reads_compressed() {
         let recording = open(name);
         let records = data_records(&recording);
         let path = folder_out.path().join(name);
-        let writer = Writer::create(std::fs::File::create(&path).expect("creates"), &specs(&recording))
+        let writer = FileWriter::create(std::fs::File::create(&path).expect("creates"), &specs(&recording))
             .expect("writes");
         let mut compressor = Compressor::new(1).expect("zstd works");
         // Many times the same, so that records cross the borders of compressed ones.
@@ -218,7 +218,7 @@ fn valid_at_every_moment() {
     };
     for early in [Features::default(), tracing.clone()] {
         let memory = Memory::new(u64::MAX);
-        let writer = Writer::create_with_features(&memory, &specs(&recording), &early).expect("writes");
+        let writer = FileWriter::create_with_features(&memory, &specs(&recording), &early).expect("writes");
         let mut published = vec![(memory.writes().len(), 0)];
         for (index, record) in records.iter().enumerate() {
             writer.append(&whole(record)).expect("writes");
@@ -260,7 +260,7 @@ fn perf_opens_an_unfinished_file() {
     let recording = open("tracepoint.data");
     let out = tempfile::NamedTempFile::new().expect("a file");
     let early = Features { tracing_data: recording.features.tracing_data.clone(), ..Features::default() };
-    let writer = Writer::create_with_features(out.as_file(), &specs(&recording), &early).expect("writes");
+    let writer = FileWriter::create_with_features(out.as_file(), &specs(&recording), &early).expect("writes");
     let records = data_records(&recording);
     for record in &records {
         writer.append(&whole(record)).expect("writes");
@@ -285,7 +285,7 @@ fn many_threads_append() {
     for early in [Features::default(), Features { arch: Some("x".into()), ..Features::default() }] {
         let memory = Memory::new(u64::MAX);
         let writer =
-            Writer::create_with_features(&memory, std::slice::from_ref(&spec), &early).expect("writes");
+            FileWriter::create_with_features(&memory, std::slice::from_ref(&spec), &early).expect("writes");
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 let writer = &writer;
@@ -344,7 +344,9 @@ fn full_disk() {
     let mut failures = 0;
     for capacity in (600..10_000).step_by(61) {
         let memory = Memory::new(capacity);
-        let Ok(writer) = Writer::create_with_features(&memory, &specs(&recording), &early) else { continue };
+        let Ok(writer) = FileWriter::create_with_features(&memory, &specs(&recording), &early) else {
+            continue;
+        };
         let mut published = 0;
         let mut failed = false;
         for (index, record) in records.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! Two ways. A *raw tracepoint* costs least: per event no record is made for the program, and detaching does not wait. It needs the kernel's type
 //! information (see [`super::types`]). A *tracepoint* event needs tracefs instead; its descriptor's close waits for all CPUs to pass.
 use super::error::BpfError;
-use super::program::{self, Key, Maps, Program, Source};
+use super::program::{self, ArgumentSource, FollowKey, Maps, Program};
 use super::sys::{self, ProgramKind};
 use super::types::TaskTypes;
 use crate::tracefs::Tracefs;
@@ -21,7 +21,7 @@ pub enum Attachment {
 
 /// What shall be followed, as far as the programs differ by it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct FollowRules {
     /// What the followed make is followed, too.
     pub(super) children: bool,
     /// There is an entry that waits for its exec.
@@ -70,14 +70,14 @@ pub(super) struct Attached {
 }
 
 /// Attaches all that `wanted` needs.
-pub(super) fn attach(how: Attachment, maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
+pub(super) fn attach(how: Attachment, maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
     match how {
         Attachment::Raw => attach_raw(maps, wanted),
         Attachment::Tracepoint => attach_events(maps, wanted),
     }
 }
 
-fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
+fn attach_raw(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
     let types = TaskTypes::load().map_err(|cause| BpfError::Types { cause })?;
     let attach = |name, point: &CStr, program: &Program| -> Result<(OwnedFd, OwnedFd), BpfError> {
         let loaded = load(ProgramKind::RawTracepoint, name, program, Some(&types))?;
@@ -89,14 +89,16 @@ fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
         // The link keeps the program; its own descriptor may go.
         Ok((link, loaded))
     };
-    let program = program::newtask(maps, Source::Task, Source::Argument(1), wanted.children);
+    let program = program::newtask(maps, ArgumentSource::Task, ArgumentSource::Argument(1), wanted.children);
     let (link, newtask) = attach("kymo_newtask", c"task_newtask", &program)?;
     let mut links = vec![link];
     if !wanted.keep_ended {
-        links.push(attach("kymo_exit", c"sched_process_exit", &program::exit(maps, Source::Task))?.0);
+        links.push(attach("kymo_exit", c"sched_process_exit", &program::exit(maps, ArgumentSource::Task))?.0);
     }
-    if maps.key == Key::Thread {
-        links.push(attach("kymo_exec", c"sched_process_exec", &program::exec(maps, Source::Argument(1)))?.0);
+    if maps.key == FollowKey::Thread {
+        links.push(
+            attach("kymo_exec", c"sched_process_exec", &program::exec(maps, ArgumentSource::Argument(1)))?.0,
+        );
     }
     if wanted.from_exec {
         links.push(attach("kymo_rename", c"task_rename", &program::rename(maps))?.0);
@@ -104,7 +106,7 @@ fn attach_raw(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
     Ok(Attached { links, newtask })
 }
 
-fn attach_events(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
+fn attach_events(maps: Maps, wanted: FollowRules) -> Result<Attached, BpfError> {
     let tracefs = Tracefs::here();
     let cpu = crate::sys::online_cpus()[0] as i32;
     let point = |system, name| Point::find(&tracefs, system, name);
@@ -115,10 +117,11 @@ fn attach_events(maps: Maps, wanted: Wanted) -> Result<Attached, BpfError> {
     if !wanted.keep_ended {
         let at = point("sched", "sched_process_exit")?;
         // Which exit is a process's last is in the record since Linux 6.16.
-        let last = if maps.key == Key::Process { at.field("group_dead")? } else { Source::Task };
+        let last =
+            if maps.key == FollowKey::Process { at.field("group_dead")? } else { ArgumentSource::Task };
         links.push(at.attach("kymo_exit", &program::exit(maps, last), cpu)?.0);
     }
-    if maps.key == Key::Thread {
+    if maps.key == FollowKey::Thread {
         let at = point("sched", "sched_process_exec")?;
         links.push(at.attach("kymo_exec", &program::exec(maps, at.field("old_pid")?), cpu)?.0);
     }
@@ -142,9 +145,9 @@ impl Point {
         Ok(Point { name: format!("{system}:{name}"), id: tracepoint.id, format })
     }
 
-    fn field(&self, name: &str) -> Result<Source, BpfError> {
+    fn field(&self, name: &str) -> Result<ArgumentSource, BpfError> {
         offset(&self.format, name)
-            .map(Source::Record)
+            .map(ArgumentSource::Record)
             .ok_or_else(|| BpfError::Field { point: self.name.clone(), field: name.to_owned() })
     }
 

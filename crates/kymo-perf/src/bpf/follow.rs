@@ -1,12 +1,12 @@
 //! [`Follower`]: the maps, the programs and their attachment, in the order that loses nobody.
-use super::attach::{self, Attached, Attachment, Wanted, load};
+use super::attach::{self, Attached, Attachment, FollowRules, load};
 use super::available::{Unavailable, available, ids_are_the_kernels};
 use super::error::BpfError;
-use super::ever::{Ever, EverFollowed};
-use super::map::{Followed, State};
-use super::program::{self, FROM_EXEC, Key, Maps, NOW};
+use super::followed_bitmap::{FollowedBitmap, SharedBitmap};
+use super::map::{FollowState, Followed};
+use super::program::{self, FROM_EXEC, FollowKey, Maps, NOW};
 use super::sys::ProgramKind;
-use super::witness::Witness;
+use super::watch_program::WatchProgram;
 use crate::proc;
 use std::collections::HashSet;
 use std::io;
@@ -40,7 +40,7 @@ pub enum Follow<'a> {
 
 /// Choices that [`Follower::start`] makes by itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct FollowOptions {
     /// How to attach; `None`: by raw tracepoints, else by tracepoint events.
     pub attachment: Option<Attachment>,
     /// Leave ended processes in the map, as kernels need it that do not tell which exit is a process's last.
@@ -62,9 +62,9 @@ pub struct Follower {
     /// Until it is with the events.
     sample: Option<OwnedFd>,
     followed: Followed,
-    state: State,
-    ever: Option<Ever>,
-    key: Key,
+    state: FollowState,
+    ever: Option<SharedBitmap>,
+    key: FollowKey,
     attachment: Attachment,
     missed_at_entry: u64,
 }
@@ -83,18 +83,18 @@ impl Follower {
     /// # Errors
     /// [`BpfError`]: what the kernel refused. Targets that are gone are no error.
     pub fn start(who: Follow<'_>) -> Result<Follower, BpfError> {
-        Follower::start_with(who, &Options::default())
+        Follower::start_with(who, &FollowOptions::default())
     }
 
     /// The same with choices made by the caller.
     ///
     /// # Errors
     /// As [`Follower::start`].
-    pub fn start_with(who: Follow<'_>, options: &Options) -> Result<Follower, BpfError> {
+    pub fn start_with(who: Follow<'_>, options: &FollowOptions) -> Result<Follower, BpfError> {
         ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let key = match who {
-            Follow::Threads { .. } => Key::Thread,
-            Follow::Processes(_) | Follow::Command(_) => Key::Process,
+            Follow::Threads { .. } => FollowKey::Thread,
+            Follow::Processes(_) | Follow::Command(_) => FollowKey::Process,
         };
         if let Some(how) = options.attachment {
             return Follower::begin(who, how, key, options);
@@ -104,7 +104,7 @@ impl Follower {
             events(*options)
                 .or_else(|error| match error {
                     // Before Linux 6.16 the records do not tell a process's last exit.
-                    BpfError::Field { .. } => events(Options { keep_ended: true, ..*options }),
+                    BpfError::Field { .. } => events(FollowOptions { keep_ended: true, ..*options }),
                     error => Err(error),
                 })
                 .map_err(|tracepoint| match available() {
@@ -115,19 +115,24 @@ impl Follower {
         })
     }
 
-    fn begin(who: Follow<'_>, how: Attachment, key: Key, options: &Options) -> Result<Follower, BpfError> {
+    fn begin(
+        who: Follow<'_>,
+        how: Attachment,
+        key: FollowKey,
+        options: &FollowOptions,
+    ) -> Result<Follower, BpfError> {
         let entries = options.entries.unwrap_or(match key {
-            Key::Process | Key::Thread if options.keep_ended => PROCESSES_KEPT,
-            Key::Process => PROCESSES,
-            Key::Thread => THREADS,
+            FollowKey::Process | FollowKey::Thread if options.keep_ended => PROCESSES_KEPT,
+            FollowKey::Process => PROCESSES,
+            FollowKey::Thread => THREADS,
         });
-        let mut state = State::new(!options.no_sharing).map_err(|cause| BpfError::Map {
+        let mut state = FollowState::new(!options.no_sharing).map_err(|cause| BpfError::Map {
             what: "state",
             entries: 2,
             cause,
         })?;
         // Without it nothing is lost: then records about processes cannot be told apart, and all are kept.
-        let mut ever = if options.no_sharing { None } else { Ever::new().ok() };
+        let mut ever = if options.no_sharing { None } else { SharedBitmap::new().ok() };
         let maps_and_sample = |preallocate| {
             let what = "who is followed";
             let followed = Followed::new(entries, preallocate).map_err(|cause| BpfError::Map {
@@ -135,7 +140,7 @@ impl Follower {
                 entries,
                 cause,
             })?;
-            let ever = ever.as_ref().and_then(Ever::number);
+            let ever = ever.as_ref().and_then(SharedBitmap::number);
             let maps = Maps { followed: followed.number(), state: state.number(), ever, key };
             let sample = load(ProgramKind::PerfEvent, "kymo_sample", &program::sample(maps), None)?;
             Ok((followed, maps, sample))
@@ -147,7 +152,7 @@ impl Follower {
             }
             error => Err(error),
         })?;
-        let wanted = Wanted {
+        let wanted = FollowRules {
             children: !matches!(who, Follow::Threads { children: false, .. }),
             from_exec: matches!(who, Follow::Command(_)),
             keep_ended: options.keep_ended,
@@ -198,8 +203,8 @@ impl Follower {
         let keys: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
         // I7: the bits first, so that whatever a followed one makes finds its maker's process there.
         match (&self.ever, self.key) {
-            (Some(ever), Key::Process) => ever.enter(keys.iter().copied()),
-            (Some(ever), Key::Thread) => ever.enter(processes_of(ids)),
+            (Some(ever), FollowKey::Process) => ever.enter(keys.iter().copied()),
+            (Some(ever), FollowKey::Thread) => ever.enter(processes_of(ids)),
             (None, _) => {}
         }
         self.missed_at_entry += self.followed.enter(&keys, value)?;
@@ -212,12 +217,12 @@ impl Follower {
         self.sample.as_ref().map(AsFd::as_fd)
     }
 
-    /// Makes what hits of watchpoints need; see [`Witness`]. `stop`: whoever hits one gets SIGSTOP there.
+    /// Makes what hits of watchpoints need; see [`WatchProgram`]. `stop`: whoever hits one gets SIGSTOP there.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused.
-    pub fn witness(&self, stop: bool) -> Result<Witness, BpfError> {
-        Witness::new(self.followed.number(), self.key, stop)
+    pub fn witness(&self, stop: bool) -> Result<WatchProgram, BpfError> {
+        WatchProgram::new(self.followed.number(), self.key, stop)
     }
 
     /// All events have the program: they keep it, and its descriptor is closed.
@@ -227,8 +232,8 @@ impl Follower {
 
     /// The processes that were followed at any time, with thread keys those of the followed threads. `None` where the kernel cannot keep them
     /// for us (before Linux 5.12). It may outlive the follower; then nobody is added to it any more.
-    pub fn ever(&self) -> Option<EverFollowed> {
-        self.ever.as_ref().map(Ever::bits)
+    pub fn ever(&self) -> Option<FollowedBitmap> {
+        self.ever.as_ref().map(SharedBitmap::bits)
     }
 
     /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and whether samples are kept already (`true`) or
@@ -254,7 +259,7 @@ impl Follower {
 
     /// Whether there is an entry for each thread, not for each process.
     pub fn by_thread(&self) -> bool {
-        self.key == Key::Thread
+        self.key == FollowKey::Thread
     }
 
     /// How the programs are attached.

@@ -22,7 +22,7 @@ pub(super) const FP: Reg = Reg(10);
 
 /// A function of the kernel that programs may call, by the number of the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Helper {
+pub(super) enum BpfHelper {
     /// (map, key) -> address of the value, or 0.
     MapLookup = 1,
     /// (map, key, value, flags) -> 0 or a negative errno.
@@ -273,7 +273,7 @@ impl Assembler {
     }
 
     /// R0 = helper(R1..R5); R1..R5 are lost
-    pub(super) fn call(&mut self, helper: Helper) {
+    pub(super) fn call(&mut self, helper: BpfHelper) {
         self.push(CALL, R0, R0, 0, helper as i32);
     }
 
@@ -385,7 +385,7 @@ mod tests {
         a.atomic_or64(R0, 0, R9);
         a.shift_left(R1, R9);
         a.load_map(R1, 5);
-        a.call(Helper::ReadKernel);
+        a.call(BpfHelper::ReadKernel);
         a.exit();
         a.add(R0, R1);
         a.shift_left_imm(R2, 3);

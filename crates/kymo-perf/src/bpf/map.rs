@@ -1,6 +1,6 @@
-//! The maps that the programs and we share, but for the one of [`super::ever`].
+//! The maps that the programs and we share, but for the one of [`super::followed_bitmap`].
 use super::program::{MISSED, SETTLED};
-use super::sys::{self, MapFd, MapKind, Shared};
+use super::sys::{self, MapFd, MapKind, SharedWords};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -78,27 +78,27 @@ const STATES: u32 = 2;
 
 /// `STATE`: what the programs count, and what they wait for.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum FollowState {
     /// In shared memory; the descriptor only until the programs are loaded.
-    Shared(Shared, Option<MapFd>),
+    SharedWords(SharedWords, Option<MapFd>),
     /// Reached by system calls.
     Plain(MapFd),
 }
 
-impl State {
+impl FollowState {
     /// In shared memory if wanted and possible.
-    pub(super) fn new(shared: bool) -> io::Result<State> {
+    pub(super) fn new(shared: bool) -> io::Result<FollowState> {
         let name = sys::name("kymo_state");
         match shared.then(|| sys::create_shared(STATES, name)) {
-            Some(Ok((map, shared))) => Ok(State::Shared(shared, Some(map))),
-            _ => sys::create_map(MapKind::Array, STATES, name).map(State::Plain),
+            Some(Ok((map, shared))) => Ok(FollowState::SharedWords(shared, Some(map))),
+            _ => sys::create_map(MapKind::Array, STATES, name).map(FollowState::Plain),
         }
     }
 
     fn map(&self) -> Option<&MapFd> {
         match self {
-            State::Shared(_, map) => map.as_ref(),
-            State::Plain(map) => Some(map),
+            FollowState::SharedWords(_, map) => map.as_ref(),
+            FollowState::Plain(map) => Some(map),
         }
     }
 
@@ -114,7 +114,7 @@ impl State {
 
     /// All programs are loaded.
     pub(super) fn loaded(&mut self) {
-        if let State::Shared(_, map) = self {
+        if let FollowState::SharedWords(_, map) = self {
             *map = None;
         }
     }
@@ -122,19 +122,21 @@ impl State {
     pub(super) fn missed(&self) -> io::Result<u64> {
         match self {
             // Relaxed: a statistic.
-            State::Shared(shared, _) => Ok(shared.words()[MISSED as usize].load(Ordering::Relaxed)),
-            State::Plain(map) => sys::lookup(map, MISSED),
+            FollowState::SharedWords(shared, _) => {
+                Ok(shared.words()[MISSED as usize].load(Ordering::Relaxed))
+            }
+            FollowState::Plain(map) => sys::lookup(map, MISSED),
         }
     }
 
     pub(super) fn settle(&self, settled: bool) -> io::Result<()> {
         match self {
             // SeqCst: stays on its side of the entries that are made before or behind it (I4).
-            State::Shared(shared, _) => {
+            FollowState::SharedWords(shared, _) => {
                 shared.words()[SETTLED as usize].store(settled.into(), Ordering::SeqCst);
                 Ok(())
             }
-            State::Plain(map) => sys::update(map, SETTLED, settled.into()),
+            FollowState::Plain(map) => sys::update(map, SETTLED, settled.into()),
         }
     }
 }

@@ -53,29 +53,29 @@
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in the kernel's structs are asked for; `program`:
-//! the programs; `tally`: [`Tally`], which counts instead of following; `witness`: [`Witness`], which reads memory at the hit of a watchpoint;
+//! the programs; `tally`: [`CgroupCounter`], which counts instead of following; `witness`: [`WatchProgram`], which reads memory at the hit of a watchpoint;
 //! [`uprobe`]: probes of user functions; `map` and `ever`: the maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`:
 //! whether this works here.
 mod attach;
 mod available;
+mod cgroup_counts;
 mod error;
-mod ever;
 mod follow;
+mod followed_bitmap;
 mod insn;
 mod map;
 mod program;
 mod sys;
-mod tally;
 #[cfg(test)]
 mod tests;
 mod types;
 pub mod uprobe;
-mod witness;
+mod watch_program;
 
 pub use attach::Attachment;
 pub use available::Unavailable;
+pub use cgroup_counts::{CgroupCounter, CgroupCounts};
 pub use error::BpfError;
-pub use ever::EverFollowed;
-pub use follow::{Follow, Follower, Options};
-pub use tally::{Counted, Tally};
-pub use witness::{Seen, Testimony, Witness};
+pub use follow::{Follow, FollowOptions, Follower};
+pub use followed_bitmap::FollowedBitmap;
+pub use watch_program::{WatchCounts, WatchProgram, WatchSample};

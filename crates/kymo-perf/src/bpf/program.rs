@@ -1,7 +1,7 @@
 //! The programs, in the instructions of [`super::insn`].
 //!
-//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`], `EVER` that of [`super::ever`].
-use super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`], `EVER` that of [`super::followed_bitmap`].
+use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::sys::Instruction;
 use super::types::Member;
 
@@ -29,7 +29,7 @@ const WORD: i16 = -20;
 
 /// What FOLLOWED's keys are, all in the first pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum FollowKey {
     /// Ids of processes: their threads need no entries.
     Process,
     /// Ids of threads.
@@ -43,12 +43,12 @@ pub(super) struct Maps {
     pub(super) state: i32,
     /// `None` where there is no such map.
     pub(super) ever: Option<i32>,
-    pub(super) key: Key,
+    pub(super) key: FollowKey,
 }
 
 /// Where a program that runs at a tracepoint finds a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ArgumentSource {
     /// In the tracepoint's record, at this offset in bytes.
     Record(i16),
     /// In the raw tracepoint's argument of this number.
@@ -80,7 +80,7 @@ impl Assembler {
     pub(super) fn look_up(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
-        self.call(Helper::MapLookup);
+        self.call(BpfHelper::MapLookup);
     }
 
     /// R0 = 0 if map[*key] = *value was done
@@ -89,20 +89,20 @@ impl Assembler {
         self.stack_address(R2, key);
         self.stack_address(R3, value);
         self.mov_imm(R4, 0); // new or not
-        self.call(Helper::MapUpdate);
+        self.call(BpfHelper::MapUpdate);
     }
 
     /// remove map[*key], if there
     fn remove(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
-        self.call(Helper::MapDelete);
+        self.call(BpfHelper::MapDelete);
     }
 
     /// *slot = the running thread's key
-    fn running(&mut self, slot: i16, key: Key) {
-        self.call(Helper::CurrentPidTgid); // the lower half is the thread, the upper the process
-        if key == Key::Process {
+    fn running(&mut self, slot: i16, key: FollowKey) {
+        self.call(BpfHelper::CurrentPidTgid); // the lower half is the thread, the upper the process
+        if key == FollowKey::Process {
             self.shift_right_imm(R0, 32);
         }
         self.store32(FP, slot, R0);
@@ -147,31 +147,37 @@ impl Assembler {
         self.add_imm(R3, member.described_offset()); // patched: the offset on this kernel
         self.stack_address(R1, slot);
         self.mov_imm(R2, bytes);
-        self.call(Helper::ReadKernel);
+        self.call(BpfHelper::ReadKernel);
     }
 
     /// R0 = a 64-bit number; R6 is the context
-    fn fetch64(&mut self, from: Source) {
+    fn fetch64(&mut self, from: ArgumentSource) {
         match from {
-            Source::Record(offset) => self.load64(R0, R6, offset),
+            ArgumentSource::Record(offset) => self.load64(R0, R6, offset),
             // Arguments are 8 bytes wide, whatever their type.
-            Source::Argument(number) => self.load64(R0, R6, 8 * number),
-            Source::Task => self.load64(R0, R6, 0),
+            ArgumentSource::Argument(number) => self.load64(R0, R6, 8 * number),
+            ArgumentSource::Task => self.load64(R0, R6, 0),
         }
     }
 
     /// *slot = the id of a task, or on to `unread`; R6 is the context
-    fn fetch_id(&mut self, slot: i16, from: Source, unread: Label, wanted: &mut Vec<(usize, Member)>) {
+    fn fetch_id(
+        &mut self,
+        slot: i16,
+        from: ArgumentSource,
+        unread: Label,
+        wanted: &mut Vec<(usize, Member)>,
+    ) {
         match from {
-            Source::Record(offset) => {
+            ArgumentSource::Record(offset) => {
                 self.load32(R0, R6, offset);
                 self.store32(FP, slot, R0);
             }
-            Source::Argument(_) => {
+            ArgumentSource::Argument(_) => {
                 self.fetch64(from);
                 self.store32(FP, slot, R0);
             }
-            Source::Task => {
+            ArgumentSource::Task => {
                 self.fetch64(from);
                 self.mov(R3, R0);
                 self.read_member(slot, 4, Member::Id, wanted);
@@ -210,11 +216,11 @@ pub(super) fn sample(maps: Maps) -> Program {
 /// A stranger's child is taken out, so that an entry that outlived its owner (put there from a list that was old by then) is never taken for
 /// whoever got the same id: every entry is right from birth (I3). Before SETTLED this is off: the maker may be a target that
 /// is about to be entered.
-pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Program {
+pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, follow: bool) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (end, stranger, unsettled, missed) = (a.label(), a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
-    if maps.key == Key::Process {
+    if maps.key == FollowKey::Process {
         a.fetch64(flags);
         a.and_imm(R0, CLONE_THREAD);
         a.jump_unless(R0, 0, end); // a thread is what its process is
@@ -236,7 +242,7 @@ pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Pr
         a.store64(FP, VALUE, R8); // VALUE = what the maker is: NOW or FROM_EXEC
         if let Some(ever) = maps.ever {
             let thread = a.label();
-            if maps.key == Key::Thread {
+            if maps.key == FollowKey::Thread {
                 a.fetch64(flags);
                 a.and_imm(R0, CLONE_THREAD);
                 a.jump_unless(R0, 0, thread); // its process is its maker's: set already (I7)
@@ -264,7 +270,7 @@ pub(super) fn newtask(maps: Maps, id: Source, flags: Source, follow: bool) -> Pr
 
 /// Runs in a thread that exits, before its id is free for others. `last`: where to see that no thread of the process is left: in a
 /// byte of the record that is not 0 then, or in the task.
-pub(super) fn exit(maps: Maps, last: Source) -> Program {
+pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
@@ -272,12 +278,12 @@ pub(super) fn exit(maps: Maps, last: Source) -> Program {
     a.look_up(maps.followed, KEY); // asking first takes no lock: most of the machine is not followed
     a.jump_if(R0, 0, end);
     match (maps.key, last) {
-        (Key::Thread, _) => {}
-        (Key::Process, Source::Record(offset)) => {
+        (FollowKey::Thread, _) => {}
+        (FollowKey::Process, ArgumentSource::Record(offset)) => {
             a.load8(R0, R6, offset);
             a.jump_if(R0, 0, end); // others of the process live
         }
-        (Key::Process, _) => {
+        (FollowKey::Process, _) => {
             a.load64(R3, R6, 0); // R3 = the task
             a.read_member(VALUE, 8, Member::Signal, &mut wanted);
             a.jump_unless(R0, 0, end); // unreadable: keep it; birth sets the id's next owner right
@@ -308,7 +314,7 @@ pub(super) fn rename(maps: Maps) -> Program {
 
 /// For keys that are threads: runs in one that has executed a program, `old` being its id before: a thread other than the first has taken
 /// over the first's id.
-pub(super) fn exec(maps: Maps, old: Source) -> Program {
+pub(super) fn exec(maps: Maps, old: ArgumentSource) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (end, missed, same) = (a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context

@@ -4,7 +4,7 @@
 //! The kernel reads and writes through addresses in the attributes. The risks: a buffer that is shorter than the map's keys and values
 //! say, and an attribute shorter than its announced size. So every map of this module has `u32` keys and `u64` values, fixed
 //! where it is made ([`MapFd`] cannot be made otherwise; values of an array of events are shorter), and every attribute is a struct whose size is what is announced. Memory shared
-//! with programs ([`Shared`]) is as long as the map that was made together with it, and is seen only as atomics.
+//! with programs ([`SharedWords`]) is as long as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
 pub(super) mod ring;
 pub(super) mod uprobe;
@@ -237,17 +237,17 @@ pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Res
 
 /// The values of an array, in memory that is shared with the programs and stays when the map's descriptor is closed. Unmapped on drop.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedWords {
     base: NonNull<AtomicU64>,
     words: usize,
 }
 
 // SAFETY: the mapping belongs to no thread, and everything in it is reached through atomics.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedWords {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedWords {}
 
-impl Shared {
+impl SharedWords {
     /// The values by key.
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped readable and writable until drop and so long (create_shared); any bit pattern is a u64.
@@ -255,7 +255,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: our own mapping; all views borrowed self and are gone.
         let result = unsafe { munmap(self.base.as_ptr().cast(), 8 * self.words) };
@@ -264,7 +264,7 @@ impl Drop for Shared {
 }
 
 /// Makes an array whose values are mapped here, all 0.
-pub(super) fn create_shared(entries: u32, name: [u8; 16]) -> io::Result<(MapFd, Shared)> {
+pub(super) fn create_shared(entries: u32, name: [u8; 16]) -> io::Result<(MapFd, SharedWords)> {
     let map = create_map(MapKind::SharedArray, entries, name)?;
     let words = entries as usize;
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -272,7 +272,7 @@ pub(super) fn create_shared(entries: u32, name: [u8; 16]) -> io::Result<(MapFd, 
     let base = unsafe { mmap(null_mut(), 8 * words, prot, flags, &map.0, 0) }?;
     // Values of 8 bytes stand one behind the other, from a page's start on.
     let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    Ok((map, Shared { base, words }))
+    Ok((map, SharedWords { base, words }))
 }
 
 /// The value of a key.

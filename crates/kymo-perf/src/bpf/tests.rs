@@ -1,7 +1,7 @@
 //! Tests of following on the kernel that runs, with programs whose every thread leaves marks: page faults at known addresses.
 use super::*;
 use crate::ring::{Keeps, Ring};
-use crate::sys::{ANY, Descriptor, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
+use crate::sys::{ANY, Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed, online_cpus};
 use crate::tracefs::Tracefs;
 use kymo_core::ring::Reader;
 use kymo_testing::skip;
@@ -19,15 +19,15 @@ const PAGES: u64 = 4;
 const PAGE_FAULTS: u64 = 2;
 
 /// All ways of following the same processes.
-const WAYS: [Options; 3] = [
-    Options {
+const WAYS: [FollowOptions; 3] = [
+    FollowOptions {
         attachment: Some(Attachment::Raw),
         keep_ended: false,
         preallocate: false,
         no_sharing: false,
         entries: None,
     },
-    Options {
+    FollowOptions {
         attachment: Some(Attachment::Tracepoint),
         keep_ended: false,
         preallocate: true,
@@ -35,7 +35,7 @@ const WAYS: [Options; 3] = [
         entries: None,
     },
     // As before Linux 5.17.
-    Options {
+    FollowOptions {
         attachment: Some(Attachment::Tracepoint),
         keep_ended: true,
         preallocate: true,
@@ -155,7 +155,7 @@ impl Watch {
         attr.set_disabled(1);
         attr.set_exclude_kernel(1);
         let open = |cpu| {
-            let event = Real.open(&attr, &Place::new(ANY, cpu as i32)).unwrap();
+            let event = Real.open(&attr, &EventTarget::new(ANY, cpu as i32)).unwrap();
             Real.set_bpf(&event, follower.program().unwrap()).unwrap();
             let ring = Real.map(&event, 1024, Keeps::Oldest).unwrap();
             Real.enable(&event).unwrap();
@@ -418,7 +418,8 @@ fn a_full_map() {
     }
     for attachment in [Attachment::Raw, Attachment::Tracepoint] {
         let mut ours = Storm::start("burst", OURS, 20);
-        let options = Options { attachment: Some(attachment), entries: Some(1), ..Options::default() };
+        let options =
+            FollowOptions { attachment: Some(attachment), entries: Some(1), ..FollowOptions::default() };
         let mut follower = Follower::start_with(Follow::Processes(&[ours.pid()]), &options).unwrap();
         assert_eq!(follower.missed(), 0);
         ours.go();
@@ -447,7 +448,7 @@ fn others_see_every_hit() {
         let _follower = Follower::start_with(Follow::Processes(&[me]), &options).unwrap();
         let mut attr = attr_zeroed();
         (attr.type_, attr.config) = (Perf::TRACEPOINT, point.id);
-        let event = Real.open(&attr, &Place::new(0, ANY)).unwrap();
+        let event = Real.open(&attr, &EventTarget::new(0, ANY)).unwrap();
         for _ in 0..20 {
             std::thread::spawn(|| {}).join().unwrap();
         }

@@ -17,7 +17,7 @@ const MOUNTS: usize = 64;
 
 /// Which of the two generations a hierarchy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum HierarchyVersion {
     /// The unified hierarchy; events belong to it unless an old one has taken `perf_event`.
     V2,
     /// An old hierarchy with the controller `perf_event`.
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 /// Our cgroup in the hierarchy that events are bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Membership {
-    pub(super) kind: Kind,
+    pub(super) kind: HierarchyVersion,
     /// From the hierarchy's top, `/` first.
     pub(super) path: Vec<u8>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Membership {
 /// A place where a cgroup hierarchy is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    pub(super) kind: Kind,
+    pub(super) kind: HierarchyVersion,
     pub(super) device: (u32, u32),
     /// The cgroup that the mount point shows.
     pub(super) root: Vec<u8>,
@@ -62,17 +62,17 @@ pub(super) fn membership(text: &[u8]) -> Option<Membership> {
         };
         let path = path.to_vec();
         if controllers.split(|&byte| byte == b',').any(|name| name == b"perf_event") {
-            return Some(Membership { kind: Kind::V1, path });
+            return Some(Membership { kind: HierarchyVersion::V1, path });
         }
         if number == b"0" && controllers.is_empty() {
-            unified = Some(Membership { kind: Kind::V2, path });
+            unified = Some(Membership { kind: HierarchyVersion::V2, path });
         }
     }
     unified
 }
 
 /// The mounts of that hierarchy, from the text of `/proc/self/mountinfo`: writable ones first, and of them the one that was mounted last.
-pub(super) fn mounts(text: &[u8], kind: Kind) -> Vec<Mount> {
+pub(super) fn mounts(text: &[u8], kind: HierarchyVersion) -> Vec<Mount> {
     let lines = text.split(|&byte| byte == b'\n');
     let mut found: Vec<Mount> = lines.filter_map(mount).filter(|mount| mount.kind == kind).collect();
     found.reverse();
@@ -94,8 +94,8 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let (file_system, _source, of_super) = (fields.next()?, fields.next()?, fields.next()?);
     let has = |options: &[u8], name: &[u8]| options.split(|&byte| byte == b',').any(|option| option == name);
     let kind = match file_system {
-        b"cgroup2" => Kind::V2,
-        b"cgroup" if has(of_super, b"perf_event") => Kind::V1,
+        b"cgroup2" => HierarchyVersion::V2,
+        b"cgroup" if has(of_super, b"perf_event") => HierarchyVersion::V1,
         _ => return None,
     };
     if !point.is_absolute() {

@@ -1,4 +1,4 @@
-use super::find::{Kind, below, membership, mounts};
+use super::find::{HierarchyVersion, below, membership, mounts};
 use super::{CgroupError, OwnCgroup, Parent, cleanup_stale, disabled, leave};
 use crate::workload::{Exit, Workload};
 use kymo_testing::skip;
@@ -239,7 +239,7 @@ fn words() {
 }
 
 /// The path of our cgroup as found in samples of the two files, with the kind of hierarchy.
-fn found(mountinfo: &str, cgroup: &str) -> Option<(Kind, Vec<PathBuf>)> {
+fn found(mountinfo: &str, cgroup: &str) -> Option<(HierarchyVersion, Vec<PathBuf>)> {
     let own = membership(cgroup.as_bytes())?;
     let paths = mounts(mountinfo.as_bytes(), own.kind)
         .into_iter()
@@ -251,7 +251,8 @@ fn found(mountinfo: &str, cgroup: &str) -> Option<(Kind, Vec<PathBuf>)> {
 #[test]
 fn where_it_is() {
     let unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-    let at = |paths: &[&str]| Some((Kind::V2, paths.iter().map(PathBuf::from).collect::<Vec<_>>()));
+    let at =
+        |paths: &[&str]| Some((HierarchyVersion::V2, paths.iter().map(PathBuf::from).collect::<Vec<_>>()));
     assert_eq!(found(unified, "0::/\n"), at(&["/sys/fs/cgroup"]));
     let session = "0::/user.slice/user-1000.slice/session-2.scope\n";
     assert_eq!(found(unified, session), at(&["/sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope"]));
@@ -265,7 +266,7 @@ fn where_it_is() {
                36 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
     assert_eq!(
         found(old, "5:net_cls,perf_event:/docker/1\n0::/x\n"),
-        Some((Kind::V1, vec!["/sys/fs/cgroup/perf_event/docker/1".into()]))
+        Some((HierarchyVersion::V1, vec!["/sys/fs/cgroup/perf_event/docker/1".into()]))
     );
     // A container that shares the host's names of cgroups but is shown only its own.
     let container = "900 880 0:26 /docker/1f /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n";
@@ -308,7 +309,7 @@ proptest! {
         ),
     ) {
         let text = lines.join(&b'\n');
-        for kind in [Kind::V1, Kind::V2] {
+        for kind in [HierarchyVersion::V1, HierarchyVersion::V2] {
             for mount in mounts(&text, kind) {
                 prop_assert!(mount.point.is_absolute());
                 if let Some(own) = membership(&text) && let Some(names) = below(&mount.root, &own.path) {

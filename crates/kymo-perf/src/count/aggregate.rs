@@ -88,7 +88,7 @@ impl Topology {
 
 /// What a row of counts is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum CountPlace {
     /// Everything.
     All,
     /// A CPU.
@@ -107,9 +107,9 @@ pub enum Place {
 
 /// The counts of one event at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct CountRow {
     /// Where.
-    pub place: Place,
+    pub place: CountPlace,
     /// Over how many CPUs it is a sum.
     pub cpus: usize,
     /// The sum.
@@ -117,25 +117,25 @@ pub struct Row {
 }
 
 /// Where a cell belongs.
-fn place(cell: &Cell, by: By, topology: &Topology) -> Place {
+fn place(cell: &Cell, by: By, topology: &Topology) -> CountPlace {
     let Location { socket, die, core, node } = topology.of(cell.cpu);
     match by {
-        By::All => Place::All,
-        By::Cpu => Place::Cpu(cell.cpu),
-        By::Core => Place::Core(socket, die, core),
-        By::Die => Place::Die(socket, die),
-        By::Socket => Place::Socket(socket),
-        By::Node => Place::Node(node),
-        By::Thread => Place::Thread(cell.task),
+        By::All => CountPlace::All,
+        By::Cpu => CountPlace::Cpu(cell.cpu),
+        By::Core => CountPlace::Core(socket, die, core),
+        By::Die => CountPlace::Die(socket, die),
+        By::Socket => CountPlace::Socket(socket),
+        By::Node => CountPlace::Node(node),
+        By::Thread => CountPlace::Thread(cell.task),
     }
 }
 
 /// The rows of one event, in order of their places.
-pub fn rows(cells: &[Cell], by: By, topology: &Topology) -> Vec<Row> {
-    let mut rows: BTreeMap<Place, Row> = BTreeMap::new();
+pub fn rows(cells: &[Cell], by: By, topology: &Topology) -> Vec<CountRow> {
+    let mut rows: BTreeMap<CountPlace, CountRow> = BTreeMap::new();
     for cell in cells {
         let place = place(cell, by, topology);
-        let row = rows.entry(place.clone()).or_insert(Row { place, cpus: 0, count: Count::default() });
+        let row = rows.entry(place.clone()).or_insert(CountRow { place, cpus: 0, count: Count::default() });
         row.cpus += 1;
         row.count = row.count.plus(cell.count);
     }

@@ -16,16 +16,16 @@
 //! - **C3** With [`Binding::Cgroup`], counting begins at the exec although the events are on before: what the waiting child did until then is counted
 //!   by itself, by events that the kernel removes at the exec, and taken off.
 //! - **C4** Counts never go down between two readings, whatever threads and processes end in between.
-pub mod accounted;
-pub mod accounting;
 pub mod aggregate;
+pub mod cgroup_counters;
+pub mod kernel_stats;
 #[cfg(test)]
 mod tests;
 
 pub use kymo_core::context::Count;
 
-use crate::evlist::{self, Engine, Evlist, Note, OpenError, Read, Request, Stage, Targets};
-use crate::sys::{ANY, Kernel, Perf, Place};
+use crate::evlist::{self, Evlist, Note, OpenEngine, OpenError, Read, Request, Stage, Targets};
+use crate::sys::{ANY, EventTarget, Kernel, Perf};
 use std::io;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Cell {
 }
 
 /// All counts of one moment: for each event in the order of the requests its cells, or `None` if the machine does not have it.
-pub type Reading = Vec<Option<Vec<Cell>>>;
+pub type CounterValues = Vec<Option<Vec<Cell>>>;
 
 /// How events are bound to what is counted, and what makes them start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Binding {
 
 /// Open counters. Dropping them closes them.
 #[derive(Debug)]
-pub struct Counters {
+pub struct EventCounters {
     list: Option<Evlist>,
     /// Where each request is in the list.
     places: Vec<Option<usize>>,
@@ -77,7 +77,7 @@ fn is_absence(errno: i32) -> bool {
     [libc::EINVAL, libc::ENOSYS, libc::ENOENT, libc::EOPNOTSUPP, libc::ENXIO, libc::ENODEV].contains(&errno)
 }
 
-impl Counters {
+impl EventCounters {
     /// Opens what the machine has of the events, disabled.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Counters {
         mut events: Vec<Request>,
         targets: Targets,
         binding: Binding,
-    ) -> Result<Counters, OpenError> {
+    ) -> Result<EventCounters, OpenError> {
         let leads = |events: &[Request], index: usize| events.iter().any(|event| event.leader == Some(index));
         for index in 0..events.len() {
             let leader = leads(&events, index);
@@ -105,15 +105,15 @@ impl Counters {
         }
         let starts_by_itself = matches!(binding, Binding::Tasks { on_exec: true, .. });
         if present.is_empty() {
-            return Ok(Counters { list: None, places, before_exec: None, starts_by_itself });
+            return Ok(EventCounters { list: None, places, before_exec: None, starts_by_itself });
         }
         let before = match binding {
             Binding::Cgroup { child: Some(child) } => before_exec(kernel, &present, child),
             _ => None,
         };
-        let plan = evlist::Plan { events: present, targets };
-        let list = evlist::open(Arc::clone(kernel), plan, Engine::Auto)?;
-        Ok(Counters { list: Some(list), places, before_exec: before, starts_by_itself })
+        let plan = evlist::EvlistPlan { events: present, targets };
+        let list = evlist::open(Arc::clone(kernel), plan, OpenEngine::Auto)?;
+        Ok(EventCounters { list: Some(list), places, before_exec: before, starts_by_itself })
     }
 
     /// Whether the machine has the event of this index.
@@ -178,7 +178,7 @@ impl Counters {
     ///
     /// # Errors
     /// The first refusal of the kernel.
-    pub fn read(&self) -> io::Result<Reading> {
+    pub fn read(&self) -> io::Result<CounterValues> {
         let Some(list) = &self.list else { return Ok(vec![None; self.places.len()]) };
         let mut cells: Vec<Vec<Cell>> = vec![Vec::new(); list.events.len()];
         for read in list.read()? {
@@ -251,7 +251,7 @@ fn probe(kernel: &dyn Kernel, events: &[Request], targets: &Targets) -> Result<V
         let mut attr = event.attr;
         attr.set_disabled(1);
         attr.set_enable_on_exec(0);
-        let place = Place { cgroup: None, ..Place::new(task, cpu) };
+        let place = EventTarget { cgroup: None, ..EventTarget::new(task, cpu) };
         let mut opened = kernel.open(&attr, &place);
         // An ordinary user has no more than user mode of an event, and there it may be missing.
         let denied = opened.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EACCES));
@@ -290,8 +290,8 @@ fn before_exec(kernel: &Arc<dyn Kernel>, events: &[Request], child: i32) -> Opti
         event.attr.set_remove_on_exec(1);
         event.cpus = None;
     }
-    let plan = evlist::Plan { events, targets: Targets::per_thread(vec![child]) };
-    let opened = evlist::open(Arc::clone(kernel), plan, Engine::Serial);
+    let plan = evlist::EvlistPlan { events, targets: Targets::per_thread(vec![child]) };
+    let opened = evlist::open(Arc::clone(kernel), plan, OpenEngine::Serial);
     opened.inspect_err(|error| tracing::debug!("no counts of the time before exec: {error}")).ok()
 }
 

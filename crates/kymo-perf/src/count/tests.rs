@@ -1,8 +1,8 @@
 //! Counting on a kernel that follows a script, and sums on machines that are made of files.
-use super::accounted::which;
-use super::accounting::{Accounts, Pressure};
-use super::aggregate::{By, Place, Topology, rows};
-use super::{Binding, Cell, Count, Counters};
+use super::aggregate::{By, CountPlace, Topology, rows};
+use super::cgroup_counters::which;
+use super::kernel_stats::{KernelStats, Pressure};
+use super::{Binding, Cell, Count, EventCounters};
 use crate::evlist::{Request, Targets};
 use crate::machine::Machine;
 use crate::sys::{ANY, Fake, Kernel, Perf, attr_zeroed, perf_event_attr};
@@ -31,10 +31,10 @@ fn member(event: Request, leader: usize) -> Request {
 
 const FOLLOW: Binding = Binding::Tasks { inherit: true, on_exec: false };
 
-fn open(fake: Fake, events: Vec<Request>, targets: Targets, binding: Binding) -> (Arc<Fake>, Counters) {
+fn open(fake: Fake, events: Vec<Request>, targets: Targets, binding: Binding) -> (Arc<Fake>, EventCounters) {
     let fake = Arc::new(fake);
     let kernel: Arc<dyn Kernel> = Arc::<Fake>::clone(&fake);
-    let counters = Counters::open(&kernel, events, targets, binding).expect("everything opens");
+    let counters = EventCounters::open(&kernel, events, targets, binding).expect("everything opens");
     (fake, counters)
 }
 
@@ -74,7 +74,7 @@ fn absent_events() {
 #[test]
 fn refusals() {
     let kernel: Arc<dyn Kernel> = Arc::new(Fake::new().unprivileged());
-    let opened = Counters::open(&kernel, vec![software(3)], Targets::system(&[0]), Binding::Cpus);
+    let opened = EventCounters::open(&kernel, vec![software(3)], Targets::system(&[0]), Binding::Cpus);
     assert_eq!(opened.expect_err("refused").source.raw_os_error(), Some(libc::EACCES));
 }
 
@@ -193,27 +193,27 @@ fn places() {
         let rows = rows(&cells, by, &topology).into_iter();
         rows.map(|row| (row.place, row.cpus, row.count.value)).collect::<Vec<_>>()
     };
-    assert_eq!(sums(By::All), [(Place::All, 8, 255)]);
-    assert_eq!(sums(By::Cpu)[7], (Place::Cpu(7), 1, 128));
+    assert_eq!(sums(By::All), [(CountPlace::All, 8, 255)]);
+    assert_eq!(sums(By::Cpu)[7], (CountPlace::Cpu(7), 1, 128));
     assert_eq!(
         sums(By::Core),
         [
-            (Place::Core(0, 0, 0), 2, 3),
-            (Place::Core(0, 0, 1), 2, 12),
-            (Place::Core(1, 0, 0), 2, 48),
-            (Place::Core(1, 0, 1), 2, 192)
+            (CountPlace::Core(0, 0, 0), 2, 3),
+            (CountPlace::Core(0, 0, 1), 2, 12),
+            (CountPlace::Core(1, 0, 0), 2, 48),
+            (CountPlace::Core(1, 0, 1), 2, 192)
         ]
     );
-    assert_eq!(sums(By::Die), [(Place::Die(0, 0), 4, 15), (Place::Die(1, 0), 4, 240)]);
-    assert_eq!(sums(By::Socket), [(Place::Socket(0), 4, 15), (Place::Socket(1), 4, 240)]);
-    assert_eq!(sums(By::Node), [(Place::Node(0), 4, 15), (Place::Node(1), 4, 240)]);
+    assert_eq!(sums(By::Die), [(CountPlace::Die(0, 0), 4, 15), (CountPlace::Die(1, 0), 4, 240)]);
+    assert_eq!(sums(By::Socket), [(CountPlace::Socket(0), 4, 15), (CountPlace::Socket(1), 4, 240)]);
+    assert_eq!(sums(By::Node), [(CountPlace::Node(0), 4, 15), (CountPlace::Node(1), 4, 240)]);
     let bare = Topology::read(&Machine::at(&folder.path().join("none")), &cpus);
     assert_eq!(rows(&cells, By::Socket, &bare).len(), 1);
     let threads = [Cell { cpu: ANY, task: 5, count: count(2) }, Cell { cpu: ANY, task: 6, count: count(3) }];
     let by_thread = rows(&threads, By::Thread, &bare);
     assert_eq!(
         by_thread.iter().map(|row| row.place.clone()).collect::<Vec<_>>(),
-        [Place::Thread(5), Place::Thread(6)]
+        [CountPlace::Thread(5), CountPlace::Thread(6)]
     );
 }
 
@@ -226,12 +226,12 @@ fn accounts() {
     write(&cgroup.join("memory.stat"), "anon 5\npgfault 9\npgmajfault 2\n");
     write(&cgroup.join("io.stat"), "8:0 rbytes=100 wbytes=7 rios=1\n8:16 rbytes=11 wbytes=0\n");
     write(&cgroup.join("cpu.pressure"), "some avg10=0.00 total=12\nfull avg10=0.00 total=3\n");
-    let now = Accounts::of_cgroup(&cgroup);
+    let now = KernelStats::of_cgroup(&cgroup);
     assert_eq!((now.cpu_ns, now.user_ns, now.system_ns), (Some(30_000), Some(20_000), Some(10_000)));
     assert_eq!((now.minor_faults, now.major_faults), (Some(7), Some(2)));
     assert_eq!((now.read_bytes, now.written_bytes, now.peak_bytes), (Some(111), Some(7), None));
     assert_eq!(now.cpu_pressure, Some(Pressure { some_ns: 12_000, full_ns: 3000 }));
-    let earlier = Accounts { cpu_ns: Some(10_000), ..Accounts::default() };
+    let earlier = KernelStats { cpu_ns: Some(10_000), ..KernelStats::default() };
     assert_eq!(now.since(&earlier).cpu_ns, Some(20_000));
 
     let process = folder.path().join("proc/42");
@@ -239,14 +239,14 @@ fn accounts() {
     write(&process.join("stat"), "42 (a) b) R 1 2 3 4 5 6 100 0 200 0 3 4 0 0 20\n");
     write(&process.join("io"), "rchar: 1\nread_bytes: 4096\nwrite_bytes: x\n");
     write(&process.join("task/42/status"), "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n");
-    let of = Accounts::of_process(&folder.path().join("proc"), 42);
+    let of = KernelStats::of_process(&folder.path().join("proc"), 42);
     assert_eq!((of.peak_bytes, of.minor_faults, of.major_faults), (Some(8192), Some(100), Some(200)));
     assert_eq!((of.user_ns, of.system_ns), (Some(30_000_000), Some(40_000_000)));
     assert_eq!((of.read_bytes, of.written_bytes), (Some(4096), None));
     assert_eq!((of.voluntary_switches, of.involuntary_switches), (Some(5), Some(6)));
-    assert_eq!(Accounts::of_process(&folder.path().join("proc"), 43), Accounts::default());
+    assert_eq!(KernelStats::of_process(&folder.path().join("proc"), 43), KernelStats::default());
     write(&process.join("stat"), "42 (no end");
-    assert_eq!(Accounts::of_process(&folder.path().join("proc"), 42).minor_faults, None);
+    assert_eq!(KernelStats::of_process(&folder.path().join("proc"), 42).minor_faults, None);
 }
 
 /// Checks which events are read where the kernel accounts them anyway: software events that stand alone, and clocks and switches in all modes
@@ -270,5 +270,5 @@ fn what_costs_nothing() {
     ];
     assert_eq!(which(&events), [true, true, false, true, false, false, false, false, true]);
     let many = which(&vec![software(2); 10]);
-    assert_eq!(many.iter().filter(|&&can| can).count(), crate::bpf::Tally::EVENTS);
+    assert_eq!(many.iter().filter(|&&can| can).count(), crate::bpf::CgroupCounter::EVENTS);
 }

@@ -2,9 +2,9 @@
 //!
 //! Whatever changes the attr of an event sends the opening back to the first slot of that event (or of its group's leader), on all CPUs:
 //! so one event never has descriptors with different attrs. perf lowers precision in place and leaves what is open as it is.
-use super::Plan;
+use super::EvlistPlan;
 use super::note::{Feature, Note, OpenError, Shortage, Stage};
-use super::shape::{Shape, Slot};
+use super::shape::{EventSlot, EvlistShape};
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
 use std::io;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The same slot again: the limit of descriptors is higher now.
-    Slot,
+    EventSlot,
     /// This column is gone from the shape: the same index is the next task.
     Column(usize),
     /// Everything from the first slot of this event again: its attr has changed.
-    Event(usize),
+    OpenEvent(usize),
 }
 
 /// A list on its way to being open: its shape, and what was done to it.
 #[derive(Debug)]
 pub(crate) struct Fallbacks {
     /// Shared with workers while they run; there is one owner when [`Fallbacks::decide`] is called.
-    pub(crate) shape: Arc<Shape>,
+    pub(crate) shape: Arc<EvlistShape>,
     /// What was changed, in order.
     pub(crate) notes: Vec<Note>,
     ignore_missing: bool,
@@ -37,9 +37,9 @@ pub(crate) struct Fallbacks {
 pub(crate) const OTHERS: u64 = 64;
 
 impl Fallbacks {
-    pub(crate) fn new(kernel: &dyn Kernel, plan: Plan) -> Fallbacks {
+    pub(crate) fn new(kernel: &dyn Kernel, plan: EvlistPlan) -> Fallbacks {
         let ignore_missing = plan.targets.ignore_missing;
-        let shape = Shape::new(plan);
+        let shape = EvlistShape::new(plan);
         let mut fallbacks = Fallbacks {
             asked_precision: vec![None; shape.events.len()],
             shape: Arc::new(shape),
@@ -76,7 +76,7 @@ impl Fallbacks {
     pub(crate) fn decide(
         &mut self,
         kernel: &dyn Kernel,
-        slot: Slot,
+        slot: EventSlot,
         error: io::Error,
     ) -> Result<Next, OpenError> {
         let errno = error.raw_os_error().unwrap_or(0);
@@ -90,7 +90,7 @@ impl Fallbacks {
         if errno == libc::EMFILE {
             self.raises += 1;
             if self.raises <= 2 && self.raise(kernel) {
-                return Ok(Next::Slot);
+                return Ok(Next::EventSlot);
             }
             return Err(self.failed(kernel, slot, error));
         }
@@ -98,7 +98,7 @@ impl Fallbacks {
             return Ok(next);
         }
         if self.lower_precision(event, errno) {
-            return Ok(Next::Event(event));
+            return Ok(Next::OpenEvent(event));
         }
         if matches!(errno, libc::EINVAL | libc::EBADF)
             && let Some(next) = self.dissolve(event)
@@ -108,10 +108,10 @@ impl Fallbacks {
         let changed = errno == libc::EINVAL && self.give_up_newest(event)
             || self.use_software_clock(event, errno)
             || self.keep_user_only(event, errno);
-        if changed { Ok(Next::Event(event)) } else { Err(self.failed(kernel, slot, error)) }
+        if changed { Ok(Next::OpenEvent(event)) } else { Err(self.failed(kernel, slot, error)) }
     }
 
-    fn failed(&self, kernel: &dyn Kernel, slot: Slot, source: io::Error) -> OpenError {
+    fn failed(&self, kernel: &dyn Kernel, slot: EventSlot, source: io::Error) -> OpenError {
         let (task, cpu) = (self.shape.tasks[slot.column], self.shape.cpus[slot.event][slot.row]);
         // Where descriptors run out says nothing about the slot.
         let shortage = (source.raw_os_error() == Some(libc::EMFILE))
@@ -135,7 +135,7 @@ impl Fallbacks {
         }
         let shape = Arc::make_mut(&mut self.shape);
         shape.batches.iter_mut().filter(|batch| **batch == Some(leader)).for_each(|batch| *batch = None);
-        Some(Next::Event(leader))
+        Some(Next::OpenEvent(leader))
     }
 
     fn lower_precision(&mut self, event: usize, errno: i32) -> bool {
@@ -198,7 +198,7 @@ impl Fallbacks {
             member.attr.set_enable_on_exec(on_exec);
         }
         self.notes.push(Note::GroupDissolved { leader: name });
-        Some(Next::Event(leader))
+        Some(Next::OpenEvent(leader))
     }
 
     fn use_software_clock(&mut self, event: usize, errno: i32) -> bool {

@@ -1,6 +1,6 @@
 //! A list of events, opened for tasks and CPUs: open, map, enable, disable, read the losses, close.
 //!
-//! *You give it* a [`Plan`] with resolved events and [`Targets`], and say which [`Engine`] is to make the calls. *It gives you* an [`Evlist`],
+//! *You give it* a [`EvlistPlan`] with resolved events and [`Targets`], and say which [`OpenEngine`] is to make the calls. *It gives you* an [`Evlist`],
 //! which owns its descriptors and its workers, and whose [`Note`]s say what had to be changed to make the machine accept it.
 //!
 //! ```text
@@ -28,7 +28,6 @@ mod batch;
 mod fallback;
 mod note;
 mod parallel;
-mod pool;
 mod read;
 mod rings;
 mod serial;
@@ -37,19 +36,20 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod workers;
 
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
-use crate::sys::{ANY, Kernel, Perf, in_front, perf_event_attr};
+use crate::sys::{ANY, Kernel, Perf, perf_event_attr, with_priority};
 use fallback::Fallbacks;
-use pool::Pool;
-use shape::{Shape, Slot};
+use shape::{EventSlot, EvlistShape};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use unit::{Unit, Units};
+use workers::WorkerPool;
 
 /// One event to open, resolved to what the kernel wants.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Targets {
 
 /// What to open.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct EvlistPlan {
     /// The events in order, leaders before members.
     pub events: Vec<Request>,
     /// For whom and where.
@@ -150,7 +150,7 @@ fn numbers(cpus: &[u32]) -> Vec<i32> {
 
 /// Who makes the calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
+pub enum OpenEngine {
     /// The calling thread.
     Serial,
     /// Threads that live as long as the list.
@@ -163,7 +163,7 @@ pub enum Engine {
     Auto,
 }
 
-impl Plan {
+impl EvlistPlan {
     /// How many descriptors it needs at most: one per event, CPU and task.
     pub fn descriptors(&self) -> usize {
         self.events.len() * self.targets.cpus.len() * self.targets.tasks.len()
@@ -172,7 +172,7 @@ impl Plan {
 
 /// One event of an open list.
 #[derive(Debug)]
-pub struct Event {
+pub struct OpenEvent {
     /// The request as it was finally opened.
     pub request: Request,
     /// The CPUs it is opened on.
@@ -183,15 +183,15 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Evlist {
     /// The events in the order of the plan.
-    pub events: Vec<Event>,
+    pub events: Vec<OpenEvent>,
     /// The tasks that were there to be opened.
     pub tasks: Vec<i32>,
     /// What had to be changed, in order.
     pub notes: Vec<Note>,
     kernel: Arc<dyn Kernel>,
-    shape: Arc<Shape>,
+    shape: Arc<EvlistShape>,
     units: Arc<Units>,
-    pool: Option<Pool>,
+    pool: Option<WorkerPool>,
     /// Whether each worker can switch all its events in one call.
     own: bool,
 }
@@ -200,10 +200,11 @@ pub struct Evlist {
 ///
 /// # Errors
 /// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
-pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlist, OpenError> {
+pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Result<Evlist, OpenError> {
     let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
-    let pool =
-        Some(workers(engine, kernel.as_ref(), &fallbacks.shape)).filter(|&count| count > 0).map(Pool::start);
+    let pool = Some(workers(engine, kernel.as_ref(), &fallbacks.shape))
+        .filter(|&count| count > 0)
+        .map(WorkerPool::start);
     let pool = pool.filter(|pool| pool.len() > 0);
     let units = match &pool {
         Some(pool) => parallel::open(pool, &kernel, &mut fallbacks)?,
@@ -215,7 +216,7 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: Plan, engine: Engine) -> Result<Evlis
     let own = pool.as_ref().is_some_and(|pool| pool.len() >= units.len());
     let list = Evlist {
         events: events
-            .map(|(request, cpus)| Event { request: request.clone(), cpus: cpus.clone() })
+            .map(|(request, cpus)| OpenEvent { request: request.clone(), cpus: cpus.clone() })
             .collect(),
         tasks: shape.tasks.clone(),
         notes,
@@ -237,16 +238,16 @@ const PARALLEL_FROM: usize = 128;
 const WORTH_WAKING_FOR: usize = 1000;
 
 /// How many workers to start; 0: none, the calling thread does it.
-fn workers(engine: Engine, kernel: &dyn Kernel, shape: &Shape) -> usize {
+fn workers(engine: OpenEngine, kernel: &dyn Kernel, shape: &EvlistShape) -> usize {
     let cpus = shape.cpus.iter().map(Vec::len).max().unwrap_or(0);
     // More would have nothing to do.
     let most = if shape.tasks.len() > 1 { shape.tasks.len() } else { cpus };
     // Not what the standard library says: it reads a dozen files of cgroups about it, and a share of a CPU is no CPU.
     let here = || rustix::thread::sched_getaffinity(None).map_or(1, |cpus| cpus.count() as usize);
     match engine {
-        Engine::Serial => 0,
-        Engine::Parallel { workers } => workers.unwrap_or_else(here).clamp(1, most.max(1)),
-        Engine::Auto => {
+        OpenEngine::Serial => 0,
+        OpenEngine::Parallel { workers } => workers.unwrap_or_else(here).clamp(1, most.max(1)),
+        OpenEngine::Auto => {
             // All events of one task are in one context, which one caller at a time can change.
             let divisible = shape.tasks.len() > 1 || shape.tasks == [ANY];
             if most < 2 || !divisible || shape.descriptors() < PARALLEL_FROM {
@@ -306,13 +307,13 @@ impl Evlist {
 
     /// How many workers there are; 0 if the calling thread does everything.
     pub fn workers(&self) -> usize {
-        self.pool.as_ref().map_or(0, Pool::len)
+        self.pool.as_ref().map_or(0, WorkerPool::len)
     }
 
     fn set_filters(&self) -> Result<(), OpenError> {
         for (index, event) in self.events.iter().enumerate() {
             let Some(filter) = event.request.filter.clone() else { continue };
-            let set = move |share: &Shared<'_>| {
+            let set = move |share: &UnitContext<'_>| {
                 share
                     .unit
                     .event(share.shape, index)
@@ -335,7 +336,11 @@ impl Evlist {
     ///
     /// # Errors
     /// The first refusal; descriptors that have the program already keep it.
-    pub fn set_bpf(&self, program: BorrowedFd<'_>, mut which: impl FnMut(&Event) -> bool) -> io::Result<()> {
+    pub fn set_bpf(
+        &self,
+        program: BorrowedFd<'_>,
+        mut which: impl FnMut(&OpenEvent) -> bool,
+    ) -> io::Result<()> {
         let chosen: Vec<usize> = (0..self.events.len()).filter(|&event| which(&self.events[event])).collect();
         let program = program.try_clone_to_owned()?;
         self.in_units(move |share| {
@@ -377,7 +382,7 @@ impl Evlist {
     fn turn(&self, on: bool, immediate: bool) -> io::Result<()> {
         if self.own {
             return self.in_units(move |share| {
-                in_front(|| if on { share.kernel.enable_own() } else { share.kernel.disable_own() })
+                with_priority(|| if on { share.kernel.enable_own() } else { share.kernel.disable_own() })
             });
         }
         let leads =
@@ -386,7 +391,7 @@ impl Evlist {
         self.in_units(move |share| {
             let fds = leaders.iter().flat_map(|&event| share.unit.event(share.shape, event));
             let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
-            in_front(|| first(fds.map(|(_, fd)| turn(fd))))
+            with_priority(|| first(fds.map(|(_, fd)| turn(fd))))
         })
     }
 
@@ -402,7 +407,7 @@ impl Evlist {
         let done = self.in_units(move |share| {
             let fds = named.iter().flat_map(|&event| share.unit.event(share.shape, event));
             let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
-            in_front(|| first(fds.map(|(_, fd)| turn(fd))))
+            with_priority(|| first(fds.map(|(_, fd)| turn(fd))))
         });
         done.map(|()| count)
     }
@@ -413,22 +418,22 @@ impl Evlist {
     /// Runs something for every unit that is done as well on any CPU: in the workers if there is much of it.
     fn for_units(
         &self,
-        act: impl Fn(&Shared<'_>) -> io::Result<()> + Send + Sync + 'static,
+        act: impl Fn(&UnitContext<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
         if self.units.len() < WORTH_WAKING_FOR { self.here(act) } else { self.in_units(act) }
     }
 
     /// Runs something for every unit, in the calling thread.
-    fn here(&self, act: impl Fn(&Shared<'_>) -> io::Result<()>) -> io::Result<()> {
+    fn here(&self, act: impl Fn(&UnitContext<'_>) -> io::Result<()>) -> io::Result<()> {
         let shared =
-            |unit| Shared { kernel: self.kernel.as_ref(), shape: &self.shape, unit, units: &self.units };
+            |unit| UnitContext { kernel: self.kernel.as_ref(), shape: &self.shape, unit, units: &self.units };
         first(self.units.as_slice().iter().map(|unit| act(&shared(unit))))
     }
 
     /// Runs something for every unit, in its worker if it has one. The first error in the order of units, after all have run.
     fn in_units(
         &self,
-        act: impl Fn(&Shared<'_>) -> io::Result<()> + Send + Sync + 'static,
+        act: impl Fn(&UnitContext<'_>) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<()> {
         let count = self.units.as_slice().len();
         let Some(pool) = &self.pool else { return self.here(act) };
@@ -436,12 +441,13 @@ impl Evlist {
         let jobs = (0..count).map(|unit| {
             let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
             let (units, act) = (Arc::clone(&self.units), Arc::clone(&act));
-            move |seat: &mut pool::Seat| {
+            move |binding: &mut workers::CpuBinding| {
                 let unit = &units.as_slice()[unit];
-                seat.take(kernel.as_ref(), unit.home);
-                let result = act(&Shared { kernel: kernel.as_ref(), shape: &shape, unit, units: &units });
+                binding.take(kernel.as_ref(), unit.home);
+                let result =
+                    act(&UnitContext { kernel: kernel.as_ref(), shape: &shape, unit, units: &units });
                 if !alone {
-                    seat.leave(kernel.as_ref());
+                    binding.leave(kernel.as_ref());
                 }
                 result
             }
@@ -457,7 +463,7 @@ impl Evlist {
             if event.request.attr.write_backward() == 1 {
                 return None;
             }
-            Some((0..self.tasks.len()).map(move |column| Slot { event: index, row, column }))
+            Some((0..self.tasks.len()).map(move |column| EventSlot { event: index, row, column }))
         });
         let fds = rows.flatten().filter_map(|slot| self.units.get(&self.shape, slot));
         fds.filter_map(|fd| self.kernel.poll_fd(fd)).collect()
@@ -484,7 +490,7 @@ impl Evlist {
             let members = self.events.len();
             let mut words = vec![0u64; 3 + 3 * members];
             {
-                for (Slot { row, column, .. }, fd) in self.units.event(&self.shape, index) {
+                for (EventSlot { row, column, .. }, fd) in self.units.event(&self.shape, index) {
                     let cpu = event.cpus[row];
                     let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
                     let words = &words[..read.min(words.len())];
@@ -522,9 +528,9 @@ impl Drop for Evlist {
 }
 
 /// What an action on a unit gets.
-struct Shared<'a> {
+struct UnitContext<'a> {
     kernel: &'a dyn Kernel,
-    shape: &'a Shape,
+    shape: &'a EvlistShape,
     unit: &'a Unit,
     units: &'a Units,
 }

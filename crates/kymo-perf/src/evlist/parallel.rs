@@ -10,9 +10,9 @@
 //! ```
 use super::fallback::{Fallbacks, Next};
 use super::note::OpenError;
-use super::pool::{Pool, Seat};
-use super::shape::{Shape, Slot};
+use super::shape::{EventSlot, EvlistShape};
 use super::unit::{Edit, Share, Unit};
+use super::workers::{CpuBinding, WorkerPool};
 use crate::sys::{ANY, Kernel};
 use std::collections::BTreeMap;
 use std::io;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 /// # Errors
 /// As the serial engine's, and the same for the same answers of the kernel.
 pub(crate) fn open(
-    pool: &Pool,
+    pool: &WorkerPool,
     kernel: &Arc<dyn Kernel>,
     fallbacks: &mut Fallbacks,
 ) -> Result<Vec<Unit>, OpenError> {
     let mut units = divide(pool, kernel, &fallbacks.shape);
     let mut edit = Edit::Nothing;
     // A refusal that waits until all slots before its ordinal have been tried.
-    let mut waiting: Option<Refusal> = None;
+    let mut waiting: Option<SlotError> = None;
     loop {
         let below = waiting.as_ref().map_or(usize::MAX, |refusal| refusal.ordinal);
         let (mut refusals, opened);
@@ -52,17 +52,17 @@ pub(crate) fn open(
                 // Descriptors ran out in slots that the serial engine reaches later than some that were not tried: those
                 // give theirs back, the others are tried.
                 edit = Edit::Ordinal(first);
-                waiting = refusals.into_iter().min_by_key(Refusal::rank);
+                waiting = refusals.into_iter().min_by_key(SlotError::rank);
                 continue;
             }
         }
-        let Some(refusal) = refusals.into_iter().min_by_key(Refusal::rank) else {
+        let Some(refusal) = refusals.into_iter().min_by_key(SlotError::rank) else {
             return Ok(units);
         };
         match fallbacks.decide(kernel.as_ref(), refusal.slot, refusal.error) {
-            Ok(Next::Slot) => edit = Edit::Nothing,
+            Ok(Next::EventSlot) => edit = Edit::Nothing,
             Ok(Next::Column(column)) => edit = Edit::Column(column),
-            Ok(Next::Event(event)) => edit = Edit::Event(event),
+            Ok(Next::OpenEvent(event)) => edit = Edit::OpenEvent(event),
             Err(error) => {
                 close(pool, kernel, &fallbacks.shape, units);
                 return Err(error);
@@ -73,15 +73,15 @@ pub(crate) fn open(
 
 /// An open that failed, and how many slots come before it in serial order.
 #[derive(Debug)]
-struct Refusal {
+struct SlotError {
     ordinal: usize,
-    slot: Slot,
+    slot: EventSlot,
     error: io::Error,
     /// The kernel was asked.
     asked: bool,
 }
 
-impl Refusal {
+impl SlotError {
     /// Which of two the serial engine meets first: what is refused without the kernel, then, as the kernel takes a number for the event before it
     /// looks at anything else, the lack of descriptors.
     fn rank(&self) -> (usize, bool, bool) {
@@ -95,7 +95,7 @@ impl Refusal {
 
 /// Descriptors run out for whoever comes last, but the serial engine misses them at the slot whose ordinal is the number of those
 /// that there are. Moves such refusals there; returns the least ordinal where one was met really.
-fn count_as_serial(refusals: &mut [Refusal], live: usize, shape: &Shape) -> Option<usize> {
+fn count_as_serial(refusals: &mut [SlotError], live: usize, shape: &EvlistShape) -> Option<usize> {
     let lacking = || refusals.iter().filter(|refusal| refusal.no_descriptor());
     let first = lacking().map(|refusal| refusal.ordinal).min();
     for refusal in refusals.iter_mut().filter(|refusal| refusal.no_descriptor()) {
@@ -107,9 +107,9 @@ fn count_as_serial(refusals: &mut [Refusal], live: usize, shape: &Shape) -> Opti
 
 /// Makes what is open fit the changed shape.
 fn apply(
-    pool: &Pool,
+    pool: &WorkerPool,
     kernel: &Arc<dyn Kernel>,
-    shape: &Arc<Shape>,
+    shape: &Arc<EvlistShape>,
     units: Vec<Unit>,
     edit: Edit,
 ) -> Vec<Unit> {
@@ -124,12 +124,12 @@ fn apply(
 
 /// One run of all units; their refusals, and whether anything was opened.
 fn advance(
-    pool: &Pool,
+    pool: &WorkerPool,
     kernel: &Arc<dyn Kernel>,
-    shape: &Arc<Shape>,
+    shape: &Arc<EvlistShape>,
     units: Vec<Unit>,
     below: usize,
-) -> (Vec<Unit>, Vec<Refusal>, bool) {
+) -> (Vec<Unit>, Vec<SlotError>, bool) {
     let results = in_workers(pool, kernel, shape, units, move |unit, kernel, shape| {
         let before = unit.len();
         let result = unit.advance(kernel, shape, below);
@@ -139,7 +139,7 @@ fn advance(
     for (unit, (result, opened)) in results {
         units.push(unit);
         any |= opened;
-        refusals.extend(result.err().map(|(slot, error)| Refusal {
+        refusals.extend(result.err().map(|(slot, error)| SlotError {
             ordinal: shape.ordinal(slot),
             slot,
             error,
@@ -150,26 +150,26 @@ fn advance(
 }
 
 /// Closes all units.
-pub(crate) fn close(pool: &Pool, kernel: &Arc<dyn Kernel>, shape: &Arc<Shape>, units: Vec<Unit>) {
+pub(crate) fn close(pool: &WorkerPool, kernel: &Arc<dyn Kernel>, shape: &Arc<EvlistShape>, units: Vec<Unit>) {
     in_workers(pool, kernel, shape, units, |unit, kernel, shape| unit.close(kernel, shape));
 }
 
 /// Does something to every unit in its worker, at its home.
 fn in_workers<R: Send + 'static>(
-    pool: &Pool,
+    pool: &WorkerPool,
     kernel: &Arc<dyn Kernel>,
-    shape: &Arc<Shape>,
+    shape: &Arc<EvlistShape>,
     units: Vec<Unit>,
-    act: impl Fn(&mut Unit, &dyn Kernel, &Shape) -> R + Copy + Send + 'static,
+    act: impl Fn(&mut Unit, &dyn Kernel, &EvlistShape) -> R + Copy + Send + 'static,
 ) -> Vec<(Unit, R)> {
     let alone = units.len() <= pool.len();
     pool.run(units.into_iter().map(|mut unit| {
         let (kernel, shape) = (Arc::clone(kernel), Arc::clone(shape));
-        move |seat: &mut Seat| {
-            seat.take(kernel.as_ref(), unit.home);
+        move |binding: &mut CpuBinding| {
+            binding.take(kernel.as_ref(), unit.home);
             let result = act(&mut unit, kernel.as_ref(), &shape);
             if !alone {
-                seat.leave(kernel.as_ref());
+                binding.leave(kernel.as_ref());
             }
             (unit, result)
         }
@@ -178,7 +178,7 @@ fn in_workers<R: Send + 'static>(
 
 /// Who opens what. Events of CPUs are best opened, switched and closed on that CPU, for the kernel sends no interrupt to itself;
 /// events of tasks on the CPU where the task ran last, where the kernel looks for it.
-fn divide(pool: &Pool, kernel: &Arc<dyn Kernel>, shape: &Shape) -> Vec<Unit> {
+fn divide(pool: &WorkerPool, kernel: &Arc<dyn Kernel>, shape: &EvlistShape) -> Vec<Unit> {
     if shape.tasks.len() > 1 {
         let homes = homes(pool, kernel, &shape.tasks);
         return by_home(&homes, pool.len());
@@ -189,10 +189,10 @@ fn divide(pool: &Pool, kernel: &Arc<dyn Kernel>, shape: &Shape) -> Vec<Unit> {
 }
 
 /// Where each task ran last.
-fn homes(pool: &Pool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Option<u32>> {
+fn homes(pool: &WorkerPool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Option<u32>> {
     let jobs = tasks.chunks(tasks.len().div_ceil(pool.len()).max(1)).map(|tasks| {
         let (kernel, tasks) = (Arc::clone(kernel), tasks.to_vec());
-        move |_: &mut Seat| -> Vec<Option<u32>> { kernel.last_cpus(&tasks) }
+        move |_: &mut CpuBinding| -> Vec<Option<u32>> { kernel.last_cpus(&tasks) }
     });
     pool.run(jobs.collect::<Vec<_>>()).into_iter().flatten().collect()
 }
@@ -209,7 +209,7 @@ const CREW_NS: f64 = 400_000.0;
 
 /// Whether so many workers would be faster for a list of tasks than the calling thread, which is on the CPU `here`: that depends on where
 /// the tasks ran last. Where all did so here, workers only add the looking.
-pub(crate) fn pays(kernel: &dyn Kernel, shape: &Shape, workers: usize, here: u32) -> bool {
+pub(crate) fn pays(kernel: &dyn Kernel, shape: &EvlistShape, workers: usize, here: u32) -> bool {
     let tasks = &shape.tasks;
     let sample: Vec<i32> = tasks.iter().copied().step_by(tasks.len().div_ceil(SAMPLE).max(1)).collect();
     let mut homes: BTreeMap<u32, usize> = BTreeMap::new();

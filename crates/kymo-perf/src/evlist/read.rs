@@ -1,5 +1,5 @@
 //! Reading what the events of a list have counted: one read for each group, or for each event that stands alone.
-use super::{Evlist, Shared, Slot};
+use super::{EventSlot, Evlist, UnitContext};
 use crate::sys::Perf;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,15 +51,15 @@ impl Evlist {
     }
 }
 
-impl Shared<'_> {
+impl UnitContext<'_> {
     /// Whether the slot's count comes with its leader's.
-    fn in_group_read(&self, slot: Slot) -> bool {
+    fn in_group_read(&self, slot: EventSlot) -> bool {
         let leader = self.shape.events[slot.event].leader;
         leader.is_some_and(|leader| self.shape.events[leader].attr.read_format & Perf::FORMAT_GROUP != 0)
     }
 
     /// Takes the answer to one read apart.
-    fn take(&self, slot: Slot, words: &[u64], out: &mut Vec<(Slot, Read)>) -> io::Result<()> {
+    fn take(&self, slot: EventSlot, words: &[u64], out: &mut Vec<(EventSlot, Read)>) -> io::Result<()> {
         let format = self.shape.events[slot.event].attr.read_format;
         let has = |bit| usize::from(format & bit != 0);
         let (enabled, running) = (has(Perf::FORMAT_TOTAL_TIME_ENABLED), has(Perf::FORMAT_TOTAL_TIME_RUNNING));
@@ -77,14 +77,14 @@ impl Shared<'_> {
                 let Ok(row) = self.shape.cpus[event].binary_search(&cpu) else { continue };
                 let task = self.shape.tasks[slot.column];
                 let read = Read { event, cpu, task, value: 0, enabled_ns: 0, running_ns: 0 };
-                out.push((Slot { event, row, ..slot }, read));
+                out.push((EventSlot { event, row, ..slot }, read));
             }
             return Ok(());
         }
         let times = words.get(1..).ok_or_else(strange)?;
         let enabled_ns = if enabled == 1 { *times.first().ok_or_else(strange)? } else { 0 };
         let running_ns = if running == 1 { *times.get(enabled).ok_or_else(strange)? } else { enabled_ns };
-        let mut push = |slot: Slot, value| {
+        let mut push = |slot: EventSlot, value| {
             let (cpu, task) = (self.shape.cpus[slot.event][slot.row], self.shape.tasks[slot.column]);
             out.push((slot, Read { event: slot.event, cpu, task, value, enabled_ns, running_ns }));
         };
@@ -97,9 +97,9 @@ impl Shared<'_> {
             .filter(|&event| self.shape.events[event].leader == Some(slot.event))
             .filter_map(|event| {
                 let row = self.shape.cpus[event].binary_search(&cpu).ok()?;
-                Some(Slot { event, row, column: slot.column })
+                Some(EventSlot { event, row, column: slot.column })
             });
-        let slots: Vec<Slot> = std::iter::once(slot).chain(members).collect();
+        let slots: Vec<EventSlot> = std::iter::once(slot).chain(members).collect();
         let values = words.get(1 + enabled + running..).ok_or_else(strange)?.chunks_exact(each);
         if words[0] != slots.len() as u64 || values.len() < slots.len() {
             return Err(strange());

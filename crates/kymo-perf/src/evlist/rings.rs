@@ -3,10 +3,10 @@
 //! A ring either keeps the oldest records or the newest, as its events say, and the kernel mixes no two kinds. Where a list has both, each CPU has
 //! two rings.
 use super::note::Note;
-use super::pool::Seat;
-use super::shape::{Shape, Slot};
+use super::shape::{EventSlot, EvlistShape};
 use super::unit::{Share, Units};
-use super::{ANY, Evlist, Shared};
+use super::workers::CpuBinding;
+use super::{ANY, Evlist, UnitContext};
 use crate::ring::{Keeps, Ring};
 use crate::sys::{Descriptor, Kernel};
 use std::collections::HashMap;
@@ -81,9 +81,9 @@ impl Evlist {
 
     fn try_map(&self, sizes: Sizes) -> Result<Vec<MappedRing>, RingError> {
         let mut rings: Vec<MappedRing> = Vec::new();
-        let mut owners: HashMap<(i32, i32, bool), Slot> = HashMap::new();
+        let mut owners: HashMap<(i32, i32, bool), EventSlot> = HashMap::new();
         let per_task = self.cpus() == [ANY];
-        let fail = |slot: Slot, redirect, source| RingError {
+        let fail = |slot: EventSlot, redirect, source| RingError {
             event: self.events[slot.event].request.name.clone(),
             cpu: self.shape.cpus[slot.event][slot.row],
             pages: sizes.pages,
@@ -98,7 +98,7 @@ impl Evlist {
             for row in 0..self.shape.cpus[event].len() {
                 // Without per-task rings, all tasks of a CPU write where its first does.
                 for column in 0..if per_task { self.tasks.len() } else { self.tasks.len().min(1) } {
-                    let slot = Slot { event, row, column };
+                    let slot = EventSlot { event, row, column };
                     let Entry::Vacant(vacant) = owners.entry(ring_of(&self.shape, slot, per_task)) else {
                         continue;
                     };
@@ -111,14 +111,14 @@ impl Evlist {
         }
         for (slot, ring) in self.map_each(&slots, sizes) {
             let ring = ring.map_err(|source| fail(slot, false, source))?;
-            let Slot { event, row, column } = slot;
+            let EventSlot { event, row, column } = slot;
             let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
             rings.push(MappedRing { cpu, task, owner: (event, row, column), ring });
         }
         let failed = Arc::new(OnceLock::new());
         let first_failed = Arc::clone(&failed);
         let events = self.events.len();
-        let redirect = move |share: &Shared<'_>| {
+        let redirect = move |share: &UnitContext<'_>| {
             let slots = (0..events).flat_map(|event| share.unit.event(share.shape, event));
             for (slot, fd) in slots {
                 let key = ring_of(share.shape, slot, per_task);
@@ -131,14 +131,14 @@ impl Evlist {
             Ok(())
         };
         self.for_units(redirect).map_err(|source| {
-            fail(failed.get().copied().unwrap_or(Slot { event: 0, row: 0, column: 0 }), true, source)
+            fail(failed.get().copied().unwrap_or(EventSlot { event: 0, row: 0, column: 0 }), true, source)
         })?;
         Ok(rings)
     }
 
     /// Where each worker has a CPU of its own, it maps that CPU's ring and redirects the rest into it, in one errand. `None`: the work is not
     /// divided by CPU.
-    fn map_by_unit(&self, sizes: Sizes) -> Option<Result<Vec<MappedRing>, (Slot, bool, io::Error)>> {
+    fn map_by_unit(&self, sizes: Sizes) -> Option<Result<Vec<MappedRing>, (EventSlot, bool, io::Error)>> {
         let pool = self.pool.as_ref()?;
         let by_cpu =
             self.units.as_slice().iter().all(|unit| matches!(unit.share, Share::Cpu(cpu) if cpu != ANY));
@@ -149,9 +149,9 @@ impl Evlist {
         let mapped = pool.run((0..self.units.as_slice().len()).map(|index| {
             let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
             let units = Arc::clone(&self.units);
-            move |_: &mut Seat| {
+            move |_: &mut CpuBinding| {
                 let unit = &units.as_slice()[index];
-                let mut mapped: Vec<(Slot, &Descriptor, Ring)> = Vec::new();
+                let mut mapped: Vec<(EventSlot, &Descriptor, Ring)> = Vec::new();
                 for (slot, fd) in (0..events).flat_map(|event| unit.event(&shape, event)) {
                     match mapped.iter().find(|(_, _, ring)| ring.keeps() == keeps(&shape, slot)) {
                         Some((_, output, _)) => {
@@ -166,18 +166,19 @@ impl Evlist {
                 Ok(mapped.into_iter().map(|(slot, _, ring)| (slot, ring)).collect())
             }
         }));
-        let ring = |(owner, ring): (Slot, Ring)| {
-            let Slot { event, row, column } = owner;
+        let ring = |(owner, ring): (EventSlot, Ring)| {
+            let EventSlot { event, row, column } = owner;
             let (cpu, task) = (self.shape.cpus[event][row], self.tasks[column]);
             MappedRing { cpu, task, owner: (event, row, column), ring }
         };
-        let all: Result<Vec<Vec<(Slot, Ring)>>, _> = mapped.into_iter().collect();
+        let all: Result<Vec<Vec<(EventSlot, Ring)>>, _> = mapped.into_iter().collect();
         Some(all.map(|found| found.into_iter().flatten().map(ring).collect()))
     }
 
     /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel clearing their pages.
-    fn map_each(&self, slots: &[Slot], sizes: Sizes) -> Vec<(Slot, io::Result<Ring>)> {
-        let map = move |kernel: &dyn Kernel, shape: &Shape, units: &Units, slot| match units.get(shape, slot)
+    fn map_each(&self, slots: &[EventSlot], sizes: Sizes) -> Vec<(EventSlot, io::Result<Ring>)> {
+        let map = move |kernel: &dyn Kernel, shape: &EvlistShape, units: &Units, slot| match units
+            .get(shape, slot)
         {
             Some(fd) => self::map(kernel, shape, slot, fd, sizes),
             None => Err(io::ErrorKind::NotFound.into()),
@@ -186,7 +187,7 @@ impl Evlist {
             Some(pool) => pool.run(slots.iter().map(|&slot| {
                 let (kernel, shape) = (Arc::clone(&self.kernel), Arc::clone(&self.shape));
                 let units = Arc::clone(&self.units);
-                move |_: &mut Seat| (slot, map(kernel.as_ref(), &shape, &units, slot))
+                move |_: &mut CpuBinding| (slot, map(kernel.as_ref(), &shape, &units, slot))
             })),
             None => slots
                 .iter()
@@ -201,30 +202,36 @@ impl Evlist {
     /// What the kernel says.
     pub fn pause_output(&self, ring: &MappedRing, paused: bool) -> io::Result<()> {
         let (event, row, column) = ring.owner;
-        let owner = self.units.get(&self.shape, Slot { event, row, column });
+        let owner = self.units.get(&self.shape, EventSlot { event, row, column });
         self.kernel.pause_output(owner.ok_or(io::ErrorKind::NotFound)?, paused)
     }
 
     /// The descriptor to poll for a ring; `None` if the kernel has no files behind its descriptors.
     pub fn poll_fd(&self, ring: &MappedRing) -> Option<BorrowedFd<'_>> {
         let (event, row, column) = ring.owner;
-        self.kernel.poll_fd(self.units.get(&self.shape, Slot { event, row, column })?)
+        self.kernel.poll_fd(self.units.get(&self.shape, EventSlot { event, row, column })?)
     }
 }
 
 /// Whose ring a slot writes into: that of its CPU, or of its task on any CPU; and of which kind it is.
-fn ring_of(shape: &Shape, slot: Slot, per_task: bool) -> (i32, i32, bool) {
+fn ring_of(shape: &EvlistShape, slot: EventSlot, per_task: bool) -> (i32, i32, bool) {
     let cpu = shape.cpus[slot.event][slot.row];
     (cpu, if per_task { shape.tasks[slot.column] } else { ANY }, keeps(shape, slot) == Keeps::Newest)
 }
 
 /// What the ring keeps that a slot writes into.
-fn keeps(shape: &Shape, slot: Slot) -> Keeps {
+fn keeps(shape: &EvlistShape, slot: EventSlot) -> Keeps {
     if shape.events[slot.event].attr.write_backward() == 1 { Keeps::Newest } else { Keeps::Oldest }
 }
 
 /// Maps the ring of a slot.
-fn map(kernel: &dyn Kernel, shape: &Shape, slot: Slot, fd: &Descriptor, sizes: Sizes) -> io::Result<Ring> {
+fn map(
+    kernel: &dyn Kernel,
+    shape: &EvlistShape,
+    slot: EventSlot,
+    fd: &Descriptor,
+    sizes: Sizes,
+) -> io::Result<Ring> {
     let keeps = keeps(shape, slot);
     let beside = keeps == Keeps::Oldest && shape.events.iter().any(|event| event.attr.write_backward() == 1);
     kernel.map(fd, if beside { sizes.side } else { sizes.pages }, keeps)

@@ -4,16 +4,16 @@
 //! kernel.
 use super::fallback::{Fallbacks, Next};
 use super::note::OpenError;
-use super::shape::Slot;
-use super::table::Table;
+use super::shape::EventSlot;
+use super::table::DescriptorTable;
 use crate::sys::Kernel;
 
 /// Opens everything in the calling thread.
 ///
 /// # Errors
 /// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
-pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<Table, OpenError> {
-    let mut table = Table::default();
+pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<DescriptorTable, OpenError> {
+    let mut table = DescriptorTable::default();
     while table.events.len() < fallbacks.shape.events.len() {
         if let Err(error) = open_event(kernel, fallbacks, &mut table) {
             table.close(kernel);
@@ -24,7 +24,11 @@ pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<Tab
 }
 
 /// Opens the event after the last one of the table, or takes back what a fallback says must be opened again.
-fn open_event(kernel: &dyn Kernel, fallbacks: &mut Fallbacks, table: &mut Table) -> Result<(), OpenError> {
+fn open_event(
+    kernel: &dyn Kernel,
+    fallbacks: &mut Fallbacks,
+    table: &mut DescriptorTable,
+) -> Result<(), OpenError> {
     let event = table.events.len();
     table.events.push(Vec::new());
     let mut row = 0;
@@ -32,8 +36,8 @@ fn open_event(kernel: &dyn Kernel, fallbacks: &mut Fallbacks, table: &mut Table)
         table.events[event].push(Vec::new());
         let mut column = 0;
         while column < fallbacks.shape.tasks.len() {
-            let slot = Slot { event, row, column };
-            let leader = |event: usize, row: usize| table.get(Slot { event, row, column });
+            let slot = EventSlot { event, row, column };
+            let leader = |event: usize, row: usize| table.get(EventSlot { event, row, column });
             match fallbacks.shape.open(kernel, slot, leader) {
                 Ok(fd) => {
                     table.events[event][row].push(fd);
@@ -41,9 +45,9 @@ fn open_event(kernel: &dyn Kernel, fallbacks: &mut Fallbacks, table: &mut Table)
                     column += 1;
                 }
                 Err(error) => match fallbacks.decide(kernel, slot, error)? {
-                    Next::Slot => {}
+                    Next::EventSlot => {}
                     Next::Column(column) => kernel.close(table.remove_column(column)),
-                    Next::Event(first) => {
+                    Next::OpenEvent(first) => {
                         table.split_off(first).close(kernel);
                         return Ok(());
                     }

@@ -1,13 +1,13 @@
 //! What a list looks like at one moment of its opening: the same for all workers, changed only while none runs.
-use super::{Plan, Request};
-use crate::sys::{ANY, Descriptor, Kernel, Place, perf_event_attr};
+use super::{EvlistPlan, Request};
+use crate::sys::{ANY, Descriptor, EventTarget, Kernel, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// A place in the table of descriptors. Slots are ordered as the serial engine opens them: event, CPU, task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Slot {
+pub(crate) struct EventSlot {
     /// Index of the event.
     pub(crate) event: usize,
     /// Index among the CPUs of the event.
@@ -18,7 +18,7 @@ pub(crate) struct Slot {
 
 /// Events, CPUs and tasks as they are to be opened now.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct EvlistShape {
     /// The requests, as far as fallbacks have changed them.
     pub(crate) events: Vec<Request>,
     /// The leader of the batch that an event joins, if it does.
@@ -34,10 +34,10 @@ pub(crate) struct Shape {
     cgroup: Option<Arc<OwnedFd>>,
 }
 
-impl Shape {
-    pub(crate) fn new(plan: Plan) -> Shape {
+impl EvlistShape {
+    pub(crate) fn new(plan: EvlistPlan) -> EvlistShape {
         let batches = super::batch::find(&plan.events);
-        let mut shape = Shape {
+        let mut shape = EvlistShape {
             cpus: Vec::new(),
             batches,
             events: plan.events,
@@ -71,17 +71,17 @@ impl Shape {
     }
 
     /// How many slots come before this one.
-    pub(crate) fn ordinal(&self, slot: Slot) -> usize {
+    pub(crate) fn ordinal(&self, slot: EventSlot) -> usize {
         let rows: usize = self.cpus[..slot.event].iter().map(Vec::len).sum();
         (rows + slot.row) * self.tasks.len() + slot.column
     }
 
     /// The slot that this many come before; `None` beyond the last.
-    pub(crate) fn slot(&self, ordinal: usize) -> Option<Slot> {
+    pub(crate) fn slot(&self, ordinal: usize) -> Option<EventSlot> {
         let mut row = ordinal.checked_div(self.tasks.len())?;
         for (event, cpus) in self.cpus.iter().enumerate() {
             if row < cpus.len() {
-                return Some(Slot { event, row, column: ordinal % self.tasks.len() });
+                return Some(EventSlot { event, row, column: ordinal % self.tasks.len() });
             }
             row -= cpus.len();
         }
@@ -110,7 +110,7 @@ impl Shape {
     }
 
     /// Whether the slot's leader is not on its CPU, so that it is refused before the kernel is asked.
-    pub(crate) fn lacks_leader(&self, slot: Slot) -> bool {
+    pub(crate) fn lacks_leader(&self, slot: EventSlot) -> bool {
         let cpu = self.cpus[slot.event][slot.row];
         self.leader(slot.event).is_some_and(|leader| self.cpus[leader].binary_search(&cpu).is_err())
     }
@@ -119,11 +119,11 @@ impl Shape {
     pub(crate) fn open<'a>(
         &self,
         kernel: &dyn Kernel,
-        slot: Slot,
+        slot: EventSlot,
         leader: impl FnOnce(usize, usize) -> Option<&'a Descriptor>,
     ) -> io::Result<Descriptor> {
         let cpu = self.cpus[slot.event][slot.row];
-        let mut place = Place::new(self.tasks[slot.column], cpu);
+        let mut place = EventTarget::new(self.tasks[slot.column], cpu);
         place.cloexec = self.cloexec;
         place.to_its_end = self.events[slot.event].is_uprobe();
         place.cgroup = self.cgroup.as_ref().map(|fd| fd.as_fd());

@@ -1,15 +1,15 @@
 //! The descriptors of a list.
-use super::shape::Slot;
+use super::shape::EventSlot;
 use crate::sys::{Descriptor, Kernel};
 
 /// Descriptors by event, row (CPU of the event) and column (task).
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct DescriptorTable {
     pub(crate) events: Vec<Vec<Vec<Descriptor>>>,
 }
 
-impl Table {
-    pub(crate) fn get(&self, slot: Slot) -> Option<&Descriptor> {
+impl DescriptorTable {
+    pub(crate) fn get(&self, slot: EventSlot) -> Option<&Descriptor> {
         self.events.get(slot.event)?.get(slot.row)?.get(slot.column)
     }
 
@@ -20,8 +20,8 @@ impl Table {
     }
 
     /// Takes off everything from this event on.
-    pub(crate) fn split_off(&mut self, event: usize) -> Table {
-        Table { events: self.events.split_off(event.min(self.events.len())) }
+    pub(crate) fn split_off(&mut self, event: usize) -> DescriptorTable {
+        DescriptorTable { events: self.events.split_off(event.min(self.events.len())) }
     }
 
     /// Closes everything, members before their leaders: a leader that goes first leaves its members enabled on their own.

@@ -2,7 +2,7 @@
 mod faults;
 mod real;
 
-use super::{Engine, Feature, Note, OpenError, Plan, Request, SIDE_RING_PAGES, Targets};
+use super::{EvlistPlan, Feature, Note, OpenEngine, OpenError, Request, SIDE_RING_PAGES, Targets};
 use crate::ring::Keeps;
 use crate::sys::{Fake, Perf, attr_zeroed};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ fn software(name: &str) -> Request {
     request
 }
 
-fn plan(events: Vec<Request>, tasks: &[i32], cpus: &[u32]) -> Plan {
-    Plan { events, targets: Targets::tasks(tasks.to_vec(), cpus) }
+fn plan(events: Vec<Request>, tasks: &[i32], cpus: &[u32]) -> EvlistPlan {
+    EvlistPlan { events, targets: Targets::tasks(tasks.to_vec(), cpus) }
 }
 
-fn open(kernel: &Arc<Fake>, plan: Plan) -> Result<super::Evlist, OpenError> {
-    super::open(Arc::<Fake>::clone(kernel), plan, Engine::Serial)
+fn open(kernel: &Arc<Fake>, plan: EvlistPlan) -> Result<super::Evlist, OpenError> {
+    super::open(Arc::<Fake>::clone(kernel), plan, OpenEngine::Serial)
 }
 
 /// The numbers of an event's descriptors by CPU and task.
@@ -223,7 +223,7 @@ fn rings_are_shared_per_cpu() {
     assert_eq!(rings.iter().map(|r| (r.cpu, r.owner)).collect::<Vec<_>>(), [(0, (0, 0, 0)), (1, (0, 1, 0))]);
     assert_eq!(kernel.redirected().len(), 6);
     let per_thread =
-        Plan { events: vec![software("a"), software("b")], targets: Targets::per_thread(vec![7, 8]) };
+        EvlistPlan { events: vec![software("a"), software("b")], targets: Targets::per_thread(vec![7, 8]) };
     let mut list = open(&kernel, per_thread).unwrap();
     let rings = list.map_rings(4, false).unwrap();
     assert_eq!(rings.iter().map(|r| (r.cpu, r.task)).collect::<Vec<_>>(), [(-1, 7), (-1, 8)]);
@@ -262,7 +262,7 @@ fn switching() {
 /// small, and that only the others are polled.
 #[test]
 fn two_kinds_of_rings_per_cpu() {
-    for engine in [Engine::Serial, Engine::Parallel { workers: Some(2) }] {
+    for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(2) }] {
         let kernel = Arc::new(Fake::new());
         let mut newest = [software("a"), software("b")];
         newest.iter_mut().for_each(|request| request.attr.set_write_backward(1));

@@ -3,7 +3,7 @@
 //! Inside a unit slots are opened in serial order (event, CPU, task), whatever its share is. So the least of all units' first
 //! refusals is the refusal that the serial engine meets first, and a member's leader, which has the same CPU and the same task, is
 //! in the same unit and open already.
-use super::shape::{Shape, Slot};
+use super::shape::{EventSlot, EvlistShape};
 use crate::sys::{Descriptor, Kernel};
 use std::io;
 use std::ops::Range;
@@ -21,14 +21,14 @@ pub(crate) enum Share {
 
 impl Share {
     /// The rows of an event that belong to it.
-    fn rows(&self, shape: &Shape, event: usize) -> Range<usize> {
+    fn rows(&self, shape: &EvlistShape, event: usize) -> Range<usize> {
         match self {
             Share::Cpu(cpu) => shape.cpus[event].binary_search(cpu).map_or(0..0, |row| row..row + 1),
             _ => 0..shape.cpus[event].len(),
         }
     }
 
-    fn columns(&self, shape: &Shape) -> usize {
+    fn columns(&self, shape: &EvlistShape) -> usize {
         match self {
             Share::Columns(columns) => columns.len(),
             _ => shape.tasks.len(),
@@ -64,7 +64,7 @@ pub(crate) enum Edit {
     /// This column is gone.
     Column(usize),
     /// Everything from this event on is to be opened anew.
-    Event(usize),
+    OpenEvent(usize),
     /// Everything from this ordinal on is to be given back.
     Ordinal(usize),
 }
@@ -90,7 +90,7 @@ impl Unit {
     }
 
     /// The descriptor at a row of an event and a place among the share's columns.
-    fn get(&self, shape: &Shape, event: usize, row: usize, at: usize) -> Option<&Descriptor> {
+    fn get(&self, shape: &EvlistShape, event: usize, row: usize, at: usize) -> Option<&Descriptor> {
         let first = self.share.rows(shape, event).start;
         self.fds.get(event)?.get(row.checked_sub(first)?)?.get(at)
     }
@@ -98,12 +98,12 @@ impl Unit {
     /// All that is open of an event, with its slots.
     pub(crate) fn event<'a>(
         &'a self,
-        shape: &'a Shape,
+        shape: &'a EvlistShape,
         event: usize,
-    ) -> impl Iterator<Item = (Slot, &'a Descriptor)> + 'a {
+    ) -> impl Iterator<Item = (EventSlot, &'a Descriptor)> + 'a {
         let first = self.share.rows(shape, event).start;
         self.fds.get(event).into_iter().flatten().enumerate().flat_map(move |(row, fds)| {
-            let slot = move |at| Slot { event, row: first + row, column: self.share.column(at) };
+            let slot = move |at| EventSlot { event, row: first + row, column: self.share.column(at) };
             fds.iter().enumerate().map(move |(at, fd)| (slot(at), fd))
         })
     }
@@ -115,9 +115,9 @@ impl Unit {
     pub(crate) fn advance(
         &mut self,
         kernel: &dyn Kernel,
-        shape: &Shape,
+        shape: &EvlistShape,
         below: usize,
-    ) -> Result<(), (Slot, io::Error)> {
+    ) -> Result<(), (EventSlot, io::Error)> {
         let columns = self.share.columns(shape);
         for event in self.fds.len().saturating_sub(1)..shape.events.len() {
             if self.fds.len() == event {
@@ -129,7 +129,7 @@ impl Unit {
                     self.fds[event].push(Vec::with_capacity(columns));
                 }
                 for at in self.fds[event][row - rows.start].len()..columns {
-                    let slot = Slot { event, row, column: self.share.column(at) };
+                    let slot = EventSlot { event, row, column: self.share.column(at) };
                     if below != usize::MAX && shape.ordinal(slot) >= below {
                         return Ok(());
                     }
@@ -145,7 +145,7 @@ impl Unit {
     }
 
     /// Makes what is open fit the changed shape.
-    pub(crate) fn apply(&mut self, kernel: &dyn Kernel, shape: &Shape, edit: Edit) {
+    pub(crate) fn apply(&mut self, kernel: &dyn Kernel, shape: &EvlistShape, edit: Edit) {
         match edit {
             Edit::Nothing => {}
             Edit::Column(column) => {
@@ -156,7 +156,7 @@ impl Unit {
                     kernel.close(vec![fd]);
                 }
             }
-            Edit::Event(event) => {
+            Edit::OpenEvent(event) => {
                 let later = self.fds.split_off(event.min(self.fds.len()));
                 for event in later.into_iter().rev() {
                     kernel.close(event.into_iter().flatten().collect());
@@ -167,7 +167,7 @@ impl Unit {
     }
 
     /// Closes from the end until only slots before `ordinal` are open.
-    fn trim(&mut self, kernel: &dyn Kernel, shape: &Shape, ordinal: usize) {
+    fn trim(&mut self, kernel: &dyn Kernel, shape: &EvlistShape, ordinal: usize) {
         while let Some(event) = self.fds.len().checked_sub(1) {
             let first = self.share.rows(shape, event).start;
             let Some(row) = self.fds[event].len().checked_sub(1) else {
@@ -179,7 +179,7 @@ impl Unit {
                 self.fds[event].pop();
                 continue;
             };
-            if shape.ordinal(Slot { event, row: first + row, column: self.share.column(at) }) < ordinal {
+            if shape.ordinal(EventSlot { event, row: first + row, column: self.share.column(at) }) < ordinal {
                 return;
             }
             kernel.close(fds.pop().into_iter().collect());
@@ -187,7 +187,7 @@ impl Unit {
     }
 
     /// Closes everything, members of groups before all leaders.
-    pub(crate) fn close(&mut self, kernel: &dyn Kernel, shape: &Shape) {
+    pub(crate) fn close(&mut self, kernel: &dyn Kernel, shape: &EvlistShape) {
         let (mut members, mut leaders) = (Vec::new(), Vec::new());
         for (event, rows) in std::mem::take(&mut self.fds).into_iter().enumerate() {
             let side = if shape.leads(event) { &mut leaders } else { &mut members };
@@ -212,7 +212,7 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    pub(crate) fn new(units: Vec<Unit>, shape: &Shape) -> Units {
+    pub(crate) fn new(units: Vec<Unit>, shape: &EvlistShape) -> Units {
         let mut columns = Vec::new();
         for (index, unit) in units.iter().enumerate() {
             if let Share::Columns(own) = &unit.share {
@@ -239,7 +239,7 @@ impl Units {
     }
 
     /// The descriptor of a slot.
-    pub(crate) fn get(&self, shape: &Shape, slot: Slot) -> Option<&Descriptor> {
+    pub(crate) fn get(&self, shape: &EvlistShape, slot: EventSlot) -> Option<&Descriptor> {
         let (unit, at) = match self.units.first()?.share {
             Share::All => (0, slot.column),
             Share::Columns(_) => *self.columns.get(slot.column)?,
@@ -254,12 +254,12 @@ impl Units {
     /// All descriptors of an event in the order CPU, task, with their slots.
     pub(crate) fn event<'a>(
         &'a self,
-        shape: &'a Shape,
+        shape: &'a EvlistShape,
         event: usize,
-    ) -> impl Iterator<Item = (Slot, &'a Descriptor)> + 'a {
+    ) -> impl Iterator<Item = (EventSlot, &'a Descriptor)> + 'a {
         let rows = 0..shape.cpus.get(event).map_or(0, Vec::len);
-        let slots =
-            rows.flat_map(move |row| (0..shape.tasks.len()).map(move |column| Slot { event, row, column }));
+        let slots = rows
+            .flat_map(move |row| (0..shape.tasks.len()).map(move |column| EventSlot { event, row, column }));
         slots.filter_map(|slot| Some((slot, self.get(shape, slot)?)))
     }
 }

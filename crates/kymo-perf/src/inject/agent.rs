@@ -1,11 +1,11 @@
 //! Loading the agent, and finding it again.
-use super::borrowed::{Borrowed, Returns};
 use super::client::Client;
 use super::connection::{Door, close, give};
+use super::hijacked_thread::{HijackedThread, ReturnKind};
 use super::library::Library;
-use super::refusal::Refusal;
-use super::symbols::{Function, Symbols};
-use super::target::Target;
+use super::refusal::EnterError;
+use super::symbols::{ExportedFunction, Symbols};
+use super::target::TargetProcess;
 use super::unwind::Unwind;
 use kymo_core::probe::wire::printable;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -26,7 +26,7 @@ const STARTED: i32 = 0x6b79_6d6f;
 ///
 /// # Errors
 /// Why not. The process runs on as before.
-pub fn enter(pid: i32, library: &Library) -> Result<Client, Refusal> {
+pub fn enter(pid: i32, library: &Library) -> Result<Client, EnterError> {
     enter_for(pid, library, false, None)
 }
 
@@ -34,7 +34,7 @@ pub fn enter(pid: i32, library: &Library) -> Result<Client, Refusal> {
 ///
 /// # Errors
 /// As [`enter`].
-pub fn enter_unwinding(pid: i32, library: &Library, unwinder: &mut dyn Unwind) -> Result<Client, Refusal> {
+pub fn enter_unwinding(pid: i32, library: &Library, unwinder: &mut dyn Unwind) -> Result<Client, EnterError> {
     enter_for(pid, library, false, Some(unwinder))
 }
 
@@ -42,7 +42,7 @@ pub fn enter_unwinding(pid: i32, library: &Library, unwinder: &mut dyn Unwind) -
 ///
 /// # Errors
 /// As [`enter`].
-pub fn enter_with_children(pid: i32, library: &Library) -> Result<Client, Refusal> {
+pub fn enter_with_children(pid: i32, library: &Library) -> Result<Client, EnterError> {
     enter_for(pid, library, true, None)
 }
 
@@ -51,10 +51,10 @@ fn enter_for(
     library: &Library,
     children: bool,
     unwinder: Option<&mut dyn Unwind>,
-) -> Result<Client, Refusal> {
+) -> Result<Client, EnterError> {
     crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
     // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
-    let failed = |error| Refusal::Failed { step: "entering it", error };
+    let failed = |error| EnterError::Failed { step: "entering it", error };
     let begun = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || begin(pid, library, unwinder));
         thread.map(std::thread::ScopedJoinHandle::join)
@@ -64,25 +64,25 @@ fn enter_for(
 }
 
 /// Has a thread of the process load the agent and start it.
-fn begin(pid: i32, library: &Library, mut unwinder: Option<&mut dyn Unwind>) -> Result<Client, Refusal> {
+fn begin(pid: i32, library: &Library, mut unwinder: Option<&mut dyn Unwind>) -> Result<Client, EnterError> {
     let library = library.memory()?;
-    let target = Target::look(pid)?;
+    let target = TargetProcess::look(pid)?;
     if is_musl(&target)? {
-        return Err(Refusal::Musl);
+        return Err(EnterError::Musl);
     }
     let start = loaded(&target)?;
     let opener = opener(&target)?;
     if start.is_none() && opener.is_none() {
-        return Err(Refusal::Static);
+        return Err(EnterError::Static);
     }
     if let Some(unwinder) = &mut unwinder {
-        let maps = target.maps().map_err(Refusal::failed("reading its list of mappings"))?;
+        let maps = target.maps().map_err(EnterError::failed("reading its list of mappings"))?;
         unwinder.prepare(pid, &maps);
     }
-    let process = Pid::from_raw(target.pid).ok_or(Refusal::Gone)?;
-    let process = pidfd_open(process, PidfdFlags::empty()).map_err(|_| Refusal::Gone)?;
+    let process = Pid::from_raw(target.pid).ok_or(EnterError::Gone)?;
+    let process = pidfd_open(process, PidfdFlags::empty()).map_err(|_| EnterError::Gone)?;
     let door = Door::open(target.pid)?;
-    let mut thread = Borrowed::take(&target, unwinder)?;
+    let mut thread = HijackedThread::take(&target, unwinder)?;
     let begun = door.connect(&mut thread, target.pid).and_then(|(ours, its)| {
         let started = load_and_start(&target, &mut thread, start, opener, &library, (&ours, its));
         match started {
@@ -103,25 +103,25 @@ fn begin(pid: i32, library: &Library, mut unwinder: Option<&mut dyn Unwind>) -> 
 
 /// Fails with whether the agent has taken the socket.
 fn load_and_start(
-    target: &Target,
-    thread: &mut Borrowed<'_>,
-    start: Option<Function>,
+    target: &TargetProcess,
+    thread: &mut HijackedThread<'_>,
+    start: Option<ExportedFunction>,
     opener: Option<Opener>,
     library: &OwnedFd,
     socket: (&OwnedFd, u64),
-) -> Result<(), (Refusal, bool)> {
-    let not_taken = |refusal: Refusal| (refusal, false);
+) -> Result<(), (EnterError, bool)> {
+    let not_taken = |refusal: EnterError| (refusal, false);
     let start = match (start, opener) {
         (Some(start), _) => start,
         (None, Some(opener)) => load(target, thread, opener, library, socket).map_err(not_taken)?,
-        (None, None) => return Err(not_taken(Refusal::Static)),
+        (None, None) => return Err(not_taken(EnterError::Static)),
     };
     begin_conversation(thread, start, socket.1).map_err(|refusal| (refusal, true))
 }
 
 /// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.
-fn is_musl(target: &Target) -> Result<bool, Refusal> {
-    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+fn is_musl(target: &TargetProcess) -> Result<bool, EnterError> {
+    let modules = target.modules().map_err(EnterError::failed("reading its list of mappings"))?;
     Ok(modules.iter().any(|(_, path)| names_musl(path)))
 }
 
@@ -134,8 +134,8 @@ fn names_musl(path: &[u8]) -> bool {
 }
 
 /// The agent's way in, if it is loaded.
-fn loaded(target: &Target) -> Result<Option<Function>, Refusal> {
-    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+fn loaded(target: &TargetProcess) -> Result<Option<ExportedFunction>, EnterError> {
+    let modules = target.modules().map_err(EnterError::failed("reading its list of mappings"))?;
     let is_agent = |path: &[u8]| LOADED.iter().any(|name| path.windows(name.len()).any(|part| part == *name));
     let agents = modules.iter().filter(|(_, path)| is_agent(path));
     let mut starts = agents.filter_map(|(base, _)| {
@@ -148,13 +148,13 @@ fn loaded(target: &Target) -> Result<Option<Function>, Refusal> {
 /// How to ask the dynamic linker: its function, and the flags besides RTLD_NOW. Its words about a failure.
 #[derive(Clone, Copy)]
 struct Opener {
-    open: Function,
+    open: ExportedFunction,
     flags: u64,
-    error: Option<Function>,
+    error: Option<ExportedFunction>,
 }
 
-fn opener(target: &Target) -> Result<Option<Opener>, Refusal> {
-    let modules = target.modules().map_err(Refusal::failed("reading its list of mappings"))?;
+fn opener(target: &TargetProcess) -> Result<Option<Opener>, EnterError> {
+    let modules = target.modules().map_err(EnterError::failed("reading its list of mappings"))?;
     let mut internal = None;
     for (base, _) in &modules {
         let Ok(symbols) = Symbols::of(target, *base) else { continue };
@@ -171,21 +171,21 @@ fn opener(target: &Target) -> Result<Option<Opener>, Refusal> {
 }
 
 fn load(
-    target: &Target,
-    thread: &mut Borrowed<'_>,
+    target: &TargetProcess,
+    thread: &mut HijackedThread<'_>,
     opener: Opener,
     library: &OwnedFd,
     socket: (&OwnedFd, u64),
-) -> Result<Function, Refusal> {
+) -> Result<ExportedFunction, EnterError> {
     let file = give(thread, socket, library)?;
     let opened = thread.lend(format!("/proc/self/fd/{file}\0").as_bytes()).and_then(|path| {
         let args = [path, 2 | opener.flags, 0];
         // Whether it did is seen afterwards.
-        thread.call("loading the agent", opener.open.start, args, LOAD, Returns::Nothing)
+        thread.call("loading the agent", opener.open.start, args, LOAD, ReturnKind::Nothing)
     });
     let start = opened.and_then(|_| match loaded(target)? {
         Some(start) => Ok(start),
-        None => Err(Refusal::NotLoaded { why: words(thread, opener.error) }),
+        None => Err(EnterError::NotLoaded { why: words(thread, opener.error) }),
     });
     // Its mappings keep it; a descriptor would be a number that the program might close for its own.
     close(thread, file);
@@ -193,8 +193,9 @@ fn load(
 }
 
 /// What the dynamic linker says about its failure.
-fn words(thread: &mut Borrowed<'_>, error: Option<Function>) -> String {
-    let mut ask = |error: Function| thread.call("asking why", error.start, [0; 3], START, Returns::Value);
+fn words(thread: &mut HijackedThread<'_>, error: Option<ExportedFunction>) -> String {
+    let mut ask =
+        |error: ExportedFunction| thread.call("asking why", error.start, [0; 3], START, ReturnKind::Value);
     let at = error.and_then(|error| ask(error).ok());
     let mut text = [0; 256];
     match at {
@@ -207,13 +208,17 @@ fn words(thread: &mut Borrowed<'_>, error: Option<Function>) -> String {
 }
 
 /// Starts the agent with its end of the connection, which is its own from here on.
-fn begin_conversation(thread: &mut Borrowed<'_>, start: Function, socket: u64) -> Result<(), Refusal> {
+fn begin_conversation(
+    thread: &mut HijackedThread<'_>,
+    start: ExportedFunction,
+    socket: u64,
+) -> Result<(), EnterError> {
     let (stack, stack_bytes) = thread.stack();
     let args = [socket, stack, stack_bytes];
-    match thread.call("starting the agent", start.start, args, START, Returns::Value)? as i32 {
+    match thread.call("starting the agent", start.start, args, START, ReturnKind::Value)? as i32 {
         // 0: it is of an older version, and the greeting will say so.
         0 | STARTED => Ok(()),
-        code => Err(Refusal::NotLoaded {
+        code => Err(EnterError::NotLoaded {
             why: match -code {
                 libc::EBUSY => "another kymo is using the agent in it".to_owned(),
                 errno => format!("the agent did not start: {}", io::Error::from_raw_os_error(errno)),

@@ -1,11 +1,11 @@
 //! The tracer's end of the conversation.
 use super::connection::send_with;
-use super::counters::Counters;
-use super::hold::{Held, Places, is_stopped, thread_named};
+use super::counters::SharedCounters;
+use super::hold::{HeldThreads, PatchSites, is_stopped, thread_named};
 use super::lease::Lease;
-use super::refusal::Refusal;
+use super::refusal::EnterError;
 use super::rings;
-use super::target::Target;
+use super::target::TargetProcess;
 use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::probe::wire::{
@@ -30,13 +30,13 @@ pub use protocol_error::ProtocolError;
 use protocol_error::broken;
 
 /// For one question with all that belongs to it, and for a program that is stopped in the middle of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A program that is held before its first instruction waits no longer; and an agent that has just been started answers at once.
-const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// For each question when the probing is over.
-const LAST_PATIENCE: Duration = Duration::from_secs(15);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 /// And for each probe: patching a hundred thousand functions takes seconds.
-const PATIENCE_PER_PROBE: Duration = Duration::from_millis(1);
+const TIMEOUT_PER_PROBE: Duration = Duration::from_millis(1);
 /// While threads stand still. Writing takes milliseconds.
 const WRITING: Duration = Duration::from_secs(5);
 /// How often threads are held for one question, besides once for each probe.
@@ -71,7 +71,7 @@ pub struct Outcome {
 
 /// Calls of a probe that took nearly the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct LatencySpan {
     /// At least so many nanoseconds.
     pub from_ns: u64,
     /// Fewer than so many.
@@ -82,18 +82,18 @@ pub struct Span {
 
 /// What was counted for a probe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct ProbeCounts {
     /// Which.
     pub id: u32,
     /// Hits until now.
     pub hits: u64,
     /// How long its calls took that have returned, ascending, if they are timed.
-    pub times: Vec<Span>,
+    pub times: Vec<LatencySpan>,
 }
 
 /// Where a probe counts, and what there was before.
 #[derive(Debug)]
-struct Place {
+struct PlacedProbe {
     placed: Placed,
     times_before: Vec<Bucket>,
 }
@@ -101,7 +101,7 @@ struct Place {
 /// What the agent said besides its answers.
 #[derive(Debug, Default)]
 struct AgentState {
-    places: BTreeMap<u32, Place>,
+    places: BTreeMap<u32, PlacedProbe>,
     /// Not told to anybody yet.
     refused: Vec<(u32, String)>,
     /// All that were ever added, and whether they were refused.
@@ -124,13 +124,13 @@ impl AgentState {
         if !self.added.contains_key(&placed.id) {
             return Err(ProtocolError::Unexpected);
         }
-        self.places.insert(placed.id, Place { placed, times_before: Vec::new() });
+        self.places.insert(placed.id, PlacedProbe { placed, times_before: Vec::new() });
         Ok(())
     }
 }
 
 /// What a packet was.
-enum Heard {
+enum Packet {
     Answer(Reply),
     /// Something that comes unasked.
     Kept,
@@ -145,12 +145,12 @@ pub struct Client {
     process: Option<OwnedFd>,
     /// Known since the greeting.
     cpus: u32,
-    counters: Option<Counters>,
+    counters: Option<SharedCounters>,
     known: Mutex<AgentState>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
     /// Whose threads are held when the agent writes, with the memory that it had when the agent entered.
-    target: Option<Target>,
+    target: Option<TargetProcess>,
     /// For one question.
     patience: Duration,
     /// The probing is over.
@@ -171,7 +171,7 @@ struct Holding {
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
         let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
-        let patience = FIRST_PATIENCE;
+        let patience = STARTUP_TIMEOUT;
         let (cpus, target) = (0, None);
         let (is_ending, is_armed) = (AtomicBool::new(false), AtomicBool::new(false));
         // An agent has no reason to send one, and closing one can take for ever.
@@ -192,22 +192,22 @@ impl Client {
     }
 
     /// In this process, whose threads may be held.
-    pub(super) fn of(self, target: Target) -> Client {
-        Client { target: Some(target), patience: PATIENCE, ..self }
+    pub(super) fn of(self, target: TargetProcess) -> Client {
+        Client { target: Some(target), patience: ANSWER_TIMEOUT, ..self }
     }
 
     /// The first exchange. `children`: forked children of the process count, too.
-    pub(super) fn hello(mut self, children: bool) -> Result<Client, Refusal> {
-        let not_loaded = |why: String| Refusal::NotLoaded { why };
+    pub(super) fn hello(mut self, children: bool) -> Result<Client, EnterError> {
+        let not_loaded = |why: String| EnterError::NotLoaded { why };
         let refused = |error: ProtocolError| not_loaded(error.to_string());
         let step = "making counters for the agent";
         let patience = self.patience;
-        self.patience = patience.min(FIRST_PATIENCE);
+        self.patience = patience.min(STARTUP_TIMEOUT);
         match self.ask(&Command::Hello { version: VERSION, children }).map_err(refused)? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
-                let counters = Counters::create(cpus, crate::cpu_list::possible(), slots);
-                let counters = counters.map_err(Refusal::failed(step))?;
+                let counters = SharedCounters::create(cpus, crate::cpu_list::possible(), slots);
+                let counters = counters.map_err(EnterError::failed(step))?;
                 let (file, cpus, slots) = counters.parts();
                 match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(refused)? {
                     Reply::Counting => {}
@@ -229,8 +229,8 @@ impl Client {
 
     /// From now on holds the process's threads whenever the agent writes code, for which it must be possible to trace them. Probes that an
     /// earlier tracer had to leave are removed at once.
-    pub(super) fn holds(mut self) -> Result<Client, Refusal> {
-        let not_loaded = |why: String| Refusal::NotLoaded { why };
+    pub(super) fn holds(mut self) -> Result<Client, EnterError> {
+        let not_loaded = |why: String| EnterError::NotLoaded { why };
         match self.ask(&Command::Holds).map_err(|error| not_loaded(error.to_string()))? {
             Reply::Cleaned { probes } => {
                 self.cleaned_up += probes;
@@ -262,8 +262,8 @@ impl Client {
 
     fn limits(&self) -> Limits {
         let probes = self.known().added.len();
-        let patience = if self.is_ending() { self.patience.min(LAST_PATIENCE) } else { self.patience };
-        let patience = patience + PATIENCE_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
+        let patience = if self.is_ending() { self.patience.min(LEAVE_TIMEOUT) } else { self.patience };
+        let patience = patience + TIMEOUT_PER_PROBE * u32::try_from(probes).unwrap_or(u32::MAX);
         let (holds, answers) = (MOST_HOLDS + probes, MOST_ANSWERS);
         Limits { until: Instant::now() + patience, holds, answers, most_answers: answers }
     }
@@ -302,12 +302,12 @@ impl Client {
     fn hold(&self, said: &wire::Places, until: Instant) -> Result<(), ProtocolError> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
         let mut stopped = Duration::ZERO;
-        let mut hold = || -> Result<(Held, i32, &Target), String> {
+        let mut hold = || -> Result<(HeldThreads, i32, &TargetProcess), String> {
             let both = self.target.as_ref().zip(self.process.as_ref());
             let (target, process) = both.ok_or("nobody said that its threads would be held")?;
             let one = thread_named(target.pid, said.thread).ok_or("its writing thread is not found")?;
-            let places = Places::read(target, said).map_err(failed)?;
-            let tried = Held::all_but(target, process, one, &places);
+            let places = PatchSites::read(target, said).map_err(failed)?;
+            let tried = HeldThreads::all_but(target, process, one, &places);
             stopped = tried.stopped;
             Ok((tried.held?, one, target))
         };
@@ -339,7 +339,7 @@ impl Client {
                     Ok(_) => return Err(ProtocolError::Unexpected),
                     // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run. When it
                     // is continued later than that, it finds the conversation closed and writes nothing more.
-                    Err(ProtocolError::Silent) if is_stopped(one) && begun.elapsed() < PATIENCE => {}
+                    Err(ProtocolError::Silent) if is_stopped(one) && begun.elapsed() < ANSWER_TIMEOUT => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -425,14 +425,14 @@ impl Client {
     fn hear_until(&self, until: Instant) -> Result<Reply, ProtocolError> {
         loop {
             self.wait(PollFlags::IN, until)?;
-            if let Heard::Answer(reply) = self.receive()? {
+            if let Packet::Answer(reply) = self.receive()? {
                 return Ok(reply);
             }
         }
     }
 
     /// The next packet, if it is there; what may come unasked is kept.
-    fn receive(&self) -> Result<Heard, ProtocolError> {
+    fn receive(&self) -> Result<Packet, ProtocolError> {
         // One more than a packet may have, so that one that was cut is seen as too long.
         let mut packet = vec![0; MOST_BYTES + 1];
         // No room for descriptors: the kernel drops them, and says so.
@@ -448,7 +448,7 @@ impl Client {
         };
         let heard = match heard {
             // Another holder of this socket may have taken it.
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Heard::Nothing),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(Packet::Nothing),
             heard => heard.map_err(broken)?,
         };
         let bytes = heard.bytes;
@@ -466,9 +466,9 @@ impl Client {
                 Some(place) => place.times_before = of,
                 None => return Err(ProtocolError::Unexpected),
             },
-            answer => return Ok(Heard::Answer(answer)),
+            answer => return Ok(Packet::Answer(answer)),
         }
-        Ok(Heard::Kept)
+        Ok(Packet::Kept)
     }
 
     /// Takes what the agent has said unasked until now.
@@ -476,9 +476,9 @@ impl Client {
         // A broken conversation is told by the next question; an answer that nobody asked for breaks it.
         for _ in 0..MOST_UNASKED {
             match self.receive() {
-                Ok(Heard::Kept) => {}
-                Ok(Heard::Answer(_)) => return self.known().has_answered_unasked = true,
-                Ok(Heard::Nothing) | Err(_) => return,
+                Ok(Packet::Kept) => {}
+                Ok(Packet::Answer(_)) => return self.known().has_answered_unasked = true,
+                Ok(Packet::Nothing) | Err(_) => return,
             }
         }
     }
@@ -552,7 +552,7 @@ impl Client {
     }
 
     /// What was counted until now, for all probes that are or were armed; also when the process has ended. Asks nobody.
-    pub fn counts(&self) -> Vec<Counted> {
+    pub fn counts(&self) -> Vec<ProbeCounts> {
         self.listen();
         let Some(counters) = &self.counters else { return Vec::new() };
         let known = self.known();
@@ -561,13 +561,13 @@ impl Client {
             times.max(place.placed.hits.saturating_add(1))
         });
         let written = counters.written(ends.max().unwrap_or(0));
-        let count = |(&id, place): (&u32, &Place)| {
+        let count = |(&id, place): (&u32, &PlacedProbe)| {
             let placed = &place.placed;
             // Times first: a call is counted before it is timed.
             let first = placed.times.filter(|&first| counters.has(first, times::BUCKETS));
             let times = first.map(|first| place.times(|bucket| counters.sum(first + bucket, &written)));
             let hits = counters.sum(placed.hits, &written).wrapping_sub(placed.before);
-            Counted { id, hits, times: times.unwrap_or_default() }
+            ProbeCounts { id, hits, times: times.unwrap_or_default() }
         };
         known.places.iter().map(count).collect()
     }
@@ -678,13 +678,13 @@ impl Client {
     }
 }
 
-impl Place {
+impl PlacedProbe {
     /// The buckets that have calls, by what their slots hold now.
-    fn times(&self, now: impl Fn(u32) -> u64) -> Vec<Span> {
+    fn times(&self, now: impl Fn(u32) -> u64) -> Vec<LatencySpan> {
         let span = |bucket: u32| {
             let before = self.times_before.iter().find(|before| before.number == bucket);
             let calls = now(bucket).wrapping_sub(before.map_or(0, |before| before.calls));
-            Span { from_ns: times::first_ns(bucket), to_ns: times::first_ns(bucket + 1), calls }
+            LatencySpan { from_ns: times::first_ns(bucket), to_ns: times::first_ns(bucket + 1), calls }
         };
         times::USED.map(span).filter(|span| span.calls > 0).collect()
     }

@@ -15,7 +15,7 @@
 //!   whatever happens to the counter (the machine slept, its frequency was guessed), times are right at each reading, and in between on a straight line.
 //! - C4: Later ticks never have earlier times.
 use super::rings;
-use crate::sys::counter::{self, Reading};
+use crate::sys::counter::{self, ClockReading};
 use std::time::Duration;
 
 /// Lines that are remembered: a ring may hold ticks of before the last bends.
@@ -27,16 +27,16 @@ const TRIES: usize = 4;
 
 /// From a tick on: `zero_ns + (ticks * tick >> 32)`, which wraps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct LinearClock {
     from: u64,
     tick: u64,
     zero_ns: u64,
 }
 
-impl Line {
+impl LinearClock {
     /// Through a point.
-    fn through(ticks: u64, time_ns: u64, tick: u64) -> Line {
-        Line { from: ticks, tick, zero_ns: time_ns.wrapping_sub(scaled(ticks, tick)) }
+    fn through(ticks: u64, time_ns: u64, tick: u64) -> LinearClock {
+        LinearClock { from: ticks, tick, zero_ns: time_ns.wrapping_sub(scaled(ticks, tick)) }
     }
 
     fn at(&self, ticks: u64) -> u64 {
@@ -52,7 +52,7 @@ fn scaled(ticks: u64, tick: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramClock {
     /// The newest last.
-    lines: [Line; LINES],
+    lines: [LinearClock; LINES],
     /// Nanoseconds of a tick, times 2^32.
     tick: u64,
     /// Where the line was right last; `None`: it is the kernel's own.
@@ -64,7 +64,7 @@ impl ProgramClock {
     /// are not permitted.
     pub fn of_events() -> Option<ProgramClock> {
         let (tick, zero_ns) = rings::recording_clock()?;
-        Some(ProgramClock { lines: [Line { from: 0, tick, zero_ns }; LINES], tick, checked: None })
+        Some(ProgramClock { lines: [LinearClock { from: 0, tick, zero_ns }; LINES], tick, checked: None })
     }
 
     /// `CLOCK_MONOTONIC_RAW`, tied now, in 60 ms. `None` where the kernel's clock is another counter.
@@ -89,16 +89,20 @@ impl ProgramClock {
     /// A nanosecond for each tick, from this time on: for tests of those who use it.
     pub fn plain(zero_ns: u64) -> ProgramClock {
         ProgramClock {
-            lines: [Line { from: 0, tick: 1 << 32, zero_ns }; LINES],
+            lines: [LinearClock { from: 0, tick: 1 << 32, zero_ns }; LINES],
             tick: 1 << 32,
             checked: None,
         }
     }
 
     /// A line through this reading, which is looked at while it is used.
-    fn tied(reading: Reading, tick: u64) -> ProgramClock {
-        let line = Line::through(middle(&reading), reading.time_ns, tick);
-        ProgramClock { lines: [Line { from: 0, ..line }; LINES], tick, checked: Some(middle(&reading)) }
+    fn tied(reading: ClockReading, tick: u64) -> ProgramClock {
+        let line = LinearClock::through(middle(&reading), reading.time_ns, tick);
+        ProgramClock {
+            lines: [LinearClock { from: 0, ..line }; LINES],
+            tick,
+            checked: Some(middle(&reading)),
+        }
     }
 
     /// The time of a tick.
@@ -109,7 +113,7 @@ impl ProgramClock {
 
     /// Compares itself with the kernel's clock: to be called when ticks were taken out of a ring, before their times are asked for. No system call; does not block.
     pub fn keep_up(&mut self) {
-        let is_off = |reading: &Reading| !self.leads_through(reading);
+        let is_off = |reading: &ClockReading| !self.leads_through(reading);
         if self.checked.is_some()
             && let Some(mut reading) = counter::reading(1)
         {
@@ -120,13 +124,13 @@ impl ProgramClock {
         }
     }
 
-    fn leads_through(&self, reading: &Reading) -> bool {
+    fn leads_through(&self, reading: &ClockReading) -> bool {
         let least = self.time_ns(reading.before).saturating_sub(SLACK_NS);
         let most = self.time_ns(reading.after).saturating_add(SLACK_NS);
         (least..=most).contains(&reading.time_ns)
     }
 
-    fn check(&mut self, reading: Reading) {
+    fn check(&mut self, reading: ClockReading) {
         let (at, time) = (middle(&reading), reading.time_ns);
         let Some(checked) = self.checked.filter(|&checked| checked < at) else { return };
         self.checked = Some(at);
@@ -137,14 +141,14 @@ impl ProgramClock {
         let then = self.time_ns(checked);
         let since = time.saturating_sub(then);
         let tick = (u128::from(since) << 32) / u128::from(at - checked);
-        let bridge = Line::through(checked, then, u64::try_from(tick).unwrap_or(u64::MAX));
+        let bridge = LinearClock::through(checked, then, u64::try_from(tick).unwrap_or(u64::MAX));
         self.lines.rotate_left(2);
         self.lines[LINES - 2] = bridge;
-        self.lines[LINES - 1] = Line::through(at, bridge.at(at).max(time), self.tick);
+        self.lines[LINES - 1] = LinearClock::through(at, bridge.at(at).max(time), self.tick);
     }
 }
 
-fn middle(reading: &Reading) -> u64 {
+fn middle(reading: &ClockReading) -> u64 {
     reading.before + reading.after.saturating_sub(reading.before) / 2
 }
 
@@ -197,26 +201,26 @@ mod tests {
     }
 
     /// A counter of which the kernel's clock is a line, or several.
-    struct Machine {
+    struct SteppedClock {
         ticks: u64,
-        line: Line,
+        line: LinearClock,
     }
 
-    impl Machine {
+    impl SteppedClock {
         fn passes(&mut self, ticks: u64) {
             self.ticks += ticks;
         }
 
         /// The clock goes on otherwise.
         fn turns(&mut self, tick: u64, jump_ns: u64) {
-            self.line = Line::through(self.ticks, self.line.at(self.ticks) + jump_ns, tick);
+            self.line = LinearClock::through(self.ticks, self.line.at(self.ticks) + jump_ns, tick);
         }
 
-        fn read(&mut self, gap: u64) -> Reading {
+        fn read(&mut self, gap: u64) -> ClockReading {
             let before = self.ticks;
             self.passes(gap);
             let time_ns = self.line.at(before + gap / 3);
-            Reading { before, after: self.ticks, time_ns }
+            ClockReading { before, after: self.ticks, time_ns }
         }
     }
 
@@ -232,7 +236,7 @@ mod tests {
             let tick = tick_of(khz);
             let wrong = (tick as f64 * (1.0 + off)) as u64;
             let ns = |ticks: u64| scaled(ticks, tick);
-            let mut machine = Machine { ticks: 1 << 50, line: Line::through(1 << 50, 77, tick) };
+            let mut machine = SteppedClock { ticks: 1 << 50, line: LinearClock::through(1 << 50, 77, tick) };
             let mut clock = ProgramClock::tied(machine.read(30), wrong);
             let (mut last, mut widest) = (0, ns(30));
             for (passed, gap) in steps {
@@ -259,7 +263,8 @@ mod tests {
     #[test]
     fn a_clock_that_jumps() {
         let tick = tick_of(2_596_146);
-        let mut machine = Machine { ticks: 1 << 40, line: Line::through(1 << 40, 1_000_000_000, tick) };
+        let mut machine =
+            SteppedClock { ticks: 1 << 40, line: LinearClock::through(1 << 40, 1_000_000_000, tick) };
         let mut clock = ProgramClock::tied(machine.read(60), tick);
         for (jump_ns, slower) in [(0, 0), (5_000_000_000, 0), (0, tick / 1000), (3_000, 0)] {
             machine.passes(10_000_000);

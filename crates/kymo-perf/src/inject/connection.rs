@@ -10,8 +10,8 @@
 //! kymo: other threads of the target can put
 //! any file at any number, closing it asks its file system, and that may be a program which never
 //! answers.
-use super::borrowed::Borrowed;
-use super::refusal::Refusal;
+use super::hijacked_thread::HijackedThread;
+use super::refusal::EnterError;
 use crate::sys::socket::refuse_descriptors;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -40,22 +40,22 @@ pub(super) struct Door {
 
 impl Door {
     /// Listens in the target's network namespace: there are such names by namespace.
-    pub(super) fn open(pid: i32) -> Result<Door, Refusal> {
+    pub(super) fn open(pid: i32) -> Result<Door, EnterError> {
         let same = |path: &str| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
         let its_path = format!("/proc/{pid}/ns/net");
-        let failed = Refusal::failed("making a socket for the agent");
+        let failed = EnterError::failed("making a socket for the agent");
         let its = same(&its_path).map_err(&failed)?;
         if its == same("/proc/self/ns/net").map_err(&failed)? {
             return Door::here().map_err(failed);
         }
         // A thread of its own goes there: a namespace is a thread's.
-        let there = || -> Result<Door, Refusal> {
+        let there = || -> Result<Door, EnterError> {
             let file = File::open(&its_path).map_err(&failed)?;
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(|_| Refusal::NotPermitted { because: "it has a network of its own (a container?), which only root may enter; run kymo as root" })?;
-            Door::here().map_err(Refusal::failed("making a socket for the agent"))
+                .map_err(|_| EnterError::NotPermitted { because: "it has a network of its own (a container?), which only root may enter; run kymo as root" })?;
+            Door::here().map_err(EnterError::failed("making a socket for the agent"))
         };
-        let died = || Refusal::Failed {
+        let died = || EnterError::Failed {
             step: "making a socket for the agent",
             error: io::Error::other("a thread of ours died"),
         };
@@ -77,7 +77,11 @@ impl Door {
     }
 
     /// Has the borrowed thread connect: our end, and the number of its own.
-    pub(super) fn connect(self, thread: &mut Borrowed<'_>, pid: i32) -> Result<(OwnedFd, u64), Refusal> {
+    pub(super) fn connect(
+        self,
+        thread: &mut HijackedThread<'_>,
+        pid: i32,
+    ) -> Result<(OwnedFd, u64), EnterError> {
         let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as u64;
         let domain = libc::AF_UNIX as u64;
         let its = thread.system_call("making a socket", libc::SYS_socket, [domain, kind, 0, 0, 0, 0])?;
@@ -100,8 +104,8 @@ impl Door {
 
     /// The connection of this process, which has just been made. Whoever else connects is sent
     /// away.
-    fn accept(&self, pid: i32) -> Result<OwnedFd, Refusal> {
-        let failed = |error: Errno| Refusal::failed("accepting the agent's connection")(error.into());
+    fn accept(&self, pid: i32) -> Result<OwnedFd, EnterError> {
+        let failed = |error: Errno| EnterError::failed("accepting the agent's connection")(error.into());
         for _ in 0..MOST_STRANGERS {
             let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
@@ -117,7 +121,7 @@ impl Door {
 }
 
 /// Closes a descriptor of the target.
-pub(super) fn close(thread: &mut Borrowed<'_>, number: u64) {
+pub(super) fn close(thread: &mut HijackedThread<'_>, number: u64) {
     _ = thread.system_call("closing a descriptor", libc::SYS_close, [number, 0, 0, 0, 0, 0]);
 }
 
@@ -134,17 +138,17 @@ pub(super) fn send_with(socket: &OwnedFd, packet: &[u8], file: BorrowedFd<'_>) -
 
 /// Gives the borrowed thread a file of ours: its number there.
 pub(super) fn give(
-    thread: &mut Borrowed<'_>,
+    thread: &mut HijackedThread<'_>,
     (ours, its): (&OwnedFd, u64),
     file: &OwnedFd,
-) -> Result<u64, Refusal> {
+) -> Result<u64, EnterError> {
     const STEP: &str = "giving it the agent";
     /// `struct msghdr`, `struct iovec`, `struct cmsghdr` with one number, and a byte.
     const IOVEC_AT: u64 = 56;
     const CONTROL_AT: u64 = IOVEC_AT + 16;
     const BYTE_AT: u64 = CONTROL_AT + 24;
     const ONE_BYTES: u64 = 20;
-    send_with(ours, &[0], file.as_fd()).map_err(|error| Refusal::failed(STEP)(error.into()))?;
+    send_with(ours, &[0], file.as_fd()).map_err(|error| EnterError::failed(STEP)(error.into()))?;
     let at = thread.lend(&[0; 128])?;
     let message = [0, 0, at + IOVEC_AT, 1, at + CONTROL_AT, ONE_BYTES, 0, at + BYTE_AT, 1];
     let bytes: Vec<u8> = message.iter().flat_map(|word: &u64| word.to_le_bytes()).chain([0; 32]).collect();
@@ -159,6 +163,6 @@ pub(super) fn give(
     let number = number.try_into().map_or(-1, i32::from_le_bytes);
     match u64::try_from(number) {
         Ok(number) if head == expected => Ok(number),
-        _ => Err(Refusal::Failed { step: STEP, error: io::Error::other("it has no descriptor left") }),
+        _ => Err(EnterError::Failed { step: STEP, error: io::Error::other("it has no descriptor left") }),
     }
 }

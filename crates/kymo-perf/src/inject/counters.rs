@@ -24,7 +24,7 @@ const PAGE_SLOTS: u32 = 4096 / WORD_BYTES as u32;
 
 /// The counters of one process and, if they are to count there, of its forked children.
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(super) struct SharedCounters {
     file: OwnedFd,
     base: NonNull<AtomicU64>,
     cpus: u32,
@@ -32,28 +32,28 @@ pub(super) struct Counters {
 }
 
 // SAFETY: the mapping belongs to no thread, and everything in it is reached through atomics.
-unsafe impl Send for Counters {}
+unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
-unsafe impl Sync for Counters {}
+unsafe impl Sync for SharedCounters {}
 
 /// Which pages have been written: others are not read, for that would make the kernel take memory
 /// for them.
-pub(super) struct Written {
+pub(super) struct DirtyPages {
     pages: Vec<u64>,
     per_cpu: usize,
 }
 
-impl Written {
+impl DirtyPages {
     fn has(&self, cpu: usize, slot: u32) -> bool {
         let page = cpu * self.per_cpu + (slot / PAGE_SLOTS) as usize;
         self.pages.get(page / 64).is_some_and(|word| word & 1 << (page % 64) != 0)
     }
 }
 
-impl Counters {
+impl SharedCounters {
     /// Makes them, for as many CPUs as the agent says and this machine can have (`most_cpus`), and
     /// at most as many slots as the agent says.
-    pub(super) fn create(cpus: u32, most_cpus: u32, most_slots: u32) -> io::Result<Counters> {
+    pub(super) fn create(cpus: u32, most_cpus: u32, most_slots: u32) -> io::Result<SharedCounters> {
         let slots = most_slots.min(MOST_SLOTS) / PAGE_SLOTS * PAGE_SLOTS;
         if !(1..=most_cpus).contains(&cpus) || slots == 0 {
             return Err(io::Error::other("their number is out of bounds"));
@@ -64,7 +64,7 @@ impl Counters {
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(null_mut(), bytes as usize, ProtFlags::READ, flags, &file, 0) };
         let base = NonNull::new(base?.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Counters { file, base, cpus, slots })
+        Ok(SharedCounters { file, base, cpus, slots })
     }
 
     /// The file, for CPUs and slots: what the agent is given.
@@ -78,7 +78,7 @@ impl Counters {
     }
 
     /// What has been written until now of the slots below `end`.
-    pub(super) fn written(&self, end: u32) -> Written {
+    pub(super) fn written(&self, end: u32) -> DirtyPages {
         let per_cpu = end.min(self.slots).div_ceil(PAGE_SLOTS) as usize;
         let mut pages = vec![0_u64; (per_cpu * self.cpus as usize).div_ceil(64)];
         let page_bytes = u64::from(PAGE_SLOTS) * WORD_BYTES;
@@ -101,12 +101,12 @@ impl Counters {
                 at = to.next_multiple_of(page_bytes);
             }
         }
-        Written { pages, per_cpu }
+        DirtyPages { pages, per_cpu }
     }
 
     /// The sum of a slot over all CPUs. Hits that happen meanwhile are in it or not. 0 where there
     /// is no such slot.
-    pub(super) fn sum(&self, slot: u32, written: &Written) -> u64 {
+    pub(super) fn sum(&self, slot: u32, written: &DirtyPages) -> u64 {
         if slot >= self.slots {
             return 0;
         }
@@ -126,7 +126,7 @@ impl Counters {
     }
 }
 
-impl Drop for Counters {
+impl Drop for SharedCounters {
     fn drop(&mut self) {
         let bytes = u64::from(self.cpus) * u64::from(self.slots) * WORD_BYTES;
         // SAFETY: our own mapping, whose views do not outlive us.
@@ -146,7 +146,7 @@ mod tests {
     /// and that a slot beyond the end is 0.
     #[test]
     fn sums() {
-        let counters = Counters::create(3, 3, 4096 + 5).unwrap();
+        let counters = SharedCounters::create(3, 3, 4096 + 5).unwrap();
         let writer = File::from(counters.file.try_clone().unwrap());
         let put = |cpu: u64, slot: u64, value: u64| {
             writer.write_all_at(&value.to_le_bytes(), (cpu * 4096 + slot) * 8).unwrap();
@@ -172,9 +172,9 @@ mod tests {
     #[test]
     fn sizes_that_the_agent_says() {
         for (cpus, slots) in [(0, 512), (3, 512), (u32::MAX, 512), (2, 0), (2, 511)] {
-            assert!(Counters::create(cpus, 2, slots).is_err(), "{cpus} {slots}");
+            assert!(SharedCounters::create(cpus, 2, slots).is_err(), "{cpus} {slots}");
         }
-        let counters = Counters::create(2, 2, u32::MAX).unwrap();
+        let counters = SharedCounters::create(2, 2, u32::MAX).unwrap();
         assert_eq!(counters.slots, MOST_SLOTS);
         assert_eq!(fstat(&counters.file).unwrap().st_blocks, 0, "only what is used takes memory");
         assert!(fcntl_get_seals(&counters.file).unwrap().contains(SealFlags::SHRINK | SealFlags::SEAL));

@@ -1,5 +1,5 @@
 //! How many programs a command executes, itself and by what it starts, told by the kernel: to know of those that came up without the agent.
-use crate::sys::{ANY, Descriptor, Kernel, Perf, Place, Real, attr_zeroed};
+use crate::sys::{ANY, Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed};
 use crate::tracefs::Tracefs;
 
 /// A count of successful exec calls. Needs what tracepoints need.
@@ -16,7 +16,7 @@ impl Execs {
         attr.type_ = Perf::TRACEPOINT;
         attr.config = point.id;
         attr.set_inherit(u64::from(children));
-        let event = Real.open(&attr, &Place::new(pid, ANY)).ok()?;
+        let event = Real.open(&attr, &EventTarget::new(pid, ANY)).ok()?;
         Some(Execs { event: Some(event) })
     }
 

@@ -14,18 +14,18 @@
 //! # What a thread finds when it goes on
 //! - It was computing: its registers, but for a place inside of a site, for which it goes on at the moved copy of the same instruction.
 //! - It was in a system call that the kernel repeats after a stop: it is repeated.
-//! - It was in one that the kernel ends with EINTR after a stop ([`ended_for_nothing`]): the number that means "repeat, unless a signal's handler
+//! - It was in one that the kernel ends with EINTR after a stop ([`was_interrupted_spuriously`]): the number that means "repeat, unless a signal's handler
 //!   runs" is put in the place of that result, so the kernel decides when the thread goes on, as it does for other calls.
 //! - It was stopped by SIGSTOP: it is, until SIGCONT.
 //!
 //! # Who cannot be held
 //! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all others are let go until it stops, and then
-//! interrupted again while it stands. A program that executes another one ([`Ends`]) is not held. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
-use super::ends::Ends;
-use super::restart::{REPEAT_UNLESS_HANDLED, ended_for_nothing};
-use super::target::Target;
+//! interrupted again while it stands. A program that executes another one ([`Reaper`]) is not held. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+use super::reap::Reaper;
+use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
+use super::target::TargetProcess;
 use crate::proc::{self, Mappings};
-use crate::sys::ptrace::{Stop, Traced};
+use crate::sys::ptrace::{PtraceStop, Traced};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
 use std::fs;
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// How long nobody may stop until it is looked whether somebody cannot.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long it may take on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a thread of this process that has held a thread may take until the kernel has let go of that.
 const OURS: Duration = Duration::from_millis(500);
 /// How long who cannot stop is waited for while the others run.
@@ -64,7 +64,7 @@ const JUMP_BYTES: u64 = 5;
 
 /// What is about to be written, as the agent says it.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct PatchSites {
     sites: Vec<u64>,
     moves: Vec<[u64; 2]>,
     restorers: Vec<u64>,
@@ -72,15 +72,18 @@ pub(super) struct Places {
 
 /// Where a thread may or may not stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
+enum PcRelation {
     Outside,
     Moves(u64),
     Inside,
 }
 
-impl Places {
+impl PatchSites {
     /// Reads the lists in the process's memory.
-    pub(super) fn read(target: &Target, said: &kymo_core::probe::wire::Places) -> io::Result<Places> {
+    pub(super) fn read(
+        target: &TargetProcess,
+        said: &kymo_core::probe::wire::Places,
+    ) -> io::Result<PatchSites> {
         let read = |at: u64, count: u32| -> io::Result<Vec<u64>> {
             const PIECE: usize = 64 << 10;
             let mut bytes = Vec::new();
@@ -105,29 +108,29 @@ impl Places {
         let sites = read(said.sites_at, said.sites)?;
         let moves = read(said.moves_at, said.moves * 2)?;
         let moves = moves.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-        Ok(Places::of(sites, moves, said.restorers.clone()))
+        Ok(PatchSites::of(sites, moves, said.restorers.clone()))
     }
 
-    fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> Places {
+    fn of(mut sites: Vec<u64>, mut moves: Vec<[u64; 2]>, restorers: Vec<u64>) -> PatchSites {
         sites.sort_unstable();
         moves.sort_unstable();
-        Places { sites, moves, restorers }
+        PatchSites { sites, moves, restorers }
     }
 
-    fn stand(&self, at: u64) -> Stand {
+    fn stand(&self, at: u64) -> PcRelation {
         let before = self.sites.partition_point(|site| *site < at);
         let inside = before.checked_sub(1).is_some_and(|before| at - self.sites[before] < JUMP_BYTES);
         match self.moves.binary_search_by_key(&at, |pair| pair[0]) {
-            _ if !inside => Stand::Outside,
-            Ok(found) => Stand::Moves(self.moves[found][1]),
-            Err(_) => Stand::Inside,
+            _ if !inside => PcRelation::Outside,
+            Ok(found) => PcRelation::Moves(self.moves[found][1]),
+            Err(_) => PcRelation::Inside,
         }
     }
 }
 
 /// One held thread.
 #[derive(Debug)]
-struct Thread {
+struct HeldThread {
     traced: Traced,
     /// What it is given when it goes on: the signal that it has stopped before, or 0.
     signal: i32,
@@ -135,10 +138,10 @@ struct Thread {
     stands: bool,
 }
 
-impl Thread {
+impl HeldThread {
     /// Waits until it stands still, but not for ever.
     fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        if let Stop::Signal(signal) = self.traced.wait(limit)? {
+        if let PtraceStop::Signal(signal) = self.traced.wait(limit)? {
             self.signal = signal;
         }
         self.stands = true;
@@ -151,7 +154,7 @@ impl Thread {
     fn hide_the_stop(&self) {
         // One that is gone needs nothing.
         let Ok(mut registers) = self.traced.registers() else { return };
-        if ended_for_nothing(&registers) {
+        if was_interrupted_spuriously(&registers) {
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             _ = self.traced.set_registers(&registers);
         }
@@ -160,8 +163,8 @@ impl Thread {
 
 /// Held threads. Dropping it lets them go.
 #[derive(Debug)]
-pub(super) struct Held {
-    threads: Vec<Thread>,
+pub(super) struct HeldThreads {
+    threads: Vec<HeldThread>,
     /// Since the first one was interrupted.
     since: Option<Instant>,
     /// When it is given up.
@@ -186,14 +189,14 @@ impl Failed {
 
 /// What became of a try, and how long threads stood still for it.
 pub(super) struct Tried {
-    pub(super) held: Result<Held, String>,
+    pub(super) held: Result<HeldThreads, String>,
     /// In failed attempts.
     pub(super) stopped: Duration,
 }
 
-impl Held {
+impl HeldThreads {
     /// Holds all threads of a process but one. `process` is its descriptor: nobody is changed who is another one by now, or another program.
-    pub(super) fn all_but(target: &Target, process: &OwnedFd, one: i32, places: &Places) -> Tried {
+    pub(super) fn all_but(target: &TargetProcess, process: &OwnedFd, one: i32, places: &PatchSites) -> Tried {
         // Others wait for this thread, which ends with the holding: it should not wait behind other programs. Only root may.
         _ = rustix::process::setpriority_process(None, -20);
         let stacks = Stacks::of(target);
@@ -206,7 +209,7 @@ impl Held {
             if Instant::now() >= until {
                 break;
             }
-            let mut held = Held { threads: std::mem::take(&mut kept), since: None, until };
+            let mut held = HeldThreads { threads: std::mem::take(&mut kept), since: None, until };
             // Nobody but that one thread can execute another program from then on, and that lets the others end.
             let is_same = || match !has_ended(process) && target.is_memory_of(one) {
                 true => Ok(()),
@@ -228,10 +231,10 @@ impl Held {
                 }
                 Err(Failed::NotNow(tid)) => {
                     last = tid;
-                    let waiting = held.let_go_who_stands();
+                    let waiting = held.resume_stopped();
                     stopped += held.release();
                     // Who made the others wait stops first the next time.
-                    kept = match come_to_stand(waiting, until) {
+                    kept = match wait_until_stopped(waiting, until) {
                         Ok(kept) => kept,
                         Err(why) => return Tried { held: Err(why), stopped },
                     };
@@ -242,10 +245,10 @@ impl Held {
         Tried { held: Err(why), stopped }
     }
 
-    fn stop_all(&mut self, target: &Target, one: i32) -> Result<(), Failed> {
+    fn stop_all(&mut self, target: &TargetProcess, one: i32) -> Result<(), Failed> {
         let mut known: HashSet<i32> = self.threads.iter().map(|thread| thread.traced.tid()).collect();
         known.insert(one);
-        let ends = Ends::watch(target.pid);
+        let ends = Reaper::watch(target.pid);
         let mut started = false;
         for _ in 0..LISTS {
             if Instant::now() >= self.until {
@@ -266,7 +269,7 @@ impl Held {
                 new = true;
                 if let Some(traced) = seize(target.pid, tid, self.until)? {
                     ends.also(tid);
-                    self.threads.push(Thread { traced, signal: 0, stands: false });
+                    self.threads.push(HeldThread { traced, signal: 0, stands: false });
                 }
             }
             if !new {
@@ -282,7 +285,7 @@ impl Held {
                     ended.push(number);
                 }
             }
-            let until = self.until.min(Instant::now() + PATIENCE);
+            let until = self.until.min(Instant::now() + STOP_TIMEOUT);
             for number in first..self.threads.len() {
                 self.wait(target.pid, number, until)?;
             }
@@ -311,24 +314,24 @@ impl Held {
     }
 
     /// Leaves only those who do not stand still yet, and takes them out.
-    fn let_go_who_stands(&mut self) -> Vec<Thread> {
+    fn resume_stopped(&mut self) -> Vec<HeldThread> {
         for thread in &mut self.threads {
             if !thread.stands {
                 // Where this fails it runs.
                 _ = thread.wait(Duration::ZERO);
             }
         }
-        let (stand, waiting): (Vec<Thread>, Vec<Thread>) =
+        let (stand, waiting): (Vec<HeldThread>, Vec<HeldThread>) =
             self.threads.drain(..).partition(|thread| thread.stands);
         self.threads = stand;
         waiting
     }
 
     /// Puts each thread where it can go on after the writing.
-    fn look(&self, target: &Target, places: &Places, stacks: &Stacks) -> Result<(), Failed> {
+    fn look(&self, target: &TargetProcess, places: &PatchSites, stacks: &Stacks) -> Result<(), Failed> {
         let most = (ALL_STACKS_BYTES / self.threads.len().max(1)).clamp(LEAST_STACK_BYTES, MOST_STACK_BYTES);
         let mut buffer = Vec::new();
-        for Thread { traced, .. } in &self.threads {
+        for HeldThread { traced, .. } in &self.threads {
             let mut registers = match traced.registers() {
                 Ok(registers) => registers,
                 // Gone, or a first thread that has ended.
@@ -337,9 +340,9 @@ impl Held {
             };
             let mut changed = false;
             match places.stand(registers.rip) {
-                Stand::Outside => {}
-                Stand::Moves(to) => (registers.rip, changed) = (to, true),
-                Stand::Inside => return Err(Failed::Inside(traced.tid())),
+                PcRelation::Outside => {}
+                PcRelation::Moves(to) => (registers.rip, changed) = (to, true),
+                PcRelation::Inside => return Err(Failed::Inside(traced.tid())),
             }
             if changed {
                 traced.set_registers(&registers).map_err(|error| Failed::thread(traced.tid(), &error))?;
@@ -353,9 +356,9 @@ impl Held {
 
     /// Lets all go. How long they stood still.
     pub(super) fn release(&mut self) -> Duration {
-        let (stand, others): (Vec<Thread>, Vec<Thread>) =
+        let (stand, others): (Vec<HeldThread>, Vec<HeldThread>) =
             self.threads.drain(..).partition(|thread| thread.stands);
-        for Thread { traced, signal, .. } in stand {
+        for HeldThread { traced, signal, .. } in stand {
             // One that is gone need not go on.
             _ = traced.release(signal);
         }
@@ -406,7 +409,7 @@ fn seize(pid: i32, tid: i32, until: Instant) -> Result<Option<Traced>, Failed> {
 }
 
 /// Waits for threads that were interrupted while all others run.
-fn come_to_stand(mut waiting: Vec<Thread>, until: Instant) -> Result<Vec<Thread>, String> {
+fn wait_until_stopped(mut waiting: Vec<HeldThread>, until: Instant) -> Result<Vec<HeldThread>, String> {
     let until = until.min(Instant::now() + SLOW);
     for thread in &mut waiting {
         if thread.wait(until.saturating_duration_since(Instant::now())).is_err() {
@@ -417,7 +420,7 @@ fn come_to_stand(mut waiting: Vec<Thread>, until: Instant) -> Result<Vec<Thread>
     Ok(waiting)
 }
 
-impl Drop for Held {
+impl Drop for HeldThreads {
     fn drop(&mut self) {
         self.release();
     }
@@ -439,7 +442,7 @@ pub(super) fn is_stopped(tid: i32) -> bool {
 struct Stacks(Vec<(u64, u64)>);
 
 impl Stacks {
-    fn of(target: &Target) -> Stacks {
+    fn of(target: &TargetProcess) -> Stacks {
         let maps = target.maps().unwrap_or_default();
         let writable = Mappings::new(&maps).filter(|mapping| mapping.prot & 2 != 0);
         Stacks(writable.map(|mapping| (mapping.start, mapping.end)).collect())
@@ -454,7 +457,14 @@ impl Stacks {
 
     /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What only looks like that is memory that nobody
     /// reads, or holds what the program itself has copied from there.
-    fn look(&self, target: &Target, pointer: u64, places: &Places, most: usize, buffer: &mut Vec<u8>) {
+    fn look(
+        &self,
+        target: &TargetProcess,
+        pointer: u64,
+        places: &PatchSites,
+        most: usize,
+        buffer: &mut Vec<u8>,
+    ) {
         let mut pointers = vec![pointer];
         let mut next = 0;
         while let Some(&pointer) = pointers.get(next) {
@@ -463,7 +473,7 @@ impl Stacks {
             let read = target.read_some(pointer, buffer);
             let scanned = pointer..pointer.saturating_add(read as u64);
             for frame in frames(&buffer[..read], &places.restorers) {
-                if let Stand::Moves(to) = places.stand(frame.rip) {
+                if let PcRelation::Moves(to) = places.stand(frame.rip) {
                     _ = target.write(pointer + frame.at as u64 + FRAME_RIP, &to.to_le_bytes());
                 }
                 if !scanned.contains(&frame.rsp) && pointers.len() < STACKS && !pointers.contains(&frame.rsp)
@@ -477,7 +487,7 @@ impl Stacks {
 
 /// What the kernel leaves on a stack when it runs a handler: the address where that returns to, and the interrupted registers behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
+struct SignalFrame {
     /// From the beginning of what was looked at.
     at: usize,
     rip: u64,
@@ -488,7 +498,7 @@ const FRAME_RSP: u64 = 8 + 160;
 const FRAME_RIP: u64 = 8 + 168;
 const FRAME_SEGMENTS: usize = 8 + 184;
 
-fn frames<'a>(stack: &'a [u8], restorers: &'a [u64]) -> impl Iterator<Item = Frame> + 'a {
+fn frames<'a>(stack: &'a [u8], restorers: &'a [u64]) -> impl Iterator<Item = SignalFrame> + 'a {
     let word = |at: usize| {
         let bytes = stack.get(at..at + 8)?;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
@@ -500,7 +510,7 @@ fn frames<'a>(stack: &'a [u8], restorers: &'a [u64]) -> impl Iterator<Item = Fra
         // User code of 64 bits.
         let plausible = word(at + FRAME_SEGMENTS)? & 0xffff == 0x33;
         let (rip, rsp) = (word(at + FRAME_RIP as usize)?, word(at + FRAME_RSP as usize)?);
-        plausible.then_some(Frame { at, rip, rsp })
+        plausible.then_some(SignalFrame { at, rip, rsp })
     })
 }
 
@@ -526,18 +536,19 @@ mod tests {
     /// Checks where a thread may stand: at a site's first byte, behind its five, and inside only where there is a way out.
     #[test]
     fn stands() {
-        let places = Places::of(vec![0x200, 0x100, 0x107], vec![[0x101, 0x9001], [0x204, 0x9004]], vec![]);
+        let places =
+            PatchSites::of(vec![0x200, 0x100, 0x107], vec![[0x101, 0x9001], [0x204, 0x9004]], vec![]);
         let expected = [
-            (0x0, Stand::Outside),
-            (0x100, Stand::Outside),
-            (0x101, Stand::Moves(0x9001)),
-            (0x102, Stand::Inside),
-            (0x105, Stand::Outside),
-            (0x107, Stand::Outside),
-            (0x10b, Stand::Inside),
-            (0x10c, Stand::Outside),
-            (0x204, Stand::Moves(0x9004)),
-            (u64::MAX, Stand::Outside),
+            (0x0, PcRelation::Outside),
+            (0x100, PcRelation::Outside),
+            (0x101, PcRelation::Moves(0x9001)),
+            (0x102, PcRelation::Inside),
+            (0x105, PcRelation::Outside),
+            (0x107, PcRelation::Outside),
+            (0x10b, PcRelation::Inside),
+            (0x10c, PcRelation::Outside),
+            (0x204, PcRelation::Moves(0x9004)),
+            (u64::MAX, PcRelation::Outside),
         ];
         for (at, stand) in expected {
             assert_eq!(places.stand(at), stand, "{at:#x}");
@@ -547,7 +558,7 @@ mod tests {
     /// Checks that no more places are looked for on stacks than a program has.
     #[test]
     fn few_restorers() {
-        let target = Target::look(std::process::id() as i32).unwrap();
+        let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let list = [0_u64; 2];
         let said = |restorers| kymo_core::probe::wire::Places {
             thread: 1,
@@ -557,8 +568,8 @@ mod tests {
             moves: 0,
             restorers: vec![0x1000; restorers],
         };
-        assert!(Places::read(&target, &said(8)).is_ok());
-        assert!(Places::read(&target, &said(9)).is_err());
+        assert!(PatchSites::read(&target, &said(8)).is_ok());
+        assert!(PatchSites::read(&target, &said(9)).is_err());
     }
 
     /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out, and that other words are not taken for it.
@@ -572,8 +583,8 @@ mod tests {
         put(64 + FRAME_SEGMENTS, 0x2b_0000_0000_0033);
         put(1024, 0x7000);
         put(4088, 0x7000);
-        let found: Vec<Frame> = frames(&stack, &[0x6000, 0x7000]).collect();
-        assert_eq!(found, [Frame { at: 64, rip: 0x5678, rsp: 0x1234 }]);
+        let found: Vec<SignalFrame> = frames(&stack, &[0x6000, 0x7000]).collect();
+        assert_eq!(found, [SignalFrame { at: 64, rip: 0x5678, rsp: 0x1234 }]);
         assert_eq!(frames(&stack[..100], &[0x7000]).count(), 0);
         assert_eq!(frames(&[], &[0x7000]).count(), 0);
     }
@@ -626,11 +637,11 @@ mod tests {
             assert!(!has_ended(&process), "held {held} times, and {not} times not");
             // It is to get somewhere in between.
             std::thread::sleep(Duration::from_millis(3));
-            let Ok(target) = Target::look(pid) else { continue };
+            let Ok(target) = TargetProcess::look(pid) else { continue };
             let Ok(Some(one)) = proc::tasks(pid).map(|tasks| tasks.last().copied()) else { continue };
             let hold = || {
                 let begun = Instant::now();
-                let tried = Held::all_but(&target, &process, one, &Places::default());
+                let tried = HeldThreads::all_but(&target, &process, one, &PatchSites::default());
                 assert!(begun.elapsed() < TOTAL * 3, "{:?}", tried.held.err());
                 tried.held.is_ok()
             };

@@ -7,7 +7,7 @@
 //! in which nobody but root and the own user
 //! can put anything, now or when kymo has ended: what is left of the command looks for that path as
 //! long as it lives.
-use super::refusal::Refusal;
+use super::refusal::EnterError;
 use rustix::fs::{
     Access, AtFlags, CWD, FlockOperation, Gid, MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags, Uid,
     accessat, fchmod, fcntl_add_seals, flock, fstat, fstatvfs, memfd_create, mkdirat, openat, unlinkat,
@@ -60,9 +60,9 @@ impl Library {
 
     /// In a file in memory that nobody can change, this process included: many programs of many
     /// users are given the same.
-    pub(super) fn memory(&self) -> Result<OwnedFd, Refusal> {
+    pub(super) fn memory(&self) -> Result<OwnedFd, EnterError> {
         if !self.0.starts_with(b"\x7fELF") {
-            return Err(Refusal::NoAgent);
+            return Err(EnterError::NoAgent);
         }
         let made = || -> io::Result<OwnedFd> {
             let file = memfd_create(MEMORY_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -73,16 +73,16 @@ impl Library {
             fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
             Ok(file.into())
         };
-        made().map_err(Refusal::failed("putting the agent into memory"))
+        made().map_err(EnterError::failed("putting the agent into memory"))
     }
 
     /// In a file that every program of a command can load.
     ///
     /// # Errors
-    /// [`Refusal::Nowhere`] where there is no folder that is safe for that.
-    pub fn unpack(&self) -> Result<Unpacked, Refusal> {
+    /// [`EnterError::Nowhere`] where there is no folder that is safe for that.
+    pub fn unpack(&self) -> Result<Unpacked, EnterError> {
         if !self.0.starts_with(b"\x7fELF") {
-            return Err(Refusal::NoAgent);
+            return Err(EnterError::NoAgent);
         }
         let user = geteuid();
         let mut tried = Vec::new();
@@ -92,7 +92,7 @@ impl Library {
                 Err(error) => tried.push(format!("{}: {error}", place.display())),
             }
         }
-        Err(Refusal::Nowhere { tried })
+        Err(EnterError::Nowhere { tried })
     }
 
     fn unpack_below(&self, place: &Path, user: Uid) -> io::Result<Unpacked> {
@@ -240,7 +240,10 @@ mod tests {
         assert!(file.write_all_at(b"x", 0).is_err() && file.set_len(1).is_err());
         assert!(fcntl_get_seals(&file).unwrap().contains(SealFlags::WRITE | SealFlags::SEAL));
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o555);
-        assert!(matches!(Library::embedded(b"").memory(), Err(Refusal::NoAgent)), "as `cargo check` has it");
+        assert!(
+            matches!(Library::embedded(b"").memory(), Err(EnterError::NoAgent)),
+            "as `cargo check` has it"
+        );
     }
 
     /// Checks that a file beside the program, in its folder, or named by the environment is never

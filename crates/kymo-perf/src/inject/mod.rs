@@ -1,11 +1,11 @@
 //! Into a running process and out of it: the agent's library is loaded by one of the process's own threads, and a socket is left between it and
 //! us.
 //!
-//! *You give* a process; *it gives* a [`Client`] that talks to the agent there, or the [`Refusal`] with the reason.
+//! *You give* a process; *it gives* a [`Client`] that talks to the agent there, or the [`EnterError`] with the reason.
 //!
 //! ```text
 //!   /proc: can it be entered at all?  (refusal.rs, target.rs)
-//!   borrow a thread                   (borrowed.rs, symbols.rs)
+//!   borrow a thread                   (hijacked_thread.rs, symbols.rs)
 //!     socket, connect  to a listener of ours in its network namespace; the kernel says who connects   (connection.rs)
 //!     recvmsg          we send the library, in a sealed file in memory: any root, any container   (library.rs)
 //!     dlopen("/proc/self/fd/N")
@@ -29,25 +29,25 @@
 //! the loader's lock stays taken in that process. Programs that run under a shadow stack are not entered by this. While this
 //! process is stopped (SIGSTOP) in the middle, the thread waits.
 mod agent;
-mod borrowed;
 mod client;
 mod clock;
 mod connection;
 mod counters;
-mod ends;
-mod escape;
 mod execs;
+mod hijacked_thread;
 mod hold;
 mod lease;
 mod library;
 mod memory;
 mod preload;
 mod preloadable;
+mod reap;
 mod refusal;
 mod restart;
 mod rings;
 mod room;
 mod safe_place;
+mod sigreturn;
 mod symbols;
 mod target;
 mod unwind;
@@ -55,11 +55,11 @@ mod unwind;
 pub use agent::{enter, enter_unwinding, enter_with_children};
 #[cfg(fuzzing)]
 pub use client::exercise;
-pub use client::{Client, Counted, Outcome, ProtocolError, Span, interrupt_by};
+pub use client::{Client, LatencySpan, Outcome, ProbeCounts, ProtocolError, interrupt_by};
 pub use clock::ProgramClock;
 pub use execs::Execs;
 pub use library::{Library, Unpacked};
 pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
-pub use refusal::Refusal;
+pub use refusal::EnterError;
 pub use unwind::{Registers, Unwind, UnwoundStack};

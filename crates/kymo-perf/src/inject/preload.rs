@@ -18,7 +18,7 @@
 //! says nothing is sent away after a second; few such visitors are kept, and of other users' fewer, so that they crowd out nobody else's.
 use super::client::Client;
 use super::library::{Library, Unpacked};
-use super::refusal::Refusal;
+use super::refusal::EnterError;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::probe::wire::printable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -116,11 +116,11 @@ impl Preload {
     ///
     /// # Errors
     /// If there are no descriptors left, or there is no place for the library.
-    pub fn new(library: &Library) -> Result<Preload, Refusal> {
+    pub fn new(library: &Library) -> Result<Preload, EnterError> {
         const STEP: &str = "making a socket for programs that start";
-        let failed = |error: Errno| Refusal::Failed { step: STEP, error: error.into() };
+        let failed = |error: Errno| EnterError::Failed { step: STEP, error: error.into() };
         let library = library.unpack()?;
-        let text = || random().map_err(Refusal::failed(STEP));
+        let text = || random().map_err(EnterError::failed(STEP));
         let (name, password) = (format!("kymo-{}", text()?), text()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
@@ -310,8 +310,8 @@ impl Arrival {
     /// Opens the conversation; `children`: processes that it forks count in the same counters. Without this it runs on by itself.
     ///
     /// # Errors
-    /// [`Refusal::NotLoaded`] if it is no agent that answers.
-    pub fn enter(self, children: bool) -> Result<Client, Refusal> {
+    /// [`EnterError::NotLoaded`] if it is no agent that answers.
+    pub fn enter(self, children: bool) -> Result<Client, EnterError> {
         Client::new(self.socket, Some(self.process)).hello(children)
     }
 }
@@ -326,7 +326,7 @@ mod tests {
         Preload::new(&Library::embedded(b"\x7fELF")).unwrap()
     }
 
-    fn knock(preload: &Preload) -> OwnedFd {
+    fn visit(preload: &Preload) -> OwnedFd {
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &SocketAddrUnix::new_abstract_name(preload.name.as_bytes()).unwrap()).unwrap();
@@ -337,16 +337,16 @@ mod tests {
     #[test]
     fn silent_visitors() {
         let preload = preload();
-        let _silent: Vec<OwnedFd> = (0..100).map(|_| knock(&preload)).collect();
-        let wrong = knock(&preload);
+        let _silent: Vec<OwnedFd> = (0..100).map(|_| visit(&preload)).collect();
+        let wrong = visit(&preload);
         send(&wrong, b"something else", SendFlags::NOSIGNAL).unwrap();
-        let program = knock(&preload);
+        let program = visit(&preload);
         send(&program, preload.password.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         let (stop, stopper) = rustix::pipe::pipe().unwrap();
         let arrival = preload.wait(stop.as_fd()).expect("it says the password");
         assert_eq!(arrival.pid(), std::process::id() as i32);
         assert!(preload.visitors().waiting.len() <= MOST_OURS);
-        let late = knock(&preload);
+        let late = visit(&preload);
         assert!(preload.accept().is_none());
         send(&late, preload.password.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         assert!(preload.wait(stop.as_fd()).is_some(), "it was silent at first");
@@ -359,7 +359,7 @@ mod tests {
     fn programs_without() {
         let preload = preload();
         let say = |words: &str| {
-            let socket = knock(&preload);
+            let socket = visit(&preload);
             send(&socket, words.as_bytes(), SendFlags::NOSIGNAL).unwrap();
             drop(socket);
             assert!(preload.accept().is_none());

@@ -1,5 +1,5 @@
 //! Whether the dynamic linker will load the agent into a program, by what the program's file says.
-use super::refusal::Refusal;
+use super::refusal::EnterError;
 use super::target::check_elf;
 use kymo_files::open_regular;
 use std::fs::File;
@@ -16,11 +16,11 @@ const MOST_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// Why not.
-pub fn preloadable(program: &Path) -> Result<(), Refusal> {
+pub fn preloadable(program: &Path) -> Result<(), EnterError> {
     let step = "looking at the program";
-    let file = open_regular(program).map_err(Refusal::failed(step))?;
-    let meta = file.metadata().map_err(Refusal::failed(step))?;
-    let not = |why: &str| Err(Refusal::NotLoaded { why: why.to_owned() });
+    let file = open_regular(program).map_err(EnterError::failed(step))?;
+    let meta = file.metadata().map_err(EnterError::failed(step))?;
+    let not = |why: &str| Err(EnterError::NotLoaded { why: why.to_owned() });
     if meta.mode() & 0o6000 != 0 {
         return not("the program is setuid or setgid, and its dynamic linker ignores LD_PRELOAD then");
     }
@@ -28,13 +28,13 @@ pub fn preloadable(program: &Path) -> Result<(), Refusal> {
         return not("the program's file has capabilities, and its dynamic linker ignores LD_PRELOAD then");
     }
     let mut data = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut data).map_err(Refusal::failed(step))?;
+    file.take(MOST_BYTES).read_to_end(&mut data).map_err(EnterError::failed(step))?;
     check_elf(data.get(..64).unwrap_or(&data))?;
     let file = Elf(&data);
     let Some(interpreter) =
         file.segments(INTERPRETER).next().and_then(|part| file.bytes(part.offset, part.bytes))
     else {
-        return Err(Refusal::Static);
+        return Err(EnterError::Static);
     };
     let last = interpreter.rsplit(|byte| *byte == b'/').next().unwrap_or(interpreter);
     if !last.starts_with(b"ld-linux") {

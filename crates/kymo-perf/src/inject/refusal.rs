@@ -6,7 +6,7 @@ use std::io;
 /// A process that the agent cannot be put into, with the reason. The kernel's own probes work there all the same.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum EnterError {
     /// There is no such process (any more).
     Gone,
     /// It belongs to the kernel.
@@ -68,66 +68,66 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
-    pub(super) fn failed(step: &'static str) -> impl Fn(io::Error) -> Refusal {
+impl EnterError {
+    pub(super) fn failed(step: &'static str) -> impl Fn(io::Error) -> EnterError {
         move |error| match error.kind() {
-            io::ErrorKind::TimedOut if !Unanswered::is_why(&error) => Refusal::TooLong { step },
-            _ if error.raw_os_error() == Some(libc::ESRCH) => Refusal::Gone,
-            _ => Refusal::Failed { step, error },
+            io::ErrorKind::TimedOut if !Unanswered::is_why(&error) => EnterError::TooLong { step },
+            _ if error.raw_os_error() == Some(libc::ESRCH) => EnterError::Gone,
+            _ => EnterError::Failed { step, error },
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for EnterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Gone => f.write_str("the process is gone"),
-            Refusal::KernelThread => f.write_str("it is a thread of the kernel"),
-            Refusal::Processor { is } => {
+            EnterError::Gone => f.write_str("the process is gone"),
+            EnterError::KernelThread => f.write_str("it is a thread of the kernel"),
+            EnterError::Processor { is } => {
                 write!(f, "it is a {is} program, and the agent is one of 64 bits")
             }
-            Refusal::Static => {
+            EnterError::Static => {
                 f.write_str("it has no dynamic linker that could load the agent (it is linked statically)")
             }
-            Refusal::Musl => f.write_str("its C library is musl, and the agent needs glibc"),
-            Refusal::NotPermitted { because } => write!(f, "tracing it is not permitted: {because}"),
-            Refusal::Traced { by } => {
+            EnterError::Musl => f.write_str("its C library is musl, and the agent needs glibc"),
+            EnterError::NotPermitted { because } => write!(f, "tracing it is not permitted: {because}"),
+            EnterError::Traced { by } => {
                 write!(
                     f,
                     "process {by} traces it already (a debugger?), and only one can; end that one first"
                 )
             }
-            Refusal::Seccomp { mode } => write!(
+            EnterError::Seccomp { mode } => write!(
                 f,
                 "it has restricted its own system calls (seccomp mode {mode}) and could be killed for what the agent needs"
             ),
-            Refusal::Stopped => f.write_str("it is stopped; continue it (kill -CONT) and try again"),
-            Refusal::Busy { last } => write!(
+            EnterError::Stopped => f.write_str("it is stopped; continue it (kill -CONT) and try again"),
+            EnterError::Busy { last } => write!(
                 f,
                 "none of its threads came to a place where it can be borrowed (the last one stood {last}); try again"
             ),
-            Refusal::NoAgent => f.write_str(
+            EnterError::NoAgent => f.write_str(
                 "this kymo has no agent in it; build it with `cargo build` or `cargo install`, or use --engine kernel",
             ),
-            Refusal::Nowhere { tried } => write!(
+            EnterError::Nowhere { tried } => write!(
                 f,
                 "there is no folder in which only you can put the agent for the command to load it ({}); set XDG_RUNTIME_DIR or HOME to one of your own, or use --engine kernel",
                 tried.join("; ")
             ),
-            Refusal::NotLoaded { why } => write!(f, "its dynamic linker did not load the agent: {why}"),
-            Refusal::TooLong { step } => write!(
+            EnterError::NotLoaded { why } => write!(f, "its dynamic linker did not load the agent: {why}"),
+            EnterError::TooLong { step } => write!(
                 f,
                 "{step} took too long; the thread was put back to where it was, try again or use --engine kernel"
             ),
-            Refusal::Failed { step, error } => write!(f, "{step} failed: {error}"),
+            EnterError::Failed { step, error } => write!(f, "{step} failed: {error}"),
         }
     }
 }
 
-impl std::error::Error for Refusal {
+impl std::error::Error for EnterError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Refusal::Failed { error, .. } => Some(error),
+            EnterError::Failed { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ const RESTART_BLOCK: i64 = -516;
 
 /// Whether it was in a system call that ends with EINTR when the thread is stopped, although no signal's handler has run.
 /// The kernel repeats most calls; of the others these two must not be repeated: what they do goes on, or is done.
-pub(super) fn ended_for_nothing(registers: &Registers) -> bool {
+pub(super) fn was_interrupted_spuriously(registers: &Registers) -> bool {
     let in_call = registers.orig_rax as i64 >= 0 && registers.cs == 0x33;
     let never = [libc::SYS_close, libc::SYS_connect];
     in_call
@@ -53,11 +53,11 @@ mod tests {
     /// Checks which results of system calls are not the program's to see.
     #[test]
     fn ended_calls() {
-        assert!(ended_for_nothing(&registers(libc::SYS_epoll_wait, -4)));
-        assert!(ended_for_nothing(&registers(libc::SYS_semop, -4)));
-        assert!(!ended_for_nothing(&registers(libc::SYS_epoll_wait, 1)));
-        assert!(!ended_for_nothing(&registers(libc::SYS_close, -4)));
-        assert!(!ended_for_nothing(&registers(-1, -4)));
+        assert!(was_interrupted_spuriously(&registers(libc::SYS_epoll_wait, -4)));
+        assert!(was_interrupted_spuriously(&registers(libc::SYS_semop, -4)));
+        assert!(!was_interrupted_spuriously(&registers(libc::SYS_epoll_wait, 1)));
+        assert!(!was_interrupted_spuriously(&registers(libc::SYS_close, -4)));
+        assert!(!was_interrupted_spuriously(&registers(-1, -4)));
     }
 
     /// Checks that calls which the kernel repeats are repeated, those that it repeats only without a handler fail with EINTR

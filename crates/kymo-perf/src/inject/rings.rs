@@ -1,7 +1,7 @@
 //! The rings that probes inside a program write to, as the recorder sees them. The file is ours;
 //! what is in it is the program's, and is not believed.
 use super::memory;
-use crate::evlist::{self, Engine, Plan, Request, Targets};
+use crate::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use crate::ring::Ring;
 use crate::sys::{self, Perf, attr_zeroed};
 use std::io;
@@ -33,11 +33,11 @@ pub(super) fn recording_clock() -> Option<(u64, u64)> {
     attr.sample_period = 1;
     attr.set_exclude_kernel(1);
     attr.set_disabled(1);
-    let plan = Plan {
+    let plan = EvlistPlan {
         events: vec![Request::new("dummy:u", attr)],
         targets: Targets::per_thread(vec![std::process::id() as i32]),
     };
-    let mut events = evlist::open(Arc::new(sys::Real), plan, Engine::Serial).ok()?;
+    let mut events = evlist::open(Arc::new(sys::Real), plan, OpenEngine::Serial).ok()?;
     let rings = events.map_rings(1, false).ok()?;
     rings.first()?.ring.tick_and_zero()
 }

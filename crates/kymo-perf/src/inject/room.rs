@@ -13,8 +13,8 @@
 //! What lies below a pointer into another stack may be anybody's: stacks of coroutines are small, and lie in heaps. There the
 //! low end of the thread's own stack is taken, if it is zero. The deepest frame that a thread has left there ends with a
 //! return address, so zeros from the lowest address on have no frame below them.
-use super::target::Target;
-use crate::proc::{Mapping, Mappings};
+use super::target::TargetProcess;
+use crate::proc::{Mappings, MapsEntry};
 use crate::sys::ptrace::Registers;
 use std::io;
 use std::ops::Range;
@@ -28,7 +28,7 @@ const WRITE: u32 = 2;
 
 /// Room for so many bytes for a thread that stands still with these registers; `None` if there is none.
 pub(super) fn of(
-    target: &Target,
+    target: &TargetProcess,
     tid: i32,
     registers: &Registers,
     bytes: u64,
@@ -54,7 +54,7 @@ pub(super) fn of(
 /// The mapping that a thread's own stack is in. That of the first thread has a name; of others it is the one with the thread's
 /// control block, which the C library puts at the upper end.
 fn own_stack(maps: &[u8], is_first: bool, control_block: u64) -> Option<Range<u64>> {
-    let is_own = |mapping: &Mapping<'_>| match is_first {
+    let is_own = |mapping: &MapsEntry<'_>| match is_first {
         true => mapping.path == b"[stack]",
         false => (mapping.start..mapping.end).contains(&control_block),
     };
@@ -104,7 +104,7 @@ mod tests {
     /// Checks that a thread on a stack of another kind is given the low end of its own one, as long as that is zero.
     #[test]
     fn on_another_stack() {
-        let target = Target::look(std::process::id() as i32).unwrap();
+        let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let stack = vec![0_u8; 512 << 10];
         let at = |offset: u64| stack.as_ptr() as u64 + offset;
         let mut registers = no_registers();

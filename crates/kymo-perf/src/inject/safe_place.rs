@@ -4,8 +4,8 @@
 //! What it holds is seen by the functions that it is in. With an unwinder these are its real callers, and where that one
 //! cannot go on, and without one, each word of the stack that lies above counts as a return address. A thread that waits in
 //! a system call is as good as any other: what calls the wait decides.
-use super::symbols::{Function, Symbols};
-use super::target::Target;
+use super::symbols::{ExportedFunction, Symbols};
+use super::target::TargetProcess;
 use super::unwind::{Unwind, UnwoundStack};
 use crate::proc::Mappings;
 use crate::sys::ptrace::{Registers, Traced};
@@ -52,16 +52,16 @@ const UNSAFE: [&str; 29] = [
 
 /// Where the locks may be held.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    functions: Vec<(Function, &'static str)>,
+pub(super) struct UnsafePlaces {
+    functions: Vec<(ExportedFunction, &'static str)>,
     /// The dynamic linker's code, with its name.
-    linker: Vec<(Function, String)>,
+    linker: Vec<(ExportedFunction, String)>,
 }
 
-impl Places {
+impl UnsafePlaces {
     /// Those of a process as it is now.
-    pub(super) fn of(target: &Target) -> Places {
-        let mut places = Places::default();
+    pub(super) fn of(target: &TargetProcess) -> UnsafePlaces {
+        let mut places = UnsafePlaces::default();
         for (base, _) in target.modules().unwrap_or_default() {
             let found = Symbols::of(target, base).and_then(|symbols| symbols.functions(UNSAFE));
             let named = found.into_iter().flatten().zip(UNSAFE);
@@ -71,7 +71,7 @@ impl Places {
         for mapping in Mappings::new(&maps).filter(|mapping| mapping.prot & 4 != 0) {
             let name = mapping.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.") || name == b"ld.so" {
-                let code = Function { start: mapping.start, end: mapping.end };
+                let code = ExportedFunction { start: mapping.start, end: mapping.end };
                 places.linker.push((code, String::from_utf8_lossy(name).into_owned()));
             }
         }
@@ -81,8 +81,9 @@ impl Places {
     /// The function with a lock that this address is in, as `function+offset`. `exact`: the address is one of the thread's
     /// real callers, not a word that looks like one.
     fn at(&self, address: u64, exact: bool) -> Option<String> {
-        let within = |function: &Function| (function.start..function.end).contains(&address);
-        let offset = |name: &str, function: &Function| format!("{name}+{:#x}", address - function.start);
+        let within = |function: &ExportedFunction| (function.start..function.end).contains(&address);
+        let offset =
+            |name: &str, function: &ExportedFunction| format!("{name}+{:#x}", address - function.start);
         let function = self.functions.iter().find(|(function, _)| within(function));
         let linker = || self.linker.iter().find(|(code, _)| exact && within(code));
         function
@@ -93,10 +94,10 @@ impl Places {
 
 /// Why a stopped thread must not be borrowed where it stands, in words; `None` if it may be.
 pub(super) fn objection(
-    target: &Target,
+    target: &TargetProcess,
     thread: &Traced,
     registers: &Registers,
-    places: &Places,
+    places: &UnsafePlaces,
     unwinder: Option<&mut (dyn Unwind + '_)>,
 ) -> Option<String> {
     // A 32-bit moment of a 64-bit process.
@@ -146,7 +147,7 @@ fn reached(addresses: &[u64], stack: &[u8]) -> usize {
 
 /// Whether the thread is in a sequence of instructions that the kernel begins anew when it was interrupted (rseq). The kernel
 /// would forget that it is, once it has run elsewhere.
-fn in_restartable_sequence(target: &Target, thread: &Traced, rip: u64) -> bool {
+fn in_restartable_sequence(target: &TargetProcess, thread: &Traced, rip: u64) -> bool {
     const SEQUENCE_AT: u64 = 8;
     let sequence = || -> io::Result<bool> {
         let Some(area) = thread.restartable_sequences()? else { return Ok(false) };
@@ -171,9 +172,9 @@ fn in_restartable_sequence(target: &Target, thread: &Traced, rip: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
-        let function = |start, end| Function { start, end };
-        Places {
+    fn places() -> UnsafePlaces {
+        let function = |start, end| ExportedFunction { start, end };
+        UnsafePlaces {
             functions: vec![(function(0x1000, 0x1100), "malloc"), (function(0x2000, 0x2100), "fork")],
             linker: vec![(function(0x9000, 0xa000), "ld-linux-x86-64.so.2".to_owned())],
         }

@@ -1,7 +1,7 @@
 //! The dynamic symbols of a module as its process has it in memory: right for deleted files, other roots and files without a name.
 //!
 //! Everything is read from a process that may lie: nothing is allocated by what it claims, nothing is looked at for ever.
-use super::target::Target;
+use super::target::TargetProcess;
 use std::io;
 
 const MOST_HEADERS: usize = 64;
@@ -18,7 +18,7 @@ const SYMBOL_BYTES: u64 = 24;
 /// The tables of one module.
 #[derive(Debug)]
 pub(super) struct Symbols<'t> {
-    target: &'t Target,
+    target: &'t TargetProcess,
     /// What is added to an address of the file.
     bias: u64,
     table: u64,
@@ -29,7 +29,7 @@ pub(super) struct Symbols<'t> {
 
 /// A function that a module offers: its first address and the one after its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Function {
+pub(super) struct ExportedFunction {
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -56,7 +56,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 impl<'t> Symbols<'t> {
     /// Those of the module whose ELF header is at `base`.
-    pub(super) fn of(target: &'t Target, base: u64) -> io::Result<Symbols<'t>> {
+    pub(super) fn of(target: &'t TargetProcess, base: u64) -> io::Result<Symbols<'t>> {
         let mut header = [0; 64];
         target.read(base, &mut header)?;
         if header[..6] != *b"\x7fELF\x02\x01" {
@@ -133,7 +133,10 @@ impl<'t> Symbols<'t> {
     }
 
     /// The functions with these names, in the order of the names; `None` for those that the module does not define.
-    pub(super) fn functions<const N: usize>(&self, names: [&str; N]) -> io::Result<[Option<Function>; N]> {
+    pub(super) fn functions<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> io::Result<[Option<ExportedFunction>; N]> {
         let mut found = [None; N];
         let texts = self.texts();
         let mut part = vec![0; 1024 * SYMBOL_BYTES as usize];
@@ -156,7 +159,7 @@ impl<'t> Symbols<'t> {
                 };
                 let start = self.bias.wrapping_add(u64_at(symbol, 8));
                 let end = start.wrapping_add(u64_at(symbol, 16).max(1));
-                found[which].get_or_insert(Function { start, end });
+                found[which].get_or_insert(ExportedFunction { start, end });
             }
             at += here;
         }
@@ -187,7 +190,7 @@ mod tests {
     /// Checks on this process that the C library offers what it must, at addresses within its code, and not what it cannot.
     #[test]
     fn c_library() {
-        let target = Target::look(std::process::id() as i32).unwrap();
+        let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let modules = target.modules().unwrap();
         let mut seen = [false; 2];
         for (base, _) in &modules {
@@ -204,7 +207,7 @@ mod tests {
     /// Checks that memory which is no module is refused, whatever is in it.
     #[test]
     fn no_module() {
-        let target = Target::look(std::process::id() as i32).unwrap();
+        let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let noise: Vec<u8> = (0..4096u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         assert!(Symbols::of(&target, noise.as_ptr().addr() as u64).is_err());
         let mut header = noise.clone();

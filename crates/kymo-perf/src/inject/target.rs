@@ -1,5 +1,5 @@
 //! What /proc tells about a process before anybody touches it: whether it can be entered, and what is mapped where. Untrusted text.
-use super::refusal::Refusal;
+use super::refusal::EnterError;
 use crate::proc::{self, Mappings, ProcessMemory};
 use rustix::process::getuid;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ const OURS: Duration = Duration::from_millis(500);
 
 /// A process, looked at and not touched.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct TargetProcess {
     pub(super) pid: i32,
     memory: ProcessMemory,
 }
@@ -27,34 +27,34 @@ pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Says no where the process's own words do. Who may be traced, only the kernel knows; its refusal comes later.
-pub(super) fn check_status(status: &str) -> Result<(), Refusal> {
+pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
     match field(status, "State").and_then(|state| state.chars().next()) {
-        Some('Z' | 'X') => return Err(Refusal::Gone),
-        Some('T') => return Err(Refusal::Stopped),
+        Some('Z' | 'X') => return Err(EnterError::Gone),
+        Some('T') => return Err(EnterError::Stopped),
         _ => {}
     }
     match field(status, "TracerPid").and_then(|pid| pid.parse().ok()) {
         None | Some(0) => {}
-        Some(by) => return Err(Refusal::Traced { by }),
+        Some(by) => return Err(EnterError::Traced { by }),
     }
     match field(status, "Seccomp").and_then(|mode| mode.parse().ok()) {
         None | Some(0) => {}
-        Some(mode) => return Err(Refusal::Seccomp { mode }),
+        Some(mode) => return Err(EnterError::Seccomp { mode }),
     }
     Ok(())
 }
 
 /// What kind of program the first bytes of an ELF file say.
-pub(super) fn check_elf(head: &[u8]) -> Result<(), Refusal> {
+pub(super) fn check_elf(head: &[u8]) -> Result<(), EnterError> {
     match head {
-        [0x7f, b'E', b'L', b'F', 1, ..] => Err(Refusal::Processor { is: "32-bit" }),
+        [0x7f, b'E', b'L', b'F', 1, ..] => Err(EnterError::Processor { is: "32-bit" }),
         [0x7f, b'E', b'L', b'F', 2, 1, ..] if head.get(18..20) == Some(&[62, 0]) => Ok(()),
-        _ => Err(Refusal::Processor { is: "foreign" }),
+        _ => Err(EnterError::Processor { is: "foreign" }),
     }
 }
 
 /// Why ptrace said no, as far as it can be seen.
-pub(super) fn not_permitted(pid: i32) -> Refusal {
+pub(super) fn not_permitted(pid: i32) -> EnterError {
     let status = proc::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let ids = |name| -> Vec<u32> {
         field(&status, name).unwrap_or("").split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect()
@@ -64,7 +64,7 @@ pub(super) fn not_permitted(pid: i32) -> Refusal {
     let because = if let Some(by) =
         field(&status, "TracerPid").and_then(|by| by.parse().ok()).filter(|by| *by != 0)
     {
-        return Refusal::Traced { by };
+        return EnterError::Traced { by };
     } else if uids.windows(2).any(|pair| pair[0] != pair[1]) {
         "it changed its user (setuid); run kymo as root"
     } else if uids.first().is_some_and(|uid| *uid != mine) {
@@ -81,16 +81,16 @@ pub(super) fn not_permitted(pid: i32) -> Refusal {
             _ => "it needs CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)",
         }
     };
-    Refusal::NotPermitted { because }
+    EnterError::NotPermitted { because }
 }
 
-impl Target {
+impl TargetProcess {
     /// Looks at a process. One that a thread of ours has just traced is let go when that thread has ended, which is waited for.
-    pub(super) fn look(pid: i32) -> Result<Target, Refusal> {
+    pub(super) fn look(pid: i32) -> Result<TargetProcess, EnterError> {
         let until = Instant::now() + OURS;
         loop {
-            match Target::look_once(pid) {
-                Err(Refusal::Traced { by })
+            match TargetProcess::look_once(pid) {
+                Err(EnterError::Traced { by })
                     if Instant::now() < until && Path::new(&format!("/proc/self/task/{by}")).exists() =>
                 {
                     std::thread::sleep(Duration::from_millis(1));
@@ -100,19 +100,19 @@ impl Target {
         }
     }
 
-    fn look_once(pid: i32) -> Result<Target, Refusal> {
-        let status = proc::text(format!("/proc/{pid}/status")).map_err(|_| Refusal::Gone)?;
+    fn look_once(pid: i32) -> Result<TargetProcess, EnterError> {
+        let status = proc::text(format!("/proc/{pid}/status")).map_err(|_| EnterError::Gone)?;
         check_status(&status)?;
         let mut head = [0; 64];
         match File::open(format!("/proc/{pid}/exe")) {
-            Ok(mut file) => file.read_exact(&mut head).map_err(Refusal::failed("reading the program"))?,
+            Ok(mut file) => file.read_exact(&mut head).map_err(EnterError::failed("reading the program"))?,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(not_permitted(pid)),
             // A process without a program is the kernel's.
-            Err(_) => return Err(Refusal::KernelThread),
+            Err(_) => return Err(EnterError::KernelThread),
         }
         check_elf(&head)?;
         let memory = ProcessMemory::open_to_write(pid).map_err(|_| not_permitted(pid))?;
-        Ok(Target { pid, memory })
+        Ok(TargetProcess { pid, memory })
     }
 
     /// Whether this thread of the process still runs in the memory that was looked at, so whether it has not executed another program since. The
@@ -209,10 +209,10 @@ mod tests {
             format!("Name:\tx\\nState: Z\nState:\t{state}\nTracerPid:\t{tracer}\nSeccomp:\t{seccomp}\n")
         };
         assert!(check_status(&status("S (sleeping)", 0, 0)).is_ok());
-        assert!(matches!(check_status(&status("Z (zombie)", 0, 0)), Err(Refusal::Gone)));
-        assert!(matches!(check_status(&status("T (stopped)", 0, 0)), Err(Refusal::Stopped)));
-        assert!(matches!(check_status(&status("t (tracing stop)", 7, 0)), Err(Refusal::Traced { by: 7 })));
-        assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(Refusal::Seccomp { mode: 2 })));
+        assert!(matches!(check_status(&status("Z (zombie)", 0, 0)), Err(EnterError::Gone)));
+        assert!(matches!(check_status(&status("T (stopped)", 0, 0)), Err(EnterError::Stopped)));
+        assert!(matches!(check_status(&status("t (tracing stop)", 7, 0)), Err(EnterError::Traced { by: 7 })));
+        assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(EnterError::Seccomp { mode: 2 })));
     }
 
     /// Checks that programs of other processors are refused by their first bytes, and short files are.
@@ -223,9 +223,9 @@ mod tests {
         head[18] = 62;
         assert!(check_elf(&head).is_ok());
         head[18] = 183;
-        assert!(matches!(check_elf(&head), Err(Refusal::Processor { is: "foreign" })));
+        assert!(matches!(check_elf(&head), Err(EnterError::Processor { is: "foreign" })));
         head[4] = 1;
-        assert!(matches!(check_elf(&head), Err(Refusal::Processor { is: "32-bit" })));
+        assert!(matches!(check_elf(&head), Err(EnterError::Processor { is: "32-bit" })));
         assert!(check_elf(b"\x7fELF").is_err());
     }
 
@@ -244,7 +244,7 @@ mod tests {
         say.write_all(b"one\n").unwrap();
         assert_eq!(hear(), "begun\n");
         let pid = shell.id() as i32;
-        let target = Target::look(pid).unwrap();
+        let target = TargetProcess::look(pid).unwrap();
         assert!(target.is_memory_of(pid));
         say.write_all(b"two\nthree\n").unwrap();
         assert_eq!(hear(), "three\n");
@@ -256,7 +256,7 @@ mod tests {
     /// Checks on this process that modules have the addresses of their ELF headers.
     #[test]
     fn this_process() {
-        let target = Target::look(std::process::id() as i32).unwrap();
+        let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let modules = target.modules().unwrap();
         assert!(!modules.is_empty());
         for (base, path) in modules.iter().filter(|(_, path)| path.starts_with(b"/")) {

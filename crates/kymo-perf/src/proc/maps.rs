@@ -2,7 +2,7 @@
 
 /// One mapping of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping<'a> {
+pub struct MapsEntry<'a> {
     /// First address.
     pub start: u64,
     /// First address after it.
@@ -37,9 +37,9 @@ impl<'a> Mappings<'a> {
 }
 
 impl<'a> Iterator for Mappings<'a> {
-    type Item = Mapping<'a>;
+    type Item = MapsEntry<'a>;
 
-    fn next(&mut self) -> Option<Mapping<'a>> {
+    fn next(&mut self) -> Option<MapsEntry<'a>> {
         while !self.text.is_empty() {
             let end = self.text.iter().position(|&b| b == b'\n').unwrap_or(self.text.len());
             let line = &self.text[..end];
@@ -65,7 +65,7 @@ fn number(text: &[u8], base: u64, stop: u8) -> Option<(u64, &[u8])> {
     None
 }
 
-fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+fn parse(line: &[u8]) -> Option<MapsEntry<'_>> {
     let (start, rest) = number(line, 16, b'-')?;
     let (end, rest) = number(rest, 16, b' ')?;
     let (perms, rest) = rest.split_at_checked(5)?;
@@ -81,12 +81,12 @@ fn parse(line: &[u8]) -> Option<Mapping<'_>> {
         u32::from(perms[0] == b'r') + 2 * u32::from(perms[1] == b'w') + 4 * u32::from(perms[2] == b'x');
     let flags = if perms[3] == b's' { 1 } else { 2 };
     let (major, minor) = (u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
-    (start < end).then_some(Mapping { start, end, prot, flags, offset, major, minor, inode, path })
+    (start < end).then_some(MapsEntry { start, end, prot, flags, offset, major, minor, inode, path })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mapping, Mappings};
+    use super::{Mappings, MapsEntry};
     use proptest::prelude::*;
 
     /// Checks a file with spaces, a name in brackets, anonymous memory and a line that makes no sense.
@@ -96,9 +96,9 @@ mod tests {
             nonsense\n\
             8000-9000 rw-s 00000000 00:00 0 \n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]";
-        let found: Vec<Mapping> = Mappings::new(text).collect();
+        let found: Vec<MapsEntry> = Mappings::new(text).collect();
         assert_eq!(found.len(), 3);
-        let first = Mapping {
+        let first = MapsEntry {
             start: 0x7f00,
             end: 0x7f10,
             prot: 5,

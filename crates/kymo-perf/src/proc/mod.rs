@@ -7,7 +7,7 @@ mod memory;
 pub use kernel::{
     KernelText, Module, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
 };
-pub use maps::{Mapping, Mappings};
+pub use maps::{Mappings, MapsEntry};
 pub use memory::{ProcessMemory, Unanswered};
 
 use std::fs;

@@ -34,12 +34,12 @@ mod tests;
 pub use attr::{EventAttr, Sampling};
 pub use cache::cache_events;
 pub use error::{ResolveError, ResolveErrorKind, Span, SyntaxError};
-pub use names::{Known, KnownKind, known_events};
+pub use names::{KnownEvent, KnownEventKind, known_events};
 pub use parse::parse;
 pub(crate) use resolve::resolve_on;
 pub use resolve::{default_event, resolve};
 pub use suggest::nearest;
-pub use syntax::{Access, EventSelector, Group, Head, Modifiers, Term, TermValue};
+pub use syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term, TermValue};
 pub use terms::{CallGraph, Overrides};
 
 use crate::tracefs::Tracepoint;

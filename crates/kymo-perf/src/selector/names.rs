@@ -2,7 +2,7 @@
 
 /// Which of the kernel's fixed tables an event is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KnownKind {
+pub enum KnownEventKind {
     /// Counted by the CPU's PMU (`PERF_TYPE_HARDWARE`).
     Hardware,
     /// Counted by the kernel (`PERF_TYPE_SOFTWARE`).
@@ -13,9 +13,9 @@ pub enum KnownKind {
 
 /// An event with a name of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownEvent {
     /// Which table.
-    pub kind: KnownKind,
+    pub kind: KnownEventKind,
     /// The number in the table.
     pub config: u64,
     /// The name.
@@ -27,19 +27,19 @@ pub struct Known {
 }
 
 const fn known(
-    kind: KnownKind,
+    kind: KnownEventKind,
     config: u64,
     name: &'static str,
     alias: Option<&'static str>,
     description: &'static str,
-) -> Known {
-    Known { kind, config, name, alias, description }
+) -> KnownEvent {
+    KnownEvent { kind, config, name, alias, description }
 }
 
-use KnownKind::{Hardware, Software, Tool};
+use KnownEventKind::{Hardware, Software, Tool};
 
 #[rustfmt::skip] // A table: one event, one line.
-const KNOWN: &[Known] = &[
+const KNOWN: &[KnownEvent] = &[
     known(Hardware, 0, "cycles", Some("cpu-cycles"), "core clock cycles while running"),
     known(Hardware, 1, "instructions", None, "instructions retired"),
     known(Hardware, 2, "cache-references", None, "accesses to the last-level cache"),
@@ -69,12 +69,12 @@ const KNOWN: &[Known] = &[
 
 /// Every event with a name of its own, hardware first.
 #[must_use]
-pub fn known_events() -> &'static [Known] {
+pub fn known_events() -> &'static [KnownEvent] {
     KNOWN
 }
 
 /// The event of that name or alias. Case matters, as in perf.
-pub(crate) fn find(name: &str) -> Option<&'static Known> {
+pub(crate) fn find(name: &str) -> Option<&'static KnownEvent> {
     KNOWN.iter().find(|known| known.name == name || known.alias == Some(name))
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::{Span, SyntaxError};
 use super::suggest::nearest;
-use super::syntax::{Access, EventSelector, Group, Head, ModifierFault, Modifiers, Term, TermValue};
+use super::syntax::{Access, EventGroup, EventSelector, Head, ModifierFault, Modifiers, Term, TermValue};
 use super::{cache, names};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const MODIFIER_HELP: &str = "modifiers are u (user), k (kernel), h (hypervisor),
 ///
 /// # Errors
 /// [`SyntaxError`] with the place of the first fault.
-pub fn parse(input: &str) -> Result<Vec<Group>, SyntaxError> {
+pub fn parse(input: &str) -> Result<Vec<EventGroup>, SyntaxError> {
     let mut parser = Parser { text: input, at: 0, input: Arc::from(input) };
     if input.len() > INPUT_LIMIT_BYTES {
         let message =
@@ -92,7 +92,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn groups(&mut self) -> Result<Vec<Group>, SyntaxError> {
+    fn groups(&mut self) -> Result<Vec<EventGroup>, SyntaxError> {
         let mut groups = Vec::new();
         loop {
             self.spaces();
@@ -109,13 +109,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn group(&mut self) -> Result<Group, SyntaxError> {
+    fn group(&mut self) -> Result<EventGroup, SyntaxError> {
         let start = self.at;
         let name = self.take(name_char);
         if self.peek() != Some('{') {
             self.at = start;
             let event = self.event()?;
-            return Ok(Group {
+            return Ok(EventGroup {
                 input: Arc::clone(&self.input),
                 name: None,
                 braced: false,
@@ -148,7 +148,7 @@ impl<'a> Parser<'a> {
             });
         }
         let modifiers = if self.eat(':') { self.modifiers()? } else { Modifiers::default() };
-        Ok(Group {
+        Ok(EventGroup {
             input: Arc::clone(&self.input),
             name: (!name.is_empty()).then(|| name.to_owned()),
             braced: true,

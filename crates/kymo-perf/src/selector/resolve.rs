@@ -3,10 +3,10 @@
 use super::attr::{EventAttr, Sampling};
 use super::cache::{self, CacheName};
 use super::error::{ResolveError, ResolveErrorKind, Span};
-use super::names::{self, KnownKind};
+use super::names::{self, KnownEventKind};
 use super::parse::did_you_mean;
 use super::suggest::nearest;
-use super::syntax::{Access, EventSelector, Group, Head, Modifiers, Term};
+use super::syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term};
 use super::terms::{self, Applied, Overrides};
 use super::{Selected, Unit};
 use crate::machine::Machine;
@@ -21,7 +21,7 @@ use perf_event_open_sys::bindings;
 ///
 /// # Errors
 /// [`ResolveError`] with the place of the first event that this machine does not have.
-pub fn resolve(groups: &[Group], machine: &Machine) -> Result<Vec<Selected>, ResolveError> {
+pub fn resolve(groups: &[EventGroup], machine: &Machine) -> Result<Vec<Selected>, ResolveError> {
     let mut selected = Vec::new();
     for group in groups {
         let first = selected.len();
@@ -34,7 +34,7 @@ pub fn resolve(groups: &[Group], machine: &Machine) -> Result<Vec<Selected>, Res
         }
         lead(group, &mut selected, first);
     }
-    Ok(selected.into_iter().map(|found: Found| found.selected).collect())
+    Ok(selected.into_iter().map(|found: ResolvedEvent| found.selected).collect())
 }
 
 /// The event to record when none was named: `cycles`, or `cpu-clock` where no PMU counts cycles.
@@ -61,7 +61,7 @@ pub fn default_event(machine: &Machine) -> (Selected, Option<String>) {
 }
 
 /// The attr of `pmu/terms/` on that PMU, if the terms fit; for listings, which know the PMU already.
-pub(crate) fn resolve_on(groups: &[Group], pmu: &Pmu) -> Option<EventAttr> {
+pub(crate) fn resolve_on(groups: &[EventGroup], pmu: &Pmu) -> Option<EventAttr> {
     let group = groups.first()?;
     let terms = group.events.first()?.terms.as_deref()?;
     let attr = EventAttr { kind: pmu.kind, exclude_guest: true, ..EventAttr::default() };
@@ -69,14 +69,14 @@ pub(crate) fn resolve_on(groups: &[Group], pmu: &Pmu) -> Option<EventAttr> {
 }
 
 /// One resolved event, and which PMU's instance it is if the name stood for several.
-struct Found {
+struct ResolvedEvent {
     selected: Selected,
-    lane: Option<u32>,
+    pmu_kind: Option<u32>,
 }
 
-impl Found {
+impl ResolvedEvent {
     fn one(selected: Selected) -> Vec<Self> {
-        vec![Self { selected, lane: None }]
+        vec![Self { selected, pmu_kind: None }]
     }
 }
 
@@ -101,11 +101,13 @@ fn plain(name: String, attr: EventAttr, span: Span) -> Selected {
 /// Sets the leaders of the events from `first` on, and clears what only leaders may have.
 ///
 /// Where a name stood for several PMUs, each PMU gets its own group: the kernel groups hardware events within one PMU.
-fn lead(group: &Group, selected: &mut [Found], first: usize) {
+fn lead(group: &EventGroup, selected: &mut [ResolvedEvent], first: usize) {
     for index in first..selected.len() {
-        let lane = selected[index].lane;
+        let pmu_kind = selected[index].pmu_kind;
         let leader = if group.braced {
-            (first..index).find(|before| lane.is_none() || selected[*before].lane == lane).unwrap_or(index)
+            (first..index)
+                .find(|before| pmu_kind.is_none() || selected[*before].pmu_kind == pmu_kind)
+                .unwrap_or(index)
         } else {
             index
         };
@@ -119,7 +121,7 @@ fn lead(group: &Group, selected: &mut [Found], first: usize) {
 }
 
 struct Resolver<'a> {
-    group: &'a Group,
+    group: &'a EventGroup,
     event: &'a EventSelector,
     machine: &'a Machine,
 }
@@ -169,7 +171,7 @@ impl Resolver<'_> {
         Ok(selected)
     }
 
-    fn event(&self) -> Result<Vec<Found>, ResolveError> {
+    fn event(&self) -> Result<Vec<ResolvedEvent>, ResolveError> {
         match &self.event.head {
             Head::Name(name) => self.name(name),
             Head::Raw(config) => self.on_cores(|pmu| match pmu {
@@ -177,7 +179,7 @@ impl Resolver<'_> {
                 None => self.base(bindings::PERF_TYPE_RAW, *config),
             }),
             Head::Numeric { kind, config } => {
-                Ok(Found::one(self.build(self.base(*kind, *config), None, &self.event.text)?))
+                Ok(ResolvedEvent::one(self.build(self.base(*kind, *config), None, &self.event.text)?))
             }
             Head::Tracepoint { system, event } => self.tracepoint(system, event),
             Head::Breakpoint { addr, len, access } => self.breakpoint(*addr, *len, *access),
@@ -185,10 +187,10 @@ impl Resolver<'_> {
     }
 
     /// An event of the CPU cores: one, or one for each kind of core on a hybrid machine.
-    fn on_cores(&self, attr: impl Fn(Option<&Pmu>) -> EventAttr) -> Result<Vec<Found>, ResolveError> {
+    fn on_cores(&self, attr: impl Fn(Option<&Pmu>) -> EventAttr) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let cores: Vec<&Pmu> = self.machine.core_pmus().collect();
         if cores.len() < 2 {
-            return Ok(Found::one(self.build(attr(None), None, &self.event.text)?));
+            return Ok(ResolvedEvent::one(self.build(attr(None), None, &self.event.text)?));
         }
         cores
             .into_iter()
@@ -196,24 +198,24 @@ impl Resolver<'_> {
                 let name = format!("{}/{}/{}", pmu.name, self.event.head, self.event.modifiers);
                 let mut selected = self.build(attr(Some(pmu)), None, &name)?;
                 selected.cpus.clone_from(&pmu.cpus);
-                Ok(Found { selected, lane: Some(pmu.kind) })
+                Ok(ResolvedEvent { selected, pmu_kind: Some(pmu.kind) })
             })
             .collect()
     }
 
-    fn name(&self, name: &str) -> Result<Vec<Found>, ResolveError> {
+    fn name(&self, name: &str) -> Result<Vec<ResolvedEvent>, ResolveError> {
         // The kernel takes the PMU of a fixed hardware event in the upper half of config.
         let extended = |pmu: Option<&Pmu>| pmu.map_or(0, |pmu| u64::from(pmu.kind) << 32);
         if let Some(known) = names::find(name) {
             return match known.kind {
-                KnownKind::Hardware => {
+                KnownEventKind::Hardware => {
                     self.on_cores(|pmu| self.base(bindings::PERF_TYPE_HARDWARE, known.config | extended(pmu)))
                 }
-                KnownKind::Software => {
+                KnownEventKind::Software => {
                     let attr = self.base(bindings::PERF_TYPE_SOFTWARE, known.config);
-                    Ok(Found::one(self.build(attr, None, &self.event.text)?))
+                    Ok(ResolvedEvent::one(self.build(attr, None, &self.event.text)?))
                 }
-                KnownKind::Tool => Err(self.fault(
+                KnownEventKind::Tool => Err(self.fault(
                     ResolveErrorKind::NotRecordable,
                     format!(
                         "`{name}` is measured by the tool, not by the kernel, so there is nothing to record"
@@ -275,7 +277,7 @@ impl Resolver<'_> {
     }
 
     /// `name/terms/`, where the name is a PMU, a glob over PMUs, or the common part of numbered ones.
-    fn pmu(&self, name: &str) -> Result<Vec<Found>, ResolveError> {
+    fn pmu(&self, name: &str) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let pmus = self.machine.pmus();
         let mut matching: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.name == name).collect();
         if matching.is_empty() {
@@ -308,17 +310,17 @@ impl Resolver<'_> {
         self.on_pmus(&matching)
     }
 
-    fn on_pmus(&self, pmus: &[&Pmu]) -> Result<Vec<Found>, ResolveError> {
+    fn on_pmus(&self, pmus: &[&Pmu]) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let several = pmus.len() > 1;
         pmus.iter()
             .map(|pmu| {
                 let selected = self.build(self.base(pmu.kind, 0), Some(pmu), &self.event.text)?;
-                Ok(Found { selected, lane: several.then_some(pmu.kind) })
+                Ok(ResolvedEvent { selected, pmu_kind: several.then_some(pmu.kind) })
             })
             .collect()
     }
 
-    fn tracepoint(&self, system: &str, name: &str) -> Result<Vec<Found>, ResolveError> {
+    fn tracepoint(&self, system: &str, name: &str) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let tracefs = self.machine.tracefs();
         let is_glob = |part: &str| part.contains(['*', '?', '[']);
         let points = if is_glob(system) || is_glob(name) {
@@ -338,14 +340,14 @@ impl Resolver<'_> {
         points.into_iter().map(|point| self.one_tracepoint(point)).collect()
     }
 
-    fn one_tracepoint(&self, point: Tracepoint) -> Result<Found, ResolveError> {
+    fn one_tracepoint(&self, point: Tracepoint) -> Result<ResolvedEvent, ResolveError> {
         let attr = EventAttr {
             sampling: Sampling::Natural(1),
             ..self.base(bindings::PERF_TYPE_TRACEPOINT, point.id)
         };
         let mut selected = self.build(attr, None, &format!("{}:{}", point.system, point.name))?;
         selected.tracepoint = Some(point);
-        Ok(Found { selected, lane: None })
+        Ok(ResolvedEvent { selected, pmu_kind: None })
     }
 
     fn breakpoint(
@@ -353,7 +355,7 @@ impl Resolver<'_> {
         addr: u64,
         len: Option<u64>,
         access: Option<Access>,
-    ) -> Result<Vec<Found>, ResolveError> {
+    ) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let access = access.unwrap_or(Access { read: true, write: true, execute: false });
         // What perf takes if no length is given: an `int` for data, a word for code.
         let len = len.unwrap_or(if access.execute { 8 } else { 4 });
@@ -364,7 +366,7 @@ impl Resolver<'_> {
             sampling: Sampling::Natural(1),
             ..self.base(bindings::PERF_TYPE_BREAKPOINT, 0)
         };
-        Ok(Found::one(self.build(attr, None, &self.event.text)?))
+        Ok(ResolvedEvent::one(self.build(attr, None, &self.event.text)?))
     }
 
     /// Applies the event's own modifiers, then its group's.

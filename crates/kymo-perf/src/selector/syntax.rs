@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// One event, or several in braces that are scheduled together.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct EventGroup {
     /// The whole text that [`parse`](super::parse) got, for messages.
     pub input: Arc<str>,
     /// A group's own name, as in `name{a,b}`.
@@ -263,7 +263,7 @@ impl fmt::Display for EventSelector {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for EventGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.braced {
             write!(f, "{}{{", self.name.as_deref().unwrap_or(""))?;
@@ -282,7 +282,7 @@ impl fmt::Display for Group {
 }
 
 /// Two groups are equal when they mean the same text, wherever it stood.
-impl PartialEq for Group {
+impl PartialEq for EventGroup {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
             && self.braced == other.braced

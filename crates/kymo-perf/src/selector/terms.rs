@@ -4,7 +4,7 @@ use super::attr::{EventAttr, Sampling};
 use super::error::{ResolveError, ResolveErrorKind};
 use super::parse::parse_terms;
 use super::suggest::nearest;
-use super::syntax::{Group, Term, TermValue};
+use super::syntax::{EventGroup, Term, TermValue};
 use crate::pmu::{Alias, Pmu};
 
 /// How an event's call chains are taken.
@@ -84,7 +84,7 @@ pub(crate) struct Applied {
 
 /// Applies `terms` to `attr`. Without a PMU only the generic terms are known.
 pub(crate) fn apply(
-    group: &Group,
+    group: &EventGroup,
     terms: &[Term],
     attr: EventAttr,
     pmu: Option<&Pmu>,
@@ -98,7 +98,7 @@ pub(crate) fn apply(
 }
 
 struct Applier<'a> {
-    group: &'a Group,
+    group: &'a EventGroup,
     pmu: Option<&'a Pmu>,
     out: Applied,
     /// `stack-size=`, until it is known whether the call graph is dwarf, and the term that said it.

@@ -6,7 +6,7 @@
 
 /// A time, and the ticks before and after it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The counter before.
     pub before: u64,
     /// The counter after.
@@ -33,17 +33,17 @@ pub fn ticks() -> u64 {
 }
 
 /// The counter and the clock, as near to each other as in the best of so many tries: tens of nanoseconds for each.
-pub fn reading(tries: usize) -> Option<Reading> {
+pub fn reading(tries: usize) -> Option<ClockReading> {
     (0..tries).filter_map(|_| once()).min_by_key(|reading| reading.after.wrapping_sub(reading.before))
 }
 
-fn once() -> Option<Reading> {
+fn once() -> Option<ClockReading> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let before = ticks();
     // SAFETY: writes a timespec, which is ours.
     let done = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut time) };
     let after = ticks();
-    (done == 0).then(|| Reading {
+    (done == 0).then(|| ClockReading {
         before,
         after,
         time_ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,

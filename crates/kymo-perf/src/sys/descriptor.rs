@@ -21,7 +21,7 @@ impl Descriptor {
 
 /// Where one event is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct EventTarget<'a> {
     /// The thread, 0 for the calling one, or [`ANY`].
     pub task: i32,
     /// The CPU, or [`ANY`].
@@ -37,14 +37,14 @@ pub struct Place<'a> {
     pub to_its_end: bool,
 }
 
-impl Place<'_> {
+impl EventTarget<'_> {
     /// A task (or [`ANY`]) on a CPU (or [`ANY`]), in no group, closed on exec.
-    pub fn new(task: i32, cpu: i32) -> Place<'static> {
-        Place { task, cpu, group: None, cgroup: None, cloexec: true, to_its_end: false }
+    pub fn new(task: i32, cpu: i32) -> EventTarget<'static> {
+        EventTarget { task, cpu, group: None, cgroup: None, cloexec: true, to_its_end: false }
     }
 
     /// All tasks of one CPU.
-    pub fn cpu(cpu: i32) -> Place<'static> {
-        Place::new(ANY, cpu)
+    pub fn cpu(cpu: i32) -> EventTarget<'static> {
+        EventTarget::new(ANY, cpu)
     }
 }

@@ -5,7 +5,7 @@
 //! # Safety
 //! Files behind descriptors are lent out while the account of them lies behind a lock; see [`Fake::poll_fd`].
 #![allow(unsafe_code, reason = "lends the files behind descriptors")]
-use super::{Binding, Descriptor, Kernel, Perf, Place, perf_event_attr};
+use super::{Binding, Descriptor, EventTarget, Kernel, Perf, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;
 use std::cmp::Reverse;
@@ -61,7 +61,7 @@ pub struct Opened {
 }
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     calls: usize,
     raises: u32,
     opened: Vec<Opened>,
@@ -81,7 +81,7 @@ struct State {
     mistakes: Vec<String>,
 }
 
-impl State {
+impl FakeState {
     /// Notes the use of something that is not open.
     fn check(&mut self, what: &str, event: &Descriptor) -> io::Result<()> {
         if self.live.contains_key(&event.number()) {
@@ -108,7 +108,7 @@ pub struct Fake {
     limit: Option<usize>,
     numbers_only: bool,
     map_limit_pages: Option<usize>,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
 }
 
 impl fmt::Debug for Fake {
@@ -245,7 +245,7 @@ impl Fake {
         self.limit.map(|limit| limit * (raises as usize + 1))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -275,7 +275,7 @@ fn answer(own: &Opened, members: &[&Opened], counts: &Counts) -> Vec<u64> {
 }
 
 impl Kernel for Fake {
-    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+    fn open(&self, attr: &perf_event_attr, place: &EventTarget<'_>) -> io::Result<Descriptor> {
         let refuse = |errno| Err(io::Error::from_raw_os_error(errno));
         let mut state = self.state();
         let call = Call {

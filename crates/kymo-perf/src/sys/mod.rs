@@ -22,7 +22,7 @@ mod vfork;
 pub use attr::{Perf, attr_bytes, attr_zeroed};
 pub use bare_thread::BareThread;
 pub use clock::{date, timestamp};
-pub use descriptor::{Descriptor, Place};
+pub use descriptor::{Descriptor, EventTarget};
 pub use fake::Fake;
 pub use fork::{Child, fork};
 pub use inherited::inherited;
@@ -30,7 +30,8 @@ pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
 pub use thread::{
-    Binding, Preferred, fix_addresses, in_front, is_strange_thread, pin_to, run_early, run_first,
+    Binding, PriorityBoost, belongs_to_other_process, fix_addresses, pin_to, run_early, run_first,
+    with_priority,
 };
 
 pub(crate) use vfork::in_vfork_child;
@@ -49,7 +50,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// What `perf_event_open(2)` says.
-    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor>;
+    fn open(&self, attr: &perf_event_attr, place: &EventTarget<'_>) -> io::Result<Descriptor>;
 
     /// Closes events, in ascending order of their numbers.
     fn close(&self, events: Vec<Descriptor>);

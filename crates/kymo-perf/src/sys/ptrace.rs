@@ -21,7 +21,7 @@ const EVENT_STOP: i32 = 128;
 
 /// Why a held thread stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum PtraceStop {
     /// Because it was interrupted.
     Interrupted,
     /// At the entry or the exit of a system call.
@@ -146,7 +146,7 @@ impl Traced {
     ///
     /// # Errors
     /// TimedOut; what waitpid says.
-    pub fn wait(&mut self, limit: Duration) -> io::Result<Stop> {
+    pub fn wait(&mut self, limit: Duration) -> io::Result<PtraceStop> {
         let until = Instant::now() + limit;
         let mut pause = Duration::from_micros(20);
         loop {
@@ -160,7 +160,7 @@ impl Traced {
                 let error = io::Error::last_os_error();
                 if error.raw_os_error() == Some(libc::ECHILD) {
                     self.gone = true;
-                    return Ok(Stop::Gone);
+                    return Ok(PtraceStop::Gone);
                 }
                 if error.kind() != io::ErrorKind::Interrupted {
                     return Err(error);
@@ -175,17 +175,17 @@ impl Traced {
         }
     }
 
-    fn stop(&mut self, status: i32) -> Stop {
+    fn stop(&mut self, status: i32) -> PtraceStop {
         self.asked = false;
         if !libc::WIFSTOPPED(status) {
             self.gone = true;
-            return Stop::Gone;
+            return PtraceStop::Gone;
         }
         match (libc::WSTOPSIG(status), status >> 16) {
-            (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::SystemCall,
-            (signal, 0) => Stop::Signal(signal),
-            (libc::SIGTRAP, EVENT_STOP) => Stop::Interrupted,
-            (_, event) => Stop::Event(event),
+            (signal, 0) if signal == libc::SIGTRAP | 0x80 => PtraceStop::SystemCall,
+            (signal, 0) => PtraceStop::Signal(signal),
+            (libc::SIGTRAP, EVENT_STOP) => PtraceStop::Interrupted,
+            (_, event) => PtraceStop::Event(event),
         }
     }
 
@@ -289,7 +289,7 @@ impl Traced {
             return;
         }
         // A signal that it has stopped before must reach it: after a trap or a fault it would go on in the middle of something.
-        let signal = |stop| if let Ok(Stop::Signal(signal)) = stop { signal } else { 0 };
+        let signal = |stop| if let Ok(PtraceStop::Signal(signal)) = stop { signal } else { 0 };
         let limit = match self.registers() {
             // It stands still, perhaps since nobody has looked.
             Ok(_) => Duration::ZERO,
@@ -389,7 +389,7 @@ mod tests {
             let mut again = Traced::seize(pid).unwrap();
             taken_up += u32::from(again.asked);
             again.interrupt().unwrap();
-            assert!(matches!(again.wait(Duration::from_secs(20)), Ok(Stop::Interrupted)));
+            assert!(matches!(again.wait(Duration::from_secs(20)), Ok(PtraceStop::Interrupted)));
             again.go(0).unwrap();
             // A second stop would come at once.
             assert!(again.wait(Duration::from_millis(1)).is_err());

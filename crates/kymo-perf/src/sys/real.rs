@@ -4,7 +4,7 @@
 //! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A [`Descriptor`] is made by `open` alone
 //! and consumed by `close`, so while one can be borrowed its number is open and ours.
 #![allow(unsafe_code, reason = "raw system calls")]
-use super::{Binding, Descriptor, Kernel, Place, in_vfork_child, perf_event_attr};
+use super::{Binding, Descriptor, EventTarget, Kernel, in_vfork_child, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use perf_event_open_sys::{bindings, ioctls};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -31,7 +31,7 @@ fn borrow(event: &Descriptor) -> BorrowedFd<'_> {
 }
 
 impl Kernel for Real {
-    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+    fn open(&self, attr: &perf_event_attr, place: &EventTarget<'_>) -> io::Result<Descriptor> {
         let mut attr = *attr;
         let mut flags = if place.cloexec { bindings::PERF_FLAG_FD_CLOEXEC } else { 0 };
         let mut task = place.task;

@@ -3,7 +3,7 @@
 //! Each call costs what [`Costs`] says, and more if it has to reach another CPU than the one that the calling thread is bound to. Costs add
 //! up per thread, so that the time of a phase is that of its slowest thread. What it does not know are the locks that threads
 //! of one process share inside the kernel; see docs/internals/design/0002-event-lists.md.
-use super::{ANY, Binding, Descriptor, Kernel, Place, perf_event_attr};
+use super::{ANY, Binding, Descriptor, EventTarget, Kernel, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;
 use std::cell::RefCell;
@@ -53,12 +53,12 @@ pub struct Simulated {
 }
 
 thread_local! {
-    static ME: RefCell<Option<Thread>> = const { RefCell::new(None) };
+    static ME: RefCell<Option<SimulatedThread>> = const { RefCell::new(None) };
 }
 
 /// A thread, as a kernel knows it.
 #[derive(Debug)]
-struct Thread {
+struct SimulatedThread {
     kernel: u64,
     spent_ns: Arc<AtomicU64>,
     place: Option<u32>,
@@ -96,7 +96,7 @@ impl Simulated {
     }
 
     /// Does something with what this kernel knows of the calling thread.
-    fn me<T>(&self, act: impl FnOnce(&mut Thread) -> T) -> T {
+    fn me<T>(&self, act: impl FnOnce(&mut SimulatedThread) -> T) -> T {
         ME.with_borrow_mut(|me| {
             if me.as_ref().is_none_or(|me| me.kernel != self.id) {
                 *me = None;
@@ -104,7 +104,7 @@ impl Simulated {
             act(me.get_or_insert_with(|| {
                 let spent_ns = Arc::new(AtomicU64::new(0));
                 self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&spent_ns));
-                Thread { kernel: self.id, spent_ns, place: None, own: Vec::new() }
+                SimulatedThread { kernel: self.id, spent_ns, place: None, own: Vec::new() }
             }))
         })
     }
@@ -139,7 +139,7 @@ impl Simulated {
 }
 
 impl Kernel for Simulated {
-    fn open(&self, _attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+    fn open(&self, _attr: &perf_event_attr, place: &EventTarget<'_>) -> io::Result<Descriptor> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = self.homes.get(number as usize) else {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));

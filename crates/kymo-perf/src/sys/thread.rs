@@ -69,7 +69,7 @@ pub fn run_early() -> io::Result<()> {
 
 /// Does something short before all ordinary threads have their turn, where that is permitted: among thousands of busy threads it
 /// would otherwise be interrupted for seconds. Then the calling thread runs as before.
-pub fn in_front<T>(short: impl FnOnce() -> T) -> T {
+pub fn with_priority<T>(short: impl FnOnce() -> T) -> T {
     // SAFETY: a number; 0 is the calling thread.
     let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
     let moved = ordinary && run_early().is_ok();
@@ -84,20 +84,20 @@ pub fn in_front<T>(short: impl FnOnce() -> T) -> T {
 
 /// The calling thread has the largest share of its CPU that an ordinary one can have, where that is permitted, until this is dropped.
 #[derive(Debug)]
-pub struct Preferred {
+pub struct PriorityBoost {
     before: Option<i32>,
 }
 
-impl Preferred {
+impl PriorityBoost {
     /// From now on.
-    pub fn begin() -> Preferred {
+    pub fn begin() -> PriorityBoost {
         let before =
             getpriority_process(None).ok().filter(|_| setpriority_process(None, PREFERRED_NICE).is_ok());
-        Preferred { before }
+        PriorityBoost { before }
     }
 }
 
-impl Drop for Preferred {
+impl Drop for PriorityBoost {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             let _ = setpriority_process(None, before);
@@ -106,7 +106,7 @@ impl Drop for Preferred {
 }
 
 /// Whether a task that there is belongs to another process than this one. A task that is gone does not.
-pub fn is_strange_thread(pid: i32, tid: i32) -> bool {
+pub fn belongs_to_other_process(pid: i32, tid: i32) -> bool {
     // To 0 and below are signals for groups.
     if tid <= 0 {
         return true;

@@ -1,5 +1,5 @@
 //! What the kernel is asked for: breakpoints, what tells of names and mappings, and the event that hits are told through.
-use super::opening::{Options, Scope};
+use super::opening::{Scope, WatchOptions};
 use super::schedule::Register;
 use crate::evlist::Request;
 use crate::sys::{Perf, attr_zeroed, bindings, perf_event_attr};
@@ -21,7 +21,7 @@ const BPF_OUTPUT: u64 = bindings::PERF_COUNT_SW_BPF_OUTPUT as u64;
 const RING_BYTES_TO_WAKE: usize = 64 << 10;
 
 /// Breakpoints of one register.
-pub(super) fn request(options: &Options, scope: Scope, register: &Register) -> Request {
+pub(super) fn request(options: &WatchOptions, scope: Scope, register: &Register) -> Request {
     let mut attr = common(options, RING_BYTES_TO_WAKE);
     attr.type_ = Perf::BREAKPOINT;
     attr.bp_type = register.piece.kind.bits();
@@ -37,7 +37,7 @@ pub(super) fn request(options: &Options, scope: Scope, register: &Register) -> R
 }
 
 /// What all events have in common.
-fn common(options: &Options, wake: usize) -> perf_event_attr {
+fn common(options: &WatchOptions, wake: usize) -> perf_event_attr {
     let mut attr = attr_zeroed();
     attr.sample_type = SAMPLE_TYPE | if options.callchains { Perf::SAMPLE_CALLCHAIN } else { 0 };
     attr.read_format = Perf::FORMAT_ID | Perf::FORMAT_LOST;
@@ -51,7 +51,7 @@ fn common(options: &Options, wake: usize) -> perf_event_attr {
 }
 
 /// Names, mappings, forks and ends.
-pub(super) fn tracking(options: &Options, scope: Scope) -> perf_event_attr {
+pub(super) fn tracking(options: &WatchOptions, scope: Scope) -> perf_event_attr {
     let mut attr = common(options, RING_BYTES_TO_WAKE);
     (attr.type_, attr.config) = (Perf::SOFTWARE, Perf::SW_DUMMY);
     attr.set_comm(1);
@@ -67,7 +67,7 @@ pub(super) fn tracking(options: &Options, scope: Scope) -> perf_event_attr {
 }
 
 /// Where the kernel's program writes hits.
-pub(super) fn output(options: &Options, ring_bytes: usize) -> perf_event_attr {
+pub(super) fn output(options: &WatchOptions, ring_bytes: usize) -> perf_event_attr {
     let mut attr = common(options, RING_BYTES_TO_WAKE.min(ring_bytes / 2));
     (attr.type_, attr.config) = (Perf::SOFTWARE, BPF_OUTPUT);
     attr.set_disabled(1);

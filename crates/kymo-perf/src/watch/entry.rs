@@ -27,14 +27,14 @@ const BREAK: &[u8] = &[];
 /// A command that stands still at its first instruction. Dropping it lets it go. Use it in the thread that made it: the kernel
 /// takes requests of that one only.
 #[derive(Debug)]
-pub struct Held {
+pub struct CommandAtEntry {
     pid: i32,
     /// Not to be sent to other threads.
     _thread: std::marker::PhantomData<*const ()>,
 }
 
 /// What a traced process stopped for.
-enum Stop {
+enum PtraceStop {
     Signal(i32),
     Event(i32),
     Ended,
@@ -44,18 +44,18 @@ enum Stop {
 ///
 /// # Errors
 /// What the exec says (ENOENT: no such command); EPERM where tracing is not permitted; ECHILD if the command ended before its entry.
-pub fn hold_at_entry(workload: &mut Workload) -> io::Result<Held> {
+pub fn hold_at_entry(workload: &mut Workload) -> io::Result<CommandAtEntry> {
     let pid = workload.pid();
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     request(libc::PTRACE_SEIZE, pid, 0, options as usize)?;
-    let held = Held { pid, _thread: std::marker::PhantomData };
+    let held = CommandAtEntry { pid, _thread: std::marker::PhantomData };
     workload.start()?;
     loop {
         match held.wait()? {
-            Stop::Event(libc::PTRACE_EVENT_EXEC) => break,
-            Stop::Event(_) => held.go_on(0)?,
-            Stop::Signal(signal) => held.go_on(signal)?,
-            Stop::Ended => return Err(ended()),
+            PtraceStop::Event(libc::PTRACE_EVENT_EXEC) => break,
+            PtraceStop::Event(_) => held.go_on(0)?,
+            PtraceStop::Signal(signal) => held.go_on(signal)?,
+            PtraceStop::Ended => return Err(ended()),
         }
     }
     if !BREAK.is_empty() {
@@ -77,7 +77,7 @@ fn entry(pid: i32) -> io::Result<u64> {
     found.map(|(_, value)| value).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOEXEC))
 }
 
-impl Held {
+impl CommandAtEntry {
     /// The process.
     pub fn pid(&self) -> i32 {
         self.pid
@@ -87,7 +87,7 @@ impl Held {
     pub fn release(self) {}
 
     /// Waits until it stops.
-    fn wait(&self) -> io::Result<Stop> {
+    fn wait(&self) -> io::Result<PtraceStop> {
         let mut status = 0;
         loop {
             // SAFETY: one local to write to.
@@ -101,9 +101,9 @@ impl Held {
             }
         }
         Ok(match status {
-            status if !libc::WIFSTOPPED(status) => Stop::Ended,
-            status if status >> 16 != 0 => Stop::Event(status >> 16),
-            status => Stop::Signal(libc::WSTOPSIG(status)),
+            status if !libc::WIFSTOPPED(status) => PtraceStop::Ended,
+            status if status >> 16 != 0 => PtraceStop::Event(status >> 16),
+            status => PtraceStop::Signal(libc::WSTOPSIG(status)),
         })
     }
 
@@ -120,10 +120,10 @@ impl Held {
         self.go_on(0)?;
         loop {
             match self.wait()? {
-                Stop::Signal(libc::SIGTRAP) if self.step_back(address)? => break,
-                Stop::Signal(signal) => self.go_on(signal)?,
-                Stop::Event(_) => self.go_on(0)?,
-                Stop::Ended => return Err(ended()),
+                PtraceStop::Signal(libc::SIGTRAP) if self.step_back(address)? => break,
+                PtraceStop::Signal(signal) => self.go_on(signal)?,
+                PtraceStop::Event(_) => self.go_on(0)?,
+                PtraceStop::Ended => return Err(ended()),
             }
         }
         memory.write_all_at(&before, address)
@@ -149,7 +149,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for CommandAtEntry {
     fn drop(&mut self) {
         // It may have ended.
         let _ = request(libc::PTRACE_DETACH, self.pid, 0, 0);

@@ -36,8 +36,8 @@ mod range;
 mod schedule;
 
 pub use attrs::SAMPLE_TYPE;
-pub use entry::{Held, hold_at_entry};
+pub use entry::{CommandAtEntry, hold_at_entry};
 pub use holder::{Holders, holders};
-pub use opening::{Armed, Options, Scope, WatchError, Watcher};
-pub use range::{Piece, Range, RangeError};
-pub use schedule::{Machine, Register, Schedule, ScheduleError};
+pub use opening::{Armed, Scope, WatchError, WatchOptions, Watcher};
+pub use range::{Range, RangeError, WatchedPiece};
+pub use schedule::{BreakpointSlots, Register, Schedule, ScheduleError};

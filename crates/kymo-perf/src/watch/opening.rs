@@ -1,8 +1,10 @@
 //! [`Watcher`]: the rings, and in each turn the breakpoints that fill them.
 use super::attrs;
-use super::schedule::{Machine, Schedule};
-use crate::bpf::{BpfError, EverFollowed, Follow, Follower, Seen, Witness};
-use crate::evlist::{self, Engine, Evlist, MappedRing, OpenError, Plan, Request, RingError, Targets};
+use super::schedule::{BreakpointSlots, Schedule};
+use crate::bpf::{BpfError, Follow, FollowedBitmap, Follower, WatchCounts, WatchProgram};
+use crate::evlist::{
+    self, Evlist, EvlistPlan, MappedRing, OpenEngine, OpenError, Request, RingError, Targets,
+};
 use crate::sys::{self, Kernel};
 use kymo_core::breakpoint::Slots;
 use kymo_core::ring::Reader;
@@ -27,7 +29,7 @@ pub enum Scope {
 
 /// Whom to watch, and how.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct WatchOptions {
     /// The processes; their children, too.
     pub pids: Vec<i32>,
     /// The scope; `None`: filtered where permitted.
@@ -109,7 +111,7 @@ pub struct Armed {
 #[derive(Debug)]
 pub struct Watcher {
     kernel: Arc<dyn Kernel>,
-    options: Options,
+    options: WatchOptions,
     scope: Scope,
     /// Why it is not filtered, where that was not asked for.
     fallback: Option<String>,
@@ -120,7 +122,7 @@ pub struct Watcher {
     // Rings before events.
     rings: Vec<MappedRing>,
     frame: Evlist,
-    filter: Option<(Follower, Witness)>,
+    filter: Option<(Follower, WatchProgram)>,
     /// Lost in rings of turns that are over.
     lost_before: u64,
     scratch: Vec<u8>,
@@ -131,7 +133,7 @@ impl Watcher {
     ///
     /// # Errors
     /// [`WatchError`]; nothing is open then.
-    pub fn open(kernel: Arc<dyn Kernel>, options: Options) -> Result<Watcher, WatchError> {
+    pub fn open(kernel: Arc<dyn Kernel>, options: WatchOptions) -> Result<Watcher, WatchError> {
         match options.scope {
             Some(scope) => Watcher::open_in(kernel, options, scope, None),
             None => match Watcher::open_in(Arc::clone(&kernel), options.clone(), Scope::Filtered, None) {
@@ -143,7 +145,7 @@ impl Watcher {
 
     fn open_in(
         kernel: Arc<dyn Kernel>,
-        options: Options,
+        options: WatchOptions,
         scope: Scope,
         fallback: Option<String>,
     ) -> Result<Watcher, WatchError> {
@@ -167,7 +169,7 @@ impl Watcher {
                 ..Request::new("hits", attrs::output(&options, ring_bytes))
             });
         }
-        let plan = Plan { events: requests, targets: targets(scope, &options.pids, &cpus) };
+        let plan = EvlistPlan { events: requests, targets: targets(scope, &options.pids, &cpus) };
         let mut frame = open_list(&kernel, plan)?;
         let rings = frame.map_rings(ring_pages, true)?;
         let watcher = Watcher {
@@ -208,8 +210,8 @@ impl Watcher {
     }
 
     /// The slots to plan with, so many of which others hold.
-    pub fn machine(&self, slots: Slots, taken: usize) -> Machine {
-        Machine { cpus: self.cpus.len(), slots, taken, by_cpu: self.scope == Scope::Filtered }
+    pub fn machine(&self, slots: Slots, taken: usize) -> BreakpointSlots {
+        BreakpointSlots { cpus: self.cpus.len(), slots, taken, by_cpu: self.scope == Scope::Filtered }
     }
 
     /// Arms the registers of one turn, after those of the turn before were disarmed and their records given to `take`.
@@ -229,7 +231,8 @@ impl Watcher {
             .iter()
             .map(|&register| attrs::request(&self.options, self.scope, &schedule.registers[register]))
             .collect();
-        let plan = Plan { events: requests, targets: targets(self.scope, &self.options.pids, &self.cpus) };
+        let plan =
+            EvlistPlan { events: requests, targets: targets(self.scope, &self.options.pids, &self.cpus) };
         let mut events = open_list(&self.kernel, plan)?;
         let rings = match &self.filter {
             Some((_, witness)) => {
@@ -309,7 +312,7 @@ impl Watcher {
     }
 
     /// What the kernel's program counted; `None` where there is none.
-    pub fn counts(&self) -> Option<Seen> {
+    pub fn counts(&self) -> Option<WatchCounts> {
         self.filter.as_ref().map(|(_, witness)| witness.counts())
     }
 
@@ -331,7 +334,7 @@ impl Watcher {
     }
 
     /// Which processes were ever followed; `None` where records are about nobody else.
-    pub fn ever(&self) -> Option<EverFollowed> {
+    pub fn ever(&self) -> Option<FollowedBitmap> {
         self.filter.as_ref().and_then(|(follower, _)| follower.ever())
     }
 
@@ -341,9 +344,9 @@ impl Watcher {
     }
 }
 
-fn open_list(kernel: &Arc<dyn Kernel>, plan: Plan) -> Result<Evlist, WatchError> {
+fn open_list(kernel: &Arc<dyn Kernel>, plan: EvlistPlan) -> Result<Evlist, WatchError> {
     let requests = plan.events.clone();
-    evlist::open(Arc::clone(kernel), plan, Engine::Auto)
+    evlist::open(Arc::clone(kernel), plan, OpenEngine::Auto)
         .map_err(|error| WatchError::Open(Box::new(error), requests))
 }
 

@@ -49,7 +49,7 @@ fn fitting(address: u64) -> u64 {
 
 /// What one register is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct WatchedPiece {
     /// The first byte.
     pub address: u64,
     /// 1, 2, 4 or 8.
@@ -68,11 +68,11 @@ impl Range {
     ///
     /// # Errors
     /// [`RangeError`].
-    pub fn pieces(&self) -> Result<Vec<Piece>, RangeError> {
+    pub fn pieces(&self) -> Result<Vec<WatchedPiece>, RangeError> {
         let Range { address, bytes, kind } = *self;
         if kind == Kind::EXECUTE {
             // The kernel wants this length for instructions, whatever their own.
-            return Ok(vec![Piece { address, bytes: instruction_bytes(), kind }]);
+            return Ok(vec![WatchedPiece { address, bytes: instruction_bytes(), kind }]);
         }
         let end = address.checked_add(bytes).ok_or(RangeError::Beyond { address, bytes })?;
         if bytes == 0 || bytes > MOST_REGISTERS as u64 * REGISTER_BYTES {
@@ -85,7 +85,7 @@ impl Range {
             while at + bytes > end {
                 bytes /= 2;
             }
-            pieces.push(Piece { address: at, bytes, kind });
+            pieces.push(WatchedPiece { address: at, bytes, kind });
             at += bytes;
         }
         Ok(pieces)
@@ -96,14 +96,14 @@ fn instruction_bytes() -> u64 {
     if cfg!(target_arch = "aarch64") { 4 } else { size_of::<usize>() as u64 }
 }
 
-impl Piece {
+impl WatchedPiece {
     /// The first byte behind it.
     pub fn end(&self) -> u64 {
         self.address.saturating_add(self.bytes)
     }
 
     /// Whether it covers all of another one, for the same accesses or more.
-    pub fn covers(&self, other: &Piece) -> bool {
+    pub fn covers(&self, other: &WatchedPiece) -> bool {
         self.address <= other.address
             && other.end() <= self.end()
             && self.kind.pool() == other.kind.pool()
@@ -111,7 +111,7 @@ impl Piece {
     }
 
     /// The one register that covers exactly these two, if there is one: neighbours that together are aligned.
-    pub fn joined(&self, other: &Piece) -> Option<Piece> {
+    pub fn joined(&self, other: &WatchedPiece) -> Option<WatchedPiece> {
         let (low, high) = if self.address <= other.address { (self, other) } else { (other, self) };
         let bytes = low.bytes + high.bytes;
         let fits = low.end() == high.address
@@ -120,11 +120,11 @@ impl Piece {
             && low.address.is_multiple_of(bytes);
         let data = low.kind != Kind::EXECUTE && high.kind != Kind::EXECUTE;
         let kind = Kind::from_bits(low.kind.bits() | high.kind.bits()).ok()?;
-        (fits && data).then_some(Piece { address: low.address, bytes, kind })
+        (fits && data).then_some(WatchedPiece { address: low.address, bytes, kind })
     }
 }
 
-impl fmt::Display for Piece {
+impl fmt::Display for WatchedPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}:{}:{}", self.address, self.bytes, self.kind)
     }
@@ -156,7 +156,7 @@ mod tests {
     /// Checks that only neighbours that one aligned register covers are joined, and never with a break at an instruction.
     #[test]
     fn joining() {
-        let piece = |address, bytes, kind| Piece { address, bytes, kind };
+        let piece = |address, bytes, kind| WatchedPiece { address, bytes, kind };
         let low = piece(0x1000, 4, Kind::WRITE);
         let joined = low.joined(&piece(0x1004, 4, Kind::READ_WRITE));
         assert_eq!(joined, Some(piece(0x1000, 8, Kind::READ_WRITE)));

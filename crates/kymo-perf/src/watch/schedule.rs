@@ -1,11 +1,11 @@
 //! Which registers, and when: planned with the ledger of slots before anything is opened.
-use super::range::{Piece, Range, RangeError};
+use super::range::{Range, RangeError, WatchedPiece};
 use kymo_core::breakpoint::{Config, Ledger, Reservation, Slots, Target, TaskId};
 use std::fmt;
 
 /// The slots of this machine, as far as they are known before anything is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub struct BreakpointSlots {
     /// All CPUs that there can be.
     pub cpus: usize,
     /// What each has.
@@ -16,7 +16,7 @@ pub struct Machine {
     pub by_cpu: bool,
 }
 
-impl Machine {
+impl BreakpointSlots {
     /// The slots of this architecture.
     pub fn slots_here() -> Slots {
         if cfg!(target_arch = "x86_64") {
@@ -31,7 +31,7 @@ impl Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
     /// What it covers.
-    pub piece: Piece,
+    pub piece: WatchedPiece,
     /// The ranges that it serves, by their place in the list that was asked for.
     pub ranges: Vec<usize>,
 }
@@ -95,7 +95,7 @@ impl Schedule {
     ///
     /// # Errors
     /// [`ScheduleError`].
-    pub fn plan(ranges: &[Range], machine: &Machine, turns: bool) -> Result<Schedule, ScheduleError> {
+    pub fn plan(ranges: &[Range], machine: &BreakpointSlots, turns: bool) -> Result<Schedule, ScheduleError> {
         let mut registers = own_registers(ranges)?;
         let slots = match machine.slots {
             Slots::Shared(slots) => slots,
@@ -170,7 +170,7 @@ fn merge(registers: &mut Vec<Register>) -> bool {
 }
 
 /// Turns of as many registers as the ledger grants together.
-fn divide(registers: &[Register], machine: &Machine) -> Vec<Vec<usize>> {
+fn divide(registers: &[Register], machine: &BreakpointSlots) -> Vec<Vec<usize>> {
     let cpus = machine.cpus.max(1);
     let Ok(ledger) = Ledger::new(Config { cpus, slots: machine.slots }) else {
         return vec![(0..registers.len()).collect()];
@@ -204,7 +204,8 @@ mod tests {
     use super::*;
     use kymo_core::breakpoint::Kind;
 
-    const FOUR: Machine = Machine { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: true };
+    const FOUR: BreakpointSlots =
+        BreakpointSlots { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: true };
 
     fn ranges(places: &[(u64, u64)]) -> Vec<Range> {
         places.iter().map(|&(address, bytes)| Range { address, bytes, kind: Kind::WRITE }).collect()
@@ -230,15 +231,15 @@ mod tests {
         assert_eq!(plan.turns, [vec![0, 1, 2, 3], vec![4, 5]]);
         let error = Schedule::plan(&six, &FOUR, false).unwrap_err();
         assert_eq!(error, ScheduleError::TooMany { needed: 6, slots: 4, free: 4 });
-        let crowded = Machine { taken: 3, ..FOUR };
+        let crowded = BreakpointSlots { taken: 3, ..FOUR };
         assert_eq!(Schedule::plan(&six, &crowded, true).unwrap().turns.len(), 6);
         let error = Schedule::plan(&six[..2], &crowded, false).unwrap_err();
         assert!(error.to_string().contains("2 registers are needed and each CPU has 1 free of 4"), "{error}");
         assert_eq!(
-            Schedule::plan(&six, &Machine { taken: 4, ..FOUR }, true),
+            Schedule::plan(&six, &BreakpointSlots { taken: 4, ..FOUR }, true),
             Err(ScheduleError::NoneFree { slots: 4 })
         );
-        let none = Machine { slots: Slots::Shared(0), ..FOUR };
+        let none = BreakpointSlots { slots: Slots::Shared(0), ..FOUR };
         assert_eq!(Schedule::plan(&six, &none, true), Err(ScheduleError::NoHardware));
     }
 

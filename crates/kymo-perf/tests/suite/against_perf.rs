@@ -3,7 +3,7 @@
 use crate::support::perf;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{
-    EventAttr, KnownKind, Sampling, Selected, cache_events, known_events, parse, resolve,
+    EventAttr, KnownEventKind, Sampling, Selected, cache_events, known_events, parse, resolve,
 };
 use kymo_testing::skip;
 use std::collections::BTreeMap;
@@ -172,7 +172,7 @@ fn hardware_numbers_equal_perfs() {
     if !kymo_testing::perf_works() {
         return skip(TEST, "no working perf here");
     }
-    let known = known_events().iter().filter(|known| known.kind == KnownKind::Hardware);
+    let known = known_events().iter().filter(|known| known.kind == KnownEventKind::Hardware);
     let mut names: Vec<String> =
         known.flat_map(|known| [Some(known.name), known.alias]).flatten().map(str::to_owned).collect();
     names.extend(cache_events().map(|(name, ..)| name));
@@ -212,7 +212,7 @@ fn everything_in_perf_list_resolves() {
     let Some(text) = list() else { return };
     let machine = Machine::here();
     let is_tool =
-        |name| known_events().iter().any(|known| known.name == name && known.kind == KnownKind::Tool);
+        |name| known_events().iter().any(|known| known.name == name && known.kind == KnownEventKind::Tool);
     // `sdt_` are markers of perf's build-id cache: they are no events until `perf probe` makes them.
     let names = text.split_whitespace().filter(|name| !is_tool(*name) && !name.starts_with("sdt_"));
     let (mut resolved, mut failed) = (0, Vec::new());

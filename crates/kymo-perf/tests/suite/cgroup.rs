@@ -1,8 +1,8 @@
 //! Events bound to the cgroup of a command count all that it starts, and nobody else.
 
-use kymo_perf::bpf::Tally;
+use kymo_perf::bpf::CgroupCounter;
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::sys::{Descriptor, Kernel as _, Perf, Place, Real, attr_zeroed, bindings, online_cpus};
+use kymo_perf::sys::{Descriptor, EventTarget, Kernel as _, Perf, Real, attr_zeroed, bindings, online_cpus};
 use kymo_perf::workload::{Exit, Workload};
 use kymo_testing::skip;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ impl Faults {
         let directory = cgroup.fd();
         let mut faults = Faults(Vec::new());
         for cpu in online_cpus() {
-            let place = Place { cgroup: Some(directory.as_fd()), ..Place::cpu(cpu as i32) };
+            let place = EventTarget { cgroup: Some(directory.as_fd()), ..EventTarget::cpu(cpu as i32) };
             faults.0.push(Real.open(&attr, &place)?);
         }
         Ok(faults)
@@ -144,12 +144,12 @@ fn cpu_time_before_the_exec() {
         words.extend(std::iter::repeat_n(OsString::from("x".repeat(100_000)), round % 3 * 8));
         let mut command = Workload::prepare_marking(&words).unwrap();
         cgroup.add(command.pid()).unwrap();
-        let tally = match Tally::start(cgroup.path(), command.pid(), 0) {
+        let tally = match CgroupCounter::start(cgroup.path(), command.pid(), 0) {
             Ok(tally) => tally,
             Err(error) => return skip(test, error),
         };
         let before = waiting(command.pid());
-        let event = Real.open(&attr, &Place::new(command.pid(), -1)).unwrap();
+        let event = Real.open(&attr, &EventTarget::new(command.pid(), -1)).unwrap();
         command.start().unwrap();
         command.wait().unwrap();
         let mut count = [0];

@@ -8,7 +8,7 @@ use kymo_perf::caps::{Caps, TracefsState, probe};
 use kymo_perf::explain::{Attempt, explain_open};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{ResolveErrorKind, parse, resolve};
-use kymo_perf::sys::{ANY, Kernel, Place, Real};
+use kymo_perf::sys::{ANY, EventTarget, Kernel, Real};
 use kymo_testing::{copy_program, skip};
 use std::process::Command;
 
@@ -79,7 +79,7 @@ fn paranoid_level_of_this_machine() {
         if level < from {
             continue;
         }
-        let error = Real.open(&raw, &Place::new(task, cpu)).unwrap_err();
+        let error = Real.open(&raw, &EventTarget::new(task, cpu)).unwrap_err();
         let told =
             explain_open(error.raw_os_error().unwrap(), &Attempt::new(&event.name, &raw, task, cpu), &caps);
         assert!(told.sentence.contains(&format!("perf_event_paranoid is {level}")), "{told}");
@@ -100,7 +100,7 @@ fn a_task_of_root() {
     }
     let event = &resolve(&parse("cpu-clock:u").unwrap(), &Machine::here()).unwrap()[0];
     let raw = event.attr.to_raw();
-    let error = Real.open(&raw, &Place::new(1, ANY)).unwrap_err();
+    let error = Real.open(&raw, &EventTarget::new(1, ANY)).unwrap_err();
     let attempt = Attempt { task_owner: Some(0), ..Attempt::new(&event.name, &raw, 1, ANY) };
     let told = explain_open(error.raw_os_error().unwrap(), &attempt, &caps);
     assert!(told.sentence.contains("task 1 belongs to user 0, and kymo runs as user 65534"), "{told}");

@@ -1,5 +1,5 @@
 //! The control channel on real pipes.
-use super::{ACK, Answer, COMPLAINTS, Channel, Command, ControlSpec, Detail, LINE_BYTES, Lines};
+use super::{ACK, Answer, COMPLAINTS, Command, ControlChannel, ControlSpec, Detail, LINE_BYTES, Lines};
 use proptest::prelude::*;
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, mknodat, open};
 use rustix::pipe::pipe;
@@ -12,7 +12,7 @@ fn descriptors(commands: &OwnedFd, acks: Option<&OwnedFd>) -> ControlSpec {
 }
 
 /// A channel over two pipes, the other side's ends, and what was said.
-fn channel() -> (Channel, OwnedFd, OwnedFd, Arc<Mutex<Vec<String>>>) {
+fn channel() -> (ControlChannel, OwnedFd, OwnedFd, Arc<Mutex<Vec<String>>>) {
     let (commands, write) = pipe().unwrap();
     let (read, acks) = pipe().unwrap();
     let said = Arc::new(Mutex::new(Vec::new()));

@@ -1,9 +1,9 @@
 //! Appends whole records to a recording, several pieces at once, and knows what of them has landed.
 use super::port::Port;
-use super::retry::{Patience, Place, Retrying, at};
+use super::retry::{RetryBudget, Retrying, Truncate, at};
 use crate::record_stats::whole_records_bytes;
-use kymo_data::{Features, RecordHeader, Reserved, Writer, abi};
-use kymo_perf::uring::{Answer, Piece};
+use kymo_data::{Features, FileWriter, RecordHeader, Reserved, abi};
+use kymo_perf::uring::{Answer, UringWrite};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
@@ -13,8 +13,8 @@ const PIECE_BYTES: usize = 128 << 10;
 const SPARES: usize = 16;
 
 /// A recording that is being written.
-pub(crate) struct Landing<W: Place> {
-    writer: Writer<Retrying<W>>,
+pub(crate) struct Landing<W: Truncate> {
+    writer: FileWriter<Retrying<W>>,
     /// `None`: each piece is written before the next.
     port: Option<Box<dyn Port>>,
     /// Whole records that wait for company, and the samples among them.
@@ -32,7 +32,7 @@ pub(crate) struct Landing<W: Place> {
 
 struct Flight {
     piece: Reserved,
-    patience: Patience,
+    patience: RetryBudget,
 }
 
 struct Unsettled {
@@ -54,9 +54,9 @@ pub(crate) struct Finished {
     pub(crate) lost_samples: u64,
 }
 
-impl<W: Place> Landing<W> {
+impl<W: Truncate> Landing<W> {
     /// Takes over a recording that has just begun.
-    pub(crate) fn new(writer: Writer<Retrying<W>>, port: Option<Box<dyn Port>>) -> Landing<W> {
+    pub(crate) fn new(writer: FileWriter<Retrying<W>>, port: Option<Box<dyn Port>>) -> Landing<W> {
         Landing {
             writer,
             port,
@@ -221,12 +221,12 @@ impl<W: Place> Landing<W> {
         let (bytes, samples) = std::mem::replace(&mut self.staged, (spare, 0));
         let piece = self.writer.reserve(bytes.len() as u64);
         self.unsettled(piece, samples);
-        self.flights.insert(piece.offset, Flight { piece, patience: Patience::default() });
-        self.send(Piece { bytes, done: 0, offset: piece.offset })
+        self.flights.insert(piece.offset, Flight { piece, patience: RetryBudget::default() });
+        self.send(UringWrite { bytes, done: 0, offset: piece.offset })
     }
 
     /// Sends a piece on its way as soon as there is room for it.
-    fn send(&mut self, mut piece: Piece) -> io::Result<()> {
+    fn send(&mut self, mut piece: UringWrite) -> io::Result<()> {
         while let Some(port) = &mut self.port {
             match port.submit(piece) {
                 Ok(()) => return Ok(()),

@@ -1,6 +1,6 @@
 //! Ways for several pieces at once to a file.
 use super::silence;
-use kymo_perf::uring::{Answer, Piece, Uring};
+use kymo_perf::uring::{Answer, Uring, UringWrite};
 use std::fs::File;
 use std::io;
 
@@ -10,7 +10,7 @@ const DEPTH: u32 = 8;
 /// A file to which several pieces may be on their way at once. Each is answered once, in any order; an answer may be short.
 pub(crate) trait Port: Send {
     /// Sends a piece on its way, or gives it back if as many are on their way as may be.
-    fn submit(&mut self, piece: Piece) -> Result<(), Piece>;
+    fn submit(&mut self, piece: UringWrite) -> Result<(), UringWrite>;
 
     /// An answer that is there already.
     fn try_next(&mut self) -> Option<Answer>;
@@ -20,7 +20,7 @@ pub(crate) trait Port: Send {
 }
 
 impl Port for Uring {
-    fn submit(&mut self, piece: Piece) -> Result<(), Piece> {
+    fn submit(&mut self, piece: UringWrite) -> Result<(), UringWrite> {
         silence::begins();
         Uring::submit(self, piece).inspect_err(|_| silence::answered())
     }

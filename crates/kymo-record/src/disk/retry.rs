@@ -1,6 +1,6 @@
 //! How often a write is tried, and what to say when it fails for good.
 use super::silence;
-use crate::mail::timespec;
+use crate::channel::timespec;
 use kymo_data::WriteAt;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
@@ -100,14 +100,14 @@ impl WriteError {
     }
 }
 
-/// How much patience is left for one piece.
+/// How long and how often one piece may still be retried.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct RetryBudget {
     interruptions: u32,
     refusals: usize,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Waits as long as the error deserves; false if it is final.
     pub(super) fn bears(&mut self, error: &io::Error) -> bool {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -130,30 +130,30 @@ impl Patience {
 
     /// Something was written: later trouble is new trouble.
     pub(super) fn progress(&mut self) {
-        *self = Patience::default();
+        *self = RetryBudget::default();
     }
 }
 
 /// A place for bytes that can also be made shorter.
-pub(crate) trait Place: WriteAt {
+pub(crate) trait Truncate: WriteAt {
     /// Gives everything from `len_bytes` on back to the disk.
     fn cut(&self, len_bytes: u64) -> io::Result<()>;
 }
 
-impl Place for File {
+impl Truncate for File {
     fn cut(&self, len_bytes: u64) -> io::Result<()> {
         self.set_len(len_bytes)
     }
 }
 
-/// Writes with patience.
+/// Writes, and retries what can pass.
 #[derive(Debug)]
 pub(crate) struct Retrying<W>(pub(crate) W);
 
 impl<W: WriteAt> Retrying<W> {
     /// Writes all, or says how much was written before it failed for good.
     pub(super) fn write_as_far(&self, bytes: &[u8], offset: u64) -> (usize, io::Result<()>) {
-        let (mut done, mut patience) = (0, Patience::default());
+        let (mut done, mut budget) = (0, RetryBudget::default());
         while let Some(rest) = bytes.get(done..)
             && !rest.is_empty()
         {
@@ -165,9 +165,9 @@ impl<W: WriteAt> Retrying<W> {
                 Ok(0) => return (done, Err(at(place, ErrorKind::WriteZero.into()))),
                 Ok(count) => {
                     done += count.min(rest.len());
-                    patience.progress();
+                    budget.progress();
                 }
-                Err(error) if patience.bears(&error) => {}
+                Err(error) if budget.bears(&error) => {}
                 Err(error) => return (done, Err(at(place, error))),
             }
         }

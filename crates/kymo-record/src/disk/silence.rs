@@ -4,7 +4,7 @@
 //! keeps a write for ever, and no signal ends that call. Whoever asked this process to end shall
 //! not wait for it: the writes of all files of this process are counted while they are under way,
 //! and [`watch`] says when none of them has been answered for too long after the end was asked for.
-use crate::mail::timespec;
+use crate::channel::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,9 +1,9 @@
 //! A disk that fails as it is told to, behind both ways of writing.
 use super::landing::{Landing, count_samples};
 use super::port::Port;
-use super::retry::{Place, Retrying, WriteError};
-use kymo_data::{Attr, EventSpec, Features, Recording, WriteAt, Writer, abi};
-use kymo_perf::uring::{Answer, Piece};
+use super::retry::{Retrying, Truncate, WriteError};
+use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, WriteAt, abi};
+use kymo_perf::uring::{Answer, UringWrite};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::io;
@@ -90,7 +90,7 @@ impl WriteAt for Faulty {
     }
 }
 
-impl Place for Faulty {
+impl Truncate for Faulty {
     fn cut(&self, len_bytes: u64) -> io::Result<()> {
         self.0.lock().unwrap().bytes.truncate(len_bytes as usize);
         Ok(())
@@ -100,13 +100,13 @@ impl Place for Faulty {
 /// Several pieces at once to that disk, answered in any order.
 struct Shuffled {
     disk: Faulty,
-    waiting: Vec<Piece>,
+    waiting: Vec<UringWrite>,
     order: Vec<u8>,
     answers: usize,
 }
 
 impl Port for Shuffled {
-    fn submit(&mut self, piece: Piece) -> Result<(), Piece> {
+    fn submit(&mut self, piece: UringWrite) -> Result<(), UringWrite> {
         if self.waiting.len() == 3 {
             return Err(piece);
         }
@@ -222,7 +222,7 @@ proptest! {
     ) {
         let disk = Faulty::new(faults, end);
         let early = Features { hostname: early.then(|| "here".to_owned()), ..Features::default() };
-        let writer = Writer::create_with_features(Retrying(disk.clone()), &[event()], &early);
+        let writer = FileWriter::create_with_features(Retrying(disk.clone()), &[event()], &early);
         let Ok(writer) = writer else { return Ok(()) };
         let port = order.clone().map(|order| {
             Box::new(Shuffled { disk: disk.clone(), waiting: Vec::new(), order, answers: 0 }) as Box<dyn Port>
@@ -271,7 +271,7 @@ fn words() {
     // Header, attr, and the place of its ids.
     const DATA_AT: u64 = 104 + 128 + 16;
     let disk = Faulty::new(Vec::new(), End::Full(5_000));
-    let writer = Writer::create(Retrying(disk), &[event()]).unwrap();
+    let writer = FileWriter::create(Retrying(disk), &[event()]).unwrap();
     let mut landing = Landing::new(writer, None);
     let bytes: Vec<u8> = (0..1000).flat_map(|serial| sample(serial, 0)).collect();
     assert!(landing.append(&bytes, 1000).is_err());

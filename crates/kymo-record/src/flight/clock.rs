@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// Where records have their time.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct SampleClock {
     /// In a sample, in bytes from its start: the same for all events.
     in_sample: Option<usize>,
     /// In other records, in bytes from the end, by the id of the event that wrote it, which is its last word.
@@ -28,16 +28,16 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-impl Clock {
+impl SampleClock {
     /// For records of these events. Each must say which it is (`PERF_SAMPLE_IDENTIFIER`) where there are several.
-    pub(crate) fn new(specs: &[EventSpec]) -> Clock {
+    pub(crate) fn new(specs: &[EventSpec]) -> SampleClock {
         let timed = |attr: &Attr| attr.sample_type & abi::PERF_SAMPLE_TIME != 0;
         let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];
         let in_sample = specs.first().filter(|spec| timed(&spec.attr));
         let trailing = specs.iter().filter(|spec| timed(&spec.attr) && spec.attr.sample_id_all());
         let trailing =
             trailing.flat_map(|spec| spec.ids.iter().map(|&id| (id, 8 * words(&spec.attr, &FROM_TIME))));
-        Clock {
+        SampleClock {
             in_sample: in_sample.map(|spec| 8 + 8 * words(&spec.attr, &before)),
             behind: trailing.collect(),
         }

@@ -7,7 +7,7 @@
 //!   forks, names, mappings:   folded, then thrown away  | kept as they came
 //!   samples in the rings:          (overwritten)        | oldest ........... newest
 //! ```
-use super::clock::{Clock, records};
+use super::clock::{SampleClock, records};
 use crate::sideband::Sideband;
 use kymo_data::{EventSpec, abi};
 use std::collections::{HashSet, VecDeque};
@@ -52,7 +52,7 @@ impl Lookback {
 
     /// Folds what is older than the oldest sample; `None`: there is no sample that anything could be needed for. Of what is left then, at most half of
     /// [`LOG_BYTES`] is kept where `bounded`, and the rest folded before its time.
-    pub(crate) fn advance(&mut self, oldest_ns: Option<u64>, clock: &Clock, bounded: bool) {
+    pub(crate) fn advance(&mut self, oldest_ns: Option<u64>, clock: &SampleClock, bounded: bool) {
         for chunk in std::mem::take(&mut self.log) {
             let mut young = Vec::new();
             for record in records(&chunk) {

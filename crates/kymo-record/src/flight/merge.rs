@@ -1,12 +1,12 @@
 //! What the rings held and what happened meanwhile, as one stream in order of time.
-use super::camera::Shot;
-use super::clock::{Clock, records};
+use super::clock::{SampleClock, records};
 use super::coverage::{Coverage, RingCoverage};
+use super::snapshot::RingSnapshot;
 use kymo_data::abi;
 
 /// One record: its time and its place.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct RecordAt {
     time_ns: u64,
     start: usize,
     source: u32,
@@ -17,19 +17,19 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Merge<'a> {
     /// By time, then by source; a source's own order is kept.
-    order: Vec<Place>,
+    order: Vec<RecordAt>,
     sources: Vec<&'a [u8]>,
 }
 
 impl<'a> Merge<'a> {
     /// Of what rings held, the newest first, and of pieces that are in order; and how far the rings reach back.
     pub(crate) fn new(
-        shots: &'a [Shot],
+        snapshots: &'a [RingSnapshot],
         pieces: impl Iterator<Item = &'a [u8]>,
-        clock: &Clock,
+        clock: &SampleClock,
     ) -> (Merge<'a>, Coverage) {
         let mut merge = Merge { order: Vec::new(), sources: Vec::new() };
-        let coverage = shots.iter().map(|shot| merge.shot(shot, clock)).collect();
+        let coverage = snapshots.iter().map(|snapshot| merge.snapshot(snapshot, clock)).collect();
         for piece in pieces {
             let begin = merge.order.len();
             merge.source(piece);
@@ -40,14 +40,15 @@ impl<'a> Merge<'a> {
     }
 
     /// The time of the oldest record in what rings held, in ns.
-    pub(crate) fn oldest_ns(shots: &[Shot], clock: &Clock) -> Option<u64> {
-        let times = shots.iter().flat_map(|shot| records(&shot.records)).filter_map(|r| clock.time_ns(r));
+    pub(crate) fn oldest_ns(snapshots: &[RingSnapshot], clock: &SampleClock) -> Option<u64> {
+        let times =
+            snapshots.iter().flat_map(|snapshot| records(&snapshot.records)).filter_map(|r| clock.time_ns(r));
         times.min()
     }
 
-    fn shot(&mut self, shot: &'a Shot, clock: &Clock) -> RingCoverage {
+    fn snapshot(&mut self, snapshot: &'a RingSnapshot, clock: &SampleClock) -> RingCoverage {
         let begin = self.order.len();
-        self.source(&shot.records);
+        self.source(&snapshot.records);
         self.order[begin..].reverse();
         self.date(begin, clock);
         let dated = &self.order[begin..];
@@ -55,11 +56,11 @@ impl<'a> Merge<'a> {
         // One that has no time, at the beginning, stands at 0.
         let oldest = dated.iter().map(|place| place.time_ns).find(|&time| time > 0);
         RingCoverage {
-            cpu: shot.cpu,
-            task: shot.task,
+            cpu: snapshot.cpu,
+            task: snapshot.task,
             span_ns: oldest.zip(dated.last().map(|place| place.time_ns)),
-            samples: records(&shot.records).filter(is_sample).count() as u64,
-            overwritten: shot.wrapped,
+            samples: records(&snapshot.records).filter(is_sample).count() as u64,
+            overwritten: snapshot.wrapped,
         }
     }
 
@@ -68,13 +69,13 @@ impl<'a> Merge<'a> {
         self.sources.push(bytes);
         let mut start = 0;
         for record in records(bytes) {
-            self.order.push(Place { time_ns: 0, start, source, bytes: record.len() as u32 });
+            self.order.push(RecordAt { time_ns: 0, start, source, bytes: record.len() as u32 });
             start += record.len();
         }
     }
 
     /// Dates the records of the last source, which are in order: none is before the one before it.
-    fn date(&mut self, begin: usize, clock: &Clock) {
+    fn date(&mut self, begin: usize, clock: &SampleClock) {
         let mut latest = 0;
         for at in begin..self.order.len() {
             let place = self.order[at];
@@ -83,7 +84,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn record(&self, place: Place) -> &'a [u8] {
+    fn record(&self, place: RecordAt) -> &'a [u8] {
         &self.sources[place.source as usize][place.start..place.start + place.bytes as usize]
     }
 

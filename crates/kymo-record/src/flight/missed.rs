@@ -3,8 +3,8 @@
 //! A ring that cannot be read on its own CPU is paused while it is read, and the kernel drops what comes meanwhile. That is no loss of
 //! the snapshot that is being taken, whose records are all older. It is one of later snapshots, until the ring has overwritten
 //! what came before the pause: then it is as old as everything else that was overwritten.
-use super::camera::Shot;
-use super::clock::{Clock, records};
+use super::clock::{SampleClock, records};
+use super::snapshot::RingSnapshot;
 use kymo_perf::evlist::Lost;
 use std::collections::HashMap;
 
@@ -30,31 +30,34 @@ pub(crate) struct MissedSamples {
     counted: HashMap<u64, u64>,
 }
 
-fn is_ring_of(shot: &Shot, cpu: i32, task: i32) -> bool {
-    if shot.cpu >= 0 { shot.cpu == cpu } else { shot.task == task }
+fn is_ring_of(snapshot: &RingSnapshot, cpu: i32, task: i32) -> bool {
+    if snapshot.cpu >= 0 { snapshot.cpu == cpu } else { snapshot.task == task }
 }
 
 impl MissedSamples {
     /// Which of them these rings miss; the others are forgotten.
-    pub(crate) fn within(&mut self, shots: &[Shot], clock: &Clock) -> &[Missed] {
-        let oldest = |shot: &Shot| records(&shot.records).filter_map(|record| clock.time_ns(record)).min();
-        let begins: Vec<Option<u64>> = shots.iter().map(oldest).collect();
+    pub(crate) fn within(&mut self, snapshots: &[RingSnapshot], clock: &SampleClock) -> &[Missed] {
+        let oldest = |snapshot: &RingSnapshot| {
+            records(&snapshot.records).filter_map(|record| clock.time_ns(record)).min()
+        };
+        let begins: Vec<Option<u64>> = snapshots.iter().map(oldest).collect();
         self.known.retain(|missed| {
-            let ring = shots.iter().position(|shot| is_ring_of(shot, missed.cpu, missed.task));
+            let ring = snapshots.iter().position(|snapshot| is_ring_of(snapshot, missed.cpu, missed.task));
             ring.is_some_and(|at| {
-                !shots[at].wrapped || begins[at].is_some_and(|begin| missed.after_ns >= begin)
+                !snapshots[at].wrapped || begins[at].is_some_and(|begin| missed.after_ns >= begin)
             })
         });
         &self.known
     }
 
     /// Takes note of what was dropped while these rings were read. `lost`: what the kernel has counted since the start.
-    pub(crate) fn taken(&mut self, shots: &[Shot], lost: Vec<Lost>, clock: &Clock) {
+    pub(crate) fn taken(&mut self, snapshots: &[RingSnapshot], lost: Vec<Lost>, clock: &SampleClock) {
         for Lost { event, cpu, task, id, lost } in lost {
             let count = lost.saturating_sub(self.counted.insert(id, lost).unwrap_or(0));
             if count > 0 {
-                let ring = shots.iter().find(|shot| is_ring_of(shot, cpu, task));
-                let newest = ring.and_then(|shot| records(&shot.records).find_map(|r| clock.time_ns(r)));
+                let ring = snapshots.iter().find(|snapshot| is_ring_of(snapshot, cpu, task));
+                let newest =
+                    ring.and_then(|snapshot| records(&snapshot.records).find_map(|r| clock.time_ns(r)));
                 let after_ns = newest.unwrap_or(0);
                 self.known.push(Missed { event, id, cpu, task, count, after_ns });
             }
@@ -72,9 +75,9 @@ mod tests {
         [header, time].into_iter().flat_map(u64::to_le_bytes).collect()
     }
 
-    fn shot(wrapped: bool, newest_first: &[u64]) -> Shot {
+    fn snapshot(wrapped: bool, newest_first: &[u64]) -> RingSnapshot {
         let records = newest_first.iter().flat_map(|&time| sample(time)).collect();
-        Shot { cpu: -1, task: 7, records, wrapped, corrupt_bytes: 0 }
+        RingSnapshot { cpu: -1, task: 7, records, wrapped, corrupt_bytes: 0 }
     }
 
     /// Checks that samples lost while a snapshot was taken are missing in the next one that reaches back to that moment, in neither the
@@ -82,18 +85,18 @@ mod tests {
     #[test]
     fn only_what_lies_within_a_snapshot() {
         let attr = Attr { sample_type: abi::PERF_SAMPLE_TIME, ..Attr::default() };
-        let clock = Clock::new(&[EventSpec { attr, ids: vec![1], name: String::new() }]);
+        let clock = SampleClock::new(&[EventSpec { attr, ids: vec![1], name: String::new() }]);
         let lost = |lost| vec![Lost { event: 0, cpu: 0, task: 7, id: 1, lost }];
         let mut missed = MissedSamples::default();
-        let count = |missed: &mut MissedSamples, shot: Shot| -> u64 {
-            missed.within(&[shot], &clock).iter().map(|missed| missed.count).sum()
+        let count = |missed: &mut MissedSamples, snapshot: RingSnapshot| -> u64 {
+            missed.within(&[snapshot], &clock).iter().map(|missed| missed.count).sum()
         };
-        assert_eq!(count(&mut missed, shot(false, &[20, 10])), 0);
-        missed.taken(&[shot(false, &[20, 10])], lost(5), &clock);
-        assert_eq!(count(&mut missed, shot(true, &[40, 20])), 5);
-        missed.taken(&[shot(true, &[40, 20])], lost(8), &clock);
-        assert_eq!(count(&mut missed, shot(true, &[60, 30])), 3);
-        missed.taken(&[shot(true, &[60, 30])], lost(8), &clock);
-        assert_eq!(count(&mut missed, shot(true, &[900, 800])), 0);
+        assert_eq!(count(&mut missed, snapshot(false, &[20, 10])), 0);
+        missed.taken(&[snapshot(false, &[20, 10])], lost(5), &clock);
+        assert_eq!(count(&mut missed, snapshot(true, &[40, 20])), 5);
+        missed.taken(&[snapshot(true, &[40, 20])], lost(8), &clock);
+        assert_eq!(count(&mut missed, snapshot(true, &[60, 30])), 3);
+        missed.taken(&[snapshot(true, &[60, 30])], lost(8), &clock);
+        assert_eq!(count(&mut missed, snapshot(true, &[900, 800])), 0);
     }
 }

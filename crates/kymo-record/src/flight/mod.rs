@@ -1,7 +1,7 @@
 //! The flight recorder: rings that keep the newest records, and snapshots of them.
 //!
 //! ```text
-//!   samples ----> rings that keep the newest ........ nobody reads them ......... snapshot: [`camera`] --+
+//!   samples ----> rings that keep the newest ........ nobody reads them ......... snapshot: [`reader`] --+
 //!                                                                                                        v
 //!   forks, names, mappings ----> ordinary rings ----> drains ----> [`lookback`] ------------------->  [`merge`] ----> a file of its own
 //!                                                       what is older than the samples is folded
@@ -15,41 +15,41 @@
 //! - **F1** A snapshot has all that the rings held when it was taken, but for strangers; nothing is lost by taking it from rings of CPUs.
 //! - **F2** Its records stand in order of time, as far as each ring's do.
 //! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later fork, name and mapping up to its newest record stands
-//!   at its own time. (Unless a CPU's drain cannot run for [`PATIENCE`]: then what it has is missing.)
+//!   at its own time. (Unless a CPU's drain cannot run for [`CATCH_UP_TIMEOUT`]: then what it has is missing.)
 //! - **F4** What a snapshot misses of the time that it covers, it tells ([`missed`]); what was lost at other times is no loss of it. The account of a
 //!   run is the sum over its snapshots.
 //! - **F5** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
-mod camera;
 mod clock;
 mod coverage;
 mod lookback;
 mod merge;
 mod missed;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use camera::Camera;
 pub use coverage::{Coverage, RingCoverage};
+pub(crate) use snapshot::SnapshotReader;
 
-use crate::drain::{Message, Shared};
-use crate::look::Poke;
-use crate::mail::{Messages, Next};
+use crate::channel::{Next, Receiver};
+use crate::drain::{DrainShared, Message};
+use crate::pid_filter::PidFilter;
 use crate::record_stats::RecordStats;
-use crate::strangers::Strangers;
-use crate::writer::{self, Task, Written};
-use camera::Shot;
-use clock::Clock;
+use crate::ring_scan::DrainRequest;
+use crate::writer::{self, WriterState, WriterTask};
+use clock::SampleClock;
 use kymo_data::{EventSpec, SampleId, abi, build};
 use lookback::Lookback;
 use merge::Merge;
 use missed::MissedSamples;
 use rustix::process::setpriority_process;
+use snapshot::RingSnapshot;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long a snapshot waits for drains that were asked to look at their rings.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After this they are asked again.
 const NUDGE: Duration = Duration::from_millis(100);
 /// So much stands between two markers in a snapshot: a reader holds back two times that.
@@ -59,13 +59,13 @@ const FLIGHT_NICE: i32 = -19;
 
 /// The thread that takes snapshots, in the place of the writer.
 pub(crate) struct FlightThread<'a> {
-    camera: Camera<'a>,
+    reader: SnapshotReader<'a>,
     lookback: Lookback,
-    clock: Clock,
-    strangers: Strangers,
-    shared: &'a Shared,
+    clock: SampleClock,
+    pid_filter: PidFilter,
+    shared: &'a DrainShared,
     /// Each drained ring's poke.
-    pokes: Vec<&'a Poke>,
+    requests: Vec<&'a DrainRequest>,
     /// The tick before the last look that left a ring empty, by drained ring.
     emptied: Vec<u64>,
     sample_type: u64,
@@ -78,7 +78,7 @@ pub(crate) struct FlightThread<'a> {
     drained: RecordStats,
     missed: MissedSamples,
     specs: Vec<EventSpec>,
-    state: Written,
+    state: WriterState,
     /// Becomes readable when writing has failed.
     failed_fd: &'a OwnedFd,
 }
@@ -96,34 +96,34 @@ fn told_lost(spec: Option<&EventSpec>, id: &SampleId, count: u64) -> Vec<u8> {
 }
 
 /// What the thread shares with the session.
-pub(crate) struct Surroundings<'a> {
-    pub(crate) camera: Camera<'a>,
-    pub(crate) strangers: Strangers,
-    pub(crate) shared: &'a Shared,
+pub(crate) struct FlightContext<'a> {
+    pub(crate) reader: SnapshotReader<'a>,
+    pub(crate) pid_filter: PidFilter,
+    pub(crate) shared: &'a DrainShared,
     /// Each drained ring's poke.
-    pub(crate) pokes: Vec<&'a Poke>,
+    pub(crate) requests: Vec<&'a DrainRequest>,
     pub(crate) failed_fd: &'a OwnedFd,
 }
 
 impl<'a> FlightThread<'a> {
     /// `at_end`: a last snapshot is taken when everything has ended. `build_ids`: the files of mappings are to be remembered.
     pub(crate) fn new(
-        around: Surroundings<'a>,
+        context: FlightContext<'a>,
         specs: &[EventSpec],
-        state: Written,
+        state: WriterState,
         at_end: bool,
         build_ids: bool,
     ) -> FlightThread<'a> {
         let sample_type = specs.first().map_or(0, |spec| spec.attr.sample_type);
         let tracking_type = specs.iter().find(tracks).map_or(sample_type, |spec| spec.attr.sample_type);
         FlightThread {
-            camera: around.camera,
+            reader: context.reader,
             lookback: Lookback::new(specs),
-            clock: Clock::new(specs),
-            strangers: around.strangers,
-            shared: around.shared,
-            emptied: vec![0; around.pokes.len()],
-            pokes: around.pokes,
+            clock: SampleClock::new(specs),
+            pid_filter: context.pid_filter,
+            shared: context.shared,
+            emptied: vec![0; context.requests.len()],
+            requests: context.requests,
             sample_type,
             build_ids,
             at_end,
@@ -132,12 +132,12 @@ impl<'a> FlightThread<'a> {
             missed: MissedSamples::default(),
             specs: specs.to_vec(),
             state,
-            failed_fd: around.failed_fd,
+            failed_fd: context.failed_fd,
         }
     }
 
     /// Takes snapshots until all drains have ended.
-    pub(crate) fn run(mut self, mut messages: Messages<Message>) -> Written {
+    pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> WriterState {
         if let Err(error) = setpriority_process(None, FLIGHT_NICE) {
             tracing::debug!(%error, "the flight recorder runs at ordinary priority");
         }
@@ -146,35 +146,35 @@ impl<'a> FlightThread<'a> {
         loop {
             let series = self.state.series.as_mut().filter(|_| !wanted);
             match writer::next(&mut messages, series, false, &self.shared.pool) {
-                Task::Message(message) => self.take_in(message),
-                Task::Switch => wanted = true,
-                Task::Rest => {}
-                Task::End => break,
+                WriterTask::Message(message) => self.take_in(message),
+                WriterTask::Switch => wanted = true,
+                WriterTask::Rest => {}
+                WriterTask::End => break,
             }
             if self.lookback.is_long() {
-                let shots = self.camera.take();
-                self.missed.within(&shots, &self.clock);
-                self.missed.taken(&shots, self.camera.lost(), &self.clock);
-                let oldest_ns = Merge::oldest_ns(&shots, &self.clock);
+                let snapshots = self.reader.take();
+                self.missed.within(&snapshots, &self.clock);
+                self.missed.taken(&snapshots, self.reader.lost(), &self.clock);
+                let oldest_ns = Merge::oldest_ns(&snapshots, &self.clock);
                 self.lookback.advance(oldest_ns, &self.clock, true);
             }
             // Without the list of what was there it would be of little use; and after an error there is no place for it.
             if wanted && self.complete && self.state.error.is_none() {
                 wanted = false;
-                let shots = self.camera.take();
+                let snapshots = self.reader.take();
                 self.catch_up(&mut messages);
-                if let Err(error) = self.write(shots).and_then(|()| self.next_file()) {
+                if let Err(error) = self.write(snapshots).and_then(|()| self.next_file()) {
                     self.state.fail(error, self.failed_fd);
                 }
             }
         }
         if self.at_end && self.state.error.is_none() {
-            let shots = self.camera.take();
-            if let Err(error) = self.write(shots) {
+            let snapshots = self.reader.take();
+            if let Err(error) = self.write(snapshots) {
                 self.state.fail(error, self.failed_fd);
             }
         }
-        self.state.walk.files.extend(self.lookback.files());
+        self.state.stats.files.extend(self.lookback.files());
         self.state.tasks_lost = self.drained.lost.saturating_sub(self.state.ring_full);
         self.state
     }
@@ -188,9 +188,9 @@ impl<'a> FlightThread<'a> {
             }
             // Of pauses for a recorder that is too slow: this one has nothing to be slow with.
             Message::Note(_) => {}
-            Message::Empty { ring, look, .. } => self.emptied[ring] = look.before,
-            Message::Full { ring, mut buffer, len, look, emptied, .. } => {
-                let len = self.strangers.remove(&mut buffer[..len]);
+            Message::Empty { ring, scan, .. } => self.emptied[ring] = scan.before,
+            Message::Full { ring, mut buffer, len, scan, emptied, .. } => {
+                let len = self.pid_filter.remove(&mut buffer[..len]);
                 let whole = self.drained.records(&buffer[..len]);
                 self.state.corrupt_bytes += (len - whole) as u64;
                 if self.drained.excess {
@@ -200,21 +200,21 @@ impl<'a> FlightThread<'a> {
                 }
                 self.shared.pool.give(buffer);
                 if emptied {
-                    self.emptied[ring] = look.before;
+                    self.emptied[ring] = scan.before;
                 }
             }
         }
     }
 
     /// Takes in all that drained rings hold now (F3).
-    fn catch_up(&mut self, messages: &mut Messages<Message>) {
-        let now = self.shared.ticks.tick();
-        let until = Instant::now() + PATIENCE;
+    fn catch_up(&mut self, messages: &mut Receiver<Message>) {
+        let now = self.shared.clock.tick();
+        let until = Instant::now() + CATCH_UP_TIMEOUT;
         let mut ask = true;
         while self.emptied.iter().any(|&tick| tick < now) {
             if std::mem::replace(&mut ask, false) {
-                let late = self.pokes.iter().zip(&self.emptied).filter(|&(_, &tick)| tick < now);
-                late.for_each(|(poke, _)| poke.ask());
+                let late = self.requests.iter().zip(&self.emptied).filter(|&(_, &tick)| tick < now);
+                late.for_each(|(request, _)| request.ask());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -230,51 +230,51 @@ impl<'a> FlightThread<'a> {
     }
 
     /// Appends a snapshot to the file.
-    fn write(&mut self, mut shots: Vec<Shot>) -> io::Result<()> {
-        for shot in &mut shots {
-            let wanted = self.strangers.remove(&mut shot.records);
-            shot.records.truncate(wanted);
+    fn write(&mut self, mut snapshots: Vec<RingSnapshot>) -> io::Result<()> {
+        for snapshot in &mut snapshots {
+            let wanted = self.pid_filter.remove(&mut snapshot.records);
+            snapshot.records.truncate(wanted);
         }
-        let mut missing = self.missing(&shots);
-        self.missed.taken(&shots, self.camera.lost(), &self.clock);
-        self.lookback.advance(Merge::oldest_ns(&shots, &self.clock), &self.clock, false);
-        let (merge, coverage) = Merge::new(&shots, self.lookback.log(), &self.clock);
+        let mut missing = self.missing(&snapshots);
+        self.missed.taken(&snapshots, self.reader.lost(), &self.clock);
+        self.lookback.advance(Merge::oldest_ns(&snapshots, &self.clock), &self.clock, false);
+        let (merge, coverage) = Merge::new(&snapshots, self.lookback.log(), &self.clock);
         let (state, mut packed) = (&mut self.state, Vec::new());
         let mut failed = state.append(&self.lookback.told(), 0, &mut packed).err();
-        let mut walk = RecordStats::new(self.sample_type, self.build_ids);
+        let mut stats = RecordStats::new(self.sample_type, self.build_ids);
         merge.chunks(CHUNK_BYTES, |chunk| {
-            let before = walk.samples;
-            walk.records(chunk);
-            let samples = walk.samples - before;
+            let before = stats.samples;
+            stats.records(chunk);
+            let samples = stats.samples - before;
             if failed.is_some() {
                 state.unwritten_samples += samples;
                 state.unwritten_bytes += chunk.len() as u64;
                 return;
             }
             // What of it does not land, the sink takes away from that.
-            state.walk.samples += samples;
+            state.stats.samples += samples;
             let appended = state.append(chunk, samples, &mut packed);
             failed = appended.and_then(|_| state.sink.append(&build::finished_round(), 0)).err();
         });
-        if walk.lost > 0 {
-            state.ring_full += walk.lost;
-            missing.extend(told_lost(self.specs.iter().find(tracks), &SampleId::default(), walk.lost));
+        if stats.lost > 0 {
+            state.ring_full += stats.lost;
+            missing.extend(told_lost(self.specs.iter().find(tracks), &SampleId::default(), stats.lost));
         }
         failed = failed.or_else(|| state.append(&missing, 0, &mut packed).err());
-        state.walk.times = walk.times;
-        state.walk.files.extend(walk.files);
+        state.stats.times = stats.times;
+        state.stats.files.extend(stats.files);
         // The same could be found again and again.
-        state.walk.throttled = state.walk.throttled.max(walk.throttled);
-        let corrupt_bytes: u64 = shots.iter().map(|shot| shot.corrupt_bytes).sum();
+        state.stats.throttled = state.stats.throttled.max(stats.throttled);
+        let corrupt_bytes: u64 = snapshots.iter().map(|snapshot| snapshot.corrupt_bytes).sum();
         state.corrupt_bytes = state.corrupt_bytes.max(corrupt_bytes);
         state.coverage = Some(coverage);
         failed.map_or(Ok(()), Err)
     }
 
     /// Records that tell which samples are missing in what these rings held.
-    fn missing(&mut self, shots: &[Shot]) -> Vec<u8> {
+    fn missing(&mut self, snapshots: &[RingSnapshot]) -> Vec<u8> {
         let mut records = Vec::new();
-        for missed in self.missed.within(shots, &self.clock) {
+        for missed in self.missed.within(snapshots, &self.clock) {
             self.state.while_read += missed.count;
             let (pid, tid) = (Some(missed.task), Some(missed.task));
             let id = SampleId {

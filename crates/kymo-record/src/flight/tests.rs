@@ -1,9 +1,9 @@
 //! The parts of the flight recorder by themselves; whole ones are in the crate's suite.
-use super::camera::Shot;
-use super::clock::{Clock, records};
+use super::clock::{SampleClock, records};
 use super::coverage::{Coverage, RingCoverage};
 use super::lookback::{LOG_BYTES, Lookback};
 use super::merge::Merge;
+use super::snapshot::RingSnapshot;
 use kymo_data::{Attr, EventSpec, SampleId, abi, build};
 use proptest::prelude::*;
 
@@ -33,9 +33,9 @@ fn comm(time: u64, pid: i32, name: &str) -> Vec<u8> {
 }
 
 /// What a ring holds of these records, which are in order of time.
-fn shot(cpu: i32, parts: &[Vec<u8>], wrapped: bool) -> Shot {
+fn snapshot(cpu: i32, parts: &[Vec<u8>], wrapped: bool) -> RingSnapshot {
     let newest_first: Vec<u8> = parts.iter().rev().flatten().copied().collect();
-    Shot { cpu, task: -1, records: newest_first, wrapped, corrupt_bytes: 0 }
+    RingSnapshot { cpu, task: -1, records: newest_first, wrapped, corrupt_bytes: 0 }
 }
 
 fn names(bytes: &[u8]) -> Vec<String> {
@@ -55,8 +55,8 @@ proptest! {
         events in prop::collection::vec(1..30u64, 0..20),
         chunk in 1..4000usize,
     ) {
-        let clock = Clock::new(&specs());
-        let (mut times, mut shots) = (Vec::new(), Vec::new());
+        let clock = SampleClock::new(&specs());
+        let (mut times, mut snapshots) = (Vec::new(), Vec::new());
         for (cpu, ring) in rings.iter().enumerate() {
             let mut now = 0;
             let parts: Vec<Vec<u8>> = ring.iter().map(|&(step, words)| {
@@ -64,7 +64,7 @@ proptest! {
                 times.push(now);
                 sample(now, words)
             }).collect();
-            shots.push(shot(cpu as i32, &parts, false));
+            snapshots.push(snapshot(cpu as i32, &parts, false));
         }
         let mut now = 0;
         let log: Vec<u8> = events.iter().flat_map(|step| {
@@ -72,20 +72,20 @@ proptest! {
             times.push(now);
             comm(now, 1, "x")
         }).collect();
-        let (merge, coverage) = Merge::new(&shots, [&log[..]].into_iter(), &clock);
+        let (merge, coverage) = Merge::new(&snapshots, [&log[..]].into_iter(), &clock);
         let mut all = Vec::new();
         merge.chunks(chunk, |part| all.extend_from_slice(part));
         times.sort_unstable();
         let found: Vec<u64> = records(&all).map(|record| clock.time_ns(record).unwrap()).collect();
         prop_assert_eq!(found, times);
-        prop_assert_eq!(all.len(), log.len() + shots.iter().map(|shot| shot.records.len()).sum::<usize>());
+        prop_assert_eq!(all.len(), log.len() + snapshots.iter().map(|snapshot| snapshot.records.len()).sum::<usize>());
         for (ring, found) in rings.iter().zip(&coverage.rings) {
             let first = ring.first().map(|&(step, _)| step);
             let last = ring.iter().map(|&(step, _)| step).sum();
             prop_assert_eq!(found.span_ns, first.map(|first| (first, last)));
             prop_assert_eq!(found.samples, ring.len() as u64);
         }
-        prop_assert_eq!(Merge::oldest_ns(&shots, &clock), rings.iter().filter_map(|ring| Some(ring.first()?.0)).min());
+        prop_assert_eq!(Merge::oldest_ns(&snapshots, &clock), rings.iter().filter_map(|ring| Some(ring.first()?.0)).min());
     }
 
     /// Checks that no bytes, whatever they are, make the parts panic, and that they are given on or left out whole.
@@ -96,9 +96,9 @@ proptest! {
                 place.copy_from_slice(&size.to_le_bytes());
             }
         }
-        let clock = Clock::new(&specs());
-        let shots = [Shot { records: bytes.clone(), ..Shot::default() }];
-        let (merge, _) = Merge::new(&shots, [&bytes[..]].into_iter(), &clock);
+        let clock = SampleClock::new(&specs());
+        let snapshots = [RingSnapshot { records: bytes.clone(), ..RingSnapshot::default() }];
+        let (merge, _) = Merge::new(&snapshots, [&bytes[..]].into_iter(), &clock);
         let mut len = 0;
         merge.chunks(100, |part| len += part.len());
         prop_assert_eq!(len, 2 * records(&bytes).map(<[u8]>::len).sum::<usize>());
@@ -113,7 +113,7 @@ proptest! {
 /// long before is forgotten.
 #[test]
 fn names_as_of_the_oldest_sample() {
-    let clock = Clock::new(&specs());
+    let clock = SampleClock::new(&specs());
     let mut lookback = Lookback::new(&specs());
     lookback.before(&comm(0, 1, "init"));
     lookback.records(&[comm(10, 1, "old"), comm(20, 1, "older"), comm(30, 1, "new")].concat());
@@ -135,7 +135,7 @@ fn names_as_of_the_oldest_sample() {
 /// Checks F4: however much happens while samples stay as old as they are, the log is bounded, and nobody's name is lost.
 #[test]
 fn a_bounded_log() {
-    let clock = Clock::new(&specs());
+    let clock = SampleClock::new(&specs());
     let mut lookback = Lookback::new(&specs());
     let chunk: Vec<u8> = (0..1000).flat_map(|pid| comm(50, pid, "name")).collect();
     let mut most = 0;

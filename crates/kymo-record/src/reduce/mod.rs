@@ -47,11 +47,11 @@ pub(crate) use files::modules_of_processes;
 pub(crate) use rewrite::reduced;
 
 use crate::account::Unwound;
+use crate::channel::{Next, Receiver, Sender};
 use crate::drain::Message;
-use crate::look::Poke;
-use crate::mail::{Messages, Next, Sender};
-use crate::pool::Pool;
-use crate::strangers::Strangers;
+use crate::pid_filter::PidFilter;
+use crate::pool::BufferPool;
+use crate::ring_scan::DrainRequest;
 use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
@@ -62,7 +62,7 @@ use std::time::{Duration, Instant};
 use worker::Worker;
 
 /// So long samples wait for rings on which nothing happens before those are looked at.
-const PATIENCE: Duration = Duration::from_millis(100);
+const IDLE_RING_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long it rests when it has done all that was there.
 const NAP: Duration = Duration::from_millis(1);
 /// So many stacks are walked at least between two accounts of it in the recording.
@@ -74,13 +74,13 @@ const NICE: i32 = -18;
 pub(crate) struct Reducer<'a> {
     events: Arc<Events>,
     /// Each drain's poke, by ring.
-    pokes: Vec<&'a Poke>,
-    pool: &'a Pool,
+    requests: Vec<&'a DrainRequest>,
+    pool: &'a BufferPool,
     order: Order<Message>,
     /// What the positions of records are counted on from.
     position: u64,
     worker: Worker,
-    strangers: Strangers,
+    pid_filter: PidFilter,
     preferred: bool,
     /// What the recording has been told of unwinding.
     told: UnwindCounts,
@@ -88,42 +88,42 @@ pub(crate) struct Reducer<'a> {
 }
 
 impl<'a> Reducer<'a> {
-    /// For events as the kernel writes their samples. `pokes`: the poke of each ring's drain. `pool`: what buffers come from.
+    /// For events as the kernel writes their samples. `requests`: the poke of each ring's drain. `pool`: what buffers come from.
     pub(crate) fn new(
         specs: &[EventSpec],
-        pokes: Vec<&'a Poke>,
-        pool: &'a Pool,
+        requests: Vec<&'a DrainRequest>,
+        pool: &'a BufferPool,
         out: Sender<Message>,
     ) -> Self {
         let events = specs.iter().enumerate();
         let events = events.map(|(index, spec)| Event::new(spec.attr.clone(), spec.ids.clone(), index));
         let events = Arc::new(Events::new(events.collect()));
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
-        let order = Order::new(pokes.len());
-        let (strangers, told) = (Strangers::default(), UnwindCounts::default());
-        Reducer { events, pokes, pool, order, position: 1, worker, strangers, preferred: true, told, out }
+        let order = Order::new(requests.len());
+        let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());
+        Reducer { events, requests, pool, order, position: 1, worker, pid_filter, preferred: true, told, out }
     }
 
     /// Takes strangers' records out before anything is remembered of them.
-    pub(crate) fn without(mut self, strangers: Strangers) -> Self {
-        self.strangers = strangers;
+    pub(crate) fn without(mut self, pid_filter: PidFilter) -> Self {
+        self.pid_filter = pid_filter;
         self
     }
 
     /// Nothing that was there before the recording matters: samples need not wait until it is listed.
-    pub(crate) fn nothing_before(mut self) -> Self {
+    pub(crate) fn without_existing(mut self) -> Self {
         self.order.begin();
         self
     }
 
     /// Takes no CPU from the target that it needs.
-    pub(crate) fn humble(mut self) -> Self {
+    pub(crate) fn normal_priority(mut self) -> Self {
         self.preferred = false;
         self
     }
 
     /// Reduces until all drains have ended.
-    pub(crate) fn run(mut self, mut messages: Messages<Message>) -> Unwound {
+    pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> Unwound {
         // What is not reduced in time fills the pool. Nice values would do less: they count only within a group of processes, and
         // many systems make each session such a group.
         if self.preferred
@@ -142,14 +142,14 @@ impl<'a> Reducer<'a> {
                 if std::mem::take(&mut busy) && !self.pool.is_short() {
                     std::thread::sleep(NAP);
                 }
-                next = messages.wait((self.order.held() > 0).then_some(PATIENCE));
+                next = messages.wait((self.order.held() > 0).then_some(IDLE_RING_TIMEOUT));
             }
             match next {
                 Next::Item(message) => {
                     self.accept(message);
                     // What came meanwhile may be what others wait for.
                     busy = true;
-                    for _ in 0..self.pokes.len() {
+                    for _ in 0..self.requests.len() {
                         let Next::Item(message) = messages.take() else { break };
                         self.accept(message);
                     }
@@ -163,10 +163,10 @@ impl<'a> Reducer<'a> {
             }
             // Enough waits, or long enough.
             if self.order.held() > self.pool.made() / 8
-                || self.order.held() > 0 && asked.elapsed() >= PATIENCE
+                || self.order.held() > 0 && asked.elapsed() >= IDLE_RING_TIMEOUT
             {
                 asked = Instant::now();
-                self.order.lagging().for_each(|ring| self.pokes[ring].ask());
+                self.order.lagging().for_each(|ring| self.requests[ring].ask());
             }
             while self.order.held() > most * 3 / 4
                 && let Some((_, message)) = self.order.take_early()
@@ -180,7 +180,7 @@ impl<'a> Reducer<'a> {
         }
         let counts = self.counts();
         let account = self.account(&counts.counts());
-        self.out.send_patiently(Message::Note(account.to_vec()));
+        self.out.send_blocking(Message::Note(account.to_vec()));
         counts
     }
 
@@ -209,25 +209,25 @@ impl<'a> Reducer<'a> {
 
     fn accept(&mut self, mut message: Message) {
         match &mut message {
-            Message::Note(_) => self.out.send_patiently(message),
+            Message::Note(_) => self.out.send_blocking(message),
             Message::Synthesized(records) => {
                 self.scan(records);
                 self.order.begin();
                 // It goes first, as without this stage: markers may follow once the writer has it.
-                self.out.send_patiently(message);
+                self.out.send_blocking(message);
             }
-            Message::Empty { ring, look, .. } => {
-                let (ring, look) = (*ring, *look);
-                self.order.hold(ring, look, None, message);
-                self.order.emptied(ring, look);
+            Message::Empty { ring, scan, .. } => {
+                let (ring, scan) = (*ring, *scan);
+                self.order.hold(ring, scan, None, message);
+                self.order.emptied(ring, scan);
             }
-            Message::Full { ring, buffer, len, look, emptied, .. } => {
-                let (ring, look, emptied) = (*ring, *look, *emptied);
-                *len = self.strangers.remove(&mut buffer[..*len]);
+            Message::Full { ring, buffer, len, scan, emptied, .. } => {
+                let (ring, scan, emptied) = (*ring, *scan, *emptied);
+                *len = self.pid_filter.remove(&mut buffer[..*len]);
                 let times = self.scan(&buffer[..*len]);
-                self.order.hold(ring, look, times, message);
+                self.order.hold(ring, scan, times, message);
                 if emptied {
-                    self.order.emptied(ring, look);
+                    self.order.emptied(ring, scan);
                 }
             }
         }
@@ -284,7 +284,7 @@ impl<'a> Reducer<'a> {
             self.worker.forget_before(self.order.floor_ns());
         }
         // There is a place for each buffer, but not for each message that a ring is empty.
-        self.out.send_patiently(message);
+        self.out.send_blocking(message);
     }
 }
 

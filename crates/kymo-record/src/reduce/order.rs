@@ -3,14 +3,14 @@
 //! A sample is unwound by the mappings of its process at its own moment, and the record of a mapping may lie in the ring of another CPU. So
 //! a buffer waits until every other ring was found empty (or emptied) by a look that came after the look which filled the buffer: what
 //! happened before the buffer's last sample was in its ring by then. Nothing here depends on clocks of CPUs being the same to the
-//! nanosecond, or on which clock it is; see [`crate::look`].
+//! nanosecond, or on which clock it is; see [`crate::ring_scan`].
 //!
 //! ```text
 //!  ring 0   [ B: samples until t=90, look 41..42 ]        held
 //!  ring 1   emptied, look 37..38                          a mapping of t=80 may still be in it
 //!  ring 1   emptied, look 43..44  -> its records          now B is due: first the events up to t=90, then B
 //! ```
-use crate::look::Look;
+use crate::ring_scan::ScanInterval;
 use kymo_profile::timeline::{Moment, SideEvent};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -56,9 +56,9 @@ impl Ord for Timed {
 }
 
 #[derive(Debug)]
-struct Held<T> {
+struct HeldBuffer<T> {
     item: T,
-    look: Look,
+    scan: ScanInterval,
     /// `None`: it holds no samples and only keeps its place among the others of its ring.
     times: Option<Times>,
 }
@@ -67,7 +67,7 @@ struct Held<T> {
 struct RingQueue<T> {
     /// The tick before the last look that left the ring empty.
     emptied: u64,
-    queue: VecDeque<Held<T>>,
+    queue: VecDeque<HeldBuffer<T>>,
 }
 
 /// The order. `T`: whatever is held back.
@@ -108,16 +108,16 @@ impl<T> Order<T> {
     }
 
     /// An item of a ring has arrived, with the times of its samples if it has any.
-    pub(crate) fn hold(&mut self, ring: usize, look: Look, times: Option<Times>, item: T) {
+    pub(crate) fn hold(&mut self, ring: usize, scan: ScanInterval, times: Option<Times>, item: T) {
         let Some(ring) = self.rings.get_mut(ring) else { return };
         self.held += usize::from(times.is_some());
-        ring.queue.push_back(Held { item, look, times });
+        ring.queue.push_back(HeldBuffer { item, scan, times });
     }
 
     /// A look has left a ring empty. To be told after what the look found.
-    pub(crate) fn emptied(&mut self, ring: usize, look: Look) {
+    pub(crate) fn emptied(&mut self, ring: usize, scan: ScanInterval) {
         if let Some(ring) = self.rings.get_mut(ring) {
-            ring.emptied = ring.emptied.max(look.before);
+            ring.emptied = ring.emptied.max(scan.before);
         }
     }
 
@@ -134,9 +134,9 @@ impl<T> Order<T> {
     /// The next item whose time has come, and its ring. The events before it are [`due`](Order::due) then, and must be taken in first.
     pub(crate) fn take(&mut self) -> Option<(usize, T)> {
         let (least, second, at) = self.least();
-        let due = |ring: usize, held: &Held<T>| {
+        let due = |ring: usize, held: &HeldBuffer<T>| {
             let others = if ring == at { second } else { least };
-            held.times.is_none() || self.ended || self.begun && held.look.after < others
+            held.times.is_none() || self.ended || self.begun && held.scan.after < others
         };
         let ring = (self.rings.iter().enumerate())
             .position(|(index, ring)| ring.queue.front().is_some_and(|held| due(index, held)))?;
@@ -147,7 +147,7 @@ impl<T> Order<T> {
     pub(crate) fn take_early(&mut self) -> Option<(usize, T)> {
         let heads =
             self.rings.iter().enumerate().filter_map(|(ring, queue)| Some((ring, queue.queue.front()?)));
-        let (ring, _) = heads.min_by_key(|(_, held)| held.look.after)?;
+        let (ring, _) = heads.min_by_key(|(_, held)| held.scan.after)?;
         self.early += 1;
         self.pop(ring)
     }
@@ -191,7 +191,7 @@ impl<T> Order<T> {
         let heads =
             self.rings.iter().enumerate().filter_map(|(ring, queue)| Some((ring, queue.queue.front()?)));
         let oldest =
-            heads.min_by_key(|(_, held)| held.look.after).map(|(ring, held)| (ring, held.look.after));
+            heads.min_by_key(|(_, held)| held.scan.after).map(|(ring, held)| (ring, held.scan.after));
         let rings = self.rings.iter().enumerate();
         rings
             .filter(move |(index, ring)| {
@@ -217,7 +217,7 @@ impl<T> Order<T> {
 #[cfg(test)]
 mod tests {
     use super::{Order, Side, Times};
-    use crate::look::{Look, Ticks};
+    use crate::ring_scan::{LogicalClock, ScanInterval};
     use kymo_profile::timeline::Moment;
     use proptest::prelude::*;
     use std::collections::VecDeque;
@@ -286,20 +286,20 @@ mod tests {
     }
 
     fn play(steps: &[Step]) -> (Vec<Vec<Record>>, Played) {
-        let ticks = Ticks::default();
+        let ticks = LogicalClock::default();
         let mut played = Played { order: Some(Order::new(RINGS)), ..Played::default() };
         played.order.as_mut().unwrap().begin();
         let mut clock = 0;
         let mut all: Vec<Vec<Record>> = vec![Vec::new(); RINGS];
         let mut rings: [Vec<Record>; RINGS] = Default::default();
         let mut looking: [Option<u64>; RINGS] = [None; RINGS];
-        let mut messages: VecDeque<(usize, Vec<Record>, Look)> = VecDeque::new();
+        let mut messages: VecDeque<(usize, Vec<Record>, ScanInterval)> = VecDeque::new();
         let mut ending = Vec::new();
         for ring in 0..RINGS {
             ending.extend([Step::LookBegins(ring), Step::LookEnds(ring)]);
         }
-        let arrive = |played: &mut Played, message: (usize, Vec<Record>, Look)| {
-            let (ring, records, look) = message;
+        let arrive = |played: &mut Played, message: (usize, Vec<Record>, ScanInterval)| {
+            let (ring, records, scan) = message;
             let order = played.order.as_mut().unwrap();
             let mut samples = Vec::new();
             for (time, sample) in records {
@@ -311,8 +311,8 @@ mod tests {
             }
             let times =
                 samples.first().map(|&first_ns| Times { first_ns, last_ns: *samples.last().unwrap() });
-            order.hold(ring, look, times, samples);
-            order.emptied(ring, look);
+            order.hold(ring, scan, times, samples);
+            order.emptied(ring, scan);
             played.hand_out(false);
         };
         for step in steps.iter().chain(&ending) {
@@ -329,7 +329,7 @@ mod tests {
                 Step::LookEnds(ring) => {
                     if let Some(before) = looking[ring].take() {
                         let found = std::mem::take(&mut rings[ring]);
-                        messages.push_back((ring, found, Look { before, after: ticks.tick() }));
+                        messages.push_back((ring, found, ScanInterval { before, after: ticks.tick() }));
                     }
                 }
                 // Messages of all drains go through one inbox.
@@ -400,24 +400,24 @@ mod tests {
     /// Checks that with one ring nothing waits, that nothing is due before the start is known, and who lags behind otherwise.
     #[test]
     fn who_waits_for_whom() {
-        let look = |before| Look { before, after: before + 1 };
+        let scan = |before| ScanInterval { before, after: before + 1 };
         let times = Some(Times { first_ns: 5, last_ns: 9 });
         let mut one = Order::new(1);
-        one.hold(0, look(1), times, "a");
-        one.emptied(0, look(1));
+        one.hold(0, scan(1), times, "a");
+        one.emptied(0, scan(1));
         assert_eq!(one.take(), None);
         one.begin();
         assert_eq!(one.take(), Some((0, "a")));
         let mut two = Order::new(2);
         two.begin();
-        two.hold(0, look(5), times, "b");
-        two.emptied(0, look(5));
-        two.hold(0, look(7), None, "empty");
+        two.hold(0, scan(5), times, "b");
+        two.emptied(0, scan(5));
+        two.hold(0, scan(7), None, "empty");
         assert_eq!((two.take(), two.held()), (None, 1));
         assert_eq!(two.lagging().collect::<Vec<_>>(), [1]);
-        two.emptied(1, look(6));
+        two.emptied(1, scan(6));
         assert_eq!(two.take(), None, "the look at ring 1 began when that at ring 0 had not ended");
-        two.emptied(1, look(8));
+        two.emptied(1, scan(8));
         assert_eq!((two.take(), two.take(), two.take()), (Some((0, "b")), Some((0, "empty")), None));
     }
 }

@@ -4,15 +4,15 @@
 //! the CPUs wrote them, the rings are drained at random moments, and the reducer's output is written as a recording again.
 use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
+use crate::channel::{Next, channel};
 use crate::drain::Message;
-use crate::look::{Look, Poke, Ticks};
-use crate::mail::{Next, mail};
 use crate::output::Output;
 use crate::plan::Plan;
-use crate::pool::Pool;
+use crate::pool::BufferPool;
+use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
 use crate::session::Session;
 use crate::{CallGraph, Options, Rate, TargetSpec};
-use kymo_data::{EventSpec, Features, Mark, Recording, UnwindCounts, Writer, abi, build};
+use kymo_data::{EventSpec, Features, FileWriter, Mark, Recording, UnwindCounts, abi, build};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_profile::load::{LoadOptions, load};
@@ -96,37 +96,37 @@ impl Dice {
 }
 
 /// What drains that look at their rings now and then would send.
-fn messages(mut records: Vec<Placed>, rings: usize, pool: &Pool, dice: &mut Dice) -> Vec<Message> {
+fn messages(mut records: Vec<Placed>, rings: usize, pool: &BufferPool, dice: &mut Dice) -> Vec<Message> {
     let mut out = Vec::new();
     let start = records.iter().filter(|r| r.cpu.is_none()).flat_map(|r| r.bytes.clone()).collect();
     out.push(Message::Synthesized(start));
     records.retain(|record| record.cpu.is_some());
     records.sort_by_key(|record| record.time);
-    let ticks = Ticks::default();
+    let ticks = LogicalClock::default();
     let mut waiting: Vec<Vec<u8>> = vec![Vec::new(); rings];
-    let look = |ring: usize, waiting: &mut Vec<Vec<u8>>, out: &mut Vec<Message>| {
+    let scan = |ring: usize, waiting: &mut Vec<Vec<u8>>, out: &mut Vec<Message>| {
         let bytes = std::mem::take(&mut waiting[ring]);
-        let look = Look { before: ticks.tick(), after: ticks.tick() };
+        let scan = ScanInterval { before: ticks.tick(), after: ticks.tick() };
         if bytes.is_empty() {
-            out.push(Message::Empty { ring, round: 0, look });
+            out.push(Message::Empty { ring, round: 0, scan });
             return;
         }
         let len = bytes.len();
         let mut buffer = pool.take().unwrap_or_else(|| vec![0; RING_BYTES]);
         buffer[..len].copy_from_slice(&bytes);
-        out.push(Message::Full { ring, buffer, len, round: 0, look, emptied: true, starved: false });
+        out.push(Message::Full { ring, buffer, len, round: 0, scan, emptied: true, starved: false });
     };
     for record in records {
         let ring = record.cpu.unwrap_or(0) as usize % rings;
         if waiting[ring].len() + record.bytes.len() > RING_BYTES / 2 {
-            look(ring, &mut waiting, &mut out);
+            scan(ring, &mut waiting, &mut out);
         }
         waiting[ring].extend(record.bytes);
         if dice.below(12) == 0 {
-            look(dice.below(rings as u64) as usize, &mut waiting, &mut out);
+            scan(dice.below(rings as u64) as usize, &mut waiting, &mut out);
         }
     }
-    (0..rings).for_each(|ring| look(ring, &mut waiting, &mut out));
+    (0..rings).for_each(|ring| scan(ring, &mut waiting, &mut out));
     out
 }
 
@@ -137,22 +137,22 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     let attr = recording.events.list[0].attr.clone();
     let kernel = [spec(attr.clone())];
     let rings = 4;
-    let pool = Pool::new(1024, RING_BYTES, 0, 0).unwrap();
+    let pool = BufferPool::new(1024, RING_BYTES, 0, 0).unwrap();
     let messages = messages(placed(&recording), rings, &pool, &mut Dice(seed));
     let fulls = messages.iter().filter(|message| matches!(message, Message::Full { .. })).count();
-    let pokes: Vec<Poke> = (0..rings).map(|_| Poke::new().unwrap()).collect();
+    let requests: Vec<DrainRequest> = (0..rings).map(|_| DrainRequest::new().unwrap()).collect();
     let one_way = || {
         // One more than there are: the account at the end.
-        let (mut senders, messages) = mail([messages.len() + 1]).unwrap();
+        let (mut senders, messages) = channel([messages.len() + 1]).unwrap();
         (senders.remove(0), messages)
     };
     let ((mut send, receive), (reduced_send, mut written)) = (one_way(), one_way());
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
-    let reducer = Reducer::new(&kernel, pokes.iter().collect(), &pool, reduced_send);
+    let reducer = Reducer::new(&kernel, requests.iter().collect(), &pool, reduced_send);
     // In a thread of its own: it runs before all ordinary threads, and this one soon waits for such.
     let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());
-    let writer = Writer::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
+    let writer = FileWriter::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
     let mut seen = 0;
     while let Next::Item(message) = written.take() {
         match message {

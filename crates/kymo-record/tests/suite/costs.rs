@@ -3,7 +3,7 @@
 use crate::common::{options, raise, stop_sign};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
-use kymo_perf::sys::{Descriptor, Kernel, Place, Real};
+use kymo_perf::sys::{Descriptor, EventTarget, Kernel, Real};
 use kymo_record::{CallGraph, ControlSpec, Plan, Rate, Session, TargetSpec};
 use kymo_testing::skip;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -135,7 +135,7 @@ fn syscalls_of(tids: &[i32]) -> io::Result<Vec<Descriptor>> {
     let event = selector::parse("raw_syscalls:sys_enter").map_err(io::Error::other)?;
     let event = selector::resolve(&event, &Machine::here()).map_err(io::Error::other)?;
     let attr = event[0].attr.to_raw();
-    let place = |&task| Place::new(task, -1);
+    let place = |&task| EventTarget::new(task, -1);
     tids.iter().map(|task| Real.open(&attr, &place(task))).collect()
 }
 

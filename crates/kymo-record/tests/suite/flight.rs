@@ -5,7 +5,7 @@ use crate::real::{BUSY, command, permitted};
 use kymo_data::{Recording, abi, build};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::page_size;
-use kymo_record::{CallGraph, Coverage, LastSnapshot, Limits, Plan, Session, Switch, TargetSpec};
+use kymo_record::{CallGraph, Coverage, LastSnapshot, Limits, Plan, Session, SwitchRule, TargetSpec};
 use kymo_testing::with_waiting_threads;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -98,7 +98,7 @@ fn snapshots(last: LastSnapshot, compress: bool) {
         let (said, heard) = say;
         let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap())
             .unwrap()
-            .limit(Limits { max_bytes: None, switch: Some(Switch::default()) })
+            .limit(Limits { max_bytes: None, switch: Some(SwitchRule::default()) })
             .on_switch(requests.try_clone().unwrap(), move |file: &Path, coverage| {
                 said.send((file.to_owned(), coverage.cloned())).unwrap();
             });

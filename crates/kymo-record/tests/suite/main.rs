@@ -2,6 +2,6 @@
 mod common;
 mod costs;
 mod flight;
+mod pid_filter;
 mod pipeline;
 mod real;
-mod strangers;

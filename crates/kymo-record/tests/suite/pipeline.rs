@@ -4,7 +4,7 @@ use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_core::ring::Writer;
 use kymo_data::abi;
 use kymo_perf::ring::{Keeps, Ring};
-use kymo_perf::sys::{Binding, Descriptor, Fake, Kernel, Place, perf_event_attr};
+use kymo_perf::sys::{Binding, Descriptor, EventTarget, Fake, Kernel, perf_event_attr};
 use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
 use kymo_testing::with_waiting_threads;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ impl Shared {
 }
 
 impl Kernel for Shared {
-    fn open(&self, attr: &perf_event_attr, place: &Place<'_>) -> io::Result<Descriptor> {
+    fn open(&self, attr: &perf_event_attr, place: &EventTarget<'_>) -> io::Result<Descriptor> {
         self.0.fake.open(attr, place)
     }
     fn close(&self, events: Vec<Descriptor>) {

@@ -1,9 +1,9 @@
 //! Whole sessions on the kernel that runs; skipped where events may not be opened.
 use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
 use kymo_data::abi;
-use kymo_perf::sys::{self, Kernel, Perf, Place, attr_zeroed};
+use kymo_perf::sys::{self, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
-use kymo_record::{CallGraph, Error, Output, Plan, Session, Summary, TargetSpec};
+use kymo_record::{CallGraph, Output, Plan, RecordError, Session, Summary, TargetSpec};
 use kymo_testing::skip;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ pub(crate) fn permitted(test: &str) -> bool {
     attr.type_ = Perf::SOFTWARE;
     attr.set_exclude_kernel(1);
     attr.set_disabled(1);
-    match sys::Real.open(&attr, &Place::new(0, sys::ANY)) {
+    match sys::Real.open(&attr, &EventTarget::new(0, sys::ANY)) {
         Ok(event) => {
             sys::Real.close(vec![event]);
             true
@@ -176,7 +176,7 @@ fn a_command_that_is_not_there() {
     std::fs::write(&path, "PERFILE2 an older recording").unwrap();
     let targets = TargetSpec { command: vec!["no-such-program-here".into()], ..TargetSpec::default() };
     let error = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).err().unwrap();
-    assert!(matches!(error, Error::Command { .. }), "{error}");
+    assert!(matches!(error, RecordError::Command { .. }), "{error}");
     assert!(error.to_string().contains("no-such-program-here"));
     assert_eq!(std::fs::read(&path).unwrap(), b"PERFILE2 an older recording");
 }

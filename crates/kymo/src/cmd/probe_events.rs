@@ -6,7 +6,7 @@
 use kymo_perf::bpf::uprobe::is_mistaken;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
-use kymo_perf::user_probes::{UserProbes, Wanted};
+use kymo_perf::user_probes::{UserProbeSpec, UserProbes};
 use kymo_symbols::sites::{ProbeSelector, Site, SiteKind};
 
 use super::mem_events::{Whom, event_len};
@@ -106,7 +106,15 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
                         }
                     };
                     let offset = if returns { offset } else { site.counted_offset() };
-                    wanted.push(Wanted { name: event, path, offset, semaphore, returns, exits, fields });
+                    wanted.push(UserProbeSpec {
+                        name: event,
+                        path,
+                        offset,
+                        semaphore,
+                        returns,
+                        exits,
+                        fields,
+                    });
                     names.push(name);
                 }
             }

@@ -9,7 +9,7 @@ use kymo_core::probe::wire::{
 };
 use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
 use kymo_perf::machine::Machine;
-use kymo_record::{Callers, Clock, Conduct, GuestEvent, Guests};
+use kymo_record::{Callers, RecordingClock, UserEvent, UserEventControl, UserRings};
 use kymo_symbols::place;
 use kymo_symbols::sites::{ProbeSelector, Site, stack_walker};
 
@@ -48,7 +48,7 @@ pub(crate) struct Asked<'a> {
     /// The data of each CPU's ring.
     pub(crate) ring_bytes: Option<usize>,
     /// The clock that was asked for.
-    pub(crate) clock: Option<Clock>,
+    pub(crate) clock: Option<RecordingClock>,
 }
 
 /// What the program will write, and the other events.
@@ -58,9 +58,9 @@ pub(crate) struct Found {
     pub(crate) texts: Vec<String>,
     /// Whether no other event is left but one that stands for none.
     pub(crate) alone: bool,
-    pub(crate) guests: Guests,
+    pub(crate) guests: UserRings,
     /// The clock that the recording must have; `None`: the kernel's own.
-    pub(crate) clock: Option<Clock>,
+    pub(crate) clock: Option<RecordingClock>,
 }
 
 /// An entry or a return that is to be an event.
@@ -234,7 +234,7 @@ pub(crate) fn find(
                 events.len(),
                 events_of(&served, &all)
             ));
-            let guests = Guests { events, pid, rings, clock: told, conduct: Box::new(agent) };
+            let guests = UserRings { events, pid, rings, clock: told, control: Box::new(agent) };
             Ok(Some(Found { texts: left, alone, guests, clock }))
         }
         Err(reason) if must => cannot(&reason),
@@ -258,11 +258,11 @@ fn events_of(served: &[bool], all: &[Selected]) -> String {
 /// What came of entering the program.
 struct Entered {
     agent: Agent,
-    events: Vec<GuestEvent>,
+    events: Vec<UserEvent>,
     rings: Vec<kymo_perf::ring::Ring>,
     /// What makes times of the counter's ticks.
     told: ProgramClock,
-    clock: Option<Clock>,
+    clock: Option<RecordingClock>,
     /// For each selector, whether all of it is served.
     served: Vec<bool>,
     /// What is not, and why.
@@ -342,7 +342,7 @@ fn fields(returns: bool) -> Fields {
 }
 
 /// The recording's times by the processor's counter; and the clock that the kernel has to use for that.
-fn clock(asked: Option<Clock>) -> Result<(ProgramClock, Option<Clock>), String> {
+fn clock(asked: Option<RecordingClock>) -> Result<(ProgramClock, Option<RecordingClock>), String> {
     if asked.is_none()
         && let Some(clock) = ProgramClock::of_events()
     {
@@ -352,7 +352,7 @@ fn clock(asked: Option<Clock>) -> Result<(ProgramClock, Option<Clock>), String> 
     let other = || {
         "the kernel's clock is not the processor's counter, so the program cannot tell the time".to_owned()
     };
-    Ok((ProgramClock::raw().ok_or_else(other)?, Some(Clock::MonotonicRaw)))
+    Ok((ProgramClock::raw().ok_or_else(other)?, Some(RecordingClock::MonotonicRaw)))
 }
 
 fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
@@ -366,7 +366,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
     let (mut wanted, mut refused) = candidates(sites, &returns);
     let mut numbers = Hows::default();
-    let mut events: Vec<(usize, GuestEvent)> = Vec::new();
+    let mut events: Vec<(usize, UserEvent)> = Vec::new();
     for (site, wanted) in &mut wanted {
         let Some(names) = at.get(site) else { continue };
         let mut how = How { every: if asked.every > 1 { asked.every } else { 0 }, ..How::default() };
@@ -382,7 +382,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
             let number = events.len();
             let kind = FIRST_KIND + number as u16;
             let id = IDS | u64::from(std::process::id()) << 12 | number as u64;
-            let event = GuestEvent {
+            let event = UserEvent {
                 name: name.clone(),
                 system: format!("kymo_{}", std::process::id()),
                 format: format(&plain(name), kind, &fields, returns),
@@ -447,7 +447,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
         .collect();
     // Numbers are given once.
     wanted.iter_mut().for_each(|(_, wanted)| wanted.id += sites.len() as u32);
-    let events: Vec<GuestEvent> = events.into_iter().map(|(_, event)| event).collect();
+    let events: Vec<UserEvent> = events.into_iter().map(|(_, event)| event).collect();
     let agent = Agent { client: Some(client), sites: sites.to_vec(), wanted, event_of, events: events.len() };
     Ok(Entered { agent, events, rings, told, clock, served, reasons })
 }
@@ -518,7 +518,7 @@ struct Agent {
     events: usize,
 }
 
-impl Conduct for Agent {
+impl UserEventControl for Agent {
     fn begin(&mut self) -> Result<(), String> {
         let Some(client) = &self.client else { return Ok(()) };
         let outcome = match arm(client, &self.sites, &self.wanted) {

@@ -19,8 +19,8 @@ use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
 use kymo_perf::workload::die_by;
 use kymo_record::{
-    Answer, CallGraph, Clock, ControlSpec, Delay, Error, LastSnapshot, Limits, Options, Output, Overload,
-    Plan, Rate, Scope, Session, Silence, Switch, TargetSpec,
+    Answer, CallGraph, ControlSpec, Delay, LastSnapshot, Limits, Options, Output, Overload, Plan, Rate,
+    RecordError, RecordingClock, Scope, Session, Silence, SwitchRule, TargetSpec,
 };
 
 use super::mem_events::{self, Whom};
@@ -117,13 +117,13 @@ pub(crate) struct RecordArgs {
     no_inherit: bool,
     /// The clock of times: mono, raw, boot, real, tai
     #[arg(short = 'k', long, value_name = "CLOCK", value_parser = parse_clock)]
-    clockid: Option<Clock>,
+    clockid: Option<RecordingClock>,
     /// End the recording when its file has this size: bytes, or with B, K, M, G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
     /// Go on in another file on SIGUSR2, and when one has this size (with B, K, M, G) or age (with s, m, h, d); each is named FILE.TIME when it is done, and is a recording by itself
     #[arg(long, value_name = "signal|SIZE|TIME", num_args = 0..=1, require_equals = true, default_missing_value = "signal", value_parser = parse_switch)]
-    switch_output: Option<Switch>,
+    switch_output: Option<SwitchRule>,
     /// Keep the latest so many of those files, or snapshots
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     switch_max_files: Option<u32>,
@@ -261,7 +261,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
     let mut options = options(args, events);
     if let Some(found) = &guests {
-        options.guests = true;
+        options.user_rings = true;
         options.clock = found.clock.or(options.clock);
         if found.alone {
             // The size that was asked for is that of the program's rings. In the kernel's are names and mappings only, and of those none should be lost.
@@ -325,23 +325,23 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     });
     let summary = match started {
         Ok(summary) => summary,
-        Err(Error::Command { command, source }) => {
+        Err(RecordError::Command { command, source }) => {
             eprintln!("kymo record: failed to execute {command}: {source}{}", advice(&source));
             return Ok(ExitCode::from(NOT_STARTED));
         }
-        Err(Error::Open(error)) => {
+        Err(RecordError::Open(error)) => {
             let errno = error.source.raw_os_error().unwrap_or(0);
             match Attempt::of(&error, &requests, Some(descriptors)) {
                 Some(attempt) => bail!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
                 None => bail!("{error}"),
             }
         }
-        Err(Error::Ring(error)) if !error.redirect => {
+        Err(RecordError::Ring(error)) if !error.redirect => {
             let errno = error.source.raw_os_error().unwrap_or(0);
             let bytes = (error.pages * sys::page_size()) as u64;
             bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
         }
-        Err(Error::System { action, source }) => {
+        Err(RecordError::System { action, source }) => {
             bail!("failed to {action}: {source}{}", limit_advice(&source))
         }
         Err(error) if signals.came() != 0 => {
@@ -460,7 +460,7 @@ fn objection_to_guests(args: &RecordArgs) -> Option<&'static str> {
         () if args.chains || args.call_graph.is_some_and(|mode| mode != CallGraph::None) => {
             Some("its events have no call chains")
         }
-        () if args.clockid.is_some_and(|clock| clock != Clock::MonotonicRaw) => {
+        () if args.clockid.is_some_and(|clock| clock != RecordingClock::MonotonicRaw) => {
             Some("it tells the time by the processor's counter, which is the clock raw (-k)")
         }
         () if args.overwrite || args.snapshot.is_some() => Some("a flight recorder's rings are the kernel's"),
@@ -546,7 +546,7 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         overload: args.overload.unwrap_or_default(),
         max_memory_bytes: args.max_memory,
         build_ids: !args.no_buildid,
-        guests: false,
+        user_rings: false,
         output: Output::parse(&args.output),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         version: format!("kymo {}", env!("CARGO_PKG_VERSION")),

@@ -1,7 +1,7 @@
 //! A recording in several files, or in snapshots: what the options of `kymo record` ask for.
 use std::time::Duration;
 
-use kymo_record::{Limits, Switch};
+use kymo_record::{Limits, SwitchRule};
 
 use super::record::parse_size;
 
@@ -22,9 +22,9 @@ pub(crate) fn parse_snapshot(text: &str) -> Result<Snapshot, String> {
 }
 
 /// `--switch-output[=signal|SIZE|TIME]`.
-pub(crate) fn parse_switch(text: &str) -> Result<Switch, String> {
+pub(crate) fn parse_switch(text: &str) -> Result<SwitchRule, String> {
     if text == "signal" {
-        return Ok(Switch::default());
+        return Ok(SwitchRule::default());
     }
     let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
     // As for perf: small letters are times, large ones sizes; a number without either is neither.
@@ -33,18 +33,18 @@ pub(crate) fn parse_switch(text: &str) -> Result<Switch, String> {
         Some(Duration::from_secs(number.checked_mul(*seconds)?))
     });
     if time.is_some() {
-        return Ok(Switch { every: time, ..Switch::default() });
+        return Ok(SwitchRule { every: time, ..SwitchRule::default() });
     }
     let size = parse_size(text).ok().filter(|_| text.ends_with(['B', 'K', 'M', 'G']));
     let size = size.ok_or("expected signal, a size with B, K, M or G, or a time with s, m, h or d")?;
-    Ok(Switch { size_bytes: Some(size), ..Switch::default() })
+    Ok(SwitchRule { size_bytes: Some(size), ..SwitchRule::default() })
 }
 
 /// When which files are made. `flight`: rings keep the newest records.
 pub(crate) fn limits(
     flight: bool,
     snapshot: bool,
-    switch: Option<Switch>,
+    switch: Option<SwitchRule>,
     max_files: Option<usize>,
     max_bytes: Option<u64>,
 ) -> Result<Limits, &'static str> {
@@ -59,13 +59,13 @@ pub(crate) fn limits(
     if snapshot && !flight {
         return Err("--snapshot is for rings that keep the newest: leave out the term no-overwrite");
     }
-    let switch = switch.or(flight.then(Switch::default));
+    let switch = switch.or(flight.then(SwitchRule::default));
     if max_files.is_some() && switch.is_none() {
         return Err(
             "--switch-max-files is for several files: give --switch-output, --overwrite or --snapshot",
         );
     }
-    Ok(Limits { max_bytes, switch: switch.map(|switch| Switch { max_files, ..switch }) })
+    Ok(Limits { max_bytes, switch: switch.map(|switch| SwitchRule { max_files, ..switch }) })
 }
 
 #[cfg(test)]
@@ -76,9 +76,12 @@ mod tests {
     #[test]
     fn rules() {
         let rule = |text| parse_switch(text).ok();
-        assert_eq!(rule("signal"), Some(Switch::default()));
-        assert_eq!(rule("2M"), Some(Switch { size_bytes: Some(2 << 20), ..Switch::default() }));
-        assert_eq!(rule("2m"), Some(Switch { every: Some(Duration::from_secs(120)), ..Switch::default() }));
+        assert_eq!(rule("signal"), Some(SwitchRule::default()));
+        assert_eq!(rule("2M"), Some(SwitchRule { size_bytes: Some(2 << 20), ..SwitchRule::default() }));
+        assert_eq!(
+            rule("2m"),
+            Some(SwitchRule { every: Some(Duration::from_secs(120)), ..SwitchRule::default() })
+        );
         assert_eq!([rule("2"), rule(""), rule("0s"), rule("x")], [None; 4]);
         assert_eq!(parse_snapshot("e"), Ok(Snapshot { at_end: true }));
         assert!(parse_snapshot("4K").is_err());
@@ -92,7 +95,7 @@ mod tests {
         assert!(limits(true, false, None, None, Some(1)).is_err());
         assert!(limits(false, true, None, None, None).is_err());
         assert!(limits(false, false, None, Some(2), None).is_err());
-        let kept = Switch { max_files: Some(2), ..Switch::default() };
+        let kept = SwitchRule { max_files: Some(2), ..SwitchRule::default() };
         assert_eq!(
             limits(true, false, None, Some(2), None),
             Ok(Limits { max_bytes: None, switch: Some(kept) })

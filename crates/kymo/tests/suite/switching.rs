@@ -13,7 +13,7 @@ use crate::scenario::fresh_folder;
 use crate::tools::{Need, kymo, perf, ready, skip};
 
 /// How long a file is waited for before it is certain that it does not come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A recorder and a program that computes until it is told to stop.
 struct Recorder {
@@ -53,7 +53,7 @@ impl Recorder {
 
     /// Polls until it is so.
     fn wait(&self, so: impl Fn(&Recorder) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + FILE_TIMEOUT;
         while !so(self) {
             assert!(Instant::now() < until, "it does not come: {:?}", self.files());
             std::thread::sleep(Duration::from_millis(5));
@@ -313,7 +313,7 @@ fn by_command() {
         let flags = [flags, &["--control", &control]].concat();
         let recorder = Recorder::start(&format!("command-{}", flags.len()), &flags);
         drop((end, recorder_end));
-        commands.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        commands.set_read_timeout(Some(FILE_TIMEOUT)).expect("a limit");
         std::io::Write::write_all(&mut commands, b"snapshot\nping\nsnapshot\n").expect("it reads");
         for count in [1, 1, 2] {
             let mut ack = [0; 4];

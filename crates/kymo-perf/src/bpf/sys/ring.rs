@@ -6,7 +6,7 @@
 //! ```
 //! # Safety
 //! As in the parent module. The kernel's side of the ring is believed for nothing that is not checked: positions and lengths are held against the size.
-use super::{CreateAttr, MAP_CREATE, Shared, bpf_open};
+use super::{CreateAttr, MAP_CREATE, SharedWords, bpf_open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,9 +22,9 @@ const GIVEN_UP: u64 = 1 << 30;
 pub(in crate::bpf) struct Ring {
     fd: OwnedFd,
     /// The page with the position of what was read.
-    read: Shared,
+    read: SharedWords,
     /// The page with the position of what was written, and the data twice behind it.
-    written: Shared,
+    written: SharedWords,
     /// Words of a page, and of the data.
     page: usize,
     size: usize,
@@ -42,11 +42,11 @@ impl Ring {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { mmap(null_mut(), page, prot, MapFlags::SHARED, &fd, 0) }?;
-        let read = Shared { base: NonNull::new(base.cast()).ok_or_else(none)?, words: page / 8 };
+        let read = SharedWords { base: NonNull::new(base.cast()).ok_or_else(none)?, words: page / 8 };
         let all = page + 2 * bytes;
         // SAFETY: as above; readable only, and never written through.
         let base = unsafe { mmap(null_mut(), all, ProtFlags::READ, MapFlags::SHARED, &fd, page as u64) }?;
-        let written = Shared { base: NonNull::new(base.cast()).ok_or_else(none)?, words: all / 8 };
+        let written = SharedWords { base: NonNull::new(base.cast()).ok_or_else(none)?, words: all / 8 };
         Ok(Ring { fd, read, written, page: page / 8, size: bytes / 8 })
     }
 

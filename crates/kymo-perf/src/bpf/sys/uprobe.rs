@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call checks its buffers against them.
-use super::{CreateAttr, ElementAttr, Shared, bpf, bpf_open};
+use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
 use super::{MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAPPABLE, TYPE_ARRAY};
 use crate::sys::{attr_zeroed, bindings, in_vfork_child};
 use perf_event_open_sys::ioctls;
@@ -44,7 +44,7 @@ impl WideMap {
         value_words: usize,
         entries: u32,
         name: [u8; 16],
-    ) -> io::Result<(WideMap, Shared)> {
+    ) -> io::Result<(WideMap, SharedWords)> {
         let map = WideMap::create(TYPE_ARRAY, MAPPABLE, 4, 0, value_words, entries, name)?;
         let words = (entries as usize)
             .checked_mul(value_words)
@@ -54,7 +54,7 @@ impl WideMap {
         let base = unsafe { mmap(null_mut(), 8 * words, prot, flags, &map.fd, 0) }?;
         // Values of whole words stand one behind the other, from a page's start on.
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok((map, Shared { base, words }))
+        Ok((map, SharedWords { base, words }))
     }
 
     fn create(
@@ -131,7 +131,7 @@ struct MultiAttr {
 
 /// Places in one file, each with the number that the program is told at a hit.
 #[derive(Clone, Debug, Default)]
-pub(in crate::bpf) struct Places {
+pub(in crate::bpf) struct UprobeTargets {
     pub(in crate::bpf) offsets: Vec<u64>,
     /// Offsets of counters, 0 for none; as many as offsets.
     pub(in crate::bpf) semaphores: Vec<u64>,
@@ -143,7 +143,7 @@ pub(in crate::bpf) struct Places {
 pub(in crate::bpf) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,
-    places: &Places,
+    places: &UprobeTargets,
     pid: u32,
     returns: bool,
 ) -> io::Result<OwnedFd> {

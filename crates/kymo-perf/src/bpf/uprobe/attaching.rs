@@ -12,13 +12,14 @@ use super::condition::Condition;
 use super::programs::{self, Maps, cookie};
 use super::values::Value;
 use super::{
-    Attachment, ENOTSUPP, ExitWhen, Frame, Options, Place, Refused, Returns, UprobeError, Whom, is_mistaken,
+    Attachment, CallKey, ENOTSUPP, ExitWhen, Refused, ReturnAction, UprobeError, UprobeOptions, UprobeScope,
+    UprobeSite, is_mistaken,
 };
 use crate::bpf::attach::load;
 use crate::bpf::error::BpfError;
 use crate::bpf::program::Program;
 use crate::bpf::sys::ProgramKind;
-use crate::bpf::sys::uprobe::{EventPlace, Links, Places, link_event, link_uprobes};
+use crate::bpf::sys::uprobe::{EventPlace, Links, UprobeTargets, link_event, link_uprobes};
 use crate::machine::Machine;
 use crate::patched::{Patched, look, patched};
 
@@ -34,19 +35,19 @@ struct Spot {
 
 /// What a program does: one for all spots of the same file that want the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Work<'a> {
+struct AttachJob<'a> {
     exit: Option<&'a ExitWhen>,
-    frame: Frame,
+    frame: CallKey,
     timed: bool,
     callers: bool,
     condition: &'a Condition,
     values: Option<&'a [Value]>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> AttachJob<'a> {
     /// At the entry of a place.
-    fn entry(place: &'a Place) -> Work<'a> {
-        Work {
+    fn entry(place: &'a UprobeSite) -> AttachJob<'a> {
+        AttachJob {
             exit: None,
             frame: frame(&place.returns),
             timed: place.returns.is_timed(),
@@ -57,13 +58,13 @@ impl<'a> Work<'a> {
     }
 
     /// Where its calls end.
-    fn exit(place: &'a Place, when: &'a ExitWhen) -> Work<'a> {
-        Work {
+    fn exit(place: &'a UprobeSite, when: &'a ExitWhen) -> AttachJob<'a> {
+        AttachJob {
             exit: Some(when),
             callers: false,
             condition: &place.return_condition,
             values: place.return_values.as_deref(),
-            ..Work::entry(place)
+            ..AttachJob::entry(place)
         }
     }
 
@@ -102,25 +103,25 @@ impl<'a> Work<'a> {
     }
 }
 
-fn frame(returns: &Returns) -> Frame {
+fn frame(returns: &ReturnAction) -> CallKey {
     match returns {
-        Returns::TimeAtExits(frame, _) => *frame,
-        _ => Frame::StackPointer,
+        ReturnAction::TimeAtExits(frame, _) => *frame,
+        _ => CallKey::StackPointer,
     }
 }
 
 /// Spots of one file that one program serves.
 struct Job<'a> {
     path: &'a PathBuf,
-    work: Work<'a>,
+    work: AttachJob<'a>,
     spots: Vec<Spot>,
 }
 
 /// All jobs: exits first, so that a call which is seen to begin is seen to end.
-fn jobs<'a>(places: &'a [Place], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
+fn jobs<'a>(places: &'a [UprobeSite], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
     static RETURNED: ExitWhen = ExitWhen::Returned;
     let (mut exits, mut entries): (Vec<Job<'a>>, Vec<Job<'a>>) = (Vec::new(), Vec::new());
-    fn add<'a>(jobs: &mut Vec<Job<'a>>, path: &'a PathBuf, work: Work<'a>, spot: Spot) {
+    fn add<'a>(jobs: &mut Vec<Job<'a>>, path: &'a PathBuf, work: AttachJob<'a>, spot: Spot) {
         // Places of one file follow one another.
         match jobs.iter_mut().rev().find(|job| job.path == path && job.work == work) {
             Some(job) => job.spots.push(spot),
@@ -139,11 +140,16 @@ fn jobs<'a>(places: &'a [Place], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
             cookie: cookie(number, (0, 0)),
         };
         match &place.returns {
-            Returns::Ignore => {}
-            Returns::Count | Returns::Time => {
-                add(&mut exits, &place.path, Work::exit(place, &RETURNED), Spot { semaphore: 0, ..entry });
+            ReturnAction::Ignore => {}
+            ReturnAction::Count | ReturnAction::Time => {
+                add(
+                    &mut exits,
+                    &place.path,
+                    AttachJob::exit(place, &RETURNED),
+                    Spot { semaphore: 0, ..entry },
+                );
             }
-            Returns::TimeAtExits(_, sites) => {
+            ReturnAction::TimeAtExits(_, sites) => {
                 for exit in sites {
                     let spot = Spot {
                         offset: exit.offset,
@@ -151,11 +157,11 @@ fn jobs<'a>(places: &'a [Place], refused: &mut Vec<Refused>) -> Vec<Job<'a>> {
                         cookie: cookie(number, exit.bounds),
                         ..entry
                     };
-                    add(&mut exits, &place.path, Work::exit(place, &exit.when), spot);
+                    add(&mut exits, &place.path, AttachJob::exit(place, &exit.when), spot);
                 }
             }
         }
-        add(&mut entries, &place.path, Work::entry(place), entry);
+        add(&mut entries, &place.path, AttachJob::entry(place), entry);
     }
     exits.extend(entries);
     exits
@@ -190,9 +196,9 @@ fn first_patched(spots: &[(&Path, u64)], pids: Option<&[i32]>) -> Option<(usize,
 
 /// Attaches to all places; those that cannot be probed are returned with the links.
 pub(super) fn attach(
-    places: &[Place],
-    whom: &Whom<'_>,
-    options: &Options,
+    places: &[UprobeSite],
+    whom: &UprobeScope<'_>,
+    options: &UprobeOptions,
     maps: Maps,
     how: Attachment,
 ) -> Result<(Links, Vec<Refused>), UprobeError> {
@@ -201,19 +207,19 @@ pub(super) fn attach(
         Attachment::Events => ProgramKind::Uprobe,
     };
     let pids: Vec<i32> = match whom {
-        Whom::Processes(pids) => pids.to_vec(),
-        Whom::FollowedIn(_, pid) => vec![*pid],
-        Whom::Followed(_) | Whom::All => vec![-1],
+        UprobeScope::Processes(pids) => pids.to_vec(),
+        UprobeScope::FollowedIn(_, pid) => vec![*pid],
+        UprobeScope::Followed(_) | UprobeScope::All => vec![-1],
     };
     let of = match whom {
-        Whom::Processes(_) | Whom::FollowedIn(..) => Some(pids.as_slice()),
-        Whom::Followed(_) | Whom::All => None,
+        UprobeScope::Processes(_) | UprobeScope::FollowedIn(..) => Some(pids.as_slice()),
+        UprobeScope::Followed(_) | UprobeScope::All => None,
     };
     let mut refused = Vec::<Refused>::new();
     let mut jobs = jobs(places, &mut refused);
     let patched = patched(&spots(&jobs), of);
     leave_out(&mut jobs, patched, &mut refused);
-    let mut programs: Vec<(Work<'_>, OwnedFd)> = Vec::new();
+    let mut programs: Vec<(AttachJob<'_>, OwnedFd)> = Vec::new();
     let mut links = Links::default();
     for job in &jobs {
         let known = programs.iter().position(|(work, _)| *work == job.work);
@@ -342,7 +348,7 @@ fn link_all(
     pid: u32,
     returns: bool,
 ) -> io::Result<(Links, Vec<Refused>)> {
-    let several = Places {
+    let several = UprobeTargets {
         offsets: spots.iter().map(|spot| spot.offset).collect(),
         semaphores: spots.iter().map(|spot| spot.semaphore).collect(),
         cookies: spots.iter().map(|spot| spot.cookie).collect(),

@@ -8,8 +8,8 @@
 //!                        timed --> STARTED[stack pointer, site, process] = now      callers --> CALLERS[return address, site, process] += 1
 //!  exit  ------> exit:   STARTED known? --> TABLE[site, CPU].{returns, total, longest, bucket}
 //! ```
-//! An exit is an instruction of the function (`ret`, or a jump to another function: [`Returns::TimeAtExits`]), which touches nothing of the program, or the kernel's return probe
-//! ([`Returns::Time`]), which replaces the return address: a program that throws exceptions, switches stacks or walks them dies of that.
+//! An exit is an instruction of the function (`ret`, or a jump to another function: [`ReturnAction::TimeAtExits`]), which touches nothing of the program, or the kernel's return probe
+//! ([`ReturnAction::Time`]), which replaces the return address: a program that throws exceptions, switches stacks or walks them dies of that.
 //!
 //! TABLE is memory that we map, so reading costs no system call. A call is known by its stack pointer: recursion needs no depth, and what longjmp or a
 //! thread's end leaves behind is overwritten by the next call at the same place, or forgotten (STARTED forgets what was not used for longest).
@@ -17,7 +17,7 @@
 //! # Invariants
 //! - **U1** A hit is counted once, in a line of its own CPU where memory permits a line for each.
 //! - **U2** A latency is that of one call: entry and return have the same stack pointer, site and process.
-//! - **U3** Hits of others than those asked for change no count. (They may trap: see [`Whom`].)
+//! - **U3** Hits of others than those asked for change no count. (They may trap: see [`UprobeScope`].)
 //! - **U4** Dropping [`Uprobes`] detaches all; so does the end of this process, however it ends.
 //!
 //! # What it costs
@@ -34,7 +34,7 @@ mod values;
 
 pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Register, Test};
 pub use latency::Latencies;
-pub use values::{Got, MOST_VALUES, Record, TEXT_BYTES, Value};
+pub use values::{CapturedValue, MOST_VALUES, TEXT_BYTES, UprobeRecord, Value};
 
 use super::available::Unavailable;
 use super::error::BpfError;
@@ -42,7 +42,7 @@ use super::follow::Follower;
 use super::sys::ring::Ring;
 use super::sys::uprobe::Links;
 use super::sys::uprobe::WideMap;
-use super::sys::{self, Shared};
+use super::sys::{self, SharedWords};
 use programs::{
     CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, Maps, RETURNS, SHORT_LINE,
     TOTAL,
@@ -64,7 +64,7 @@ const TABLE_BYTES: usize = 256 << 20;
 
 /// Where to put a probe.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct UprobeSite {
     /// The file, as this process opens it.
     pub path: PathBuf,
     /// Where in it.
@@ -72,7 +72,7 @@ pub struct Place {
     /// Where in it a marker's counter of listeners lies.
     pub semaphore: Option<u64>,
     /// What of its returns; only where it is a function's first instruction.
-    pub returns: Returns,
+    pub returns: ReturnAction,
     /// It is a function's first instruction, and its callers are to be counted.
     pub callers: bool,
     /// Only such hits.
@@ -87,7 +87,7 @@ pub struct Place {
 
 /// How a call is known from its entry to its exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Frame {
+pub enum CallKey {
     /// By the stack pointer, which is the same at both.
     #[default]
     StackPointer,
@@ -121,7 +121,7 @@ pub struct Exit {
 
 /// What is done when a function returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Returns {
+pub enum ReturnAction {
     /// Nothing: returns do not trap.
     #[default]
     Ignore,
@@ -130,18 +130,18 @@ pub enum Returns {
     /// Calls are timed, by the kernel's return probes.
     Time,
     /// Calls are timed, by probes at their exits.
-    TimeAtExits(Frame, Vec<Exit>),
+    TimeAtExits(CallKey, Vec<Exit>),
 }
 
-impl Returns {
+impl ReturnAction {
     fn is_timed(&self) -> bool {
-        matches!(self, Returns::Time | Returns::TimeAtExits(..))
+        matches!(self, ReturnAction::Time | ReturnAction::TimeAtExits(..))
     }
 }
 
 /// Whose hits count.
 #[derive(Debug)]
-pub enum Whom<'a> {
+pub enum UprobeScope<'a> {
     /// These processes, with all their threads and without their children. No other process traps.
     Processes(&'a [i32]),
     /// Whom the follower follows, and what they make. Every process that has the files mapped traps.
@@ -163,7 +163,7 @@ pub enum Attachment {
 
 /// Choices.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct UprobeOptions {
     /// Look at each so-many-th hit only (0 and 1: all); all are counted.
     pub every: u32,
     /// How to attach; `None`: all of a file at once where the kernel can.
@@ -172,7 +172,7 @@ pub struct Options {
 
 /// What was counted at a place until now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct UprobeCounts {
     /// Hits.
     pub hits: u64,
     /// Calls that ended and whose beginning was seen.
@@ -261,11 +261,11 @@ fn hint(cause: &io::Error) -> &'static str {
 pub struct Uprobes {
     // First, so that they are detached before the memory goes. Never read.
     _links: Links,
-    words: Shared,
+    words: SharedWords,
     callers: Option<WideMap>,
     ring: Option<Ring>,
     /// Which of the values of each place are texts: at hits, at returns.
-    shapes: Vec<[Vec<values::Shape>; 2]>,
+    shapes: Vec<[Vec<values::ValueShape>; 2]>,
     places: usize,
     line: usize,
     bank_bits: i32,
@@ -330,7 +330,11 @@ impl Uprobes {
     ///
     /// # Errors
     /// [`UprobeError`]; then nothing is attached.
-    pub fn attach(places: &[Place], whom: &Whom<'_>, options: &Options) -> Result<Uprobes, UprobeError> {
+    pub fn attach(
+        places: &[UprobeSite],
+        whom: &UprobeScope<'_>,
+        options: &UprobeOptions,
+    ) -> Result<Uprobes, UprobeError> {
         super::available::may_load().map_err(|reason| UprobeError::Unavailable { reason })?;
         let timed = places.iter().any(|place| place.returns.is_timed());
         let line = if timed { LONG_LINE } else { SHORT_LINE };
@@ -350,8 +354,8 @@ impl Uprobes {
         let ring = told.then(|| Ring::make(RING_BYTES, sys::name("kymo_values")));
         let ring = ring.transpose().map_err(map("values", RING_BYTES as u32))?;
         let follower = match whom {
-            Whom::Followed(follower) | Whom::FollowedIn(follower, _) => Some(follower),
-            Whom::Processes(_) | Whom::All => None,
+            UprobeScope::Followed(follower) | UprobeScope::FollowedIn(follower, _) => Some(follower),
+            UprobeScope::Processes(_) | UprobeScope::All => None,
         };
         let maps = Maps {
             table: table.number(),
@@ -361,7 +365,7 @@ impl Uprobes {
             followed: follower.map(|follower| follower.followed_map()),
             ring: ring.as_ref().map(Ring::number),
             waits: false,
-            frame: Frame::StackPointer,
+            frame: CallKey::StackPointer,
         };
         let attach = |how| attaching::attach(places, whom, options, maps, how);
         let ((links, refused), attachment) = match options.attachment {
@@ -392,13 +396,13 @@ impl Uprobes {
     }
 
     /// What was counted at each place until now, in the order of the places. No system call.
-    pub fn read(&self) -> Vec<Reading> {
+    pub fn read(&self) -> Vec<UprobeCounts> {
         (0..self.places).map(|place| self.reading(place)).collect()
     }
 
-    fn reading(&self, place: usize) -> Reading {
+    fn reading(&self, place: usize) -> UprobeCounts {
         let words = self.words.words();
-        let mut reading = Reading::default();
+        let mut reading = UprobeCounts::default();
         for bank in 0..1usize << self.bank_bits {
             let line = ((place << self.bank_bits) + bank) * self.line;
             // Relaxed: counters; a reader may see a call's count before its bucket.
@@ -421,12 +425,12 @@ impl Uprobes {
     }
 
     /// Tells what is known of hits and returns that were not told yet, in the order of their times nearly; how many. No system call.
-    pub fn records(&self, tell: &mut dyn FnMut(Record<'_>)) -> usize {
+    pub fn records(&self, tell: &mut dyn FnMut(UprobeRecord<'_>)) -> usize {
         let Some(ring) = &self.ring else { return 0 };
         ring.read(&mut |words| {
             let shape =
                 |place: usize, returned: bool| Some(&self.shapes.get(place)?[usize::from(returned)][..]);
-            if let Some(record) = Record::of(words, shape) {
+            if let Some(record) = UprobeRecord::of(words, shape) {
                 tell(record);
             }
         })

@@ -1,10 +1,10 @@
 //! The programs that run at hits.
-use super::super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
+use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::super::program::{NOW, Program};
 use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
 use super::latency::BUCKETS;
 use super::values::Value;
-use super::{ExitWhen, Frame};
+use super::{CallKey, ExitWhen};
 
 /// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
 pub(super) const HITS: i16 = 0;
@@ -63,7 +63,7 @@ pub(super) struct Maps {
     /// The programs may wait for memory to be brought in.
     pub(super) waits: bool,
     /// How a call is known from its entry to its exit.
-    pub(super) frame: Frame,
+    pub(super) frame: CallKey,
 }
 
 /// What the link tells at a hit: the site's number, and for an exit that may be a jump inside of its function, how many bytes of the function are before and behind it.
@@ -81,7 +81,7 @@ pub(super) const MOST_BOUND: u32 = (1 << BOUND_BITS) - 1;
 impl Assembler {
     /// on to `out` unless the running process is followed; its id is in *WHO. R6 stays
     fn only_followed(&mut self, followed: Option<i32>, out: Label) {
-        self.call(Helper::CurrentPidTgid);
+        self.call(BpfHelper::CurrentPidTgid);
         self.shift_right_imm(R0, 32);
         self.store32(FP, WHO, R0);
         if let Some(followed) = followed {
@@ -95,7 +95,7 @@ impl Assembler {
     /// R7 = the site
     pub(super) fn site(&mut self) {
         self.mov(R1, R6);
-        self.call(Helper::AttachCookie);
+        self.call(BpfHelper::AttachCookie);
         self.store64(FP, COOKIE, R0);
         self.and_imm(R0, MOST_SITES as i32 - 1);
         self.mov(R7, R0);
@@ -103,7 +103,7 @@ impl Assembler {
 
     /// R9 = the line of the site at R7 on this CPU, or on to `out`
     fn line(&mut self, maps: Maps, out: Label) {
-        self.call(Helper::CpuNumber);
+        self.call(BpfHelper::CpuNumber);
         self.and_imm(R0, (1 << maps.bank_bits) - 1);
         self.mov(R1, R7);
         self.shift_left_imm(R1, maps.bank_bits);
@@ -124,14 +124,14 @@ impl Assembler {
     }
 
     /// *KEY = the call at hand, whose frame begins `popped` bytes below the stack pointer; on to `unread` if that cannot be told. R6, R7 and *WHO stay
-    fn call_key(&mut self, frame: Frame, popped: i32, unread: Label) {
+    fn call_key(&mut self, frame: CallKey, popped: i32, unread: Label) {
         match frame {
-            Frame::StackPointer => {
+            CallKey::StackPointer => {
                 self.load64(R1, R6, saved::STACK);
                 self.add_imm(R1, -popped);
                 self.key();
             }
-            Frame::Goroutine => {
+            CallKey::Goroutine => {
                 // The second word of what the register points to is the stack's upper end.
                 self.load64(R3, R6, saved::GOROUTINE);
                 self.add_imm(R3, 8);
@@ -151,12 +151,12 @@ impl Assembler {
     }
 
     /// Forgets the call at hand, of which nothing is to be noted: else its exit would be taken for that of an earlier one which was left otherwise.
-    fn forget_call(&mut self, started: i32, frame: Frame) {
+    fn forget_call(&mut self, started: i32, frame: CallKey) {
         let unread = self.label();
         self.call_key(frame, 0, unread);
         self.load_map(R1, started);
         self.stack_address(R2, KEY);
-        self.call(Helper::MapDelete);
+        self.call(BpfHelper::MapDelete);
         self.place(unread);
     }
 
@@ -231,7 +231,7 @@ impl Assembler {
 
     /// R0 = 0 if memory of the process at R3 was read to R1, R2 bytes
     pub(super) fn read_user(&mut self) {
-        self.call(if self.waits { Helper::CopyUser } else { Helper::ReadUser });
+        self.call(if self.waits { BpfHelper::CopyUser } else { BpfHelper::ReadUser });
     }
 
     /// R0 = bytes, with its zero, of the text at R3, which is cut to so many bytes, or negative; `to` makes the place R1
@@ -239,7 +239,7 @@ impl Assembler {
         self.store64(FP, ADDRESS, R3);
         to(self);
         self.mov_imm(R2, bytes);
-        self.call(Helper::ReadUserText);
+        self.call(BpfHelper::ReadUserText);
         if !self.waits {
             return;
         }
@@ -253,12 +253,12 @@ impl Assembler {
             self.mov_imm(R2, 1);
             self.load64(R3, FP, ADDRESS);
             self.add_imm(R3, distance);
-            self.call(Helper::CopyUser);
+            self.call(BpfHelper::CopyUser);
         }
         to(self);
         self.mov_imm(R2, bytes);
         self.load64(R3, FP, ADDRESS);
-        self.call(Helper::ReadUserText);
+        self.call(BpfHelper::ReadUserText);
         self.place(read);
     }
 
@@ -397,7 +397,7 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
             a.load64(R3, R6, saved::STACK);
             a.stack_address(R1, VALUE);
             a.mov_imm(R2, 8);
-            a.call(Helper::ReadUser);
+            a.call(BpfHelper::ReadUser);
             a.jump_unless(R0, 0, unread);
             a.load64(R1, FP, VALUE);
         } else {
@@ -417,7 +417,7 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         a.stack_address(R3, VALUE);
         // Another CPU may have made the entry since: it is not to be written over.
         a.mov_imm(R4, NO_EXISTING);
-        a.call(Helper::MapUpdate);
+        a.call(BpfHelper::MapUpdate);
         a.jump_if(R0, 0, done);
         a.look_up(callers, KEY);
         a.jump_if(R0, 0, done);
@@ -434,13 +434,13 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         let (known, unread) = (a.label(), a.label());
         a.call_key(maps.frame, 0, unread);
         // Last, so that what the probe itself costs is not the function's.
-        a.call(Helper::Now);
+        a.call(BpfHelper::Now);
         a.store64(FP, VALUE, R0);
         a.load_map(R1, started);
         a.stack_address(R2, KEY);
         a.stack_address(R3, VALUE);
         a.mov_imm(R4, 0);
-        a.call(Helper::MapUpdate);
+        a.call(BpfHelper::MapUpdate);
         a.jump_if(R0, 0, known);
         a.place(unread);
         a.mov_imm(R1, 1);
@@ -474,7 +474,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.end(out);
         return Program { code: a.finish(), wanted: Vec::new() };
     };
-    a.call(Helper::Now);
+    a.call(BpfHelper::Now);
     a.mov(R8, R0);
     a.only_followed(maps.followed, out);
     a.site();
@@ -487,7 +487,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
     a.sub(R8, R9); // R8 = ns
     a.load_map(R1, started);
     a.stack_address(R2, KEY);
-    a.call(Helper::MapDelete);
+    a.call(BpfHelper::MapDelete);
     a.only_if(condition, out);
     a.line(maps, out);
     a.mov_imm(R1, 1);

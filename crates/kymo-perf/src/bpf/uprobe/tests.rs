@@ -27,16 +27,16 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// Where the function is in this program's file.
-fn place(function: extern "C" fn(u64) -> u64) -> Place {
+fn place(function: extern "C" fn(u64) -> u64) -> UprobeSite {
     let address = function as usize as u64;
     let maps = crate::proc::maps(std::process::id() as i32);
     let found = crate::proc::Mappings::new(&maps).find(|m| m.start <= address && address < m.end);
     let offset = found.map(|m| address - m.start + m.offset).expect("a mapping of this program");
-    Place {
+    UprobeSite {
         path: std::env::current_exe().unwrap(),
         offset,
         semaphore: None,
-        returns: Returns::Time,
+        returns: ReturnAction::Time,
         callers: true,
         condition: Vec::new(),
         return_condition: Vec::new(),
@@ -45,9 +45,9 @@ fn place(function: extern "C" fn(u64) -> u64) -> Place {
     }
 }
 
-fn attached(test: &str, places: &[Place], options: &Options) -> Option<Uprobes> {
+fn attached(test: &str, places: &[UprobeSite], options: &UprobeOptions) -> Option<Uprobes> {
     let own = [std::process::id() as i32];
-    match Uprobes::attach(places, &Whom::Processes(&own), options) {
+    match Uprobes::attach(places, &UprobeScope::Processes(&own), options) {
         Ok(probes) => Some(probes),
         Err(error) if !crate::sys::is_root_like() => {
             kymo_testing::skip(test, error);
@@ -67,7 +67,7 @@ fn hits_and_returns() {
     let _turn = turn();
     for attachment in [Attachment::Multi, Attachment::Events] {
         let places = [place(leaf), place(around), place(deep)];
-        let options = Options { attachment: Some(attachment), ..Options::default() };
+        let options = UprobeOptions { attachment: Some(attachment), ..UprobeOptions::default() };
         let Some(probes) = attached("bpf::uprobe::hits_and_returns", &places, &options) else { return };
         for i in 0..100 {
             black_box(around(black_box(i)));
@@ -98,8 +98,8 @@ fn hits_and_returns() {
 #[test]
 fn counted_returns() {
     let _turn = turn();
-    let counted = Place { returns: Returns::Count, callers: false, ..place(leaf) };
-    let Some(probes) = attached("bpf::uprobe::counted_returns", &[counted], &Options::default()) else {
+    let counted = UprobeSite { returns: ReturnAction::Count, callers: false, ..place(leaf) };
+    let Some(probes) = attached("bpf::uprobe::counted_returns", &[counted], &UprobeOptions::default()) else {
         return;
     };
     (0..100).for_each(|i| _ = black_box(leaf(black_box(i))));
@@ -124,7 +124,7 @@ fn conditions() {
     large.condition = test(first, Compare::GreaterEqual, 90);
     let mut even = place(deep);
     even.return_condition = test(Register::result(), Compare::Less, 5);
-    let Some(probes) = attached("bpf::uprobe::conditions", &[large, even], &Options::default()) else {
+    let Some(probes) = attached("bpf::uprobe::conditions", &[large, even], &UprobeOptions::default()) else {
         return;
     };
     for i in 0..100 {
@@ -135,7 +135,7 @@ fn conditions() {
     assert_eq!((read[0].hits, read[0].latencies.count), (10, 10));
     assert_eq!((read[1].hits, read[1].latencies.count), (21, 5));
     drop(probes);
-    let options = Options { every: 3, ..Options::default() };
+    let options = UprobeOptions { every: 3, ..UprobeOptions::default() };
     let Some(probes) = attached("bpf::uprobe::conditions", &[place(leaf)], &options) else { return };
     for i in 0..300 {
         black_box(leaf(black_box(i)));
@@ -175,12 +175,12 @@ fn values() {
         Value::Text { address: at(&[16], 8), offset: 0, length: None, most: None },
     ];
     for attachment in [Attachment::Multi, Attachment::Events] {
-        let probed = Place {
+        let probed = UprobeSite {
             values: Some(values.clone()),
             return_values: Some(vec![Value::Number(whole(Register::result()))]),
             ..place(leaf)
         };
-        let options = Options { attachment: Some(attachment), ..Options::default() };
+        let options = UprobeOptions { attachment: Some(attachment), ..UprobeOptions::default() };
         let Some(probes) = attached("bpf::uprobe::values", &[probed], &options) else { return };
         let address = std::ptr::from_ref(&record).expose_provenance() as u64;
         black_box(leaf(black_box(address)));
@@ -191,19 +191,19 @@ fn values() {
         let own = std::process::id() as i32;
         let [(false, pid, None, entry), (true, _, Some(_), back)] = &found[..] else { panic!("{found:?}") };
         assert_eq!(*pid, own);
-        let of = |bytes: &[u8]| Got::Text { bytes: bytes.to_vec(), cut: false };
+        let of = |bytes: &[u8]| CapturedValue::Text { bytes: bytes.to_vec(), cut: false };
         let expected = [
-            Got::Number(address & 0xff),
-            Got::Number(record.word),
-            Got::Number(-16i64 as u64),
-            Got::Number(0xb),
+            CapturedValue::Number(address & 0xff),
+            CapturedValue::Number(record.word),
+            CapturedValue::Number(-16i64 as u64),
+            CapturedValue::Number(0xb),
             of(b"ab\""),
             of(b"ab\"\0wx"),
-            Got::Unreadable(None),
-            Got::Unreadable(Some(6)),
+            CapturedValue::Unreadable(None),
+            CapturedValue::Unreadable(Some(6)),
         ];
         assert_eq!(entry[..], expected);
-        assert_eq!(back[..], [Got::Number(address + 1)]);
+        assert_eq!(back[..], [CapturedValue::Number(address + 1)]);
         assert_eq!((record.text.len() as u64, record.length), (8, 6));
         // A text that goes on.
         black_box(leaf(black_box(long.as_ptr().expose_provenance() as u64 - 8)));
@@ -211,7 +211,7 @@ fn values() {
         probes.records(&mut |record| all.push(record.values()));
         assert!(
             all.len() == 2
-                && matches!(&all[0][4], Got::Text { bytes, cut: true } if bytes.len() == TEXT_BYTES)
+                && matches!(&all[0][4], CapturedValue::Text { bytes, cut: true } if bytes.len() == TEXT_BYTES)
         );
         // More than the ring holds.
         (0..12_000).for_each(|i| _ = black_box(leaf(black_box(i))));
@@ -228,9 +228,10 @@ fn values() {
 #[test]
 fn refusals() {
     let _turn = turn();
-    let none = Place { path: "/no/such/file".into(), ..place(leaf) };
+    let none = UprobeSite { path: "/no/such/file".into(), ..place(leaf) };
     let own = [std::process::id() as i32];
-    let Err(error) = Uprobes::attach(&[none], &Whom::Processes(&own), &Options::default()) else {
+    let Err(error) = Uprobes::attach(&[none], &UprobeScope::Processes(&own), &UprobeOptions::default())
+    else {
         panic!("attached to nothing")
     };
     if crate::sys::is_root_like() {

@@ -4,8 +4,8 @@
 //!   | site u32, 1 at a return u32 | ns | process u32, thread u32 | latency ns or all bits | values that were read, a bit each | comm 16 bytes | values |
 //!   number: one word        text: a word with its length, nine words of characters
 //! ```
-use super::super::insn::{Assembler, FP, Helper, R0, R1, R2, R3, R8, R9};
-use super::Place;
+use super::super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R8, R9};
+use super::UprobeSite;
 use super::condition::Operand;
 use super::programs::{LATENCY, LOST, MASK};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl Value {
 
 /// A value of a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum CapturedValue {
     /// A number, with its sign in all bits.
     Number(u64),
     /// The first [`TEXT_BYTES`] characters.
@@ -61,7 +61,7 @@ pub enum Got {
 
 /// A hit or a return.
 #[derive(Clone, Debug)]
-pub struct Record<'a> {
+pub struct UprobeRecord<'a> {
     /// Number of the place.
     pub place: usize,
     /// It is a return.
@@ -77,13 +77,13 @@ pub struct Record<'a> {
     /// The thread's name, up to a zero.
     pub comm: [u8; 16],
     readable: u64,
-    texts: &'a [Shape],
+    texts: &'a [ValueShape],
     words: &'a [AtomicU64],
 }
 
 /// What a value's words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ValueShape {
     Number,
     /// Ended by a zero, and no longer than so much.
     Text(u64),
@@ -92,24 +92,24 @@ pub(super) enum Shape {
 }
 
 /// Which values of a place are texts.
-pub(super) fn shape(place: &Place) -> [Vec<Shape>; 2] {
+pub(super) fn shape(place: &UprobeSite) -> [Vec<ValueShape>; 2] {
     let one = |value: &Value| match value {
-        Value::Number(_) => Shape::Number,
-        Value::Text { length: Some(_), .. } => Shape::Counted,
-        Value::Text { most, .. } => Shape::Text(most.map_or(u64::MAX, u64::from)),
+        Value::Number(_) => ValueShape::Number,
+        Value::Text { length: Some(_), .. } => ValueShape::Counted,
+        Value::Text { most, .. } => ValueShape::Text(most.map_or(u64::MAX, u64::from)),
     };
-    let of = |values: &Option<Vec<Value>>| -> Vec<Shape> {
+    let of = |values: &Option<Vec<Value>>| -> Vec<ValueShape> {
         values.iter().flatten().take(MOST_VALUES).map(one).collect()
     };
     [of(&place.values), of(&place.return_values)]
 }
 
-impl<'a> Record<'a> {
+impl<'a> UprobeRecord<'a> {
     /// Takes a record of a ring apart; `None` if it is none of a known place.
     pub(super) fn of(
         words: &'a [AtomicU64],
-        shape: impl Fn(usize, bool) -> Option<&'a [Shape]>,
-    ) -> Option<Record<'a>> {
+        shape: impl Fn(usize, bool) -> Option<&'a [ValueShape]>,
+    ) -> Option<UprobeRecord<'a>> {
         // Relaxed: the ring's reader has acquired the record.
         let word = |at: usize| words.get(at).map(|word| word.load(Ordering::Relaxed));
         let (site, who) = (word(0)?, word(2)?);
@@ -117,7 +117,7 @@ impl<'a> Record<'a> {
         let mut comm = [0u8; 16];
         comm[..8].copy_from_slice(&word(5)?.to_ne_bytes());
         comm[8..].copy_from_slice(&word(6)?.to_ne_bytes());
-        Some(Record {
+        Some(UprobeRecord {
             place,
             returned,
             time_ns: word(1)?,
@@ -132,25 +132,28 @@ impl<'a> Record<'a> {
     }
 
     /// The values, in the order in which they were asked for.
-    pub fn values(&self) -> Vec<Got> {
+    pub fn values(&self) -> Vec<CapturedValue> {
         let mut rest = self.words;
         let mut found = Vec::with_capacity(self.texts.len());
         for (number, shape) in self.texts.iter().enumerate() {
-            let count = if *shape == Shape::Number { 1 } else { TEXT_WORDS };
+            let count = if *shape == ValueShape::Number { 1 } else { TEXT_WORDS };
             let Some((own, others)) = rest.split_at_checked(count) else { break };
             rest = others;
             let first = own[0].load(Ordering::Relaxed);
             found.push(match (self.readable >> number & 1 == 1, shape) {
-                (false, Shape::Text(_)) => {
-                    Got::Unreadable(Some(first).filter(|address| *address != u64::MAX))
+                (false, ValueShape::Text(_)) => {
+                    CapturedValue::Unreadable(Some(first).filter(|address| *address != u64::MAX))
                 }
-                (false, _) => Got::Unreadable(None),
-                (true, Shape::Number) => Got::Number(first),
-                (true, Shape::Text(_) | Shape::Counted) => {
+                (false, _) => CapturedValue::Unreadable(None),
+                (true, ValueShape::Number) => CapturedValue::Number(first),
+                (true, ValueShape::Text(_) | ValueShape::Counted) => {
                     let all = own[1..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-                    let most = if let Shape::Text(most) = shape { *most } else { u64::MAX };
+                    let most = if let ValueShape::Text(most) = shape { *most } else { u64::MAX };
                     let length = usize::try_from(first.min(most)).unwrap_or(usize::MAX);
-                    Got::Text { bytes: all.take(length.min(TEXT_BYTES)).collect(), cut: length > TEXT_BYTES }
+                    CapturedValue::Text {
+                        bytes: all.take(length.min(TEXT_BYTES)).collect(),
+                        cut: length > TEXT_BYTES,
+                    }
                 }
             });
         }
@@ -167,22 +170,22 @@ impl Assembler {
         self.load_map(R1, ring);
         self.mov_imm(R2, 8 * words as i32);
         self.mov_imm(R3, 0);
-        self.call(Helper::RingReserve);
+        self.call(BpfHelper::RingReserve);
         self.jump_if(R0, 0, full);
         self.mov(R8, R0);
         // The site's number fills its word; a return is told apart by the half above.
         self.store32(R8, 0, super::super::insn::R7);
         self.store32_imm(R8, 4, i32::from(returned));
-        self.call(Helper::Now);
+        self.call(BpfHelper::Now);
         self.store64(R8, 8, R0);
-        self.call(Helper::CurrentPidTgid);
+        self.call(BpfHelper::CurrentPidTgid);
         self.store64(R8, 16, R0);
         self.load64(R1, FP, LATENCY);
         self.store64(R8, 24, R1);
         self.mov(R1, R8);
         self.add_imm(R1, 40);
         self.mov_imm(R2, 16);
-        self.call(Helper::CurrentComm);
+        self.call(BpfHelper::CurrentComm);
         self.store64_imm(FP, MASK, 0);
         let mut at = 8 * HEAD_WORDS as i16;
         for (number, value) in values.iter().enumerate() {
@@ -239,7 +242,7 @@ impl Assembler {
         self.store64(R8, 32, R1);
         self.mov(R1, R8);
         self.mov_imm(R2, 0);
-        self.call(Helper::RingSubmit);
+        self.call(BpfHelper::RingSubmit);
         self.jump(done);
         self.place(full);
         self.mov_imm(R1, 1);

@@ -1,6 +1,6 @@
 //! The parallel engine against the serial one, for random lists, random faults and random numbers of workers.
 use crate::evlist::fallback::Fallbacks;
-use crate::evlist::{Engine, Evlist, Note, OpenError, Plan, Request, Targets, open};
+use crate::evlist::{Evlist, EvlistPlan, Note, OpenEngine, OpenError, Request, Targets, open};
 use crate::sys::fake::Call;
 use crate::sys::{ANY, Fake, Perf, attr_bytes, attr_zeroed};
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ impl Fault {
 
 #[derive(Clone, Debug)]
 struct Case {
-    plan: Plan,
+    plan: EvlistPlan,
     faults: Vec<Fault>,
     limit: Option<(usize, u32)>,
     homes: Vec<Option<u32>>,
@@ -108,7 +108,7 @@ impl Case {
         Arc::new(self.faults.iter().fold(fake, |fake, fault| fake.rule(fault.rule())))
     }
 
-    fn open(&self, kernel: &Arc<Fake>, engine: Engine) -> Result<Evlist, OpenError> {
+    fn open(&self, kernel: &Arc<Fake>, engine: OpenEngine) -> Result<Evlist, OpenError> {
         open(Arc::<Fake>::clone(kernel), self.plan.clone(), engine)
     }
 }
@@ -220,7 +220,7 @@ prop_compose! {
         homes in prop::collection::vec(prop::option::weighted(0.8, 0..4u32), 1..6),
         workers in 1..6usize,
     ) -> Case {
-        Case { plan: Plan { events, targets }, faults, limit, homes, workers }
+        Case { plan: EvlistPlan { events, targets }, faults, limit, homes, workers }
     }
 }
 
@@ -237,7 +237,7 @@ fn check_list(list: &Evlist, kernel: &Fake) {
             assert_eq!((call.cpu, call.task), (event.cpus[slot.row], list.tasks[slot.column]));
             let leader = list.shape.leader(index).map(|leader| {
                 let row = list.events[leader].cpus.binary_search(&call.cpu).unwrap();
-                let slot = crate::evlist::shape::Slot { event: leader, row, ..slot };
+                let slot = crate::evlist::shape::EventSlot { event: leader, row, ..slot };
                 list.units.get(&list.shape, slot).unwrap().number()
             });
             assert_eq!(call.group, leader, "the group of event {index}");
@@ -310,8 +310,8 @@ proptest! {
     #[test]
     fn parallel_is_serial(case in case()) {
         let (serial_kernel, parallel_kernel) = (case.kernel(), case.kernel());
-        let serial = case.open(&serial_kernel, Engine::Serial);
-        let parallel = case.open(&parallel_kernel, Engine::Parallel { workers: Some(case.workers) });
+        let serial = case.open(&serial_kernel, OpenEngine::Serial);
+        let parallel = case.open(&parallel_kernel, OpenEngine::Parallel { workers: Some(case.workers) });
         match (serial, parallel) {
             (Ok(serial), Ok(parallel)) => {
                 prop_assert_eq!(&serial.tasks, &parallel.tasks);
@@ -340,7 +340,7 @@ proptest! {
     /// Checks that threads which exit between calls, whichever calls those are, leave a list without holes and nothing behind.
     #[test]
     fn exits_between_calls(case in case(), exits in prop::collection::vec((10..22i32, 0..200usize), 1..6)) {
-        for engine in [Engine::Serial, Engine::Parallel { workers: Some(case.workers) }] {
+        for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(case.workers) }] {
             let mut case = case.clone();
             (case.faults, case.limit) = (Vec::new(), None);
             let exits = exits.clone();
@@ -372,16 +372,16 @@ fn no_leader_where_descriptors_run_out() {
     leader.attr.type_ = Perf::SOFTWARE;
     let member = Request { name: "event1".into(), leader: Some(0), ..leader.clone() };
     leader.cpus = Some(vec![1]);
-    let plan = Plan { events: vec![leader, member], targets: Targets::system(&[0, 1]) };
+    let plan = EvlistPlan { events: vec![leader, member], targets: Targets::system(&[0, 1]) };
     let case = Case { plan, faults: Vec::new(), limit: Some((1, 0)), homes: vec![None], workers: 1 };
-    let said = [Engine::Serial, Engine::Parallel { workers: Some(1) }].map(|engine| {
+    let said = [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(1) }].map(|engine| {
         let kernel = case.kernel();
         told(&case.open(&kernel, engine).expect_err("there is no leader"))
     });
     assert_eq!((said[0].4, &said[0]), (Some(libc::EINVAL), &said[1]));
 }
 
-fn tasks_gone_late(engine: Engine) -> (Arc<Fake>, Evlist) {
+fn tasks_gone_late(engine: OpenEngine) -> (Arc<Fake>, Evlist) {
     let mut request = Request::new("a", attr_zeroed());
     request.attr.type_ = Perf::SOFTWARE;
     let events = vec![Request { name: "b".into(), ..request.clone() }, request];
@@ -390,7 +390,7 @@ fn tasks_gone_late(engine: Engine) -> (Arc<Fake>, Evlist) {
     let kernel = Arc::new(Fake::new().virtual_descriptors().homes(|_| Some(0)).rule(move |call| {
         (call.task == 12 && opens.fetch_add(1, Ordering::Relaxed) >= 2).then_some(libc::ESRCH)
     }));
-    let plan = Plan { events, targets: Targets::tasks(vec![11, 12, 13], &[0, 1]) };
+    let plan = EvlistPlan { events, targets: Targets::tasks(vec![11, 12, 13], &[0, 1]) };
     let list = open(Arc::<Fake>::clone(&kernel), plan, engine).unwrap();
     (kernel, list)
 }
@@ -399,7 +399,7 @@ fn tasks_gone_late(engine: Engine) -> (Arc<Fake>, Evlist) {
 /// neither then nor at the end: perf 6.1 forgets the descriptors of the removed column, and keeps a copy of the last one.
 #[test]
 fn a_vanished_thread_is_closed_once() {
-    for engine in [Engine::Serial, Engine::Parallel { workers: Some(2) }] {
+    for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(2) }] {
         let (kernel, list) = tasks_gone_late(engine);
         assert_eq!((&list.tasks[..], list.descriptors()), (&[11, 13][..], 8));
         check_list(&list, &kernel);
@@ -412,7 +412,7 @@ fn a_vanished_thread_is_closed_once() {
 #[test]
 fn places_move_up() {
     for workers in 1..5 {
-        let (kernel, list) = tasks_gone_late(Engine::Parallel { workers: Some(workers) });
+        let (kernel, list) = tasks_gone_late(OpenEngine::Parallel { workers: Some(workers) });
         let of_13 = kernel.opened().iter().filter(|opened| opened.task == 13).count();
         assert_eq!(of_13, 4);
         drop(list);
@@ -427,8 +427,8 @@ fn a_clock_covers_more_cpus() {
     let request = Request { cpus: Some(vec![2]), ..Request::new("cycles", attr) };
     for workers in 1..5 {
         let kernel = Arc::new(Fake::new().virtual_descriptors().without_pmu());
-        let plan = Plan { events: vec![request.clone()], targets: Targets::system(&[0, 1, 2, 3]) };
-        let engine = Engine::Parallel { workers: Some(workers) };
+        let plan = EvlistPlan { events: vec![request.clone()], targets: Targets::system(&[0, 1, 2, 3]) };
+        let engine = OpenEngine::Parallel { workers: Some(workers) };
         let list = open(Arc::<Fake>::clone(&kernel), plan, engine).unwrap();
         assert_eq!(list.descriptors(), 4);
         check_list(&list, &kernel);
@@ -439,7 +439,7 @@ fn a_clock_covers_more_cpus() {
 #[test]
 fn workers_where_they_pay() {
     let request = Request::new("a", attr_zeroed());
-    let plan = Plan { events: vec![request], targets: Targets::tasks((1..2000).collect(), &[0, 1]) };
+    let plan = EvlistPlan { events: vec![request], targets: Targets::tasks((1..2000).collect(), &[0, 1]) };
     let shape = Fallbacks::new(&Fake::new(), plan).shape;
     for (fake, pays) in [
         (Fake::new().homes(|task| Some(task as u32 / 50 % 2)), true),
@@ -462,8 +462,8 @@ fn batches() {
         let fake = Fake::new().virtual_descriptors();
         let fake = fake.rule(move |call| (refuses && call.grouped && call.cpu == 1).then_some(libc::EINVAL));
         let kernel = Arc::new(fake);
-        let plan = Plan { events: events.clone(), targets: Targets::system(&[0, 1]) };
-        let list = open(Arc::<Fake>::clone(&kernel), plan, Engine::Auto).unwrap();
+        let plan = EvlistPlan { events: events.clone(), targets: Targets::system(&[0, 1]) };
+        let list = open(Arc::<Fake>::clone(&kernel), plan, OpenEngine::Auto).unwrap();
         check_list(&list, &kernel);
         assert!(list.notes.is_empty());
         assert!(list.events.iter().all(|event| event.request.attr.disabled() == 1));
@@ -475,8 +475,8 @@ fn batches() {
     let mut alone = events;
     alone.iter_mut().for_each(|request| request.alone = true);
     let kernel = Arc::new(Fake::new().virtual_descriptors());
-    let plan = Plan { events: alone, targets: Targets::system(&[0]) };
-    let list = open(Arc::<Fake>::clone(&kernel), plan, Engine::Serial).unwrap();
+    let plan = EvlistPlan { events: alone, targets: Targets::system(&[0]) };
+    let list = open(Arc::<Fake>::clone(&kernel), plan, OpenEngine::Serial).unwrap();
     assert_eq!(list.switch("dummy7", true).unwrap(), 1);
     assert_eq!(kernel.on().len(), 1);
 }

@@ -1,6 +1,6 @@
 //! Both engines on the kernel that runs.
-use crate::evlist::{Engine, Evlist, Plan, Request, Targets, open};
-use crate::sys::{ANY, Binding, Kernel, Perf, Place, Real, attr_zeroed, online_cpus};
+use crate::evlist::{Evlist, EvlistPlan, OpenEngine, Request, Targets, open};
+use crate::sys::{ANY, Binding, EventTarget, Kernel, Perf, Real, attr_zeroed, online_cpus};
 use kymo_testing::{skip, with_waiting_threads};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn dummy(name: &str) -> Request {
 }
 
 fn permitted(test: &str) -> bool {
-    match Real.open(&dummy("dummy").attr, &Place::new(0, ANY)) {
+    match Real.open(&dummy("dummy").attr, &EventTarget::new(0, ANY)) {
         Ok(event) => {
             Real.close(vec![event]);
             true
@@ -44,11 +44,13 @@ fn both_engines() {
     with_waiting_threads(64, |tids| {
         for count in [1, 10] {
             let events: Vec<Request> = (0..count).map(|index| dummy(&format!("dummy{index}"))).collect();
-            let plan = Plan { events, targets: Targets::tasks(tids.clone(), &online_cpus()) };
+            let plan = EvlistPlan { events, targets: Targets::tasks(tids.clone(), &online_cpus()) };
             let mut shapes = Vec::new();
-            for engine in
-                [Engine::Serial, Engine::Parallel { workers: None }, Engine::Parallel { workers: Some(3) }]
-            {
+            for engine in [
+                OpenEngine::Serial,
+                OpenEngine::Parallel { workers: None },
+                OpenEngine::Parallel { workers: Some(3) },
+            ] {
                 let mut list = open(Arc::new(Real), plan.clone(), engine).unwrap();
                 let rings = list.map_rings(1, true).unwrap();
                 assert_eq!(rings.len(), online_cpus().len());
@@ -77,14 +79,14 @@ fn own_events_only() {
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     let other = open(
         Arc::new(Real),
-        Plan { events: vec![dummy("other")], targets: Targets::per_thread(vec![me]) },
-        Engine::Serial,
+        EvlistPlan { events: vec![dummy("other")], targets: Targets::per_thread(vec![me]) },
+        OpenEngine::Serial,
     );
     let other = other.unwrap();
     with_waiting_threads(64, |mut tids| {
         tids[0] = me;
-        let plan = Plan { events: vec![dummy("dummy")], targets: Targets::per_thread(tids) };
-        let list = open(Arc::new(Real), plan, Engine::Parallel { workers: Some(2) }).unwrap();
+        let plan = EvlistPlan { events: vec![dummy("dummy")], targets: Targets::per_thread(tids) };
+        let list = open(Arc::new(Real), plan, OpenEngine::Parallel { workers: Some(2) }).unwrap();
         assert_eq!(list.workers(), 2);
         list.enable(false).unwrap();
         let column = list.tasks.iter().position(|&task| task == me).unwrap();

@@ -4,7 +4,7 @@ use kymo_core::probe::wire::What;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Nothing is waited for: whatever the agent says is there before it is asked.
-const PATIENCE: Duration = Duration::from_secs(2);
+const EXERCISE_TIMEOUT: Duration = Duration::from_secs(2);
 /// As much as a socket surely holds.
 const MOST_PACKETS: usize = 64;
 
@@ -31,11 +31,11 @@ pub fn exercise(said: &[u8]) {
         rest = after;
     }
     _ = shutdown(&its, Shutdown::Write);
-    let client = Client { patience: PATIENCE, ..Client::new(ours, None) };
+    let client = Client { patience: EXERCISE_TIMEOUT, ..Client::new(ours, None) };
     let client = match greets % 2 {
         0 => client.hello(false).and_then(Client::holds),
         _ => {
-            let counters = Counters::create(1, 1, 4096).ok();
+            let counters = SharedCounters::create(1, 1, 4096).ok();
             Ok(Client { cpus: 1, counters, ..client })
         }
     };

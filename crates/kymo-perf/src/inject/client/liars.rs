@@ -14,9 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A question, by which a lie is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum LieMoment {
     Hello,
-    Counters,
+    SharedCounters,
     Holds,
     Commit,
     Rings,
@@ -26,8 +26,17 @@ enum At {
     Leave,
 }
 
-const ALL: [At; 9] =
-    [At::Hello, At::Counters, At::Holds, At::Commit, At::Rings, At::Losses, At::Callers, At::List, At::Leave];
+const ALL: [LieMoment; 9] = [
+    LieMoment::Hello,
+    LieMoment::SharedCounters,
+    LieMoment::Holds,
+    LieMoment::Commit,
+    LieMoment::Rings,
+    LieMoment::Losses,
+    LieMoment::Callers,
+    LieMoment::List,
+    LieMoment::Leave,
+];
 
 /// What it does after its lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,9 +48,9 @@ enum Then {
 }
 
 /// One of the kinds: a lie, and the sentence that comes of it, or one of several.
-struct Kind {
+struct LieKind {
     name: String,
-    at: At,
+    at: LieMoment,
     lie: fn(&OwnedFd) -> Then,
     says: &'static [&'static str],
 }
@@ -98,23 +107,23 @@ fn honest(command: &Command) -> Option<Reply> {
     })
 }
 
-fn question(command: &Command) -> Option<At> {
+fn question(command: &Command) -> Option<LieMoment> {
     Some(match command {
-        Command::Hello { .. } => At::Hello,
-        Command::Counters { .. } => At::Counters,
-        Command::Holds => At::Holds,
-        Command::Commit => At::Commit,
-        Command::Rings { .. } => At::Rings,
-        Command::Losses => At::Losses,
-        Command::Callers => At::Callers,
-        Command::List => At::List,
-        Command::Leave => At::Leave,
+        Command::Hello { .. } => LieMoment::Hello,
+        Command::Counters { .. } => LieMoment::SharedCounters,
+        Command::Holds => LieMoment::Holds,
+        Command::Commit => LieMoment::Commit,
+        Command::Rings { .. } => LieMoment::Rings,
+        Command::Losses => LieMoment::Losses,
+        Command::Callers => LieMoment::Callers,
+        Command::List => LieMoment::List,
+        Command::Leave => LieMoment::Leave,
         _ => return None,
     })
 }
 
 /// Answers until the tracer is gone, and lies once.
-fn answer(socket: &OwnedFd, kind: &Kind) {
+fn answer(socket: &OwnedFd, kind: &LieKind) {
     let mut packet = vec![0; MOST_BYTES];
     let mut lied = false;
     while let Ok((bytes @ 1.., _)) = recv(socket, &mut packet[..], RecvFlags::empty()) {
@@ -134,12 +143,12 @@ fn answer(socket: &OwnedFd, kind: &Kind) {
 }
 
 /// What the user reads of a whole conversation with it.
-fn converse(kind: &Kind) -> String {
+fn converse(kind: &LieKind) -> String {
     let (ours, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     // Who says nothing is not waited for for long here; all others are, so that a busy machine
     // changes nothing.
-    let patience = if kind.says[0] == SILENT { Duration::from_millis(50) } else { PATIENCE };
+    let patience = if kind.says[0] == SILENT { Duration::from_millis(50) } else { ANSWER_TIMEOUT };
     std::thread::scope(|scope| {
         scope.spawn(|| answer(&its, kind));
         let end = ours.try_clone().unwrap();
@@ -158,7 +167,7 @@ fn converse(kind: &Kind) -> String {
 }
 
 /// Lies that can be told at any question.
-fn at_each_question() -> Vec<Kind> {
+fn at_each_question() -> Vec<LieKind> {
     type Lie = (&'static str, fn(&OwnedFd) -> Then, &'static [&'static str]);
     let lies: [Lie; 6] = [
         ("mute", |_| Then::Mute, &[SILENT]),
@@ -205,19 +214,19 @@ fn at_each_question() -> Vec<Kind> {
         ),
     ];
     let of = |(name, lie, says): &Lie| {
-        let kind = |at: At| Kind { name: format!("{name} at {at:?}"), at, lie: *lie, says };
+        let kind = |at: LieMoment| LieKind { name: format!("{name} at {at:?}"), at, lie: *lie, says };
         ALL.map(kind)
     };
     lies.iter().flat_map(of).collect()
 }
 
 /// Lies of single questions.
-fn at_one_question() -> Vec<Kind> {
-    type Lie = (&'static str, At, fn(&OwnedFd) -> Then, &'static [&'static str]);
+fn at_one_question() -> Vec<LieKind> {
+    type Lie = (&'static str, LieMoment, fn(&OwnedFd) -> Then, &'static [&'static str]);
     let lies: [Lie; 37] = [
         (
             "of an older version",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION - 1, 1, 4096));
                 Then::Mute
@@ -226,7 +235,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "of a version to come",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(u32::MAX, 1, 4096));
                 Then::Mute
@@ -235,7 +244,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "without CPUs",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, 0, 4096));
                 Then::Mute
@@ -244,7 +253,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "of too many CPUs",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, u32::MAX, 4096));
                 Then::Mute
@@ -253,7 +262,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "without slots",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, 1, 0));
                 Then::Mute
@@ -262,7 +271,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "of fewer slots than a page has",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, 1, 511));
                 Then::Mute
@@ -271,7 +280,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "of all slots that there could be",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, 1, u32::MAX));
                 say(socket, &Reply::Counting);
@@ -281,7 +290,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "greets twice",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &hello(VERSION, 1, 4096));
                 Then::Honest
@@ -290,7 +299,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "has no memory",
-            At::Counters,
+            LieMoment::SharedCounters,
             |socket| {
                 say(socket, &Reply::Failed { reason: "no memory".to_owned() });
                 Then::Mute
@@ -299,7 +308,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "counts before it is asked",
-            At::Hello,
+            LieMoment::Hello,
             |socket| {
                 say(socket, &Reply::Counting);
                 Then::Honest
@@ -308,7 +317,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "cleaned up very much",
-            At::Holds,
+            LieMoment::Holds,
             |socket| {
                 say(socket, &Reply::Cleaned { probes: u32::MAX });
                 Then::Mute
@@ -317,7 +326,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "armed very many",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &Reply::Armed { armed: u32::MAX, stopped_ns: u64::MAX });
                 Then::Honest
@@ -326,7 +335,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "refuses one that nobody added",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &refused(77, "odd"));
                 Then::Honest
@@ -335,7 +344,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "refuses one again and again",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 for _ in 0..500 {
                     say(socket, &refused(1, "odd"));
@@ -346,7 +355,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "refuses with terminal escapes",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &refused(1, "\x1b]0;owned\x07\x1b[2J\r\n\u{202e}"));
                 Then::Honest
@@ -355,7 +364,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "refuses in bytes that are no text",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say_bytes(socket, &message(2, &[&[1, 0, 0, 0], &[4, 0, 0, 0], &[0xff, 0xfe, 0xc3, 0]]));
                 Then::Honest
@@ -364,7 +373,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "fails with terminal escapes",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &Reply::Failed { reason: "\x1b[31mred".to_owned() });
                 Then::Mute
@@ -373,7 +382,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "refuses without end",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 while say(socket, &refused(1, "odd")) {}
                 Then::Mute
@@ -382,7 +391,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "places without end",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 while say(socket, &placed(1, 0, 0, None)) {}
                 Then::Mute
@@ -391,7 +400,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "places one that nobody added",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &placed(77, 0, 0, None));
                 Then::Honest
@@ -400,7 +409,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "places beyond the counters",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &placed(1, u32::MAX, u64::MAX, Some(u32::MAX)));
                 say(socket, &placed(2, 4096, 1, Some(4095)));
@@ -410,7 +419,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "held calls of what is not placed",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &Reply::Before { id: 1, of: Vec::new() });
                 Then::Honest
@@ -419,7 +428,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "held calls in buckets that do not exist",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &placed(1, 0, 0, Some(8)));
                 say(
@@ -435,7 +444,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "wants threads to be held, with a list that is nowhere",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 say(socket, &ready(1, 8 << 20));
                 Then::Mute
@@ -444,7 +453,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "wants threads to be held again and again",
-            At::Commit,
+            LieMoment::Commit,
             |socket| {
                 for _ in 0..200 {
                     say(socket, &ready(0, 0));
@@ -455,7 +464,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "claims a list of four thousand millions",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 say_bytes(socket, &message(22, &[&[0xff; 4]]));
                 Then::Mute
@@ -464,7 +473,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "claims a longer list than it sends",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 say_bytes(socket, &message(22, &[&[200, 0, 0, 0], &[0; 24], &[1]]));
                 Then::Mute
@@ -473,7 +482,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "says maybe",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 say_bytes(socket, &message(22, &[&[0; 4], &[2]]));
                 Then::Mute
@@ -482,7 +491,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "lost more than there is",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 say(
                     socket,
@@ -497,7 +506,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "lists losses without end",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 while say(
                     socket,
@@ -509,7 +518,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "lists nothing without end",
-            At::Losses,
+            LieMoment::Losses,
             |socket| {
                 while say(socket, &Reply::Losses { of: Vec::new(), last: false }) {}
                 Then::Mute
@@ -518,7 +527,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "has callers without end",
-            At::Callers,
+            LieMoment::Callers,
             |socket| {
                 while say(
                     socket,
@@ -535,7 +544,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "lists probes without end",
-            At::List,
+            LieMoment::List,
             |socket| {
                 while say(
                     socket,
@@ -550,7 +559,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "is in a state that does not exist",
-            At::List,
+            LieMoment::List,
             |socket| {
                 say_bytes(socket, &message(5, &[&[1, 0, 0, 0], &[1, 0, 0, 0], &[9], &[1]]));
                 Then::Mute
@@ -559,7 +568,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "says a packet that is too long",
-            At::List,
+            LieMoment::List,
             |socket| {
                 say_bytes(socket, &vec![5; MOST_BYTES + 1]);
                 Then::Mute
@@ -568,7 +577,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "says each byte in a packet",
-            At::List,
+            LieMoment::List,
             |socket| {
                 Reply::Left.encode().iter().for_each(|byte| _ = say_bytes(socket, &[*byte]));
                 Then::Mute
@@ -577,7 +586,7 @@ fn at_one_question() -> Vec<Kind> {
         ),
         (
             "is of a kind that does not exist",
-            At::List,
+            LieMoment::List,
             |socket| {
                 say_bytes(socket, &[0xff, 0xff, 0xff, 0xff]);
                 Then::Mute
@@ -585,7 +594,7 @@ fn at_one_question() -> Vec<Kind> {
             &[NOT_A],
         ),
     ];
-    let kind = |(name, at, lie, says): Lie| Kind { name: name.to_owned(), at, lie, says };
+    let kind = |(name, at, lie, says): Lie| LieKind { name: name.to_owned(), at, lie, says };
     lies.map(kind).into()
 }
 
@@ -593,7 +602,7 @@ fn at_one_question() -> Vec<Kind> {
 /// of it, and without a panic.
 #[test]
 fn lying_agents() {
-    let kinds: Vec<Kind> = at_each_question().into_iter().chain(at_one_question()).collect();
+    let kinds: Vec<LieKind> = at_each_question().into_iter().chain(at_one_question()).collect();
     assert!(kinds.len() >= 57, "{} kinds", kinds.len());
     let wrong: Vec<String> = kinds
         .iter()
@@ -613,7 +622,7 @@ fn scribbles_into_the_counters() {
     let (ours, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let client = Client::new(ours, None);
-    let counters = Counters::create(2, 2, 4096).unwrap();
+    let counters = SharedCounters::create(2, 2, 4096).unwrap();
     let file = File::from(counters.parts().0.try_clone().unwrap());
     let client = Client { cpus: 2, counters: Some(counters), ..client };
     client.add(b"/lib/x.so", &[super::exercise::wanted(1), super::exercise::wanted(2)]).unwrap();

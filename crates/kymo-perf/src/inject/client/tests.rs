@@ -67,13 +67,13 @@ fn too_much() {
     let places = wire::Places { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
     let ready = Reply::Ready(places);
     let (mut client, its) = pair();
-    client.patience = PATIENCE;
+    client.patience = ANSWER_TIMEOUT;
     for _ in 0..=MOST_HOLDS {
         assert!(tell(&its, &ready));
     }
     assert!(matches!(client.commit(), Err(ProtocolError::Unexpected)));
     let (mut client, its) = pair();
-    client.patience = PATIENCE;
+    client.patience = ANSWER_TIMEOUT;
     let some = Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
     let losses = std::thread::scope(|scope| {
         scope.spawn(|| while tell(&its, &some) {});

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn schedule(count: u64) -> Schedule {
     let ranges: Vec<Range> =
         (0..count).map(|at| Range { address: 0x1000 * (at + 1), bytes: 4, kind: Kind::WRITE }).collect();
-    let machine = Machine { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: false };
+    let machine = BreakpointSlots { cpus: 2, slots: Slots::Shared(4), taken: 0, by_cpu: false };
     Schedule::plan(&ranges, &machine, true).unwrap()
 }
 
@@ -17,7 +17,7 @@ fn schedule(count: u64) -> Schedule {
 #[test]
 fn turns_by_tasks() {
     let fake = Arc::new(Fake::new());
-    let options = Options { pids: vec![i32::MAX], scope: Some(Scope::Tasks), ..Options::default() };
+    let options = WatchOptions { pids: vec![i32::MAX], scope: Some(Scope::Tasks), ..WatchOptions::default() };
     let mut watcher = Watcher::open(Arc::<Fake>::clone(&fake), options).unwrap();
     let schedule = schedule(6);
     let cpus = watcher.cpus.len();
@@ -42,15 +42,19 @@ static WATCHED: AtomicU64 = AtomicU64::new(0);
 /// Checks on this kernel that each write by each thread is one sample with the value that it wrote, and that nothing is lost or left.
 #[test]
 fn writes_of_this_process() {
-    let options =
-        Options { pids: vec![std::process::id() as i32], scope: Some(Scope::Filtered), ..Options::default() };
+    let options = WatchOptions {
+        pids: vec![std::process::id() as i32],
+        scope: Some(Scope::Filtered),
+        ..WatchOptions::default()
+    };
     let mut watcher = match Watcher::open(Arc::new(sys::Real), options) {
         Ok(watcher) => watcher,
         Err(error) => return kymo_testing::skip("writes_of_this_process", error),
     };
     let address = std::ptr::from_ref(&WATCHED).addr() as u64;
     let ranges = [Range { address, bytes: 8, kind: Kind::WRITE }];
-    let schedule = Schedule::plan(&ranges, &watcher.machine(Machine::slots_here(), 0), false).unwrap();
+    let schedule =
+        Schedule::plan(&ranges, &watcher.machine(BreakpointSlots::slots_here(), 0), false).unwrap();
     if let Err(error) = watcher.arm(&schedule, 0, &mut |_, _| {}) {
         assert!(error.no_slot(), "{error}");
         return kymo_testing::skip("writes_of_this_process", error);
@@ -70,7 +74,7 @@ fn writes_of_this_process() {
             let size = usize::from(u16::from_le_bytes([records[6], records[7]]));
             if records[0] == 9 {
                 // Eight words, the last of which has the length of the raw bytes in its lower half.
-                let told = crate::bpf::Testimony::parse(&records[8 + 7 * 8 + 4..size]).unwrap();
+                let told = crate::bpf::WatchSample::parse(&records[8 + 7 * 8 + 4..size]).unwrap();
                 assert_eq!(told.address, address);
                 found.push(u64::from_le_bytes(told.word.unwrap()));
             }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use kymo_data::abi::*;
-use kymo_data::{Attr, EventSpec, Features, Recording, SampleId, WriteAt, Writer, build};
+use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, SampleId, WriteAt, build};
 use proptest::prelude::*;
 
 /// How a recording is made.
@@ -155,7 +155,7 @@ fn bytes(shape: &Shape, choices: &[u64]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let specs: Vec<EventSpec> = (0..shape.events)
         .map(|e| EventSpec { attr: attr(shape, e), ids: vec![id_of(e)], name: format!("event{e}") })
         .collect();
-    let writer = Writer::create(Memory::default(), &specs).expect("memory takes everything");
+    let writer = FileWriter::create(Memory::default(), &specs).expect("memory takes everything");
     writer.append(&machine.file).expect("memory takes everything");
     writer.finish(&Features::default()).expect("memory takes everything");
     let file = writer.get_ref().0.lock().expect("no one else").clone();

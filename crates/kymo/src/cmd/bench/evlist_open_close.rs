@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use kymo_perf::caps;
-use kymo_perf::evlist::Engine;
+use kymo_perf::evlist::OpenEngine;
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
@@ -155,9 +155,9 @@ fn as_json(
         "schema_version": SCHEMA_VERSION,
         "benchmark": NAME,
         "engine": match list.engine {
-            Engine::Serial => "serial",
-            Engine::Parallel { .. } => "parallel",
-            Engine::Auto => "auto",
+            OpenEngine::Serial => "serial",
+            OpenEngine::Parallel { .. } => "parallel",
+            OpenEngine::Auto => "auto",
         },
         "workers": first.workers,
         "scope": list.scope.map(Scope::name),
@@ -191,10 +191,10 @@ fn list(args: &EvlistArgs) -> anyhow::Result<List> {
         first.attr.set_task(1);
     }
     let engine = match args.jobs {
-        _ if args.model => Engine::Serial,
-        None => Engine::Auto,
-        Some(0) => Engine::Parallel { workers: None },
-        Some(workers) => Engine::Parallel { workers: Some(workers.into()) },
+        _ if args.model => OpenEngine::Serial,
+        None => OpenEngine::Auto,
+        Some(0) => OpenEngine::Parallel { workers: None },
+        Some(workers) => OpenEngine::Parallel { workers: Some(workers.into()) },
     };
     let wrong = match args.scope {
         // What belongs to a cgroup of one's own was started in it; here nothing is.

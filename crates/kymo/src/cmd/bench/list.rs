@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
-use kymo_perf::evlist::{self, Engine, OpenError, Plan, Request};
+use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, OpenError, Request};
 use kymo_perf::sys::{Kernel, Perf};
 use kymo_record::Scope;
 
@@ -37,12 +37,12 @@ impl Followed {
 /// What is opened again and again.
 pub(crate) struct List {
     /// Events and targets; tasks as they were at the start.
-    pub(crate) plan: Plan,
+    pub(crate) plan: EvlistPlan,
     /// Whom to follow where events are on CPUs and samples of others are dropped.
     pub(crate) followed: Followed,
     /// `None`: the target leaves no choice.
     pub(crate) scope: Option<Scope>,
-    pub(crate) engine: Engine,
+    pub(crate) engine: OpenEngine,
     pub(crate) ring_pages: usize,
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use kymo_perf::caps;
-use kymo_perf::catalog::{Availability, Catalog, Entry, Section, catalog};
+use kymo_perf::catalog::{Availability, Catalog, CatalogEntry, CatalogSection, catalog};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::nearest;
 use kymo_perf::sys::Real;
@@ -94,8 +94,9 @@ fn as_json(found: &Catalog) -> serde_json::Value {
 fn write_text(out: &mut dyn Write, found: &Catalog) -> io::Result<()> {
     let look = terminal::look();
     let (bold, dim, plain) = if look.color { ("\x1b[1m", "\x1b[2m", "\x1b[0m") } else { ("", "", "") };
-    for section in Section::ALL {
-        let entries: Vec<&Entry> = found.entries.iter().filter(|entry| entry.section == section).collect();
+    for section in CatalogSection::ALL {
+        let entries: Vec<&CatalogEntry> =
+            found.entries.iter().filter(|entry| entry.section == section).collect();
         let Some(first) = entries.first() else { continue };
         // Where a whole section has the same fault, saying it once is enough.
         let common =
@@ -123,7 +124,7 @@ fn write_text(out: &mut dyn Write, found: &Catalog) -> io::Result<()> {
 }
 
 /// The name with its other spellings, as `perf list` shows them.
-fn shown(entry: &Entry) -> String {
+fn shown(entry: &CatalogEntry) -> String {
     std::iter::once(&entry.name).chain(&entry.aliases).map(String::as_str).collect::<Vec<_>>().join(" OR ")
 }
 

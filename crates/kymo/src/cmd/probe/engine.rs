@@ -11,7 +11,9 @@ use std::os::fd::BorrowedFd;
 
 use anyhow::Context;
 use kymo_perf::bpf::uprobe::Value;
-use kymo_perf::bpf::uprobe::{Condition, Got, Latencies, Options, Place, Returns, Uprobes, Whom};
+use kymo_perf::bpf::uprobe::{
+    CapturedValue, Condition, Latencies, ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes,
+};
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_symbols::place::call::Fetch;
 use kymo_symbols::sites::{Site, SiteKind};
@@ -45,7 +47,7 @@ pub(crate) struct Told {
     pub(crate) latency_ns: Option<u64>,
     pub(crate) comm: String,
     /// In the order in which they were asked for.
-    pub(crate) values: Vec<Got>,
+    pub(crate) values: Vec<CapturedValue>,
 }
 
 impl Reading {
@@ -347,7 +349,7 @@ impl Kernel {
             let is_function = site.kind == SiteKind::Function;
             let values = told(wish, number, |values| &values.entry);
             let return_values = told(wish, number, |values| &values.back);
-            let counted = || Timing { entry: site.counted_offset(), returns: Returns::Ignore };
+            let counted = || Timing { entry: site.counted_offset(), returns: ReturnAction::Ignore };
             let result =
                 !return_condition.is_empty() || return_values.as_ref().is_some_and(|back| !back.is_empty());
             let timing = match wish.timed && is_function {
@@ -357,7 +359,7 @@ impl Kernel {
                     counted()
                 }),
             };
-            places.push(Place {
+            places.push(UprobeSite {
                 path: site.module.file().to_owned(),
                 offset: timing.entry,
                 semaphore: site.semaphore,
@@ -370,7 +372,7 @@ impl Kernel {
             });
         }
         words.extend(reasons_of("counted, but not timed", untimed.into_iter()));
-        let options = Options { every: wish.every, attachment: None };
+        let options = UprobeOptions { every: wish.every, attachment: None };
         let follow = |who: Follow<'_>| Follower::start(who);
         let follower = match (target.command, target.children) {
             (true, _) => {
@@ -386,9 +388,9 @@ impl Kernel {
             None
         });
         let whom = match &follower {
-            Some(follower) if target.children => Whom::Followed(follower),
-            Some(follower) => Whom::FollowedIn(follower, target.pids[0]),
-            None => Whom::Processes(&target.pids),
+            Some(follower) if target.children => UprobeScope::Followed(follower),
+            Some(follower) => UprobeScope::FollowedIn(follower, target.pids[0]),
+            None => UprobeScope::Processes(&target.pids),
         };
         let probes = Uprobes::attach(&places, &whom, &options)?;
         let refused = probes.refused().iter();
@@ -407,7 +409,7 @@ impl Engine for Kernel {
 
     fn read(&self) -> Vec<Reading> {
         let readings = self.probes.read().into_iter();
-        let one = |r: kymo_perf::bpf::uprobe::Reading| Reading {
+        let one = |r: kymo_perf::bpf::uprobe::UprobeCounts| Reading {
             hits: r.hits,
             latencies: r.latencies,
             missed: r.missed,

@@ -2,14 +2,14 @@
 //! program, wherever these can be known; by its return probes, which replace
 //! return addresses, only where the program is known to bear it, or by force.
 
-use kymo_perf::bpf::uprobe::{Exit, ExitWhen, Frame, Operand, Register, Returns};
+use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, Operand, Register, ReturnAction};
 use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
 use std::sync::Arc;
 
 /// Where the kernel counts a call's beginning, and how it sees its end.
 pub(crate) struct Timing {
     pub(crate) entry: u64,
-    pub(crate) returns: Returns,
+    pub(crate) returns: ReturnAction,
 }
 
 /// Whose return addresses may be replaced.
@@ -54,7 +54,7 @@ impl ReturnAddresses {
             Ok(timing) => return Ok(timing),
             Err(reason) => reason,
         };
-        let replaced = Timing { entry: site.offset, returns: Returns::Time };
+        let replaced = Timing { entry: site.offset, returns: ReturnAction::Time };
         match (&self.fixed, site.symbol.as_deref().is_some_and(super::inproc::returns_oddly)) {
             _ if self.force => Ok(replaced),
             (None, false) => Ok(replaced),
@@ -77,7 +77,7 @@ impl ReturnAddresses {
             return Ok(Vec::new());
         }
         match self.timing(site, true)?.returns {
-            Returns::TimeAtExits(_, exits) => Ok(exits.iter().map(|exit| exit.offset).collect()),
+            ReturnAction::TimeAtExits(_, exits) => Ok(exits.iter().map(|exit| exit.offset).collect()),
             _ => Ok(Vec::new()),
         }
     }
@@ -99,9 +99,9 @@ fn at_exits(found: &CallSites) -> Result<Timing, String> {
         Ok(Exit { offset: exit.offset, when, bounds })
     };
     let frame = match found.identity {
-        CallIdentity::StackPointer => Frame::StackPointer,
-        CallIdentity::Goroutine => Frame::Goroutine,
+        CallIdentity::StackPointer => CallKey::StackPointer,
+        CallIdentity::Goroutine => CallKey::Goroutine,
     };
     let exits = found.exits.iter().map(exit).collect::<Result<Vec<_>, String>>()?;
-    Ok(Timing { entry: found.entry, returns: Returns::TimeAtExits(frame, exits) })
+    Ok(Timing { entry: found.entry, returns: ReturnAction::TimeAtExits(frame, exits) })
 }

@@ -28,7 +28,7 @@ use super::inproc::Plan;
 use super::{forecast, inproc, modules};
 
 /// The dynamic linker of a large program takes some hundred milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Programs whose memory is kept apart, though they may have ended.
 const KEPT: usize = 64;
 /// How many reasons are told.
@@ -311,7 +311,7 @@ impl Engine for Launched {
     }
 
     fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EXEC_TIMEOUT;
         let mut state = self.house.state();
         loop {
             if let Some(command) = &state.command {

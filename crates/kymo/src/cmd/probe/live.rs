@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
-use kymo_perf::bpf::uprobe::Got;
+use kymo_perf::bpf::uprobe::CapturedValue;
 use kymo_profile::text::shown;
 use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::Fetch;
@@ -98,25 +98,25 @@ impl<'a> Live<'a> {
 }
 
 /// A value for people, on one line.
-fn text(fetch: &Fetch, got: &Got) -> String {
+fn text(fetch: &Fetch, got: &CapturedValue) -> String {
     match got {
-        Got::Number(value) => shown(&fetch.show(*value)).into_owned(),
-        Got::Text { bytes, cut } => {
+        CapturedValue::Number(value) => shown(&fetch.show(*value)).into_owned(),
+        CapturedValue::Text { bytes, cut } => {
             let text: String = String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect();
             format!("\"{text}\"{}", if *cut { "..." } else { "" })
         }
-        Got::Unreadable(Some(0)) => "null".to_owned(),
-        Got::Unreadable(Some(address)) => format!("<unreadable {address:#x}>"),
-        Got::Unreadable(None) => "<unreadable>".to_owned(),
+        CapturedValue::Unreadable(Some(0)) => "null".to_owned(),
+        CapturedValue::Unreadable(Some(address)) => format!("<unreadable {address:#x}>"),
+        CapturedValue::Unreadable(None) => "<unreadable>".to_owned(),
     }
 }
 
 /// The same as JSON: numbers as numbers, names, texts and addresses as texts, what cannot be read as null.
-fn value(fetch: &Fetch, got: &Got) -> Value {
+fn value(fetch: &Fetch, got: &CapturedValue) -> Value {
     match got {
-        Got::Unreadable(_) => Value::Null,
-        Got::Text { bytes, .. } => json!(String::from_utf8_lossy(bytes)),
-        Got::Number(raw) => match &fetch.kind {
+        CapturedValue::Unreadable(_) => Value::Null,
+        CapturedValue::Text { bytes, .. } => json!(String::from_utf8_lossy(bytes)),
+        CapturedValue::Number(raw) => match &fetch.kind {
             ValueKind::Bool if *raw < 2 => json!(*raw == 1),
             ValueKind::Float | ValueKind::Enum { .. } | ValueKind::Pointer => json!(fetch.show(*raw)),
             _ if fetch.is_signed() => json!(*raw as i64),
@@ -129,7 +129,7 @@ fn document(site: &Site, told: &Told, fetches: &[Fetch]) -> Value {
     let each = || fetches.iter().zip(&told.values);
     let values: Map<String, Value> =
         each().map(|(fetch, got)| (fetch.name.clone(), value(fetch, got))).collect();
-    let is_cut = |got: &Got| matches!(got, Got::Text { cut: true, .. });
+    let is_cut = |got: &CapturedValue| matches!(got, CapturedValue::Text { cut: true, .. });
     let cut: Vec<&str> =
         each().filter(|(_, got)| is_cut(got)).map(|(fetch, _)| fetch.name.as_str()).collect();
     json!({

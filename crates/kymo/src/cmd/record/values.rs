@@ -1,7 +1,7 @@
 //! Values of the command line: sizes, lists of CPUs, users, and the words of single options.
 
 use kymo_perf::{cpu_list, sys};
-use kymo_record::{CallGraph, Clock, Overload, Scope};
+use kymo_record::{CallGraph, Overload, RecordingClock, Scope};
 
 /// A list of CPUs, as one value of the command line.
 #[derive(Clone, Debug)]
@@ -96,8 +96,8 @@ pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
     found.ok_or_else(|| "no such user in /etc/passwd".into())
 }
 
-pub(super) fn parse_clock(text: &str) -> Result<Clock, String> {
-    Clock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
+pub(super) fn parse_clock(text: &str) -> Result<RecordingClock, String> {
+    RecordingClock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
 }
 
 pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {

@@ -1,14 +1,14 @@
 //! What the kernel accounts anyway, printed behind the events.
 
-use kymo_perf::count::accounting::{Accounts, Pressure};
-use kymo_perf::count::aggregate::Place;
+use kymo_perf::count::aggregate::CountPlace;
+use kymo_perf::count::kernel_stats::{KernelStats, Pressure};
 
 use super::line::{Line, Value};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// The lines of the table.
-pub(super) fn table(accounts: &Accounts) -> String {
+pub(super) fn table(accounts: &KernelStats) -> String {
     let mut out = String::new();
     let mut say = |number: String, unit: &str, words: String| {
         out += format!("{number:>18} {unit:4} {words}").trim_end();
@@ -44,7 +44,7 @@ pub(super) fn table(accounts: &Accounts) -> String {
 }
 
 /// The lines of CSV and JSON: counts like others, without a time on the hardware.
-pub(super) fn lines(accounts: &Accounts, time_ns: Option<u64>, noise: Option<f64>) -> Vec<Line> {
+pub(super) fn lines(accounts: &KernelStats, time_ns: Option<u64>, noise: Option<f64>) -> Vec<Line> {
     let number = |value: Option<u64>| value.map(|value| value as f64);
     let msec = |pressure: Option<Pressure>, full: bool| {
         pressure.map(|p| if full { p.full_ns } else { p.some_ns } as f64 / 1e6)
@@ -69,7 +69,7 @@ pub(super) fn lines(accounts: &Accounts, time_ns: Option<u64>, noise: Option<f64
     let line = |(event, unit, value): (&str, &str, Option<f64>)| {
         Some(Line {
             time_ns,
-            place: Place::All,
+            place: CountPlace::All,
             comm: String::new(),
             cpus: 0,
             event: event.to_owned(),

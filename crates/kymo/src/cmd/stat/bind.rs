@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use kymo_perf::cgroup::{self, OwnCgroup};
-use kymo_perf::count::accounted::{self, Accounted};
-use kymo_perf::count::accounting::Accounts;
-use kymo_perf::count::aggregate::{self, By, Row, Topology};
-use kymo_perf::count::{Binding, Cell, Counters};
+use kymo_perf::count::aggregate::{self, By, CountRow, Topology};
+use kymo_perf::count::cgroup_counters::{self, CgroupCounters};
+use kymo_perf::count::kernel_stats::KernelStats;
+use kymo_perf::count::{Binding, Cell, EventCounters};
 use kymo_perf::evlist::{Note, OpenError, Request, Targets};
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::sys::attr_zeroed;
@@ -40,7 +40,7 @@ pub(super) fn request(event: &Event, index: usize, chosen: &[usize], single: boo
 pub(super) struct Part {
     /// Their indices.
     pub(super) events: Vec<usize>,
-    pub(super) counters: Counters,
+    pub(super) counters: EventCounters,
 }
 
 /// Events that are counted without events at switches.
@@ -48,7 +48,7 @@ pub(super) struct Free {
     /// Their indices.
     pub(super) events: Vec<usize>,
     /// `None` if it failed: they are not counted then.
-    pub(super) accounted: Option<Accounted>,
+    pub(super) accounted: Option<CgroupCounters>,
 }
 
 /// The counters of a run.
@@ -70,16 +70,16 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    pub(super) fn read(&self) -> Accounts {
+    pub(super) fn read(&self) -> KernelStats {
         let proc = Path::new("/proc");
         match self {
-            Whose::Cgroup(path) => Accounts::of_cgroup(path),
+            Whose::Cgroup(path) => KernelStats::of_cgroup(path),
             Whose::Processes(pids) => {
-                let each = pids.iter().map(|&pid| Accounts::of_process(proc, pid));
-                each.fold(Accounts::default(), |sum, one| sum.plus(&one))
+                let each = pids.iter().map(|&pid| KernelStats::of_process(proc, pid));
+                each.fold(KernelStats::default(), |sum, one| sum.plus(&one))
             }
-            Whose::Machine => Accounts::of_machine(proc),
-            Whose::Nobody => Accounts::default(),
+            Whose::Machine => KernelStats::of_machine(proc),
+            Whose::Nobody => KernelStats::default(),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Whose {
 impl Open {
     pub(super) fn enable(&mut self) -> anyhow::Result<()> {
         let accounted = self.free.as_mut().and_then(|free| free.accounted.as_mut());
-        let on = accounted.map_or(Ok(()), Accounted::enable);
+        let on = accounted.map_or(Ok(()), CgroupCounters::enable);
         on.and_then(|()| self.parts.iter().try_for_each(|part| part.counters.enable()))
             .context("failed to enable the events")
     }
@@ -95,7 +95,7 @@ impl Open {
     /// The command has executed.
     pub(super) fn begun(&mut self) {
         let Some(free) = &mut self.free else { return };
-        if let Some(Err(error)) = free.accounted.as_ref().map(Accounted::begun) {
+        if let Some(Err(error)) = free.accounted.as_ref().map(CgroupCounters::begun) {
             say(&format!(
                 "the kernel's programs did not see the command begin ({error}), so nothing is counted by them; count with --source perf"
             ));
@@ -112,7 +112,7 @@ impl Open {
         count: usize,
         by: By,
         topology: &Topology,
-    ) -> anyhow::Result<Vec<Option<Vec<Row>>>> {
+    ) -> anyhow::Result<Vec<Option<Vec<CountRow>>>> {
         let mut rows = vec![None; count];
         for part in &self.parts {
             let reading = part.counters.read().context("failed to read the counters")?;
@@ -121,7 +121,7 @@ impl Open {
             }
         }
         if let Some(free) = &self.free {
-            let cells = free.accounted.as_ref().map(Accounted::read).unwrap_or_default();
+            let cells = free.accounted.as_ref().map(CgroupCounters::read).unwrap_or_default();
             let cells = cells.iter().map(Vec::as_slice).chain(std::iter::repeat(&[] as &[Cell]));
             for (&event, cells) in free.events.iter().zip(cells) {
                 rows[event] = Some(aggregate::rows(cells, by, topology));
@@ -251,13 +251,13 @@ impl Counting<'_> {
         let every = self.every();
         let requests: Vec<Request> =
             every.iter().map(|&index| request(&self.events[index], index, &every, false)).collect();
-        let can = accounted::which(&requests);
+        let can = cgroup_counters::which(&requests);
         let events: Vec<usize> = every.into_iter().filter(|&index| can[index]).collect();
         if events.is_empty() {
             return None;
         }
         let requests: Vec<Request> = events.iter().map(|&index| requests[index].clone()).collect();
-        match Accounted::open(&self.kernel, &requests, cgroup, child, &self.cpus) {
+        match CgroupCounters::open(&self.kernel, &requests, cgroup, child, &self.cpus) {
             Ok(accounted) => Some(Free { events, accounted: Some(accounted) }),
             Err(error) => {
                 if args.verbose {
@@ -287,7 +287,7 @@ impl Counting<'_> {
                 chosen.iter().map(|&index| request(&self.events[index], index, chosen, single)).collect();
             let (targets, binding) = bind(name)?;
             let descriptors = requests.len() * targets.cpus.len() * targets.tasks.len();
-            let opened = Counters::open(&self.kernel, requests.clone(), targets, binding);
+            let opened = EventCounters::open(&self.kernel, requests.clone(), targets, binding);
             let counters = opened.map_err(|error| refused(&error, &requests, descriptors))?;
             for (at, &index) in chosen.iter().enumerate() {
                 if let Some(request) = counters.request(at) {
@@ -315,7 +315,7 @@ impl Counting<'_> {
         }
         let free = open.free.as_ref().and_then(|free| free.accounted.as_ref());
         let descriptors: usize = open.parts.iter().map(|part| part.counters.descriptors()).sum();
-        say(&format!("{} event descriptors", descriptors + free.map_or(0, Accounted::descriptors)));
+        say(&format!("{} event descriptors", descriptors + free.map_or(0, CgroupCounters::descriptors)));
         if let Some(free) = &open.free {
             let names: Vec<&str> =
                 free.events.iter().map(|&index| self.events[index].selected.name.as_str()).collect();

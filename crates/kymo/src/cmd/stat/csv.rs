@@ -1,6 +1,6 @@
 //! perf's fields with a separator: place, value, unit, event, (cgroup,) (noise,) time running, share running, metric, its unit.
 
-use kymo_perf::count::aggregate::Place;
+use kymo_perf::count::aggregate::CountPlace;
 
 use super::line::{Line, Value};
 
@@ -11,9 +11,9 @@ pub(super) fn line(line: &Line, separator: &str, repeated: bool) -> String {
         fields.push(format!("{:>6}.{:09}", time / 1_000_000_000, time % 1_000_000_000));
     }
     match line.place {
-        Place::All => {}
-        Place::Cpu(cpu) => fields.push(format!("CPU{cpu}")),
-        Place::Thread(task) => fields.push(format!("{}-{task}", line.comm)),
+        CountPlace::All => {}
+        CountPlace::Cpu(cpu) => fields.push(format!("CPU{cpu}")),
+        CountPlace::Thread(task) => fields.push(format!("{}-{task}", line.comm)),
         _ => fields.extend([super::json::place_name(&line.place), line.cpus.to_string()]),
     }
     fields.push(match line.value {

@@ -1,17 +1,17 @@
 //! JSON lines with perf's keys.
 
-use kymo_perf::count::aggregate::Place;
+use kymo_perf::count::aggregate::CountPlace;
 
 use super::line::{Line, Value};
 
 /// A place that is no CPU and no thread, as perf writes it in CSV and JSON.
-pub(super) fn place_name(place: &Place) -> String {
+pub(super) fn place_name(place: &CountPlace) -> String {
     match place {
-        Place::Core(socket, die, core) => format!("S{socket}-D{die}-C{core}"),
-        Place::Die(socket, die) => format!("S{socket}-D{die}"),
-        Place::Socket(socket) => format!("S{socket}"),
-        Place::Node(node) => format!("N{node}"),
-        Place::All | Place::Cpu(_) | Place::Thread(_) => String::new(),
+        CountPlace::Core(socket, die, core) => format!("S{socket}-D{die}-C{core}"),
+        CountPlace::Die(socket, die) => format!("S{socket}-D{die}"),
+        CountPlace::Socket(socket) => format!("S{socket}"),
+        CountPlace::Node(node) => format!("N{node}"),
+        CountPlace::All | CountPlace::Cpu(_) | CountPlace::Thread(_) => String::new(),
     }
 }
 
@@ -26,15 +26,15 @@ pub(super) fn line(line: &Line) -> String {
         members.push(("interval", format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)));
     }
     let key = match line.place {
-        Place::All => None,
-        Place::Cpu(cpu) => Some(("cpu", quoted(&cpu.to_string()))),
-        Place::Thread(task) => Some(("thread", quoted(&format!("{}-{task}", line.comm)))),
-        Place::Core(..) => Some(("core", quoted(&place_name(&line.place)))),
-        Place::Die(..) => Some(("die", quoted(&place_name(&line.place)))),
-        Place::Socket(_) => Some(("socket", quoted(&place_name(&line.place)))),
-        Place::Node(_) => Some(("node", quoted(&place_name(&line.place)))),
+        CountPlace::All => None,
+        CountPlace::Cpu(cpu) => Some(("cpu", quoted(&cpu.to_string()))),
+        CountPlace::Thread(task) => Some(("thread", quoted(&format!("{}-{task}", line.comm)))),
+        CountPlace::Core(..) => Some(("core", quoted(&place_name(&line.place)))),
+        CountPlace::Die(..) => Some(("die", quoted(&place_name(&line.place)))),
+        CountPlace::Socket(_) => Some(("socket", quoted(&place_name(&line.place)))),
+        CountPlace::Node(_) => Some(("node", quoted(&place_name(&line.place)))),
     };
-    let summed = !matches!(line.place, Place::All | Place::Cpu(_) | Place::Thread(_));
+    let summed = !matches!(line.place, CountPlace::All | CountPlace::Cpu(_) | CountPlace::Thread(_));
     members.extend(key);
     members.extend(summed.then(|| ("aggregate-number", line.cpus.to_string())));
     members.push((

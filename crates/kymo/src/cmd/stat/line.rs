@@ -1,6 +1,6 @@
 //! One count, ready to be printed in any form.
 
-use kymo_perf::count::aggregate::{By, Place, Row, name_of};
+use kymo_perf::count::aggregate::{By, CountPlace, CountRow, name_of};
 use kymo_perf::selector::EventAttr;
 
 use super::derived::{Basis, Metric};
@@ -23,7 +23,7 @@ pub(super) struct Line {
     /// Since the start, in ns, if there are intervals.
     pub(super) time_ns: Option<u64>,
     /// Where it was counted.
-    pub(super) place: Place,
+    pub(super) place: CountPlace,
     /// The thread's name, if it is one.
     pub(super) comm: String,
     /// Over how many CPUs it is a sum.
@@ -56,7 +56,7 @@ impl Line {
 
     /// The thread as perf writes it: name and id.
     pub(super) fn named(mut self) -> Line {
-        if let Place::Thread(task) = self.place {
+        if let CountPlace::Thread(task) = self.place {
             self.comm = name_of(task);
         }
         self
@@ -74,7 +74,7 @@ pub(super) struct Counted<'a> {
 }
 
 /// The rows of one run by event, and its time in ns.
-type RunRows<'a> = (&'a [Option<Vec<Row>>], u64);
+type RunRows<'a> = (&'a [Option<Vec<CountRow>>], u64);
 
 /// The lines about some runs, in perf's order: by event, and for cores and what is larger, by place.
 pub(super) fn lines<'a>(
@@ -91,17 +91,17 @@ pub(super) fn lines<'a>(
     };
     let elapsed_ns = mean(&mut runs.iter().map(|run| run.1 as f64));
     // What the machine lacks has a line at each place, too.
-    let mut places: Vec<(Place, usize)> = Vec::new();
+    let mut places: Vec<(CountPlace, usize)> = Vec::new();
     for row in runs.iter().flat_map(|run| run.0.iter().flatten().flatten()) {
         if !places.iter().any(|(place, _)| *place == row.place) {
             places.push((row.place.clone(), row.cpus));
         }
     }
     if places.is_empty() && by == By::All {
-        places.push((Place::All, 0));
+        places.push((CountPlace::All, 0));
     }
     places.sort();
-    let series = |event: usize, place: &Place| -> Option<Vec<Row>> {
+    let series = |event: usize, place: &CountPlace| -> Option<Vec<CountRow>> {
         let of_run = |run: &RunRows<'_>| {
             let rows = run.0.get(event)?.as_ref()?;
             rows.iter().find(|row| row.place == *place).cloned()
@@ -110,7 +110,8 @@ pub(super) fn lines<'a>(
     };
     let mut found: Vec<(usize, usize, Line)> = Vec::new();
     for (at, (place, cpus)) in places.iter().enumerate() {
-        let counts: Vec<Option<Vec<Row>>> = (0..events.len()).map(|event| series(event, place)).collect();
+        let counts: Vec<Option<Vec<CountRow>>> =
+            (0..events.len()).map(|event| series(event, place)).collect();
         // Rates are within a cgroup.
         let mut bases: Vec<(Option<&str>, Basis)> = Vec::new();
         for (event, rows) in events.iter().zip(&counts) {
@@ -125,7 +126,7 @@ pub(super) fn lines<'a>(
             basis.add(event.attr, mean(&mut rows.iter().filter_map(scaled_count)));
         }
         for (index, (event, rows)) in events.iter().zip(&counts).enumerate() {
-            let running = |row: &Row| row.count.running_ns as f64;
+            let running = |row: &CountRow| row.count.running_ns as f64;
             let rows_or_none = rows.as_deref().unwrap_or_default();
             let scaled: Vec<f64> = rows_or_none.iter().filter_map(scaled_count).collect();
             let raw = mean(&mut scaled.iter().copied());
@@ -166,6 +167,6 @@ pub(super) fn lines<'a>(
 }
 
 /// The count for the whole time; `None` if it was never on the hardware.
-fn scaled_count(row: &Row) -> Option<f64> {
+fn scaled_count(row: &CountRow) -> Option<f64> {
     row.count.scaled().map(|count| count as f64)
 }

@@ -1,7 +1,7 @@
 //! What is printed at the end, and the lines of intervals.
 
 use kymo_perf::count::Count;
-use kymo_perf::count::accounting::Accounts;
+use kymo_perf::count::kernel_stats::KernelStats;
 
 use super::accounts;
 use super::events::Event;
@@ -134,6 +134,6 @@ impl Counting<'_> {
 }
 
 /// Means of several runs would hide the largest peak: sizes are the largest, the rest is of the last run.
-pub(super) fn mean_later(earlier: &Accounts, later: &Accounts) -> Accounts {
-    Accounts { peak_bytes: earlier.peak_bytes.max(later.peak_bytes), ..*later }
+pub(super) fn mean_later(earlier: &KernelStats, later: &KernelStats) -> KernelStats {
+    KernelStats { peak_bytes: earlier.peak_bytes.max(later.peak_bytes), ..*later }
 }

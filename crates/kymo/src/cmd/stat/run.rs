@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use kymo_perf::count::accounting::Accounts;
-use kymo_perf::count::aggregate::{Place, Row, Topology};
+use kymo_perf::count::aggregate::{CountPlace, CountRow, Topology};
+use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::machine::Machine;
-use kymo_perf::sys::{self, Kernel, Preferred, Real};
+use kymo_perf::sys::{self, Kernel, PriorityBoost, Real};
 use kymo_perf::workload::{Exit, Usage, Workload};
-use kymo_record::{Channel, ControlCommand};
+use kymo_record::{ControlChannel, ControlCommand};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::bind::{Open, Whose};
@@ -40,10 +40,10 @@ pub(super) enum End {
 /// What one run gave.
 pub(super) struct Run {
     /// By event: rows, or `None` if the machine does not have it.
-    pub(super) rows: Vec<Option<Vec<Row>>>,
+    pub(super) rows: Vec<Option<Vec<CountRow>>>,
     pub(super) elapsed_ns: u64,
     pub(super) usage: Option<Usage>,
-    pub(super) accounts: Accounts,
+    pub(super) accounts: KernelStats,
     end: End,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn all(
     args: &StatArgs,
     events: &[Event],
     output: &mut Output,
-    mut channel: Option<Channel>,
+    mut channel: Option<ControlChannel>,
 ) -> anyhow::Result<End> {
     let online = sys::online_cpus();
     let cpus = match &args.cpus {
@@ -135,14 +135,14 @@ impl Counting<'_> {
     }
 
     /// One run.
-    fn once(&self, output: &mut Output, mut channel: Option<&mut Channel>) -> anyhow::Result<Run> {
+    fn once(&self, output: &mut Output, mut channel: Option<&mut ControlChannel>) -> anyhow::Result<Run> {
         let args = self.args;
         let mut workload = match args.command.is_empty() {
             true => None,
             false => Some(Workload::prepare_marking(&args.command).context("failed to start the command")?),
         };
         // After the command was forked: it has nothing of this.
-        let _preferred = Preferred::begin();
+        let _preferred = PriorityBoost::begin();
         let mut open = self.open(workload.as_ref().map(Workload::pid))?;
         if args.verbose {
             self.tell(&open);
@@ -255,7 +255,7 @@ impl Counting<'_> {
         &self,
         workload: Option<&Workload>,
         watched: &Watched,
-        channel: Option<&Channel>,
+        channel: Option<&ControlChannel>,
         at_most: Option<Duration>,
     ) -> anyhow::Result<()> {
         let mut fds: Vec<BorrowedFd<'_>> = vec![self.until.as_fd()];
@@ -263,7 +263,7 @@ impl Counting<'_> {
         if workload.is_none() {
             fds.extend(watched.alive());
         }
-        fds.extend(channel.and_then(Channel::poll_fd));
+        fds.extend(channel.and_then(ControlChannel::poll_fd));
         let mut polled: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         // Threads cannot be polled on all kernels: they are looked after now and then.
         let often = (workload.is_none() && watched.needs_looks()).then_some(Duration::from_millis(100));
@@ -296,7 +296,7 @@ impl Counting<'_> {
             rows: fresh,
             elapsed_ns: elapsed as u64,
             usage: None,
-            accounts: Accounts::default(),
+            accounts: KernelStats::default(),
             end: End::Done,
         }];
         let lines = self.lines(&runs, Some(time_ns));
@@ -306,9 +306,9 @@ impl Counting<'_> {
 }
 
 /// What wait4 tells of the command where its cgroup does not.
-fn with_usage(accounts: Accounts, usage: Option<&Usage>) -> Accounts {
+fn with_usage(accounts: KernelStats, usage: Option<&Usage>) -> KernelStats {
     let Some(usage) = usage else { return accounts };
-    Accounts {
+    KernelStats {
         peak_bytes: accounts.peak_bytes.or(Some(usage.peak_bytes)),
         minor_faults: accounts.minor_faults.or(Some(usage.minor_faults)),
         major_faults: accounts.major_faults.or(Some(usage.major_faults)),
@@ -323,18 +323,18 @@ fn with_usage(accounts: Accounts, usage: Option<&Usage>) -> Accounts {
 /// What was printed so far.
 #[derive(Default)]
 struct Intervals {
-    rows: Vec<Option<Vec<Row>>>,
+    rows: Vec<Option<Vec<CountRow>>>,
     time_ns: u64,
     printed: u64,
 }
 
 impl Intervals {
-    fn since(&self, now: &[Option<Vec<Row>>]) -> Vec<Option<Vec<Row>>> {
-        let before = |event: usize, place: &Place| {
+    fn since(&self, now: &[Option<Vec<CountRow>>]) -> Vec<Option<Vec<CountRow>>> {
+        let before = |event: usize, place: &CountPlace| {
             let rows = self.rows.get(event)?.as_ref()?;
             rows.iter().find(|row| row.place == *place).map(|row| row.count)
         };
-        let fresh = |event: usize, row: &Row| Row {
+        let fresh = |event: usize, row: &CountRow| CountRow {
             count: row.count.since(&before(event, &row.place).unwrap_or_default()),
             ..row.clone()
         };
@@ -344,7 +344,7 @@ impl Intervals {
 }
 
 /// Does what came over the control channel. Whether counting is to end.
-fn obey(channel: &mut Channel, open: &mut Open) -> anyhow::Result<bool> {
+fn obey(channel: &mut ControlChannel, open: &mut Open) -> anyhow::Result<bool> {
     let mut stop = false;
     for command in channel.take() {
         match command {

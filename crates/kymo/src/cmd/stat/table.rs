@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use kymo_perf::count::aggregate::{By, Place};
+use kymo_perf::count::aggregate::{By, CountPlace};
 
 use super::line::{Line, Value};
 
@@ -74,13 +74,13 @@ pub(super) fn line(line: &Line, unit_width: usize) -> String {
 
 fn place(line: &Line) -> String {
     match line.place {
-        Place::All => String::new(),
-        Place::Cpu(cpu) => format!("CPU{cpu:<7} "),
-        Place::Core(socket, die, core) => format!("S{socket}-D{die}-C{core:<8} {:>4} ", line.cpus),
-        Place::Die(socket, die) => format!("S{socket}-D{die:<8} {:>4} ", line.cpus),
-        Place::Socket(socket) => format!("S{socket:<5} {:>4} ", line.cpus),
-        Place::Node(node) => format!("N{node:<5} {:>4} ", line.cpus),
-        Place::Thread(task) => format!("{:>16}-{task:<8} ", line.comm),
+        CountPlace::All => String::new(),
+        CountPlace::Cpu(cpu) => format!("CPU{cpu:<7} "),
+        CountPlace::Core(socket, die, core) => format!("S{socket}-D{die}-C{core:<8} {:>4} ", line.cpus),
+        CountPlace::Die(socket, die) => format!("S{socket}-D{die:<8} {:>4} ", line.cpus),
+        CountPlace::Socket(socket) => format!("S{socket:<5} {:>4} ", line.cpus),
+        CountPlace::Node(node) => format!("N{node:<5} {:>4} ", line.cpus),
+        CountPlace::Thread(task) => format!("{:>16}-{task:<8} ", line.comm),
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     fn counted(value: Value) -> Line {
         Line {
             time_ns: None,
-            place: Place::All,
+            place: CountPlace::All,
             comm: String::new(),
             cpus: 1,
             event: "cycles".into(),
@@ -125,10 +125,10 @@ mod tests {
         let none = line(&Line { metric: None, ..counted(Value::NotCounted) }, 4);
         assert_eq!(none, format!("     <not counted>      {:60}", "cycles"));
         for (place, prefix) in [
-            (Place::Cpu(3), "CPU3       "),
-            (Place::Core(0, 0, 1), "S0-D0-C1           1 "),
-            (Place::Socket(0), "S0        1 "),
-            (Place::Thread(77), "                -77       "),
+            (CountPlace::Cpu(3), "CPU3       "),
+            (CountPlace::Core(0, 0, 1), "S0-D0-C1           1 "),
+            (CountPlace::Socket(0), "S0        1 "),
+            (CountPlace::Thread(77), "                -77       "),
         ] {
             let placed = line(&Line { place, ..shared.clone() }, 4);
             assert_eq!(placed, format!("{prefix}{expected}"));

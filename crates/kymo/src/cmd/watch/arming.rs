@@ -7,7 +7,7 @@ use kymo_data::Attr;
 use kymo_perf::proc::ProcessMemory;
 use kymo_perf::sys::{self, Kernel};
 use kymo_perf::watch::{
-    Machine, Options, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, Watcher, holders,
+    BreakpointSlots, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, WatchOptions, Watcher, holders,
 };
 
 use super::condition::Condition;
@@ -31,13 +31,13 @@ impl<'a> Watch<'a> {
         let ranges: Vec<Range> = places.iter().map(|place| place.range).collect();
         let planned = |taken, by_cpu| -> Result<Schedule, ScheduleError> {
             let cpus = sys::online_cpus().len();
-            let machine = Machine { cpus, slots: Machine::slots_here(), taken, by_cpu };
+            let machine = BreakpointSlots { cpus, slots: BreakpointSlots::slots_here(), taken, by_cpu };
             Schedule::plan(&ranges, &machine, !args.no_rotate)
         };
         // Before anything is opened: what cannot be planned is refused at once.
         planned(0, true).map_err(|error| errors::no_plan(&error, places, false))?;
         let open = |scope| {
-            let options = Options {
+            let options = WatchOptions {
                 pids: pids.to_vec(),
                 scope,
                 callchains: args.call_graph,

@@ -250,7 +250,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use kymo_core::breakpoint::{Kind, Slots};
-    use kymo_perf::watch::{Machine, Range};
+    use kymo_perf::watch::{BreakpointSlots, Range};
 
     fn ledger(ranges: &[(u64, u64)], slots: usize, condition: Option<&str>) -> Ledger {
         let place = |&(address, bytes): &(u64, u64)| Place {
@@ -260,7 +260,7 @@ mod tests {
             value: kymo_symbols::place::ValueKind::Bytes,
         };
         let places: Vec<Place> = ranges.iter().map(place).collect();
-        let machine = Machine { cpus: 1, slots: Slots::Shared(slots), taken: 0, by_cpu: true };
+        let machine = BreakpointSlots { cpus: 1, slots: Slots::Shared(slots), taken: 0, by_cpu: true };
         let ranges: Vec<Range> = places.iter().map(|place| place.range).collect();
         let schedule = Schedule::plan(&ranges, &machine, true).unwrap();
         Ledger::new(places, &schedule, condition.map(|text| Condition::parse(text).unwrap()))

@@ -174,7 +174,7 @@ impl Names {
 fn read(pid: i32) -> Vec<Mapped> {
     let text = proc::maps(pid);
     let code = Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.path.starts_with(b"/"));
-    let mapped = |map: proc::Mapping<'_>| Mapped {
+    let mapped = |map: proc::MapsEntry<'_>| Mapped {
         start: map.start,
         end: map.end,
         offset: map.offset,

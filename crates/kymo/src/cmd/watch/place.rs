@@ -180,7 +180,7 @@ pub(super) fn resolve(
 /// The files that a process has mapped, where they lie. Those that cannot be read are left out, but not the program itself.
 fn modules(pid: i32) -> Result<Vec<place::Module>, ResolveError> {
     let text = proc::maps(pid);
-    let mapping = |map: proc::Mapping<'_>| Mapping {
+    let mapping = |map: proc::MapsEntry<'_>| Mapping {
         range: map.start..map.end,
         offset: map.offset,
         path: PathBuf::from(std::ffi::OsStr::from_bytes(map.path)),

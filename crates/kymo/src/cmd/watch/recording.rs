@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use kymo_data::abi::{ATTR_FLAG_SAMPLE_ID_ALL, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_SAMPLE};
 use kymo_data::{Attr, EventSpec, RecordHeader, SampleLayout};
-use kymo_perf::bpf::{EverFollowed, Testimony};
+use kymo_perf::bpf::{FollowedBitmap, WatchSample};
 use kymo_perf::sys::Perf;
 use kymo_perf::watch::Schedule;
-use kymo_record::Scribe;
+use kymo_record::StandaloneWriter;
 use rustc_hash::FxHashMap;
 
 use super::place::Place;
@@ -24,9 +24,9 @@ const PERIOD_AT: usize = 8 + 6 * 8;
 
 /// A recording in the making.
 pub(super) struct Recording {
-    scribe: Scribe,
+    scribe: StandaloneWriter,
     layout: SampleLayout,
-    ever: Option<EverFollowed>,
+    ever: Option<FollowedBitmap>,
     ids: FxHashMap<u64, u64>,
     copy: Vec<u8>,
     failed: Option<io::Error>,
@@ -40,7 +40,7 @@ impl Recording {
         schedule: &Schedule,
         places: &[Place],
         pids: &[i32],
-        ever: Option<EverFollowed>,
+        ever: Option<FollowedBitmap>,
     ) -> anyhow::Result<Recording> {
         let mut specs = vec![EventSpec {
             attr: Attr {
@@ -72,7 +72,7 @@ impl Recording {
         let cmdline: Vec<String> =
             std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
         let version = format!("kymo {}", env!("CARGO_PKG_VERSION"));
-        let scribe = Scribe::create(path, &specs, pids, &cmdline, &version)?;
+        let scribe = StandaloneWriter::create(path, &specs, pids, &cmdline, &version)?;
         Ok(Recording { scribe, layout: SampleLayout::new(layout), ever, ids, copy: Vec::new(), failed: None })
     }
 
@@ -97,7 +97,7 @@ impl Recording {
         let at = self.copy.len();
         if header.kind == PERF_RECORD_SAMPLE {
             let Ok(sample) = self.layout.parse(header.misc, &record[8..]) else { return };
-            let told = sample.raw.and_then(Testimony::parse).map(|told| told.address);
+            let told = sample.raw.and_then(WatchSample::parse).map(|told| told.address);
             let address = told.or(sample.addr).unwrap_or(0);
             let Some(&id) = self.ids.get(&address) else { return };
             self.copy.extend_from_slice(record);

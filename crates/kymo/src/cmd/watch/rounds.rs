@@ -8,7 +8,7 @@ use kymo_data::abi::{
     PERF_RECORD_SAMPLE,
 };
 use kymo_data::{Attr, RecordHeader, SampleLayout};
-use kymo_perf::bpf::{EverFollowed, Testimony};
+use kymo_perf::bpf::{FollowedBitmap, WatchSample};
 
 /// The longest name of a thread.
 const COMM_BYTES: usize = 15;
@@ -52,7 +52,7 @@ pub(super) type Event = (u64, Happened);
 /// Puts rings into one order.
 pub(super) struct Rounds {
     layout: SampleLayout,
-    ever: Option<EverFollowed>,
+    ever: Option<FollowedBitmap>,
     waiting: Vec<Event>,
     /// The newest time of the look before, and of the one that goes on.
     before_ns: u64,
@@ -69,7 +69,7 @@ fn i32_at(body: &[u8], at: usize) -> Option<i32> {
 
 impl Rounds {
     /// For records of this event; `ever`: the processes that records may be about.
-    pub(super) fn new(attr: &Attr, ever: Option<EverFollowed>) -> Rounds {
+    pub(super) fn new(attr: &Attr, ever: Option<FollowedBitmap>) -> Rounds {
         Rounds {
             layout: SampleLayout::new(attr),
             ever,
@@ -103,7 +103,7 @@ impl Rounds {
                 self.damaged += 1;
                 return None;
             };
-            let told = sample.raw.and_then(Testimony::parse);
+            let told = sample.raw.and_then(WatchSample::parse);
             let access = Access {
                 pid: sample.pid?,
                 tid: sample.tid?,

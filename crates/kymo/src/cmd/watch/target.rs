@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, bail};
 use kymo_perf::proc;
-use kymo_perf::watch::{Held, hold_at_entry};
+use kymo_perf::watch::{CommandAtEntry, hold_at_entry};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -15,7 +15,7 @@ pub(super) enum Target {
     /// Processes that run.
     Running { pids: Vec<i32>, ends: Vec<OwnedFd> },
     /// A command of ours.
-    Command { workload: Workload, held: Option<Held> },
+    Command { workload: Workload, held: Option<CommandAtEntry> },
 }
 
 /// The command could not be executed.

@@ -45,7 +45,7 @@ const WHILE_RECORDED: &str = "n=0; while [ $n -lt 30000000 ] && kill -0 $PPID 2>
 /// Both ways of writing.
 const WAYS: [&str; 2] = ["uring", "pwrite"];
 /// So long nothing here takes, on any machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain name")
@@ -126,7 +126,7 @@ fn ended(what: &str, mut child: Child) -> Output {
         let (stdout, stderr) = (all(stdout), all(stderr));
         tell.send(status.map(|status| Output { status, stdout, stderr }))
     });
-    match told.recv_timeout(PATIENCE) {
+    match told.recv_timeout(TEST_TIMEOUT) {
         Ok(output) => {
             waiter.join().expect("it told").expect("we listen");
             output.expect("a child can be waited for")
@@ -135,7 +135,7 @@ fn ended(what: &str, mut child: Child) -> Output {
             // It may have ended, while something else holds its pipes.
             let _ = kill_process(pid, Signal::KILL);
             panic!(
-                "{what}: it has not ended after {PATIENCE:?}, or something that it started holds its pipes"
+                "{what}: it has not ended after {TEST_TIMEOUT:?}, or something that it started holds its pipes"
             );
         }
     }

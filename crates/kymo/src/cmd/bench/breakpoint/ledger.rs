@@ -24,7 +24,7 @@ const SLOTS: u32 = 4;
 const ROUNDS: (usize, usize) = (5, 51);
 const ENOUGH: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 2_000 });
 /// Above this the model is left out unless asked for.
-const PATIENCE_S: f64 = 60.0;
+const MODEL_LIMIT_S: f64 = 60.0;
 /// Seconds for an entry that the model looks at, measured (2.1 GHz).
 const STEP_S: f64 = 0.27e-9;
 
@@ -236,7 +236,7 @@ fn model(args: &LedgerArgs, shape: Shape) -> anyhow::Result<(Option<Timed>, Opti
     if args.no_model {
         return Ok((None, Some("--no-model".into())));
     }
-    if about_s > PATIENCE_S && !args.model {
+    if about_s > MODEL_LIMIT_S && !args.model {
         return Ok((None, Some(format!("it would take about {about_s:.0} s; --model runs it all the same"))));
     }
     let list = OneList::new(shape.config())?;

@@ -18,7 +18,7 @@ use kymo_perf::caps;
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::selector::EventAttr;
 use kymo_perf::sys::bindings::{HW_BREAKPOINT_LEN_1, HW_BREAKPOINT_RW};
-use kymo_perf::sys::{ANY, BareThread, Descriptor, Kernel, Perf, Place, Real};
+use kymo_perf::sys::{ANY, BareThread, Descriptor, EventTarget, Kernel, Perf, Real};
 use rustix::thread::futex;
 
 use super::{Format, write_total};
@@ -56,7 +56,7 @@ fn watch(byte: &u8) -> anyhow::Result<Descriptor> {
     };
     let mut raw = attr.to_raw();
     raw.set_inherit(1);
-    Real.open(&raw, &Place::new(0, ANY)).map_err(|error| {
+    Real.open(&raw, &EventTarget::new(0, ANY)).map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(0);
         let attempt = Attempt::new("the watchpoint", &raw, 0, ANY);
         anyhow::anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe()))

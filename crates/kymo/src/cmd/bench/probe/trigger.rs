@@ -12,7 +12,7 @@ use kymo_agent::patch::{self, Clock, Consumers, Function, Look, Only, OwnMemory,
 use kymo_agent::trigger::Trigger;
 use kymo_core::probe::wire::{Compare, How, Operand, Test};
 use kymo_core::ring::Reader;
-use kymo_perf::bpf::uprobe::{Options, Place, Returns, Uprobes, Whom};
+use kymo_perf::bpf::uprobe::{ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes};
 use kymo_perf::proc::{self, Mappings};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
@@ -117,9 +117,9 @@ impl Engine {
 
     fn attach(self, trigger: Trigger) -> anyhow::Result<Attached> {
         let consumers = match self {
-            Engine::Uprobe => return kernel(trigger, Returns::Ignore),
-            Engine::Uretprobe => return kernel(trigger, Returns::Count),
-            Engine::UprobeLatency => return kernel(trigger, Returns::Time),
+            Engine::Uprobe => return kernel(trigger, ReturnAction::Ignore),
+            Engine::Uretprobe => return kernel(trigger, ReturnAction::Count),
+            Engine::UprobeLatency => return kernel(trigger, ReturnAction::Time),
             Engine::InprocCount => Consumers::Count,
             Engine::InprocRet => Consumers::CountReturns,
             Engine::InprocLatency => Consumers::Latency,
@@ -162,12 +162,12 @@ enum Attached {
     Inproc(Vec<patch::Probe>),
 }
 
-fn kernel(trigger: Trigger, returns: Returns) -> anyhow::Result<Attached> {
+fn kernel(trigger: Trigger, returns: ReturnAction) -> anyhow::Result<Attached> {
     let (address, pid) = (trigger.address(), std::process::id() as i32);
     let maps = proc::maps(pid);
     let own = Mappings::new(&maps).find(|mapping| mapping.start <= address && address < mapping.end);
     let own = own.context("this program's own code is not mapped")?;
-    let place = Place {
+    let place = UprobeSite {
         path: std::env::current_exe().context("failed to find this program's own file")?,
         offset: address - own.start + own.offset,
         semaphore: None,
@@ -178,7 +178,11 @@ fn kernel(trigger: Trigger, returns: Returns) -> anyhow::Result<Attached> {
         values: None,
         return_values: None,
     };
-    Ok(Attached::Kernel(Uprobes::attach(&[place], &Whom::Processes(&[pid]), &Options::default())?))
+    Ok(Attached::Kernel(Uprobes::attach(
+        &[place],
+        &UprobeScope::Processes(&[pid]),
+        &UprobeOptions::default(),
+    )?))
 }
 
 impl Attached {

@@ -13,7 +13,7 @@ use super::load::{self, Done};
 use super::search::Pace;
 
 /// What a try may take longer than its load: to start, to write what is left, to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const STARTUP_ALLOWANCE: Duration = Duration::from_secs(20);
 
 /// What is recorded of each context switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Runner<'_> {
     fn bare(&self, kind: Kind, pace: Pace) -> anyhow::Result<Done> {
         let mut command = Command::new(&self.kymo);
         command.args(self.load(kind, pace, self.length));
-        let ended = child::run(&mut command, "the load", self.length + PATIENCE, self.interrupted)?;
+        let ended = child::run(&mut command, "the load", self.length + STARTUP_ALLOWANCE, self.interrupted)?;
         if !ended.status.success() {
             bail!("the load ended with {}: {}", ended.status, ended.stderr.trim());
         }
@@ -132,7 +132,7 @@ impl Runner<'_> {
         let mut command = Command::new(&self.kymo);
         command.args(["record", "-B", "-e", "context-switches", "-c", "1", "-o"]).arg(&file);
         command.args(kind.arguments()).arg("--").arg(&self.kymo).args(self.load(kind, pace, length));
-        let ended = child::run(&mut command, "the recording", length + PATIENCE, self.interrupted)?;
+        let ended = child::run(&mut command, "the recording", length + STARTUP_ALLOWANCE, self.interrupted)?;
         if !ended.status.success() {
             bail!("the recording ended with {}:\n{}", ended.status, ended.stderr.trim());
         }

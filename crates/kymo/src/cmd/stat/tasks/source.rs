@@ -10,7 +10,7 @@ use kymo_agent::table::{self, Frame, Header};
 use rustix::fs::{Mode, OFlags};
 
 /// How long a program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TABLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between looks whether it has.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -93,10 +93,10 @@ impl Source {
         self.request().with_context(|| format!("process {pid} cannot be asked for its tasks"))?;
         let start = Instant::now();
         while self.number()? <= before {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TABLE_TIMEOUT {
                 bail!(
                     "process {pid} did not tell its tasks within {} s; it may be stopped, or have ended",
-                    PATIENCE.as_secs()
+                    TABLE_TIMEOUT.as_secs()
                 );
             }
             std::thread::sleep(LOOK);
@@ -115,7 +115,7 @@ impl Source {
                 return Ok(Some(table::frame(&bytes)?));
             }
             // Overtaken by a newer one; a program that does so for seconds does it on purpose.
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TABLE_TIMEOUT {
                 bail!("process {} tells of its tasks what changes while it is read", self.pid);
             }
             std::thread::sleep(LOOK);

@@ -1,4 +1,4 @@
-//! [`Tally`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
+//! [`CgroupCounter`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
 //!
 //! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone costs a switch 5 to 14 %
 //! (`docs/internals/design/0004-contexts-and-stat.md`). Here events are open on CPUs, where they stay, and only for what happens seldom (page faults,
@@ -19,9 +19,9 @@
 use super::attach::load;
 use super::available::{cgroups_are_the_kernels, ids_are_the_kernels};
 use super::error::BpfError;
-use super::insn::{Assembler, FP, Helper, Label, R0, R1, R3, R6, R7, R8};
+use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R3, R6, R7, R8};
 use super::program::Program;
-use super::sys::{self, MapFd, ProgramKind, Shared};
+use super::sys::{self, MapFd, ProgramKind, SharedWords};
 use super::types::{Member, TaskTypes};
 use std::ffi::CStr;
 use std::io;
@@ -55,7 +55,7 @@ const SECOND: i16 = -24;
 
 /// What was counted until now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct CgroupCounts {
     /// The command has executed, so that counts have begun.
     pub begun: bool,
     /// Switches away from threads that have exited, without the last one of each, by which it left for good.
@@ -72,33 +72,33 @@ pub struct Counted {
 
 /// Counts in a cgroup. Dropping it ends that.
 #[derive(Debug)]
-pub struct Tally {
+pub struct CgroupCounter {
     // First, so that they are detached before the memory goes.
     _links: Vec<OwnedFd>,
     /// One for each event.
     programs: Vec<OwnedFd>,
-    words: Shared,
+    words: SharedWords,
     cpus: u32,
 }
 
 /// Which cgroup, as programs know it.
 #[derive(Clone, Copy, Debug)]
-struct Whose {
+struct CgroupId {
     id: u64,
     level: i32,
 }
 
-impl Tally {
+impl CgroupCounter {
     /// At most so many events.
     pub const EVENTS: usize = (LINE - HITS) as usize;
 
     /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child` on, which was made by
     /// [`crate::workload::Workload::prepare_marking`]; `events` is the number of events that will
-    /// get a [`Tally::program`].
+    /// get a [`CgroupCounter::program`].
     ///
     /// # Errors
     /// [`BpfError`]: why it is not possible here. Cgroups must be those of the unified hierarchy, seen from its top.
-    pub fn start(path: &Path, child: i32, events: usize) -> Result<Tally, BpfError> {
+    pub fn start(path: &Path, child: i32, events: usize) -> Result<CgroupCounter, BpfError> {
         ids_are_the_kernels().map_err(BpfError::Unavailable)?;
         let unseen = |cause| BpfError::Map { what: "counts", entries: 0, cause };
         let whose = find(path).map_err(unseen)?;
@@ -121,10 +121,10 @@ impl Tally {
                 cause,
             })?);
         }
-        let programs = (0..events.min(Tally::EVENTS) as u32)
+        let programs = (0..events.min(CgroupCounter::EVENTS) as u32)
             .map(|event| load(ProgramKind::PerfEvent, "kymo_tally_hit", &hit(&map, whose, event), None));
         let programs = programs.collect::<Result<_, _>>()?;
-        Ok(Tally { _links: links, programs, words, cpus })
+        Ok(CgroupCounter { _links: links, programs, words, cpus })
     }
 
     /// The program of an event: give it to events on every CPU that sample each hit ([`crate::sys::Kernel::set_bpf`]); they write no sample.
@@ -138,13 +138,13 @@ impl Tally {
     }
 
     /// What was counted until now.
-    pub fn read(&self) -> Counted {
+    pub fn read(&self) -> CgroupCounts {
         // Relaxed: counters; a reader that wants switches and exits to fit reads twice and compares the exits.
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
         let sum = |slot: u32| {
             (0..self.cpus).map(|cpu| word((CPU_0 + cpu) * LINE + slot)).fold(0, u64::wrapping_add)
         };
-        Counted {
+        CgroupCounts {
             begun: word(BEGUN) != 0,
             switches: sum(SWITCHES),
             base: word(BASE),
@@ -185,7 +185,7 @@ impl Times {
 }
 
 /// The id and the level of a cgroup of the unified hierarchy.
-fn find(path: &Path) -> io::Result<Whose> {
+fn find(path: &Path) -> io::Result<CgroupId> {
     let stranger = |words: &'static str| io::Error::new(io::ErrorKind::Unsupported, words);
     if !cgroups_are_the_kernels() {
         return Err(stranger("this process is in a cgroup namespace, so its cgroups are not the kernel's"));
@@ -196,15 +196,15 @@ fn find(path: &Path) -> io::Result<Whose> {
     // The hierarchy's top is the directory above which there is none of it.
     let is_cgroup = |path: &Path| path.join("cgroup.procs").exists();
     let level = path.ancestors().skip(1).take_while(|above| is_cgroup(above)).count();
-    Ok(Whose { id: std::fs::metadata(path)?.ino(), level: level as i32 })
+    Ok(CgroupId { id: std::fs::metadata(path)?.ino(), level: level as i32 })
 }
 
 impl Assembler {
     /// on to `end` unless the running task is in the cgroup; R6 stays
-    fn only_in(&mut self, whose: Whose, end: Label) {
+    fn only_in(&mut self, whose: CgroupId, end: Label) {
         let ours = self.label();
         self.mov_imm(R1, whose.level);
-        self.call(Helper::AncestorCgroupId);
+        self.call(BpfHelper::AncestorCgroupId);
         self.mov_imm64(R1, whose.id);
         self.jump_if_same(R0, R1, ours);
         self.jump(end);
@@ -214,7 +214,7 @@ impl Assembler {
     /// the word of this slot in the line of this CPU += R7
     fn add_to(&mut self, map: &MapFd, slot: u32) {
         let beyond = self.label();
-        self.call(Helper::CpuNumber);
+        self.call(BpfHelper::CpuNumber);
         self.add_imm(R0, CPU_0 as i32);
         self.shift_left_imm(R0, LINE_BITS);
         self.add_imm(R0, slot as i32);
@@ -234,7 +234,7 @@ impl Assembler {
 
     /// the words from this one on = the times of the task at R8
     fn times(&mut self, map: &MapFd, at: u32, end: Label, wanted: &mut Vec<(usize, Member)>) {
-        self.call(Helper::Now);
+        self.call(BpfHelper::Now);
         self.mov(R7, R0);
         self.word(map, at, end);
         self.store64(R0, 0, R7);
@@ -263,7 +263,7 @@ impl Assembler {
 }
 
 /// Runs at each hit of an event, in the task that made it.
-fn hit(map: &MapFd, whose: Whose, event: u32) -> Program {
+fn hit(map: &MapFd, whose: CgroupId, event: u32) -> Program {
     let mut a = Assembler::new();
     let end = a.label();
     a.only_in(whose, end);
@@ -279,11 +279,11 @@ fn hit(map: &MapFd, whose: Whose, event: u32) -> Program {
 }
 
 /// Runs in a task that is renamed, which an exec does just behind the point where events with `enable_on_exec` begin to count.
-fn rename(map: &MapFd, whose: Whose, child: i32) -> Program {
+fn rename(map: &MapFd, whose: CgroupId, child: i32) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
-    a.call(Helper::CurrentPidTgid);
+    a.call(BpfHelper::CurrentPidTgid);
     a.shift_right_imm(R0, 32);
     a.jump_unless(R0, child, end); // not the child
     a.only_in(whose, end);
@@ -309,7 +309,7 @@ fn rename(map: &MapFd, whose: Whose, child: i32) -> Program {
 }
 
 /// Runs in a thread that exits.
-fn exit(map: &MapFd, whose: Whose) -> Program {
+fn exit(map: &MapFd, whose: CgroupId) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
     a.mov(R6, R1); // R6 = the context

@@ -1,9 +1,9 @@
-//! [`EverFollowed`]: of which processes records may be about a followed task.
+//! [`FollowedBitmap`]: of which processes records may be about a followed task.
 //!
 //! Records about processes (names, mappings, forks) are written by the kernel for all of the machine, and what reads them is behind: when a
 //! record arrives its process may have ended, and who is followed *now* says nothing about it. So a bit that is set once and never cleared is
 //! kept for each process id, in memory that the programs write and we read.
-use super::sys::{self, MapFd, Shared};
+use super::sys::{self, MapFd, SharedWords};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ fn place(id: u32) -> (usize, u64) {
 
 /// The processes that were ever followed, as a set of bits in memory that is shared with the kernel.
 ///
-/// Whoever reads a record of a followed process finds its bit set, however late, with two exceptions (see [`EverFollowed::contains`]).
+/// Whoever reads a record of a followed process finds its bit set, however late, with two exceptions (see [`FollowedBitmap::contains`]).
 #[derive(Clone, Debug)]
-pub struct EverFollowed(Arc<Shared>);
+pub struct FollowedBitmap(Arc<SharedWords>);
 
-impl EverFollowed {
+impl FollowedBitmap {
     /// Whether a process of this id has been followed since the start. No system call and no lock. An id that was used again is still in; so
     /// is every id beyond the largest that could be given out when following began. The kernel's own (0 and less) are never in.
     ///
@@ -38,20 +38,20 @@ impl EverFollowed {
 
 /// The bits, from our side.
 #[derive(Debug)]
-pub(super) struct Ever {
+pub(super) struct SharedBitmap {
     /// Until the programs are loaded; the mapping keeps the memory.
     map: Option<MapFd>,
-    bits: EverFollowed,
+    bits: FollowedBitmap,
 }
 
-impl Ever {
+impl SharedBitmap {
     /// A bit for every id that can be given out.
     ///
     /// # Errors
     /// EINVAL before Linux 5.5, and what else the kernel says.
-    pub(super) fn new() -> io::Result<Ever> {
+    pub(super) fn new() -> io::Result<SharedBitmap> {
         let (map, shared) = sys::create_shared(words(pid_max()), sys::name("kymo_ever"))?;
-        Ok(Ever { map: Some(map), bits: EverFollowed(Arc::new(shared)) })
+        Ok(SharedBitmap { map: Some(map), bits: FollowedBitmap(Arc::new(shared)) })
     }
 
     /// For programs that are being loaded; none later.
@@ -74,7 +74,7 @@ impl Ever {
         }
     }
 
-    pub(super) fn bits(&self) -> EverFollowed {
+    pub(super) fn bits(&self) -> FollowedBitmap {
         self.bits.clone()
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     /// Checks that what is entered is in and nothing else, that ids beyond the end count as in, and the kernel's as not in.
     #[test]
     fn bits() {
-        let ever = match Ever::new() {
+        let ever = match SharedBitmap::new() {
             Ok(ever) => ever,
             Err(error) => return kymo_testing::skip("bits", error),
         };

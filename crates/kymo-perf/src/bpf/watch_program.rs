@@ -1,4 +1,4 @@
-//! [`Witness`]: what memory held at the moment a watchpoint was hit, told by the kernel in the thread that hit it.
+//! [`WatchProgram`]: what memory held at the moment a watchpoint was hit, told by the kernel in the thread that hit it.
 //!
 //! Watchpoints on every CPU trap whoever touches the address. A program at the trap drops strangers, reads the word around the address
 //! before the thread goes on, and puts it with the thread's name into a sample of another event: `bpf-output`, one on every CPU, whose ring
@@ -12,9 +12,9 @@
 //! Each hit adds to exactly one of SEEN, LOST and STRANGERS, so nothing is lost silently.
 use super::attach::load;
 use super::error::BpfError;
-use super::insn::{Assembler, FP, Helper, Label, R0, R1, R2, R3, R4, R5, R6, R7};
-use super::program::{Key, NOW, Program};
-use super::sys::{self, MapFd, MapKind, ProgramKind, Shared};
+use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7};
+use super::program::{FollowKey, NOW, Program};
+use super::sys::{self, MapFd, MapKind, ProgramKind, SharedWords};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ const SIGSTOP: i32 = 19;
 
 /// How often watchpoints were hit so far, by what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct WatchCounts {
     /// Hits of the followed that are samples in a ring.
     pub seen: u64,
     /// Hits of the followed for which a ring had no room.
@@ -61,7 +61,7 @@ pub struct Seen {
 
 /// What the program told about one hit: the raw bytes of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Testimony {
+pub struct WatchSample {
     /// Where the watchpoint begins.
     pub address: u64,
     /// The 8 aligned bytes around it, as they were behind the access; `None` if they could not be read.
@@ -70,9 +70,9 @@ pub struct Testimony {
     pub comm: [u8; 16],
 }
 
-impl Testimony {
+impl WatchSample {
     /// Reads the raw bytes of a sample; `None` if they are not what the program writes.
-    pub fn parse(raw: &[u8]) -> Option<Testimony> {
+    pub fn parse(raw: &[u8]) -> Option<WatchSample> {
         let at = |from: i16, bytes: usize| {
             let from = usize::try_from(from - TOLD).ok()?;
             raw.get(from..from + bytes)
@@ -81,20 +81,20 @@ impl Testimony {
         let word: [u8; 8] = at(TOLD_WORD, 8)?.try_into().ok()?;
         let error = i32::from_le_bytes(at(TOLD_ERROR, 4)?.try_into().ok()?);
         let comm = at(TOLD_COMM, 16)?.try_into().ok()?;
-        Some(Testimony { address, word: (error == 0).then_some(word), comm })
+        Some(WatchSample { address, word: (error == 0).then_some(word), comm })
     }
 }
 
 /// The program for watchpoints, and what it counts in. Programs that events have stay with them when this is dropped.
 #[derive(Debug)]
-pub struct Witness {
+pub struct WatchProgram {
     program: OwnedFd,
     events: MapFd,
-    words: Shared,
+    words: SharedWords,
 }
 
-impl Witness {
-    pub(super) fn new(followed: i32, key: Key, stop: bool) -> Result<Witness, BpfError> {
+impl WatchProgram {
+    pub(super) fn new(followed: i32, key: FollowKey, stop: bool) -> Result<WatchProgram, BpfError> {
         if ADDRESS_AT < 0 {
             let words = "this architecture's registers are not known to it".into();
             return Err(BpfError::Unavailable(super::Unavailable::Refused { words }));
@@ -107,7 +107,7 @@ impl Witness {
             sys::create_shared(WORDS, sys::name("kymo_hit_words")).map_err(map("counts of hits", WORDS))?;
         let program = hit(followed, key, &events, &counts, stop);
         let program = load(ProgramKind::PerfEvent, "kymo_hit", &program, None)?;
-        Ok(Witness { program, events, words })
+        Ok(WatchProgram { program, events, words })
     }
 
     /// The program: give it to watchpoints on every CPU ([`crate::sys::Kernel::set_bpf`]).
@@ -124,10 +124,10 @@ impl Witness {
     }
 
     /// How often watchpoints were hit until now.
-    pub fn counts(&self) -> Seen {
+    pub fn counts(&self) -> WatchCounts {
         // Relaxed: statistics; exact once the watchpoints are off.
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
-        Seen { seen: word(SEEN), lost: word(LOST), strangers: word(STRANGERS) }
+        WatchCounts { seen: word(SEEN), lost: word(LOST), strangers: word(STRANGERS) }
     }
 }
 
@@ -156,23 +156,23 @@ impl Assembler {
         self.mov(R1, R7);
         self.shift_right_imm(R1, 63); // the upper half of all addresses is the kernel's
         self.jump_if(R1, 0, user);
-        read(self, Helper::ReadKernel);
+        read(self, BpfHelper::ReadKernel);
         self.jump(done);
         self.place(user);
-        read(self, Helper::ReadUser);
+        read(self, BpfHelper::ReadUser);
         self.place(done);
         self.store32(FP, TOLD_ERROR, R0);
     }
 }
 
 /// Runs at each hit, in the thread that made the access, behind it.
-fn hit(followed: i32, key: Key, events: &MapFd, counts: &MapFd, stop: bool) -> Program {
+fn hit(followed: i32, key: FollowKey, events: &MapFd, counts: &MapFd, stop: bool) -> Program {
     let mut a = Assembler::new();
     let (stranger, drop): (Label, Label) = (a.label(), a.label());
     let full = a.label();
     a.mov(R6, R1); // R6 = the context
-    a.call(Helper::CurrentPidTgid);
-    if key == Key::Process {
+    a.call(BpfHelper::CurrentPidTgid);
+    if key == FollowKey::Process {
         a.shift_right_imm(R0, 32);
     }
     a.store32(FP, KEY, R0);
@@ -185,17 +185,17 @@ fn hit(followed: i32, key: Key, events: &MapFd, counts: &MapFd, stop: bool) -> P
     a.read_word();
     a.stack_address(R1, TOLD_COMM);
     a.mov_imm(R2, COMM_BYTES);
-    a.call(Helper::CurrentComm);
+    a.call(BpfHelper::CurrentComm);
     if stop {
         a.mov_imm(R1, SIGSTOP);
-        a.call(Helper::SendSignal);
+        a.call(BpfHelper::SendSignal);
     }
     a.mov(R1, R6);
     a.load_map(R2, events.number());
     a.mov_imm64(R3, THIS_CPU);
     a.stack_address(R4, TOLD);
     a.mov_imm(R5, TOLD_BYTES);
-    a.call(Helper::EventOutput);
+    a.call(BpfHelper::EventOutput);
     a.jump_unless(R0, 0, full);
     a.add_one(counts, SEEN);
     a.jump(drop);
@@ -222,13 +222,13 @@ mod tests {
         raw.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         raw.extend(0i32.to_le_bytes());
         raw.extend(*b"worker-7\0\0\0\0\0\0\0\0");
-        let found = Testimony::parse(&raw).unwrap();
+        let found = WatchSample::parse(&raw).unwrap();
         assert_eq!((found.address, found.word), (0x1234, Some([1, 2, 3, 4, 5, 6, 7, 8])));
         assert_eq!(&found.comm[..9], b"worker-7\0");
         raw[16] = 0xf2;
-        assert_eq!(Testimony::parse(&raw).unwrap().word, None, "EFAULT");
+        assert_eq!(WatchSample::parse(&raw).unwrap().word, None, "EFAULT");
         for length in 0..raw.len() {
-            assert_eq!(Testimony::parse(&raw[..length]), None);
+            assert_eq!(WatchSample::parse(&raw[..length]), None);
         }
     }
 }

@@ -8,10 +8,10 @@
 //! A launched command is frozen as a cgroup: whatever it has started stops with it, and nobody sees a signal. Where that is not to be
 //! had, and for processes that ran already, SIGSTOP and SIGCONT go to each of them and all their descendants: a shell may remark on that.
 //! Should the recorder be killed within a pause, SIGCONT (or, for a cgroup, the next start of kymo) lets the target go on.
-use crate::Clock;
-use crate::drain::{Message, Shared};
+use crate::RecordingClock;
+use crate::channel::{Notifier, Sender, timespec};
+use crate::drain::{DrainShared, Message};
 use crate::machine;
-use crate::mail::{Bell, Sender, timespec};
 use crate::plan::Plan;
 use kymo_data::Mark;
 use kymo_perf::cgroup::OwnCgroup;
@@ -33,28 +33,28 @@ const ROUNDS: usize = 16;
 
 /// Pressed by drains.
 #[derive(Debug)]
-pub(crate) struct Pedal {
+pub(crate) struct ThrottleRequest {
     pressed: AtomicBool,
-    bell: Bell,
+    notifier: Notifier,
 }
 
-impl Pedal {
-    pub(crate) fn new() -> io::Result<Pedal> {
-        Ok(Pedal { pressed: AtomicBool::new(false), bell: Bell::new()? })
+impl ThrottleRequest {
+    pub(crate) fn new() -> io::Result<ThrottleRequest> {
+        Ok(ThrottleRequest { pressed: AtomicBool::new(false), notifier: Notifier::new()? })
     }
 
     /// Asks for a pause. Cheap while one was asked for; never waits.
     pub(crate) fn press(&self) {
         // Relaxed: who wakes looks at the pool, which has its own orderings.
         if !self.pressed.load(Ordering::Relaxed) && !self.pressed.swap(true, Ordering::Relaxed) {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 }
 
 /// What stands still.
 #[derive(Debug)]
-pub(crate) enum Held<'a> {
+pub(crate) enum ThrottleTarget<'a> {
     Cgroup(&'a OwnCgroup),
     /// These processes and their descendants.
     Processes(Vec<i32>),
@@ -83,52 +83,52 @@ impl fmt::Display for Pauses {
 
 /// The thread that stops the target.
 #[derive(Debug)]
-pub(crate) struct Brake<'a> {
-    held: Held<'a>,
-    clock: Clock,
+pub(crate) struct Throttle<'a> {
+    held: ThrottleTarget<'a>,
+    clock: RecordingClock,
     marks: Sender<Message>,
     /// Processes that were stopped before: they stop at once the next time, and only then others are looked for.
     known: BTreeSet<i32>,
 }
 
-impl<'a> Brake<'a> {
+impl<'a> Throttle<'a> {
     /// `cgroup`: the one that the command is in, if there is one. `command`: the command's process.
     pub(crate) fn new(
         plan: &Plan,
         cgroup: Option<&'a OwnCgroup>,
         command: Option<i32>,
         marks: Sender<Message>,
-    ) -> Brake<'a> {
+    ) -> Throttle<'a> {
         let held = match cgroup {
-            Some(cgroup) => Held::Cgroup(cgroup),
+            Some(cgroup) => ThrottleTarget::Cgroup(cgroup),
             None => {
                 let of_tasks = plan.observed.tasks.iter().filter_map(|&task| proc::process_of(task));
-                Held::Processes(command.into_iter().chain(of_tasks).collect())
+                ThrottleTarget::Processes(command.into_iter().chain(of_tasks).collect())
             }
         };
         // The plan has one where there may be pauses.
-        let clock = plan.options.clock.unwrap_or(Clock::Monotonic);
-        Brake { held, clock, marks, known: BTreeSet::new() }
+        let clock = plan.options.clock.unwrap_or(RecordingClock::Monotonic);
+        Throttle { held, clock, marks, known: BTreeSet::new() }
     }
 
     /// Stops the target whenever the pedal is pressed, until the stop sign.
-    pub(crate) fn run(mut self, pedal: &Pedal, shared: &Shared) -> Pauses {
+    pub(crate) fn run(mut self, throttle_request: &ThrottleRequest, shared: &DrainShared) -> Pauses {
         // It must come to run while the target keeps all CPUs busy.
         if let Err(error) = sys::run_early() {
             tracing::debug!(%error, "the brake runs at ordinary priority");
         }
         let mut pauses = Pauses::default();
-        let wait = |bell: Option<&Bell>, most: Option<Duration>| {
-            let fds = [Some(&shared.stop_bell), bell];
+        let wait = |notifier: Option<&Notifier>, most: Option<Duration>| {
+            let fds = [Some(&shared.stop_notifier), notifier];
             let mut fds: Vec<_> =
-                fds.into_iter().flatten().map(|bell| PollFd::new(bell.fd(), PollFlags::IN)).collect();
+                fds.into_iter().flatten().map(|notifier| PollFd::new(notifier.fd(), PollFlags::IN)).collect();
             let _ = poll(&mut fds, most.map(timespec).as_ref());
         };
         // Acquire: pairs with the Release of whoever ends the recording.
         while !shared.stop.load(Ordering::Acquire) {
-            wait(Some(&pedal.bell), None);
-            pedal.bell.quiet();
-            if !pedal.pressed.load(Ordering::Relaxed) {
+            wait(Some(&throttle_request.notifier), None);
+            throttle_request.notifier.clear();
+            if !throttle_request.pressed.load(Ordering::Relaxed) {
                 continue;
             }
             let start_ns = machine::now_ns(self.clock);
@@ -136,25 +136,25 @@ impl<'a> Brake<'a> {
             while !shared.pool.has_recovered() && !shared.stop.load(Ordering::Acquire) {
                 wait(None, Some(LOOK));
             }
-            pedal.pressed.store(false, Ordering::Relaxed);
+            throttle_request.pressed.store(false, Ordering::Relaxed);
             // The target runs only after this: what it does then is later.
             let end_ns = machine::now_ns(self.clock);
             self.go();
             pauses.count += 1;
             pauses.total_ns += end_ns.saturating_sub(start_ns);
-            self.marks.send_patiently(Message::Note(Mark::Pause { start_ns, end_ns }.record()));
+            self.marks.send_blocking(Message::Note(Mark::Pause { start_ns, end_ns }.record()));
         }
         pauses
     }
 
     fn stop(&mut self) {
         match &self.held {
-            Held::Cgroup(cgroup) => {
+            ThrottleTarget::Cgroup(cgroup) => {
                 if let Err(error) = cgroup.freeze(FREEZING) {
                     tracing::warn!(%error, "the target is not paused");
                 }
             }
-            Held::Processes(processes) => {
+            ThrottleTarget::Processes(processes) => {
                 self.known.extend(processes);
                 self.known.iter().for_each(|&pid| signal(pid, Signal::STOP));
                 // What a process has started before it was stopped is found in the next round; a look at all of /proc takes milliseconds.
@@ -178,12 +178,12 @@ impl<'a> Brake<'a> {
 
     fn go(&mut self) {
         match &self.held {
-            Held::Cgroup(cgroup) => {
+            ThrottleTarget::Cgroup(cgroup) => {
                 if let Err(error) = cgroup.thaw() {
                     tracing::error!(%error, "the target is still paused");
                 }
             }
-            Held::Processes(_) => {
+            ThrottleTarget::Processes(_) => {
                 self.known.iter().for_each(|&pid| signal(pid, Signal::CONT));
             }
         }
@@ -220,7 +220,7 @@ fn family(roots: &[i32], parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pedal, family};
+    use super::{ThrottleRequest, family};
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Checks that descendants of every generation belong to the family, strangers and this process do not.
@@ -235,10 +235,10 @@ mod tests {
     /// Checks that a pedal which is pressed many times rings once.
     #[test]
     fn rings_once() {
-        let pedal = Pedal::new().unwrap();
-        (0..3).for_each(|_| pedal.press());
+        let throttle_request = ThrottleRequest::new().unwrap();
+        (0..3).for_each(|_| throttle_request.press());
         let mut count = [0; 8];
-        rustix::io::read(pedal.bell.fd(), &mut count).unwrap();
+        rustix::io::read(throttle_request.notifier.fd(), &mut count).unwrap();
         assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const UNHINDERED: Duration = Duration::from_millis(20);
 
 /// Who takes the notes.
-pub(super) struct Ends(Arc<Watched>);
+pub(super) struct Reaper(Arc<Watched>);
 
 #[derive(Default)]
 struct Watched {
@@ -26,14 +26,14 @@ struct Seizing {
     over: bool,
 }
 
-impl Ends {
+impl Reaper {
     /// Begins; until it is dropped.
-    pub(super) fn watch(pid: i32) -> Ends {
+    pub(super) fn watch(pid: i32) -> Reaper {
         let watched = Arc::<Watched>::default();
         let inside = Arc::clone(&watched);
         // Without it there is no more to be lost than time.
         _ = std::thread::Builder::new().name("ends".into()).spawn(move || inside.take_notes(pid));
-        Ends(watched)
+        Reaper(watched)
     }
 
     /// Whether somebody is being seized from now on.
@@ -47,7 +47,7 @@ impl Ends {
     }
 }
 
-impl Drop for Ends {
+impl Drop for Reaper {
     fn drop(&mut self) {
         self.0.seizing().over = true;
         self.0.over.notify_all();

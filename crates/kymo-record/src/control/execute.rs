@@ -1,12 +1,12 @@
 //! Doing what was commanded.
-use super::{Channel, Command, Detail};
+use super::{Command, ControlChannel, Detail};
 use kymo_perf::evlist::{Evlist, Request};
 use std::fmt::Write as _;
 use std::io;
 
 /// How far commands were obeyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Obeyed {
+pub(crate) enum Execution {
     /// All that have arrived.
     All,
     /// The recording is to end.
@@ -16,7 +16,7 @@ pub(crate) enum Obeyed {
 }
 
 /// Does all commands that have arrived and acknowledges each. `snapshots`: another file can be begun.
-pub(crate) fn obey(channel: &mut Channel, events: &Evlist, snapshots: bool) -> Obeyed {
+pub(crate) fn execute(channel: &mut ControlChannel, events: &Evlist, snapshots: bool) -> Execution {
     channel.read();
     while let Some(command) = channel.next() {
         match &command {
@@ -42,7 +42,7 @@ pub(crate) fn obey(channel: &mut Channel, events: &Evlist, snapshots: bool) -> O
                     );
                 }
             }
-            Command::Snapshot if snapshots => return Obeyed::UpToSnapshot,
+            Command::Snapshot if snapshots => return Execution::UpToSnapshot,
             Command::Snapshot => {
                 channel.note(
                     "no snapshot: this recording writes everything as it comes into one file; --overwrite keeps the latest for snapshots, and with --switch-output a snapshot begins another file",
@@ -52,13 +52,13 @@ pub(crate) fn obey(channel: &mut Channel, events: &Evlist, snapshots: bool) -> O
         }
         channel.ack();
         if command == Command::Stop {
-            return Obeyed::Stop;
+            return Execution::Stop;
         }
     }
-    Obeyed::All
+    Execution::All
 }
 
-fn report(channel: &mut Channel, verb: &str, name: Option<&str>, done: io::Result<usize>) {
+fn report(channel: &mut ControlChannel, verb: &str, name: Option<&str>, done: io::Result<usize>) {
     let what = name.map_or("events".to_owned(), |name| format!("event {}", name.escape_debug()));
     channel.note(&match done {
         Ok(0) => format!("there is no {what} to {verb}; `evlist` lists them"),

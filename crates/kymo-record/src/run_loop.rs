@@ -1,12 +1,12 @@
 //! Conducting a recording: the events on, the command begun, then waiting for the end.
-use crate::control::{self, Channel, Obeyed};
-use crate::guests::Conduct;
-use crate::mail::timespec;
+use crate::channel::timespec;
+use crate::control::{self, ControlChannel, Execution};
 use crate::options::Delay;
 use crate::output::{self, SharedNaming};
 use crate::plan::Plan;
-use crate::series::Ask;
-use crate::session::{Error, system};
+use crate::series::SwitchRequest;
+use crate::session::{RecordError, system};
+use crate::user_rings::UserEventControl;
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc;
 use kymo_perf::workload::Workload;
@@ -30,40 +30,40 @@ pub(crate) enum Ended {
 pub(crate) const SIGTERM: i32 = 15;
 
 /// Turns the events on and waits for the end.
-pub(crate) struct Conductor<'a> {
+pub(crate) struct RunLoop<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) events: &'a Evlist,
     /// Who turns the events of programs on.
-    pub(crate) guests: Option<&'a mut Box<dyn Conduct + Send>>,
+    pub(crate) user_rings: Option<&'a mut Box<dyn UserEventControl + Send>>,
     pub(crate) workload: Option<&'a mut Workload>,
     /// The file's way to its name, once everything has begun.
     pub(crate) naming: Option<SharedNaming>,
-    pub(crate) channel: Option<Channel>,
+    pub(crate) channel: Option<ControlChannel>,
     /// Becomes readable when another file is wanted.
     pub(crate) requests: Option<OwnedFd>,
     /// Whom to ask for it; `None`: there is one file only.
-    pub(crate) ask: Option<Arc<Ask>>,
+    pub(crate) ask: Option<Arc<SwitchRequest>>,
 }
 
-impl Conductor<'_> {
+impl RunLoop<'_> {
     /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the control channel says so.
     pub(crate) fn run(
         &mut self,
         until: Option<BorrowedFd<'_>>,
         failed: BorrowedFd<'_>,
-    ) -> Result<Ended, Error> {
+    ) -> Result<Ended, RecordError> {
         let delay = self.plan.options.delay;
         let on_exec = self.plan.starts_on_exec() && delay.is_none();
         if !on_exec && delay.is_none() {
             self.events.enable(false).map_err(system("enable events"))?;
         }
         // Behind the kernel's, as they end before them: what the kernel has to tell of the time of a program's event is there.
-        if let Some(guests) = &mut self.guests {
+        if let Some(user_rings) = &mut self.user_rings {
             let failed = |why| system("begin the events of the program")(io::Error::other(why));
-            guests.begin().map_err(failed)?;
+            user_rings.begin().map_err(failed)?;
         }
         if let Some(workload) = &mut self.workload {
-            workload.start().map_err(|source| Error::Command {
+            workload.start().map_err(|source| RecordError::Command {
                 command: self
                     .plan
                     .command
@@ -99,11 +99,11 @@ impl Conductor<'_> {
             let others = fds.len();
             fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let listening = enable_at.is_none() && owing.is_none();
-            let commands = self.channel.as_ref().filter(|_| listening).and_then(Channel::poll_fd);
+            let commands = self.channel.as_ref().filter(|_| listening).and_then(ControlChannel::poll_fd);
             fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let answered = fds.len();
-            let answer = self.ask.as_ref().map(|ask| ask.answer_bell());
-            fds.extend(answer.map(|bell| PollFd::new(bell.fd(), PollFlags::IN)));
+            let answer = self.ask.as_ref().map(|ask| ask.done_notifier());
+            fds.extend(answer.map(|notifier| PollFd::new(notifier.fd(), PollFlags::IN)));
             let asking = fds.len();
             fds.extend(self.requests.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -129,7 +129,7 @@ impl Conductor<'_> {
             if fired[answered..asking].contains(&true)
                 && let Some(ask) = &self.ask
             {
-                ask.answer_bell().quiet();
+                ask.done_notifier().clear();
                 if owing.take_if(|number| ask.is_answered(*number)).is_some()
                     && let Some(channel) = &mut self.channel
                 {
@@ -154,10 +154,10 @@ impl Conductor<'_> {
                 && owing.is_none()
                 && let Some(channel) = &mut self.channel
             {
-                match control::obey(channel, self.events, self.ask.is_some()) {
-                    Obeyed::All => {}
-                    Obeyed::Stop => return Ok(Ended::ByUs),
-                    Obeyed::UpToSnapshot => owing = self.ask.as_ref().map(|ask| ask.ask()),
+                match control::execute(channel, self.events, self.ask.is_some()) {
+                    Execution::All => {}
+                    Execution::Stop => return Ok(Ended::ByUs),
+                    Execution::UpToSnapshot => owing = self.ask.as_ref().map(|ask| ask.ask()),
                 }
             }
         }

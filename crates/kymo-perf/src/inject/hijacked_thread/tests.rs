@@ -13,7 +13,7 @@ fn started(program: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-fn function(target: &Target, name: &'static str) -> u64 {
+fn function(target: &TargetProcess, name: &'static str) -> u64 {
     let modules = target.modules().unwrap();
     let found = modules.iter().find_map(|(base, _)| {
         let [found] = Symbols::of(target, *base).ok()?.functions([name]).ok()?;
@@ -23,11 +23,11 @@ fn function(target: &Target, name: &'static str) -> u64 {
 }
 
 /// Borrows a thread as somebody who is killed: by a thread that ends in the middle. `None` if it cannot be borrowed now.
-fn borrow_and_vanish(pid: i32, works: impl Fn(&Target, &mut Borrowed<'_>) + Sync) -> Option<()> {
+fn borrow_and_vanish(pid: i32, works: impl Fn(&TargetProcess, &mut HijackedThread<'_>) + Sync) -> Option<()> {
     let borrow = || {
-        let target = Target::look(pid).ok()?;
+        let target = TargetProcess::look(pid).ok()?;
         // Its C library may not be loaded yet.
-        let mut borrowed = Borrowed::take(&target, None).ok()?;
+        let mut borrowed = HijackedThread::take(&target, None).ok()?;
         works(&target, &mut borrowed);
         borrowed.thread.take()?.leave_to_the_kernel();
         Some(())
@@ -41,7 +41,7 @@ fn borrow_and_vanish(pid: i32, works: impl Fn(&Target, &mut Borrowed<'_>) + Sync
 fn the_borrower_vanishes() {
     if !cfg!(target_arch = "x86_64") {
         return kymo_testing::skip(
-            "inject::borrowed::the_borrower_vanishes",
+            "inject::hijacked_thread::the_borrower_vanishes",
             "x86-64 programs are entered only",
         );
     }
@@ -58,7 +58,7 @@ fn the_borrower_vanishes() {
     let before = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let before = super::super::target::field(&before, "SigBlk").unwrap().to_owned();
     let long = Duration::from_secs(20);
-    type Work<'w> = &'w (dyn Fn(&Target, &mut Borrowed<'_>) + Sync);
+    type Work<'w> = &'w (dyn Fn(&TargetProcess, &mut HijackedThread<'_>) + Sync);
     let works: [Work<'_>; 4] = [
         &|_, _| {},
         &|_, borrowed| _ = borrowed.system_call("asking", libc::SYS_getpid, [0; 6]).unwrap(),
@@ -66,14 +66,14 @@ fn the_borrower_vanishes() {
             let sleep = function(target, "usleep");
             assert!(
                 borrowed
-                    .call("sleeping", sleep, [100_000, 0, 0], Duration::from_millis(10), Returns::Nothing)
+                    .call("sleeping", sleep, [100_000, 0, 0], Duration::from_millis(10), ReturnKind::Nothing)
                     .is_err()
             );
         },
         &|target, borrowed| {
             let ask = function(target, "getppid");
             assert_eq!(
-                borrowed.call("asking", ask, [0; 3], long, Returns::Value).unwrap(),
+                borrowed.call("asking", ask, [0; 3], long, ReturnKind::Value).unwrap(),
                 u64::from(std::process::id())
             );
         },
@@ -106,7 +106,7 @@ fn the_borrower_vanishes() {
 /// Checks that a program which computes, with vector registers among others, computes the same when borrowers vanish at any moment.
 #[test]
 fn while_it_computes() {
-    const NAME: &str = "inject::borrowed::while_it_computes";
+    const NAME: &str = "inject::hijacked_thread::while_it_computes";
     if !cfg!(target_arch = "x86_64") || Command::new("sha256sum").arg("--version").output().is_err() {
         return kymo_testing::skip(NAME, "no sha256sum, or not x86-64");
     }
@@ -128,10 +128,10 @@ fn while_it_computes() {
     let plain = sum(&|_| {});
     let disturbed = sum(&|pid| {
         for _ in 0..20 {
-            let work = |target: &Target, borrowed: &mut Borrowed<'_>| {
+            let work = |target: &TargetProcess, borrowed: &mut HijackedThread<'_>| {
                 let ask = function(target, "getppid");
                 let long = Duration::from_secs(20);
-                _ = borrowed.call("asking", ask, [0; 3], long, Returns::Value).unwrap();
+                _ = borrowed.call("asking", ask, [0; 3], long, ReturnKind::Value).unwrap();
             };
             _ = borrow_and_vanish(pid, work);
         }
@@ -192,15 +192,15 @@ impl Unwind for AnyThatWorks {
 fn tracer() {
     let Some(pid) = std::env::var(TARGET).ok().and_then(|pid| pid.parse().ok()) else { return };
     let long = Duration::from_secs(20);
-    let target = Target::look(pid).unwrap();
+    let target = TargetProcess::look(pid).unwrap();
     let (ask, sleep) = (function(&target, "getppid"), function(&target, "usleep"));
     let mut unwinder = AnyThatWorks { malloc: function(&target, "malloc") };
-    let mut borrowed = Borrowed::take(&target, Some(&mut unwinder)).unwrap();
+    let mut borrowed = HijackedThread::take(&target, Some(&mut unwinder)).unwrap();
     let at = borrowed.lend(b"text").unwrap();
     borrowed.read(at, &mut [0; 4]).unwrap();
     borrowed.system_call("asking", libc::SYS_getpid, [0; 6]).unwrap();
-    borrowed.call("asking", ask, [0; 3], long, Returns::Value).unwrap();
-    borrowed.call("sleeping", sleep, [100, 0, 0], long, Returns::Nothing).unwrap();
+    borrowed.call("asking", ask, [0; 3], long, ReturnKind::Value).unwrap();
+    borrowed.call("sleeping", sleep, [100, 0, 0], long, ReturnKind::Nothing).unwrap();
     borrowed.give_back(true).unwrap();
     println!("{} steps", faults::steps());
 }
@@ -208,7 +208,7 @@ fn tracer() {
 /// Starts this test program again for one of its tests.
 fn again(test: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([&format!("inject::borrowed::tests::{test}"), "--exact", "--nocapture"]);
+    command.args([&format!("inject::hijacked_thread::tests::{test}"), "--exact", "--nocapture"]);
     command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
@@ -220,7 +220,7 @@ fn again(test: &str, variables: &[(&str, &str)]) -> Command {
 fn killed_before_each_step() {
     if !cfg!(target_arch = "x86_64") {
         let why = "x86-64 programs are entered only";
-        return kymo_testing::skip("inject::borrowed::killed_before_each_step", why);
+        return kymo_testing::skip("inject::hijacked_thread::killed_before_each_step", why);
     }
     for kind in ["computes", "sleeps", "polls", "waits"] {
         let mut program = again("program", &[(PROGRAM, kind)]).stderr(Stdio::piped()).spawn().unwrap();
@@ -240,7 +240,7 @@ fn killed_before_each_step() {
         goes_on(0);
         // Its first thread is the test harness's: it waits for the one that works.
         let pid = program.id() as i32;
-        let target = Target::look(pid).unwrap();
+        let target = TargetProcess::look(pid).unwrap();
         let blocked = |tid: i32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap();
             let field = |name| super::super::target::field(&status, name).unwrap_or_default().to_owned();

@@ -7,22 +7,22 @@
 //!
 //! A job says which worker is to do it. A worker that serves one CPU stays bound to it; one that serves several moves, and
 //! goes back when its job is done. Nothing depends on it: where binding is refused, calls are slower and as correct.
-use crate::sys::{Binding, Kernel, Preferred};
+use crate::sys::{Binding, Kernel, PriorityBoost};
 use std::sync::mpsc::{Sender, channel};
 
 /// Stacks of workers: nothing recurses.
 const STACK_BYTES: usize = 256 << 10;
 
-type Job = Box<dyn FnOnce(&mut Seat) + Send>;
+type Job = Box<dyn FnOnce(&mut CpuBinding) + Send>;
 
 /// Where a worker sits.
 #[derive(Debug, Default)]
-pub(crate) struct Seat {
+pub(crate) struct CpuBinding {
     before: Option<Binding>,
     cpu: Option<u32>,
 }
 
-impl Seat {
+impl CpuBinding {
     /// Moves to a CPU, if not there yet.
     pub(crate) fn take(&mut self, kernel: &dyn Kernel, cpu: Option<u32>) {
         let Some(cpu) = cpu.filter(|_| self.cpu != cpu) else { return };
@@ -43,23 +43,23 @@ impl Seat {
 
 /// The workers. Dropping it ends them; as each job has been waited for, nobody waits for that.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct WorkerPool {
     /// Their queues: a worker ends with its queue.
     workers: Vec<Sender<Job>>,
 }
 
-impl Pool {
+impl WorkerPool {
     /// Starts workers; fewer, perhaps none, if the system refuses more threads.
-    pub(crate) fn start(count: usize) -> Pool {
+    pub(crate) fn start(count: usize) -> WorkerPool {
         let mut workers = Vec::with_capacity(count);
         for _ in 0..count {
             let (send, receive) = channel::<Job>();
             let work = move || {
                 // What is opened may be thousands of busy threads, among which a worker would wait for seconds.
-                let _preferred = Preferred::begin();
-                let mut seat = Seat::default();
+                let _preferred = PriorityBoost::begin();
+                let mut binding = CpuBinding::default();
                 while let Ok(job) = receive.recv() {
-                    job(&mut seat);
+                    job(&mut binding);
                 }
             };
             let thread =
@@ -72,7 +72,7 @@ impl Pool {
                 }
             }
         }
-        Pool { workers }
+        WorkerPool { workers }
     }
 
     /// How many workers there are.
@@ -86,14 +86,14 @@ impl Pool {
     /// If a job did.
     pub(crate) fn run<R: Send + 'static>(
         &self,
-        jobs: impl IntoIterator<Item = impl FnOnce(&mut Seat) -> R + Send + 'static>,
+        jobs: impl IntoIterator<Item = impl FnOnce(&mut CpuBinding) -> R + Send + 'static>,
     ) -> Vec<R> {
         let (send, receive) = channel();
         let mut results: Vec<Option<R>> = Vec::new();
         for (index, job) in jobs.into_iter().enumerate() {
             let send = send.clone();
-            let job: Job = Box::new(move |seat| {
-                let result = job(seat);
+            let job: Job = Box::new(move |binding| {
+                let result = job(binding);
                 // Nobody waits any more only if another job panicked.
                 let _ = send.send((index, result));
             });

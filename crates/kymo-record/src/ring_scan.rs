@@ -5,15 +5,15 @@
 //! at B, if it was in ring B.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::mail::Bell;
+use crate::channel::Notifier;
 use std::io;
 use std::os::fd::OwnedFd;
 
 /// The clock.
 #[derive(Debug, Default)]
-pub(crate) struct Ticks(AtomicU64);
+pub(crate) struct LogicalClock(AtomicU64);
 
-impl Ticks {
+impl LogicalClock {
     /// A number that is larger than all before; what the caller reads afterwards is read after them, too.
     pub(crate) fn tick(&self) -> u64 {
         // AcqRel: the looks stand in one order, and neither head is read on the wrong side of its ticks.
@@ -23,7 +23,7 @@ impl Ticks {
 
 /// When a ring was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct ScanInterval {
     /// Before its head was read.
     pub(crate) before: u64,
     /// After that.
@@ -32,21 +32,21 @@ pub(crate) struct Look {
 
 /// Whether every ring was emptied by a look that began after a moment.
 #[derive(Debug)]
-pub(crate) struct Sweep {
+pub(crate) struct FullScan {
     since: u64,
     seen: Vec<bool>,
     missing: usize,
 }
 
-impl Sweep {
+impl FullScan {
     /// Over this many rings, from now on.
-    pub(crate) fn begin(ticks: &Ticks, rings: usize) -> Sweep {
-        Sweep { since: ticks.tick(), seen: vec![false; rings], missing: rings }
+    pub(crate) fn begin(clock: &LogicalClock, rings: usize) -> FullScan {
+        FullScan { since: clock.tick(), seen: vec![false; rings], missing: rings }
     }
 
     /// What this look found in the ring, if anything, has been dealt with, and it was all that was there.
-    pub(crate) fn emptied(&mut self, ring: usize, look: Look) {
-        if look.before > self.since
+    pub(crate) fn emptied(&mut self, ring: usize, scan: ScanInterval) {
+        if scan.before > self.since
             && let Some(seen) = self.seen.get_mut(ring)
             && !std::mem::replace(seen, true)
         {
@@ -62,22 +62,22 @@ impl Sweep {
 
 /// Asks a drain to look at its rings now, and to tell also what it finds empty.
 #[derive(Debug)]
-pub(crate) struct Poke {
+pub(crate) struct DrainRequest {
     asked: AtomicBool,
-    bell: Bell,
+    notifier: Notifier,
 }
 
-impl Poke {
+impl DrainRequest {
     /// A poke for one drain.
-    pub(crate) fn new() -> io::Result<Poke> {
-        Ok(Poke { asked: AtomicBool::new(false), bell: Bell::new()? })
+    pub(crate) fn new() -> io::Result<DrainRequest> {
+        Ok(DrainRequest { asked: AtomicBool::new(false), notifier: Notifier::new()? })
     }
 
     /// Asks. Cheap while the drain has not come to it yet.
     pub(crate) fn ask(&self) {
         // AcqRel: whoever takes the question looks at the rings after it was asked.
         if !self.asked.swap(true, Ordering::AcqRel) {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 
@@ -87,13 +87,13 @@ impl Poke {
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Readable when somebody has asked, until [`Poke::woken`].
+    /// Readable when somebody has asked, until [`DrainRequest::woken`].
     pub(crate) fn fd(&self) -> &OwnedFd {
-        self.bell.fd()
+        self.notifier.fd()
     }
 
     /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none is missed.
     pub(crate) fn woken(&self) {
-        self.bell.quiet();
+        self.notifier.clear();
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Events on every CPU see the names, mappings, forks and exits of the whole machine, also where a program in the kernel keeps only the samples of
 //! some processes. The rest would be noise, and would carry other people's file names out of the machine. Who is followed *now* cannot
-//! decide: records are read late, and ring by ring. Who was *ever* followed can ([`EverFollowed`]), because that never becomes untrue.
+//! decide: records are read late, and ring by ring. Who was *ever* followed can ([`FollowedBitmap`]), because that never becomes untrue.
 use kymo_data::abi;
-use kymo_perf::bpf::EverFollowed;
+use kymo_perf::bpf::FollowedBitmap;
 use kymo_perf::sys::perf_event_attr;
 
 /// Where a record that names a process has its id, in bytes from the record's start.
@@ -23,25 +23,25 @@ const BEHIND_TID: [u64; 5] = [
 
 /// Takes strangers' records out of buffers.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct PidFilter {
     /// `None`: all records are wanted, or nobody can tell.
-    ever: Option<EverFollowed>,
+    ever: Option<FollowedBitmap>,
     /// Where records have the process in which they were written, in bytes from their end.
     writer_from_end: Option<usize>,
 }
 
-impl Strangers {
+impl PidFilter {
     /// For records of these events.
     pub(crate) fn new<'a>(
-        ever: Option<EverFollowed>,
+        ever: Option<FollowedBitmap>,
         attrs: impl IntoIterator<Item = &'a perf_event_attr>,
-    ) -> Strangers {
+    ) -> PidFilter {
         // Only one event tracks, whatever the others put behind their records.
         let tracking = attrs.into_iter().find(|attr| attr.task() == 1);
         let writer_from_end = tracking
             .filter(|attr| attr.sample_id_all() == 1 && attr.sample_type & abi::PERF_SAMPLE_TID != 0)
             .map(|attr| 8 + 8 * BEHIND_TID.iter().filter(|&bit| attr.sample_type & bit != 0).count());
-        Strangers { ever, writer_from_end }
+        PidFilter { ever, writer_from_end }
     }
 
     /// Moves the wanted records to the front; returns how many bytes they are.
@@ -231,11 +231,11 @@ mod tests {
         attrs[1].set_task(1);
         attrs[1].sample_type =
             abi::PERF_SAMPLE_IP | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_IDENTIFIER;
-        assert_eq!(Strangers::new(None, &attrs).writer_from_end, None);
+        assert_eq!(PidFilter::new(None, &attrs).writer_from_end, None);
         attrs[1].set_sample_id_all(1);
-        let strangers = Strangers::new(None, &attrs);
-        assert_eq!(strangers.writer_from_end, Some(24));
+        let pid_filter = PidFilter::new(None, &attrs);
+        assert_eq!(pid_filter.writer_from_end, Some(24));
         let mut bytes = record(abi::PERF_RECORD_COMM, &[OTHER, 1], 1, OTHER);
-        assert_eq!(strangers.remove(&mut bytes), bytes.len());
+        assert_eq!(pid_filter.remove(&mut bytes), bytes.len());
     }
 }

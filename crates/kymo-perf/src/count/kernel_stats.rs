@@ -59,7 +59,7 @@ impl Pressure {
 
 /// Accounts, as far as they are kept here: of a cgroup, of processes, or of the machine. Sums since the beginning, except for sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
+pub struct KernelStats {
     /// CPU time in user mode.
     pub user_ns: Option<u64>,
     /// CPU time in the kernel.
@@ -88,9 +88,9 @@ pub struct Accounts {
     pub memory_pressure: Option<Pressure>,
 }
 
-impl Accounts {
+impl KernelStats {
     /// The accounts of a cgroup of the unified hierarchy, with all that is below it and all that has ended in it.
-    pub fn of_cgroup(directory: &Path) -> Accounts {
+    pub fn of_cgroup(directory: &Path) -> KernelStats {
         let read = |name: &str| text(&directory.join(name));
         let us = |text: &Option<String>, key| value(text.as_deref()?, key).map(|us| us.saturating_mul(1000));
         let cpu = read("cpu.stat");
@@ -106,7 +106,7 @@ impl Accounts {
             Some(numbers.fold(0, u64::saturating_add))
         };
         let pressure = |name: &str| Pressure::parse(&read(name)?);
-        Accounts {
+        KernelStats {
             user_ns: us(&cpu, "user_usec"),
             system_ns: us(&cpu, "system_usec"),
             cpu_ns: us(&cpu, "usage_usec"),
@@ -118,12 +118,12 @@ impl Accounts {
             cpu_pressure: pressure("cpu.pressure"),
             io_pressure: pressure("io.pressure"),
             memory_pressure: pressure("memory.pressure"),
-            ..Accounts::default()
+            ..KernelStats::default()
         }
     }
 
     /// The accounts of a process, with threads that have ended; what is not readable is left out.
-    pub fn of_process(proc: &Path, pid: i32) -> Accounts {
+    pub fn of_process(proc: &Path, pid: i32) -> KernelStats {
         let folder = proc.join(pid.to_string());
         let (status, io) = (text(&folder.join("status")), text(&folder.join("io")));
         let io_value = |key| value(io.as_deref()?, key);
@@ -137,7 +137,7 @@ impl Accounts {
         // Clock ticks of 10 ms: USER_HZ is 100 on every architecture that we run on.
         let ticks = |number| field(number).map(|ticks: u64| ticks.saturating_mul(10_000_000));
         let switches = switches_of_threads(&folder.join("task"));
-        Accounts {
+        KernelStats {
             user_ns: ticks(14),
             system_ns: ticks(15),
             peak_bytes: status
@@ -150,28 +150,28 @@ impl Accounts {
             involuntary_switches: switches.map(|(_, involuntary)| involuntary),
             read_bytes: io_value("read_bytes"),
             written_bytes: io_value("write_bytes"),
-            ..Accounts::default()
+            ..KernelStats::default()
         }
     }
 
     /// The machine's pressure, for counting on CPUs.
-    pub fn of_machine(proc: &Path) -> Accounts {
+    pub fn of_machine(proc: &Path) -> KernelStats {
         let pressure = |name: &str| Pressure::parse(&text(&proc.join("pressure").join(name))?);
-        Accounts {
+        KernelStats {
             cpu_pressure: pressure("cpu"),
             io_pressure: pressure("io"),
             memory_pressure: pressure("memory"),
-            ..Accounts::default()
+            ..KernelStats::default()
         }
     }
 
     /// What came to it since an earlier reading; sizes stay as they are.
     #[must_use]
-    pub fn since(&self, earlier: &Accounts) -> Accounts {
+    pub fn since(&self, earlier: &KernelStats) -> KernelStats {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
         let pressure =
             |now: Option<Pressure>, then: Option<Pressure>| Some(now?.since(then.unwrap_or_default()));
-        Accounts {
+        KernelStats {
             user_ns: less(self.user_ns, earlier.user_ns),
             system_ns: less(self.system_ns, earlier.system_ns),
             cpu_ns: less(self.cpu_ns, earlier.cpu_ns),
@@ -190,12 +190,12 @@ impl Accounts {
 
     /// Sums over processes; of peaks, which need not be of one moment, the sum is the most that it can have been.
     #[must_use]
-    pub fn plus(&self, other: &Accounts) -> Accounts {
+    pub fn plus(&self, other: &KernelStats) -> KernelStats {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
         };
-        Accounts {
+        KernelStats {
             user_ns: sum(self.user_ns, other.user_ns),
             system_ns: sum(self.system_ns, other.system_ns),
             cpu_ns: sum(self.cpu_ns, other.cpu_ns),

@@ -4,7 +4,7 @@ use crate::output::{self, Opened, Output, OutputError};
 use crate::record_stats::RecordStats;
 use crate::sink::publish_first_round;
 use crate::{build_ids, machine, synth};
-use kymo_data::{Attr, EventSpec, Features, Writer, build};
+use kymo_data::{Attr, EventSpec, Features, FileWriter, build};
 use kymo_perf::proc::{self, Module};
 use std::fmt;
 use std::fs::File;
@@ -15,21 +15,21 @@ use std::path::Path;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Writes a perf.data file piece by piece. It opens at every moment, with all that was [published](Scribe::publish).
-pub struct Scribe {
-    writer: Writer<Retrying<File>>,
-    walk: RecordStats,
+pub struct StandaloneWriter {
+    writer: FileWriter<Retrying<File>>,
+    stats: RecordStats,
     waiting: Vec<u8>,
     features: Features,
     modules: Vec<Module>,
 }
 
-impl fmt::Debug for Scribe {
+impl fmt::Debug for StandaloneWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scribe").field("samples", &self.walk.samples).finish_non_exhaustive()
+        f.debug_struct("Scribe").field("samples", &self.stats.samples).finish_non_exhaustive()
     }
 }
 
-impl Scribe {
+impl StandaloneWriter {
     /// Makes the file (one that is there becomes `PATH.old`), with its header and the names and mappings of these processes as they are now.
     /// The first of the events is the one that tells of names and mappings.
     ///
@@ -41,7 +41,7 @@ impl Scribe {
         pids: &[i32],
         cmdline: &[String],
         version: &str,
-    ) -> Result<Scribe, OutputError> {
+    ) -> Result<StandaloneWriter, OutputError> {
         let fail = |action| move |why| OutputError { action, path: path.to_owned(), why };
         let Opened::File(file, naming) = output::open(&Output::parse(path), None)? else {
             return Err(fail("write a recording of watchpoints to")(io::ErrorKind::Unsupported.into()));
@@ -51,21 +51,21 @@ impl Scribe {
             ..machine::features(version, cmdline)
         };
         let early = Features { nr_cpus: features.nr_cpus, ..Features::default() };
-        let writer = Writer::create_with_features(Retrying(file), events, &early)
+        let writer = FileWriter::create_with_features(Retrying(file), events, &early)
             .map_err(fail("write the header of"))?;
         publish_first_round(&writer).map_err(fail("write the header of"))?;
         if let Some(mut naming) = naming {
             naming.publish()?;
         }
         let attr: Attr = events.first().map(|event| event.attr.clone()).unwrap_or_default();
-        let mut walk = RecordStats::new(attr.sample_type, true);
+        let mut stats = RecordStats::new(attr.sample_type, true);
         let existing = synth::tasks(&attr, pids, true);
-        walk.files.extend(existing.files);
+        stats.files.extend(existing.files);
         let modules = proc::modules();
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
         waiting.extend(existing.records);
         waiting.extend(build::finished_init());
-        Ok(Scribe { writer, walk, waiting, features, modules })
+        Ok(StandaloneWriter { writer, stats, waiting, features, modules })
     }
 
     /// Takes whole records.
@@ -73,9 +73,9 @@ impl Scribe {
     /// # Errors
     /// What the file says to a write.
     pub fn append(&mut self, records: &[u8]) -> io::Result<()> {
-        self.walk.records(records);
-        if self.walk.excess {
-            self.waiting.extend(self.walk.mended(records));
+        self.stats.records(records);
+        if self.stats.excess {
+            self.waiting.extend(self.stats.mended(records));
         } else {
             self.waiting.extend_from_slice(records);
         }
@@ -85,7 +85,7 @@ impl Scribe {
     /// Every ring was read since the last time: readers may sort what came before that.
     ///
     /// # Errors
-    /// As [`Scribe::append`].
+    /// As [`StandaloneWriter::append`].
     pub fn round(&mut self) -> io::Result<()> {
         self.append(&build::finished_round())
     }
@@ -99,7 +99,7 @@ impl Scribe {
     /// Makes everything so far readable.
     ///
     /// # Errors
-    /// As [`Scribe::append`].
+    /// As [`StandaloneWriter::append`].
     pub fn publish(&mut self) -> io::Result<()> {
         self.write()?;
         self.writer.publish()
@@ -108,11 +108,11 @@ impl Scribe {
     /// Completes the file; how many bytes it has.
     ///
     /// # Errors
-    /// As [`Scribe::append`].
+    /// As [`StandaloneWriter::append`].
     pub fn finish(mut self) -> io::Result<u64> {
         self.write()?;
-        self.features.build_ids = build_ids::of_recording(&self.modules, &self.walk.files);
-        self.features.sample_time = self.walk.times;
+        self.features.build_ids = build_ids::of_recording(&self.modules, &self.stats.files);
+        self.features.sample_time = self.stats.times;
         match self.writer.finish(&self.features)? {
             0 => {}
             lost => return Err(io::Error::other(format!("{lost} bytes of records could not be written"))),
@@ -150,7 +150,8 @@ mod tests {
         };
         let spec = |id, name: &str| EventSpec { attr: attr.clone(), ids: vec![id], name: name.into() };
         let pid = std::process::id() as i32;
-        let mut scribe = Scribe::create(&path, &[spec(1, "a"), spec(2, "b")], &[pid], &[], "kymo").unwrap();
+        let mut scribe =
+            StandaloneWriter::create(&path, &[spec(1, "a"), spec(2, "b")], &[pid], &[], "kymo").unwrap();
         scribe.publish().unwrap();
         let (before, events) = names(&path);
         assert!(before > 3 && events == 2);

@@ -167,7 +167,7 @@ impl Said {
 /// word about another program that does the same meanwhile, nor about anybody else.
 #[test]
 fn only_ours() {
-    let test = "strangers::only_ours";
+    let test = "pid_filter::only_ours";
     let Some(programs) = Programs::new(test) else { return };
     // Goes on until the stranger has been there, too.
     let script = format!(
@@ -194,7 +194,7 @@ fn only_ours() {
 /// nobody else's.
 #[test]
 fn only_those_of_a_running_process() {
-    let test = "strangers::only_those_of_a_running_process";
+    let test = "pid_filter::only_those_of_a_running_process";
     let Some(programs) = Programs::new(test) else { return };
     let _stranger = programs.stranger();
     let target = Stranger::start(&programs.ours, &programs.file("ours.count"));

@@ -1,22 +1,24 @@
-//! Events that observed programs write themselves, into rings that are drained with the kernel's: probes inside of them.
+//! Rings that observed programs write themselves (probes inside of them), drained like the kernel's.
 //!
-//! A program's ring wakes nobody: drains look at such rings by the clock. What did not fit into them the programs count; it is part of the account
-//! of losses as what the kernel dropped.
+//! Such a ring wakes no drain: drains scan it periodically. The programs count the records that did
+//! not fit, and the account of losses lists them like records that the kernel dropped.
 //!
 //! # Trust
-//! A program can write anything into its rings. What is known otherwise is not taken from there: whose process it is, the CPU, how often an event counts. A time is
-//! between the look that did not find the record and the one that did, in the recording's clock; a thread is one of the program's, or gone. What the program says
-//! about itself (where it was, with which values) is its own affair.
-use crate::drain::Source;
+//! A program can write anything into its rings. The drain overwrites each field that it knows from
+//! another source: the process, the CPU, the period. A time is limited to the interval between the
+//! scan that did not see the record and the one that did, in the recording's clock. A thread must
+//! belong to the program, or have ended. Only what the program reports about itself (addresses and
+//! values) is taken as it is.
+use crate::drain::RingSource;
 use kymo_data::{Attr, EventSpec, abi};
 use kymo_perf::inject::ProgramClock;
 use kymo_perf::ring::Ring;
-use kymo_perf::sys::{counter, is_strange_thread};
+use kymo_perf::sys::{belongs_to_other_process, counter};
 use std::fmt;
 
 /// One event that programs write.
 #[derive(Clone, Debug)]
-pub struct GuestEvent {
+pub struct UserEvent {
     /// As the user named it.
     pub name: String,
     /// Where tracepoints have the name of their system.
@@ -29,33 +31,33 @@ pub struct GuestEvent {
     pub id: u64,
 }
 
-/// Turns what writes the events on and off.
-pub trait Conduct {
-    /// Lets the events begin.
+/// Starts and stops the events that a program writes.
+pub trait UserEventControl {
+    /// Starts them.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, as a sentence.
     fn begin(&mut self) -> Result<(), String>;
 
-    /// Lets them end. How many of each event were lost, and in words what else the user should know.
+    /// Stops them. Returns how many of each event were lost, and a remark for the user.
     fn end(&mut self) -> (Vec<u64>, Option<String>);
 }
 
-/// Events of programs, and all that belongs to them.
-pub struct Guests {
+/// The events that programs write, their rings and their control.
+pub struct UserRings {
     /// The events.
-    pub events: Vec<GuestEvent>,
+    pub events: Vec<UserEvent>,
     /// The process that writes them.
     pub pid: i32,
     /// For each CPU, the ring that is written there. In the place of times there are ticks of the processor's counter.
     pub rings: Vec<Ring>,
     /// Makes times of them.
     pub clock: ProgramClock,
-    /// Who turns them on and off.
-    pub conduct: Box<dyn Conduct + Send>,
+    /// Starts and stops them.
+    pub control: Box<dyn UserEventControl + Send>,
 }
 
-impl fmt::Debug for Guests {
+impl fmt::Debug for UserRings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guests").field("events", &self.events).finish_non_exhaustive()
     }
@@ -70,7 +72,7 @@ pub(crate) const SAMPLE_TYPE: u64 = abi::PERF_SAMPLE_IDENTIFIER
     | abi::PERF_SAMPLE_PERIOD
     | abi::PERF_SAMPLE_RAW;
 
-impl GuestEvent {
+impl UserEvent {
     /// As the recording has it: a tracepoint of each of which there is a sample.
     pub(crate) fn spec(&self) -> EventSpec {
         let attr = Attr {
@@ -86,22 +88,22 @@ impl GuestEvent {
     }
 }
 
-/// An event's number in its records, and that in its description.
-pub(crate) type Known = (u64, u32);
+/// An event's number in its records, and its number in tracefs' description.
+pub(crate) type EventId = (u64, u32);
 
 /// The numbers of these events, ascending.
-pub(crate) fn known(events: &[GuestEvent]) -> Vec<Known> {
-    let number = |event: &GuestEvent| Some((event.id, u32::try_from(event.kind).ok()?));
-    let mut known: Vec<Known> = events.iter().filter_map(number).collect();
-    known.sort_unstable();
-    known
+pub(crate) fn event_ids(events: &[UserEvent]) -> Vec<EventId> {
+    let number = |event: &UserEvent| Some((event.id, u32::try_from(event.kind).ok()?));
+    let mut event_ids: Vec<EventId> = events.iter().filter_map(number).collect();
+    event_ids.sort_unstable();
+    event_ids
 }
 
-/// Adds the guests' rings to those that each CPU's drain empties. `first`: how many rings there are before them.
+/// Adds the programs' rings to those that each CPU's drain empties. `first`: how many rings precede them.
 pub(crate) fn join<'a>(
-    groups: &mut [(Option<u32>, Vec<Source<'a>>)],
+    groups: &mut [(Option<u32>, Vec<RingSource<'a>>)],
     rings: &'a [Ring],
-    guest: &Guest<'a>,
+    user_ring: &UserRing<'a>,
     first: usize,
 ) {
     let Some(count) = groups.len().checked_sub(1) else { return };
@@ -109,18 +111,18 @@ pub(crate) fn join<'a>(
         let own = groups.iter().position(|(of, _)| of.is_some_and(|of| of as usize == cpu));
         // Of a CPU that nobody drains, any other can.
         let group = &mut groups[own.unwrap_or(cpu.min(count))];
-        let guest = Some(Guest { cpu: cpu as u32, ..guest.clone() });
-        group.1.push(Source { index: first + cpu, ring, fds: Vec::new(), guest });
+        let user_ring = Some(UserRing { cpu: cpu as u32, ..user_ring.clone() });
+        group.1.push(RingSource { index: first + cpu, ring, fds: Vec::new(), user_ring });
     }
 }
 
 /// Threads whose process is known, by the lowest bits of their numbers.
 const THREADS: usize = 1024;
 
-/// What is known of the program that writes a ring.
+/// One such ring, with what is known of the program that writes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Guest<'a> {
-    known: &'a [Known],
+pub(crate) struct UserRing<'a> {
+    event_ids: &'a [EventId],
     pid: i32,
     cpu: u32,
     clock: ProgramClock,
@@ -129,9 +131,9 @@ pub(crate) struct Guest<'a> {
     threads: Box<[i32]>,
 }
 
-impl<'a> Guest<'a> {
-    pub(crate) fn new(known: &'a [Known], pid: i32, clock: ProgramClock) -> Guest<'a> {
-        Guest { known, pid, cpu: 0, clock, floor: 0, threads: vec![0; THREADS].into() }
+impl<'a> UserRing<'a> {
+    pub(crate) fn new(event_ids: &'a [EventId], pid: i32, clock: ProgramClock) -> UserRing<'a> {
+        UserRing { event_ids, pid, cpu: 0, clock, floor: 0, threads: vec![0; THREADS].into() }
     }
 
     /// Nothing is left in the ring of before this tick.
@@ -172,13 +174,13 @@ impl<'a> Guest<'a> {
     fn complete(&mut self, record: &mut [u8], now: u64) -> Option<()> {
         let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from(word(at)?) | u64::from(word(at + 4)?) << 32);
-        let event = self.known.binary_search_by_key(&long(ID_AT)?, |(id, _)| *id).ok()?;
+        let event = self.event_ids.binary_search_by_key(&long(ID_AT)?, |(id, _)| *id).ok()?;
         let raw_bytes = word(RAW_LENGTH_AT)? as usize;
         let is_sample =
             word(0)? == abi::PERF_RECORD_SAMPLE && record[4..6] == abi::PERF_RECORD_MISC_USER.to_le_bytes();
         // Each begins with its kind and the thread.
         let is_whole = (RAW_COMMON_BYTES..=record.len() - RAW_AT).contains(&raw_bytes);
-        if !is_sample || !is_whole || word(RAW_AT)? != self.known[event].1 {
+        if !is_sample || !is_whole || word(RAW_AT)? != self.event_ids[event].1 {
             return None;
         }
         let tid = word(TID_AT)?.cast_signed();
@@ -197,12 +199,12 @@ impl<'a> Guest<'a> {
 
     /// Whether a thread is the program's. One that has ended meanwhile is.
     fn is_thread(&mut self, tid: i32) -> bool {
-        let known = &mut self.threads[tid as usize % THREADS];
-        if *known != tid || tid == 0 {
-            if is_strange_thread(self.pid, tid) {
+        let checked = &mut self.threads[tid as usize % THREADS];
+        if *checked != tid || tid == 0 {
+            if belongs_to_other_process(self.pid, tid) {
                 return false;
             }
-            *known = tid;
+            *checked = tid;
         }
         true
     }
@@ -248,12 +250,12 @@ mod tests {
         u64::from_le_bytes(record[at..at + 8].try_into().unwrap())
     }
 
-    fn guest(pid: i32) -> Guest<'static> {
-        Guest { cpu: 5, ..Guest::new(&[(7, 60_007), (9, 60_009)], pid, ProgramClock::plain(1000)) }
+    fn user_ring(pid: i32) -> UserRing<'static> {
+        UserRing { cpu: 5, ..UserRing::new(&[(7, 60_007), (9, 60_009)], pid, ProgramClock::plain(1000)) }
     }
 
-    fn own() -> Guest<'static> {
-        guest(std::process::id().cast_signed())
+    fn own() -> UserRing<'static> {
+        user_ring(std::process::id().cast_signed())
     }
 
     /// Checks that of what a program wrote only samples of its own events stay: no mapping, no name, no sample of another event or of the kernel's code, none
@@ -296,8 +298,8 @@ mod tests {
     /// Checks that a program cannot put its events into the past or the future, into another process, on another CPU, or make one count for many.
     #[test]
     fn what_is_known_otherwise() {
-        let mut guest = own();
-        guest.floor = 500;
+        let mut user_ring = own();
+        user_ring.floor = 500;
         let mut all: Vec<u8> = Vec::new();
         for (ticks, pid) in [(0_u64, 1), (499, u32::MAX), (700, 0), (u64::MAX, std::process::id())] {
             let mut one = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
@@ -305,7 +307,7 @@ mod tests {
             put(&mut one, PID_AT, pid);
             all.extend(one);
         }
-        let kept = guest.retain_until(&mut all, 900);
+        let kept = user_ring.retain_until(&mut all, 900);
         assert_eq!(kept, all.len());
         let me = u64::from(std::process::id());
         let seen = all.chunks(RAW_AT + 12).map(|one| {
@@ -321,18 +323,18 @@ mod tests {
     fn threads_of_others() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let by = |guest: &mut Guest<'_>, tid: u32| {
+        let by = |user_ring: &mut UserRing<'_>, tid: u32| {
             let mut one = record(abi::PERF_RECORD_SAMPLE, USER, 7, 12);
             put(&mut one, TID_AT, tid);
-            guest.retain_own(&mut one) > 0
+            user_ring.retain_own(&mut one) > 0
         };
-        let mut guest = guest(child.id().cast_signed());
-        assert!(by(&mut guest, child.id()) && by(&mut guest, child.id()));
+        let mut user_ring = user_ring(child.id().cast_signed());
+        assert!(by(&mut user_ring, child.id()) && by(&mut user_ring, child.id()));
         for tid in [std::process::id(), 1, 0, u32::MAX, 1 << 31] {
-            assert!(!by(&mut guest, tid), "{tid}");
+            assert!(!by(&mut user_ring, tid), "{tid}");
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(by(&mut guest, child.id()), "it wrote this before it ended");
+        assert!(by(&mut user_ring, child.id()), "it wrote this before it ended");
     }
 }

@@ -10,25 +10,25 @@ pub(crate) use kymo_core::handover::Next;
 
 /// Wakes one thread, or whoever polls its descriptor. A call of the kernel's that never waits: a drain may make it.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct Notifier(OwnedFd);
 
-impl Bell {
+impl Notifier {
     /// # Errors
     /// There is none, or it cannot be rung: a thread would sleep for ever where `write` is refused (by a seccomp filter, say).
-    pub(crate) fn new() -> io::Result<Bell> {
-        let bell = Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        rustix::io::write(&bell.0, &1u64.to_ne_bytes())?;
-        bell.quiet();
-        Ok(bell)
+    pub(crate) fn new() -> io::Result<Notifier> {
+        let notifier = Notifier(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        rustix::io::write(&notifier.0, &1u64.to_ne_bytes())?;
+        notifier.clear();
+        Ok(notifier)
     }
 
-    /// Rings until [`Bell::quiet`].
-    pub(crate) fn ring(&self) {
+    /// Rings until [`Notifier::clear`].
+    pub(crate) fn notify(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Ends the ringing; what is looked at afterwards was changed before or will ring again.
-    pub(crate) fn quiet(&self) {
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
@@ -42,24 +42,24 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Sender<T> {
     outbox: Option<Outbox<T>>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 }
 
 /// The end of the one who receives.
 #[derive(Debug)]
-pub(crate) struct Messages<T> {
+pub(crate) struct Receiver<T> {
     inbox: Inbox<T>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 }
 
 /// Queues for so many messages each, and their one receiver.
-pub(crate) fn mail<T: Send>(
+pub(crate) fn channel<T: Send>(
     capacities: impl IntoIterator<Item = usize>,
-) -> io::Result<(Vec<Sender<T>>, Messages<T>)> {
-    let bell = Arc::new(Bell::new()?);
+) -> io::Result<(Vec<Sender<T>>, Receiver<T>)> {
+    let notifier = Arc::new(Notifier::new()?);
     let (outboxes, inbox) = handover::inbox(capacities);
-    let sender = |outbox| Sender { outbox: Some(outbox), bell: Arc::clone(&bell) };
-    Ok((outboxes.into_iter().map(sender).collect(), Messages { inbox, bell: Arc::clone(&bell) }))
+    let sender = |outbox| Sender { outbox: Some(outbox), notifier: Arc::clone(&notifier) };
+    Ok((outboxes.into_iter().map(sender).collect(), Receiver { inbox, notifier: Arc::clone(&notifier) }))
 }
 
 impl<T> Sender<T> {
@@ -70,7 +70,7 @@ impl<T> Sender<T> {
     pub(crate) fn send(&mut self, message: T) -> Result<(), T> {
         let Some(outbox) = &mut self.outbox else { return Err(message) };
         if outbox.send(message)? == Wake::Now {
-            self.bell.ring();
+            self.notifier.notify();
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl<T> Sender<T> {
     }
 
     /// Sends, and sleeps where the receiver has to catch up first. For threads that may.
-    pub(crate) fn send_patiently(&mut self, mut message: T) {
+    pub(crate) fn send_blocking(&mut self, mut message: T) {
         while let Err(back) = self.send(message) {
             if self.is_abandoned() {
                 // The receiver has panicked: whoever joins it hears of that.
@@ -101,12 +101,12 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.outbox.take().map(Outbox::close) == Some(Wake::Now) {
-            self.bell.ring();
+            self.notifier.notify();
         }
     }
 }
 
-impl<T> Messages<T> {
+impl<T> Receiver<T> {
     /// The next message, without waiting.
     pub(crate) fn take(&mut self) -> Next<T> {
         self.inbox.receive()
@@ -120,16 +120,16 @@ impl<T> Messages<T> {
         if self.inbox.may_sleep() {
             let timeout = most.map(timespec);
             // Interrupted or not: whoever asked looks again.
-            let _ = poll(&mut [PollFd::new(self.bell.fd(), PollFlags::IN)], timeout.as_ref());
+            let _ = poll(&mut [PollFd::new(self.notifier.fd(), PollFlags::IN)], timeout.as_ref());
         }
         self.inbox.awake();
-        self.bell.quiet();
+        self.notifier.clear();
         self.inbox.receive()
     }
 
     /// What wakes the receiver.
-    pub(crate) fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
+    pub(crate) fn notifier(&self) -> Arc<Notifier> {
+        Arc::clone(&self.notifier)
     }
 }
 
@@ -141,21 +141,21 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 
 #[cfg(test)]
 mod tests {
-    use super::{Next, mail};
+    use super::{Next, channel};
     use std::time::Duration;
 
     /// Checks that a receiver which sleeps without a limit wakes for a message, for a bell, and for the end of the last sender.
     #[test]
     fn wakes() {
-        let (senders, mut messages) = mail([1, 1]).unwrap();
-        let bell = messages.bell();
+        let (senders, mut messages) = channel([1, 1]).unwrap();
+        let notifier = messages.notifier();
         let (tell, told) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             for (value, mut sender) in senders.into_iter().enumerate() {
                 sender.send(value).unwrap();
                 told.recv().unwrap();
             }
-            bell.ring();
+            notifier.notify();
         });
         for value in 0..2 {
             let next = std::iter::repeat_with(|| messages.wait(None)).find(|next| *next != Next::Empty);
@@ -171,7 +171,7 @@ mod tests {
     /// Checks that a full queue says so before and when something is sent.
     #[test]
     fn full() {
-        let (mut senders, mut messages) = mail([1]).unwrap();
+        let (mut senders, mut messages) = channel([1]).unwrap();
         assert!(senders[0].has_room());
         senders[0].send(1).unwrap();
         assert!(!senders[0].has_room());

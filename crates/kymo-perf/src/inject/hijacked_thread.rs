@@ -17,7 +17,7 @@
 //! | the thread has | and goes |
 //! |---|---|
 //! | its own registers, its own mask | on |
-//! | those of the gadget, its stack pointer below the way home on its own stack, its own mask | home (escape.rs) |
+//! | those of the gadget, its stack pointer below the way home on its own stack, its own mask | home (sigreturn.rs) |
 //! | the same, or in a system call, with all signals held back | home, with its mask; a stack that was mapped stays |
 //! | those of a function on the lent stack, whose return leads to the way home there | home, when the function has returned |
 //! | its mask again, and the gadget's registers | home |
@@ -26,15 +26,15 @@
 //! A tracer that is stopped or starves keeps the thread waiting; its time limits count only time in which it runs itself. When a
 //! function takes too long although it gets on, the thread is left to it, and goes home afterwards. Only one that sleeps, as in
 //! a lock that its own thread holds, is taken out of it.
-use super::escape::{self, Gadgets, QUIET_BYTES};
-use super::refusal::Refusal;
-use super::restart::{REPEAT_UNLESS_HANDLED, ended_for_nothing};
+use super::refusal::EnterError;
+use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
 use super::room;
-use super::safe_place::{self, Places};
-use super::target::Target;
+use super::safe_place::{self, UnsafePlaces};
+use super::sigreturn::{self, Gadgets, QUIET_BYTES};
+use super::target::TargetProcess;
 use super::unwind::Unwind;
 use crate::proc;
-use crate::sys::ptrace::{Registers, Saved, Stop, Traced};
+use crate::sys::ptrace::{PtraceStop, Registers, Saved, Traced};
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -56,8 +56,8 @@ const OVERTIME: Duration = Duration::from_secs(30);
 
 /// A held thread and the means to make it work.
 #[derive(Debug)]
-pub(super) struct Borrowed<'t> {
-    target: &'t Target,
+pub(super) struct HijackedThread<'t> {
+    target: &'t TargetProcess,
     thread: Option<Traced>,
     saved: Saved,
     gadgets: Gadgets,
@@ -70,7 +70,7 @@ pub(super) struct Borrowed<'t> {
 }
 
 /// A thread that stands still where it may be borrowed.
-struct Standing {
+struct SafeThread {
     thread: Traced,
     saved: Saved,
     has_signals: bool,
@@ -79,7 +79,7 @@ struct Standing {
 
 /// What a called function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Returns {
+pub(super) enum ReturnKind {
     /// An address or a negative number: never 0, nor the number of a system call.
     Value,
     /// Anything, which is lost.
@@ -100,7 +100,7 @@ impl Allowance {
     }
 
     /// Waits for a stop. While it runs or waits for a disk, overtime is granted.
-    fn wait(&mut self, target: &Target, thread: &mut Traced) -> io::Result<Stop> {
+    fn wait(&mut self, target: &TargetProcess, thread: &mut Traced) -> io::Result<PtraceStop> {
         let mut ran = None;
         loop {
             let begun = Instant::now();
@@ -129,23 +129,24 @@ impl Allowance {
     }
 }
 
-impl<'t> Borrowed<'t> {
+impl<'t> HijackedThread<'t> {
     /// Borrows a thread that stands where it holds no lock of the allocator or the dynamic linker.
     pub(super) fn take(
-        target: &'t Target,
+        target: &'t TargetProcess,
         mut unwinder: Option<&mut (dyn Unwind + '_)>,
-    ) -> Result<Borrowed<'t>, Refusal> {
+    ) -> Result<HijackedThread<'t>, EnterError> {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "it is not where it should be");
-        let gadgets = Gadgets::of(target)
-            .ok_or_else(|| Refusal::failed("looking for the C library's way back from signals")(missing()))?;
-        let places = Places::of(target);
+        let gadgets = Gadgets::of(target).ok_or_else(|| {
+            EnterError::failed("looking for the C library's way back from signals")(missing())
+        })?;
+        let places = UnsafePlaces::of(target);
         let mut last = "where it does not stop".to_owned();
         let until = Instant::now() + LOOKING;
         for attempt in 0..TRIES {
             if Instant::now() >= until {
                 break;
             }
-            let tasks = proc::tasks(target.pid).map_err(|_| Refusal::Gone)?;
+            let tasks = proc::tasks(target.pid).map_err(|_| EnterError::Gone)?;
             // Not always the same ones in a process of thousands; the first thread first.
             let from = if attempt == 0 { 0 } else { attempt * 7 % tasks.len() };
             for tid in tasks.iter().cycle().skip(from).take(tasks.len().min(8)) {
@@ -162,16 +163,16 @@ impl<'t> Borrowed<'t> {
             }
             std::thread::sleep(Duration::from_micros(200 << attempt.min(6)));
         }
-        Err(Refusal::Busy { last })
+        Err(EnterError::Busy { last })
     }
 
     /// Stops a thread, and lets it go again if it stands where it must not be borrowed: then the place in words.
     fn hold(
-        target: &Target,
+        target: &TargetProcess,
         tid: i32,
-        places: &Places,
+        places: &UnsafePlaces,
         unwinder: Option<&mut (dyn Unwind + '_)>,
-    ) -> io::Result<Result<Standing, String>> {
+    ) -> io::Result<Result<SafeThread, String>> {
         let mut thread = Traced::seize(tid)?;
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         // The number may be another process's by now.
@@ -180,16 +181,16 @@ impl<'t> Borrowed<'t> {
         }
         thread.interrupt()?;
         match thread.wait(STOPS)? {
-            Stop::Interrupted => {}
-            Stop::Signal(signal) => {
+            PtraceStop::Interrupted => {}
+            PtraceStop::Signal(signal) => {
                 thread.release(signal)?;
                 return Ok(Err("before a signal".to_owned()));
             }
-            Stop::Gone => return Err(gone()),
+            PtraceStop::Gone => return Err(gone()),
             _ => return Ok(Err("at an event".to_owned())),
         }
         let mut registers = thread.registers()?;
-        if ended_for_nothing(&registers) {
+        if was_interrupted_spuriously(&registers) {
             // At once, for it may have to go on by what the registers say.
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             thread.set_registers(&registers)?;
@@ -202,28 +203,32 @@ impl<'t> Borrowed<'t> {
             return Ok(Err(place));
         }
         let saved = thread.save()?;
-        let Some(room) = room::of(target, tid, &registers, escape::bytes(&saved))? else {
+        let Some(room) = room::of(target, tid, &registers, sigreturn::bytes(&saved))? else {
             return Ok(Err("on a stack with no room below it".to_owned()));
         };
         let has_signals = target.has_signals(tid);
-        Ok(Ok(Standing { thread, saved, has_signals, room }))
+        Ok(Ok(SafeThread { thread, saved, has_signals, room }))
     }
 
-    fn prepare(target: &'t Target, standing: Standing, gadgets: Gadgets) -> Result<Borrowed<'t>, Refusal> {
-        let Standing { thread, saved, has_signals, room } = standing;
+    fn prepare(
+        target: &'t TargetProcess,
+        standing: SafeThread,
+        gadgets: Gadgets,
+    ) -> Result<HijackedThread<'t>, EnterError> {
+        let SafeThread { thread, saved, has_signals, room } = standing;
         let way = |saved: &Saved, memory: Range<u64>| {
-            escape::prepare(target, saved, has_signals, gadgets, memory)
-                .map_err(Refusal::failed("writing a thread's way home"))
+            sigreturn::prepare(target, saved, has_signals, gadgets, memory)
+                .map_err(EnterError::failed("writing a thread's way home"))
         };
         let own_way = way(&saved, room)?;
         let mut borrowed =
-            Borrowed { target, thread: Some(thread), saved, gadgets, stack: 0, own_way, way: own_way };
+            HijackedThread { target, thread: Some(thread), saved, gadgets, stack: 0, own_way, way: own_way };
         let at_gadget = borrowed.at_gadget();
         let thread = borrowed.thread()?;
         // The way home first, then the mask: with all signals held back nobody must be left alone.
-        thread.set_registers(&at_gadget).map_err(Refusal::failed("moving a thread"))?;
+        thread.set_registers(&at_gadget).map_err(EnterError::failed("moving a thread"))?;
         // Handlers would run on our stack, and could jump away from it. All but KILL and STOP, which cannot wait.
-        thread.set_signal_mask(u64::MAX).map_err(Refusal::failed("holding signals back"))?;
+        thread.set_signal_mask(u64::MAX).map_err(EnterError::failed("holding signals back"))?;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let (size, prot, flags) = (STACK_BYTES, prot as u64, flags as u64);
         borrowed.stack =
@@ -237,8 +242,8 @@ impl<'t> Borrowed<'t> {
         (self.stack, STACK_BYTES)
     }
 
-    fn thread(&mut self) -> Result<&mut Traced, Refusal> {
-        self.thread.as_mut().ok_or(Refusal::Gone)
+    fn thread(&mut self) -> Result<&mut Traced, EnterError> {
+        self.thread.as_mut().ok_or(EnterError::Gone)
     }
 
     /// The saved registers, with no system call to be repeated when the thread goes on.
@@ -259,11 +264,11 @@ impl<'t> Borrowed<'t> {
         step: &'static str,
         number: libc::c_long,
         args: [u64; 6],
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, EnterError> {
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         let rax = number as u64;
         let registers = Registers { rax, rdi, rsi, rdx, r10, r8, r9, ..self.at_gadget() };
-        let failed = Refusal::failed(step);
+        let failed = EnterError::failed(step);
         self.thread()?.set_registers(&registers).map_err(&failed)?;
         let mut allowance = Allowance::of(STEP);
         // In, and out.
@@ -272,7 +277,7 @@ impl<'t> Borrowed<'t> {
         }
         let result = self.thread()?.registers().map_err(&failed)?.rax as i64;
         if (-4095..0).contains(&result) {
-            return Err(Refusal::Failed { step, error: io::Error::from_raw_os_error(-result as i32) });
+            return Err(EnterError::Failed { step, error: io::Error::from_raw_os_error(-result as i32) });
         }
         Ok(result as u64)
     }
@@ -283,35 +288,35 @@ impl<'t> Borrowed<'t> {
         loop {
             thread.go_to_system_call()?;
             match allowance.wait(self.target, thread)? {
-                Stop::SystemCall => return Ok(()),
-                Stop::Gone => return Err(gone()),
+                PtraceStop::SystemCall => return Ok(()),
+                PtraceStop::Gone => return Err(gone()),
                 // A fault of the called code: a signal that cannot be held back. Nobody here can handle it.
-                Stop::Signal(
+                PtraceStop::Signal(
                     signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP),
                 ) => {
                     return Err(io::Error::other(format!("the called code faulted (signal {signal})")));
                 }
-                Stop::Signal(_) | Stop::Interrupted | Stop::Event(_) => {}
+                PtraceStop::Signal(_) | PtraceStop::Interrupted | PtraceStop::Event(_) => {}
             }
         }
     }
 
     /// Puts bytes on the lent stack, for a call's arguments to point at. They stay until the thread is given back.
-    pub(super) fn lend(&mut self, bytes: &[u8]) -> Result<u64, Refusal> {
+    pub(super) fn lend(&mut self, bytes: &[u8]) -> Result<u64, EnterError> {
         let at = self.stack + 64;
         if bytes.len() as u64 > STACK_BYTES / 4 {
-            return Err(Refusal::Failed {
+            return Err(EnterError::Failed {
                 step: "lending memory",
                 error: io::ErrorKind::FileTooLarge.into(),
             });
         }
-        self.target.write(at, bytes).map_err(Refusal::failed("writing to the lent stack"))?;
+        self.target.write(at, bytes).map_err(EnterError::failed("writing to the lent stack"))?;
         Ok(at)
     }
 
     /// Reads what a call left where it was told to.
-    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Refusal> {
-        self.target.read(at, bytes).map_err(Refusal::failed("reading a result"))
+    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), EnterError> {
+        self.target.read(at, bytes).map_err(EnterError::failed("reading a result"))
     }
 
     /// Makes the thread call a C function and gives its result, or 0 where that is lost.
@@ -321,11 +326,11 @@ impl<'t> Borrowed<'t> {
         function: u64,
         args: [u64; 3],
         limit: Duration,
-        returns: Returns,
-    ) -> Result<u64, Refusal> {
-        let failed = Refusal::failed(step);
+        returns: ReturnKind,
+    ) -> Result<u64, EnterError> {
+        let failed = EnterError::failed(step);
         let (way, gadgets) = (self.way, self.gadgets);
-        let (to, stops_at) = match gadgets.quiet.filter(|_| returns == Returns::Nothing) {
+        let (to, stops_at) = match gadgets.quiet.filter(|_| returns == ReturnKind::Nothing) {
             Some(quiet) => (quiet, quiet + QUIET_BYTES),
             None => (gadgets.syscall, gadgets.syscall + 2),
         };
@@ -350,7 +355,7 @@ impl<'t> Borrowed<'t> {
                     .set_registers(&Registers { orig_rax: u64::MAX, ..registers })
                     .map_err(&failed)?;
                 self.run_to_system_call(&mut Allowance::of(STEP)).map_err(&failed)?;
-                return Ok(if returns == Returns::Value { result } else { 0 });
+                return Ok(if returns == ReturnKind::Value { result } else { 0 });
             }
         }
     }
@@ -370,13 +375,13 @@ impl<'t> Borrowed<'t> {
     }
 
     /// Gives the thread back: restores everything, lets it go on. `unmaps`: takes the lent stack down before.
-    pub(super) fn give_back(mut self, unmaps: bool) -> Result<(), Refusal> {
+    pub(super) fn give_back(mut self, unmaps: bool) -> Result<(), EnterError> {
         self.way = self.own_way;
         if unmaps {
             let (stack, size) = self.stack();
             _ = self.system_call("unmapping a stack", libc::SYS_munmap, [stack, size, 0, 0, 0, 0]);
         }
-        self.restore().map_err(Refusal::failed("putting a thread back"))
+        self.restore().map_err(EnterError::failed("putting a thread back"))
     }
 
     fn restore(&mut self) -> io::Result<()> {
@@ -387,15 +392,15 @@ impl<'t> Borrowed<'t> {
         thread.interrupt()?;
         thread.go(0)?;
         let stop = Allowance::of(STEP).wait(self.target, &mut thread)?;
-        if stop == Stop::Gone {
+        if stop == PtraceStop::Gone {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         thread.restore(&self.saved)?;
-        thread.release(if let Stop::Signal(signal) = stop { signal } else { 0 })
+        thread.release(if let PtraceStop::Signal(signal) = stop { signal } else { 0 })
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl Drop for HijackedThread<'_> {
     fn drop(&mut self) {
         // An error on the way: the stack stays mapped, but the thread goes on where it was.
         _ = self.restore();

@@ -1,5 +1,5 @@
 //! Counts of a command in a cgroup of its own that cost nothing at a context switch: what the kernel accounts anyway is read there, and what
-//! happens seldom is counted where it happens ([`Tally`]).
+//! happens seldom is counted where it happens ([`CgroupCounter`]).
 //!
 //! | event | where it is read | beside perf's number |
 //! |---|---|---|
@@ -8,11 +8,11 @@
 //! | `cpu-migrations`, `page-faults`, `minor-faults`, `major-faults`, alignment and emulation faults | a program at each hit | the same |
 //!
 //! Nothing else can be had so. What is asked of user or kernel mode alone can be, where the event knows the mode: faults.
-use super::accounting::Accounts;
+use super::kernel_stats::KernelStats;
 use super::{Cell, Count};
-use crate::bpf::{BpfError, Tally};
+use crate::bpf::{BpfError, CgroupCounter};
 use crate::cgroup::OwnCgroup;
-use crate::evlist::{self, Engine, Evlist, OpenError, Request, Targets};
+use crate::evlist::{self, Evlist, OpenEngine, OpenError, Request, Targets};
 use crate::sys::{ANY, Kernel, Perf, bindings, perf_event_attr};
 use rustix::thread::CpuSet;
 use std::io;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How an event's count is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum CountSource {
     CpuTime,
     Switches,
     /// By the program of this number.
@@ -31,13 +31,13 @@ enum Source {
 
 /// What an event is, if it can be had without events at switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CountKind {
     CpuTime,
     Switches,
     Seldom,
 }
 
-fn kind(attr: &perf_event_attr) -> Option<Kind> {
+fn kind(attr: &perf_event_attr) -> Option<CountKind> {
     let all_modes = attr.exclude_user() == 0 && attr.exclude_kernel() == 0;
     if attr.type_ != Perf::SOFTWARE || attr.pinned() == 1 || attr.exclusive() == 1 {
         return None;
@@ -52,9 +52,9 @@ fn kind(attr: &perf_event_attr) -> Option<Kind> {
         bindings::PERF_COUNT_SW_EMULATION_FAULTS as u64,
     ];
     match attr.config {
-        Perf::SW_TASK_CLOCK if all_modes => Some(Kind::CpuTime),
-        SWITCHES if all_modes => Some(Kind::Switches),
-        config if SELDOM.contains(&config) => Some(Kind::Seldom),
+        Perf::SW_TASK_CLOCK if all_modes => Some(CountKind::CpuTime),
+        SWITCHES if all_modes => Some(CountKind::Switches),
+        config if SELDOM.contains(&config) => Some(CountKind::Seldom),
         _ => None,
     }
 }
@@ -66,9 +66,9 @@ pub fn which(events: &[Request]) -> Vec<bool> {
     for (index, event) in events.iter().enumerate() {
         let alone = event.leader.is_none() && !events.iter().any(|other| other.leader == Some(index));
         let possible = match kind(&event.attr).filter(|_| alone) {
-            Some(Kind::Seldom) => {
+            Some(CountKind::Seldom) => {
                 programs += 1;
-                programs <= Tally::EVENTS
+                programs <= CgroupCounter::EVENTS
             }
             Some(_) => true,
             None => false,
@@ -80,7 +80,7 @@ pub fn which(events: &[Request]) -> Vec<bool> {
 
 /// Why it is not possible here.
 #[derive(Debug, thiserror::Error)]
-pub enum AccountedError {
+pub enum CgroupCountersError {
     /// A program or map was refused, or the cgroup is of another kind.
     #[error("{0}")]
     Bpf(#[from] BpfError),
@@ -97,11 +97,11 @@ pub enum AccountedError {
 
 /// Counts of one command.
 #[derive(Debug)]
-pub struct Accounted {
-    sources: Vec<Source>,
+pub struct CgroupCounters {
+    sources: Vec<CountSource>,
     kernel: Arc<dyn Kernel>,
     seldom: Option<Evlist>,
-    tally: Tally,
+    tally: CgroupCounter,
     child: i32,
     /// The CPU time that the child had when counting began, if it had not executed the command by then.
     child_ns: Option<u64>,
@@ -112,7 +112,7 @@ pub struct Accounted {
     latest: Mutex<Vec<u64>>,
 }
 
-impl Accounted {
+impl CgroupCounters {
     /// Opens what is needed for these events, each of which must be one that [`which`] says yes to.
     ///
     /// # Errors
@@ -123,42 +123,42 @@ impl Accounted {
         cgroup: &OwnCgroup,
         child: i32,
         cpus: &[u32],
-    ) -> Result<Accounted, AccountedError> {
+    ) -> Result<CgroupCounters, CgroupCountersError> {
         let mut seldom = Vec::new();
-        let sources: Vec<Source> = events
+        let sources: Vec<CountSource> = events
             .iter()
             .map(|event| match kind(&event.attr) {
-                Some(Kind::CpuTime) => Source::CpuTime,
-                Some(Kind::Switches) => Source::Switches,
+                Some(CountKind::CpuTime) => CountSource::CpuTime,
+                Some(CountKind::Switches) => CountSource::Switches,
                 _ => {
                     seldom.push(every_hit(event));
-                    Source::Hits(seldom.len() - 1)
+                    CountSource::Hits(seldom.len() - 1)
                 }
             })
             .collect();
-        if Accounts::of_cgroup(cgroup.path()).cpu_ns.is_none() {
-            return Err(AccountedError::NoCpuTime(cgroup.path().to_owned()));
+        if KernelStats::of_cgroup(cgroup.path()).cpu_ns.is_none() {
+            return Err(CgroupCountersError::NoCpuTime(cgroup.path().to_owned()));
         }
-        let mut tally = Tally::start(cgroup.path(), child, seldom.len())?;
+        let mut tally = CgroupCounter::start(cgroup.path(), child, seldom.len())?;
         let list = if seldom.is_empty() {
             None
         } else {
             let count = seldom.len();
-            let plan = evlist::Plan { events: seldom, targets: Targets::system(cpus) };
-            let list = evlist::open(Arc::clone(kernel), plan, Engine::Auto)?;
+            let plan = evlist::EvlistPlan { events: seldom, targets: Targets::system(cpus) };
+            let list = evlist::open(Arc::clone(kernel), plan, OpenEngine::Auto)?;
             for index in 0..count {
                 let Some(program) = tally.program(index) else { continue };
                 let mut at = 0;
-                let chosen = |_: &evlist::Event| {
+                let chosen = |_: &evlist::OpenEvent| {
                     at += 1;
                     at - 1 == index
                 };
-                list.set_bpf(program, chosen).map_err(AccountedError::Bind)?;
+                list.set_bpf(program, chosen).map_err(CgroupCountersError::Bind)?;
             }
             Some(list)
         };
         tally.bound();
-        Ok(Accounted {
+        Ok(CgroupCounters {
             latest: Mutex::new(vec![0; sources.len()]),
             sources,
             kernel: Arc::clone(kernel),
@@ -218,7 +218,7 @@ impl Accounted {
     }
 
     fn cpu_time_ns(&self) -> u64 {
-        Accounts::of_cgroup(&self.cgroup).cpu_ns.unwrap_or(0)
+        KernelStats::of_cgroup(&self.cgroup).cpu_ns.unwrap_or(0)
     }
 
     /// Makes the kernel account what has ended on these CPUs but has not left them yet: a thread's last slice is accounted when another
@@ -226,7 +226,7 @@ impl Accounted {
     /// first ones.
     pub fn settle(&self, cpus: &[u32]) {
         const MOST: usize = 64;
-        if !self.sources.contains(&Source::CpuTime) {
+        if !self.sources.contains(&CountSource::CpuTime) {
             return;
         }
         let Ok(permitted) = rustix::thread::sched_getaffinity(None) else { return };
@@ -250,10 +250,10 @@ impl Accounted {
         let waiting_ns = self.child_ns.map_or(0, |child_ns| counted.before_exec_ns.saturating_sub(child_ns));
         let cpu_ns = self.cpu_time_ns().saturating_sub(self.not_ours_ns + waiting_ns);
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let value = |source: &Source| match source {
-            Source::CpuTime => cpu_ns,
-            Source::Switches => (counted.switches + living).saturating_sub(counted.base),
-            Source::Hits(number) => counted.hits.get(*number).copied().unwrap_or(0),
+        let value = |source: &CountSource| match source {
+            CountSource::CpuTime => cpu_ns,
+            CountSource::Switches => (counted.switches + living).saturating_sub(counted.base),
+            CountSource::Hits(number) => counted.hits.get(*number).copied().unwrap_or(0),
         };
         let sources = self.sources.iter().zip(latest.iter_mut());
         let cells = sources.map(|(source, latest)| {
@@ -265,9 +265,9 @@ impl Accounted {
     }
 
     /// What the kernel's programs have, and the switches of the threads that live: of one moment, unless threads exit all the time.
-    fn switches(&self) -> (crate::bpf::Counted, u64) {
+    fn switches(&self) -> (crate::bpf::CgroupCounts, u64) {
         let mut counted = self.tally.read();
-        if !self.sources.contains(&Source::Switches) {
+        if !self.sources.contains(&CountSource::Switches) {
             return (counted, 0);
         }
         let mut living = 0;
@@ -308,7 +308,7 @@ fn switches_of(tid: i32) -> Option<u64> {
     let status = crate::proc::text(format!("/proc/{tid}/status")).ok()?;
     let stat = crate::proc::text(format!("/proc/{tid}/stat")).ok()?;
     let flags: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()?;
-    let of = |key| super::accounting::value(&status, key);
+    let of = |key| super::kernel_stats::value(&status, key);
     (flags & EXITING == 0).then_some(of("voluntary_ctxt_switches")? + of("nonvoluntary_ctxt_switches")?)
 }
 

@@ -2,21 +2,21 @@
 use std::thread::{Builder, JoinHandle};
 
 /// Work that was begun, or is done.
-pub(crate) enum Beside<T> {
+pub(crate) enum BackgroundTask<T> {
     /// Another thread does it.
     Running(JoinHandle<T>),
     /// There was no other thread.
     Done(T),
 }
 
-impl<T: Send + Default + 'static> Beside<T> {
+impl<T: Send + Default + 'static> BackgroundTask<T> {
     /// Begins the work in a thread of its own, or does it here where no thread can be made (`ulimit -u`, `pids.max`).
-    pub(crate) fn begin(work: impl FnOnce() -> T + Clone + Send + 'static) -> Beside<T> {
+    pub(crate) fn begin(work: impl FnOnce() -> T + Clone + Send + 'static) -> BackgroundTask<T> {
         match Builder::new().spawn(work.clone()) {
-            Ok(thread) => Beside::Running(thread),
+            Ok(thread) => BackgroundTask::Running(thread),
             Err(error) => {
                 tracing::debug!(%error, "no thread for work that can be done here");
-                Beside::Done(work())
+                BackgroundTask::Done(work())
             }
         }
     }
@@ -24,8 +24,8 @@ impl<T: Send + Default + 'static> Beside<T> {
     /// What came of it; nothing if it panicked.
     pub(crate) fn join(self) -> T {
         match self {
-            Beside::Running(thread) => thread.join().unwrap_or_default(),
-            Beside::Done(done) => done,
+            BackgroundTask::Running(thread) => thread.join().unwrap_or_default(),
+            BackgroundTask::Done(done) => done,
         }
     }
 }

@@ -5,7 +5,7 @@ use kymo_perf::sys;
 
 /// What one ring held.
 #[derive(Debug, Default)]
-pub(crate) struct Shot {
+pub(crate) struct RingSnapshot {
     /// The ring's CPU, or -1.
     pub(crate) cpu: i32,
     /// The ring's task, or -1.
@@ -20,20 +20,20 @@ pub(crate) struct Shot {
 
 /// Looks at the rings of these events that keep the newest records.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Camera<'a> {
+pub(crate) struct SnapshotReader<'a> {
     events: &'a Evlist,
     rings: &'a [MappedRing],
 }
 
-impl<'a> Camera<'a> {
+impl<'a> SnapshotReader<'a> {
     /// For these rings, all of which keep the newest records.
-    pub(crate) fn new(events: &'a Evlist, rings: &'a [MappedRing]) -> Camera<'a> {
-        Camera { events, rings }
+    pub(crate) fn new(events: &'a Evlist, rings: &'a [MappedRing]) -> SnapshotReader<'a> {
+        SnapshotReader { events, rings }
     }
 
     /// What all rings hold. Each is read on its own CPU, before all ordinary threads where that is permitted: then nothing is written there meanwhile,
     /// and nothing needs to be held up. A ring that cannot be read like that is paused while it is read.
-    pub(crate) fn take(&self) -> Vec<Shot> {
+    pub(crate) fn take(&self) -> Vec<RingSnapshot> {
         // A thread of its own, because it moves and does not come back.
         let taken = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().spawn_scoped(scope, || self.take_there()).ok()?;
@@ -50,14 +50,14 @@ impl<'a> Camera<'a> {
         lost
     }
 
-    fn take_there(&self) -> Vec<Shot> {
+    fn take_there(&self) -> Vec<RingSnapshot> {
         if let Err(error) = sys::run_first() {
             tracing::debug!(%error, "a snapshot is taken at ordinary priority");
         }
         self.rings.iter().map(|ring| self.shoot(ring, |cpu| sys::pin_to(cpu).is_ok())).collect()
     }
 
-    fn shoot(&self, mapped: &MappedRing, move_to: impl Fn(u32) -> bool) -> Shot {
+    fn shoot(&self, mapped: &MappedRing, move_to: impl Fn(u32) -> bool) -> RingSnapshot {
         let reader = Reader::new(mapped.ring.backward_area());
         let mut bytes = vec![0; reader.size_bytes()];
         let at_home = u32::try_from(mapped.cpu).is_ok_and(move_to);
@@ -78,7 +78,7 @@ impl<'a> Camera<'a> {
             Window { corrupt_bytes: bytes.len(), ..Window::default() }
         });
         bytes.truncate(window.records_bytes);
-        Shot {
+        RingSnapshot {
             cpu: mapped.cpu,
             task: mapped.task,
             records: bytes,

@@ -18,7 +18,7 @@
 //! number ([`Gadgets::quiet`]). Where an earlier agent has left its jumps in all of these, the first gadget has to do: then the
 //! agent is there, and nothing is loaded.
 use super::restart::restarted;
-use super::target::Target;
+use super::target::TargetProcess;
 use crate::proc::Mappings;
 use crate::sys::ptrace::Saved;
 use std::io;
@@ -55,7 +55,7 @@ pub(super) struct Gadgets {
 
 impl Gadgets {
     /// Looks for them in the code of the C library.
-    pub(super) fn of(target: &Target) -> Option<Gadgets> {
+    pub(super) fn of(target: &TargetProcess) -> Option<Gadgets> {
         let maps = target.maps().ok()?;
         let is_libc = |path: &[u8]| {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -147,7 +147,7 @@ pub(super) fn bytes(saved: &Saved) -> u64 {
 /// Writes the way home at the upper end of this memory. The address of the word that a function called for us returns by; the
 /// stack pointer is 8 above it for a thread that stands at the gadget.
 pub(super) fn prepare(
-    target: &Target,
+    target: &TargetProcess,
     saved: &Saved,
     has_signals: bool,
     gadgets: Gadgets,
