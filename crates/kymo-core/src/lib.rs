@@ -23,7 +23,7 @@
 //! - [`context`]: an [`Engine`](context::Engine) counts tasks with a [`Pmu`](context::Pmu); tasks of one family exchange contexts
 //!   at a switch.
 //! - [`epoch`]: a [`Domain`](epoch::Domain) waits until nobody looks at what was taken away.
-//! - [`gate`]: a [`Gate`](gate::Gate) lets many readers in without a cache line that they share, or one writer.
+//! - [`big_reader_lock`]: a [`BigReaderLock`](big_reader_lock::BigReaderLock) lets many readers in without a cache line that they share, or one writer.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
 //! - [`probe`]: a [`Registry`](probe::Registry) tells consumers of hits of probes, without a lock on the way.
 //! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
@@ -48,10 +48,10 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod big_reader_lock;
 pub mod breakpoint;
 pub mod context;
 pub mod epoch;
-pub mod gate;
 pub mod handover;
 pub mod probe;
 pub mod ring;

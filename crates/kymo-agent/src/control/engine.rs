@@ -1,23 +1,23 @@
 //! What a conversation is about: probes in this process, by whoever can put them there.
 use super::hold::Threads;
-use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, Wanted};
+use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeSlots, ProbeSpec, ProbeStatus};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 /// One probe that was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct RequestedProbe {
     /// The file, as /proc/self/maps names it.
     pub(super) module: Arc<[u8]>,
-    pub(super) wanted: Wanted,
-    /// What its number of a `How` stands for.
-    pub(super) how: Option<Arc<How>>,
+    pub(super) spec: ProbeSpec,
+    /// What its number of a `ProbeAction` stands for.
+    pub(super) action: Option<Arc<ProbeAction>>,
 }
 
 /// Callers of one probe.
 #[derive(Debug, Default)]
-pub(super) struct CallersOf {
+pub(super) struct CallerCounts {
     pub(super) id: u32,
     /// Return addresses, and how many calls.
     pub(super) of: Vec<(u64, u64)>,
@@ -27,17 +27,17 @@ pub(super) struct CallersOf {
 
 /// What became of a batch.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(super) struct BatchOutcome {
     pub(super) refused: Vec<(u32, String)>,
     /// Where those count that were armed now.
-    pub(super) placed: Vec<Placed>,
+    pub(super) placed: Vec<ProbeSlots>,
     /// What the buckets of timed ones held before, by number; only of those where that is something.
     pub(super) before: Vec<(u32, Vec<Bucket>)>,
     pub(super) armed: u32,
 }
 
 /// Puts probes in place and takes them away.
-pub(super) trait Probing {
+pub(super) trait ProbeEngine {
     /// CPUs that need slots and rings, and the most slots of each that can be used.
     fn sizes(&self) -> (u32, u32);
 
@@ -56,24 +56,25 @@ pub(super) trait Probing {
         Err(io::Error::other("the agent writes no events"))
     }
 
-    /// Gives all memory back that belongs to the conversation. After [`Probing::clear`].
+    /// Gives all memory back that belongs to the conversation. After [`ProbeEngine::clear`].
     fn close(&mut self);
 
     /// Removes, then adds. Refusals are of single probes.
-    fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done;
+    fn change(&mut self, remove: &[u32], add: Vec<RequestedProbe>, threads: &mut Threads<'_>)
+    -> BatchOutcome;
 
     /// How many events of some probes were lost; only of those that have any.
-    fn losses(&self) -> Vec<Count> {
+    fn losses(&self) -> Vec<HitCount> {
         Vec::new()
     }
 
     /// Who called, for each probe that tells callers apart.
-    fn callers(&self) -> Vec<CallersOf> {
+    fn callers(&self) -> Vec<CallerCounts> {
         Vec::new()
     }
 
     /// All that were asked for and not removed.
-    fn list(&self) -> Vec<Listed>;
+    fn list(&self) -> Vec<ProbeStatus>;
 
     /// Removes everything. How many were armed.
     fn clear(&mut self, threads: &mut Threads<'_>) -> u32;
@@ -84,13 +85,13 @@ pub(super) trait Probing {
 
 /// Where nothing can be put in place.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) struct Nothing;
+pub(super) struct Unsupported;
 
 #[cfg(not(target_arch = "x86_64"))]
-impl Probing for Nothing {
-    fn change(&mut self, _: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
-        let no = |asked: Asked| (asked.wanted.id, "the agent patches x86-64 programs only".to_owned());
-        Done { refused: add.into_iter().map(no).collect(), ..Done::default() }
+impl ProbeEngine for Unsupported {
+    fn change(&mut self, _: &[u32], add: Vec<RequestedProbe>, _: &mut Threads<'_>) -> BatchOutcome {
+        let no = |asked: RequestedProbe| (asked.spec.id, "the agent patches x86-64 programs only".to_owned());
+        BatchOutcome { refused: add.into_iter().map(no).collect(), ..BatchOutcome::default() }
     }
 
     fn sizes(&self) -> (u32, u32) {
@@ -103,7 +104,7 @@ impl Probing for Nothing {
 
     fn close(&mut self) {}
 
-    fn list(&self) -> Vec<Listed> {
+    fn list(&self) -> Vec<ProbeStatus> {
         Vec::new()
     }
 

@@ -11,12 +11,12 @@
 //! socket says less: it lasts as long as any thread of a tracer that is being killed, and they end one by one.
 //!
 //! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one may stand still.
-use super::first::First;
+use super::startup_gate::StartupGate;
 use std::os::unix::net::UnixDatagram;
 
 /// By whom threads are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum HeldBy {
     /// The tracer never said that it would.
     Nobody,
     /// The program has not begun: its first thread waits for us.
@@ -31,8 +31,8 @@ pub(super) enum By {
 #[derive(Debug)]
 pub(super) struct Threads<'a> {
     pub(super) socket: &'a UnixDatagram,
-    pub(super) by: By,
-    pub(super) first: First,
+    pub(super) by: HeldBy,
+    pub(super) first: StartupGate,
     /// The pipe's end, while they are held.
     pub(super) pipe: Option<i32>,
 }
@@ -40,16 +40,16 @@ pub(super) struct Threads<'a> {
 impl<'a> Threads<'a> {
     /// Nobody holds them yet.
     pub(super) fn new(socket: &'a UnixDatagram) -> Threads<'a> {
-        Threads { socket, by: By::Nobody, first: First, pipe: None }
+        Threads { socket, by: HeldBy::Nobody, first: StartupGate, pipe: None }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod tracer {
-    use super::{By, Threads};
+    use super::{HeldBy, Threads};
     use crate::patch::{Hold, Holder, Request};
     use crate::sys::raw;
-    use kymo_core::probe::wire::{Command, Places, Reply};
+    use kymo_core::probe::wire::{Command, PatchSites, Reply};
     use std::os::fd::AsRawFd;
 
     /// `Held` and `Written` as packets: nothing is made of them while threads stand still.
@@ -61,9 +61,9 @@ mod tracer {
         /// Who holds them.
         pub(in super::super) fn holder(&mut self) -> Holder<'_> {
             match self.by {
-                By::Tracer => Holder::Tracer(self),
-                By::FirstWaits => Holder::Tracer(&mut self.first),
-                By::Nobody | By::NobodyAnyMore => Holder::Nobody,
+                HeldBy::Tracer => Holder::Tracer(self),
+                HeldBy::FirstWaits => Holder::Tracer(&mut self.first),
+                HeldBy::Nobody | HeldBy::NobodyAnyMore => Holder::Nobody,
             }
         }
 
@@ -85,7 +85,7 @@ mod tracer {
 
     impl Hold for Threads<'_> {
         fn hold(&mut self, request: &Request<'_>) -> Result<(), String> {
-            let places = Places {
+            let places = PatchSites {
                 thread: raw::thread(),
                 sites_at: request.sites.as_ptr() as u64,
                 sites: request.sites.len() as u32,

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   loaded by the tracer:  kymo_agent_start(socket)  --.
-//!   preloaded:             KYMO_AGENT_AT=where to knock --> thread "kymo-agent": packet, do, answer, ...
+//!   preloaded:             KYMO_AGENT_AT=where to connect --> thread "kymo-agent": packet, do, answer, ...
 //!                                                              |
 //!   Leave, or the socket's end (the tracer left, crashed, was killed): everything is removed, the thread ends
 //! ```
-//! Loading the library starts nothing; where it is preloaded, what the program executes is looked at from then on (execs.rs). What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
+//! Loading the library starts nothing; where it is preloaded, what the program executes is looked at from then on (`exec_interpose.rs`). What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
 //!
 //! # Invariants
 //! - **C1** At most one tracer at a time; another one is told so.
@@ -15,14 +15,14 @@
 //! - **C4** The thread blocks the program's signals: no handler of the program runs on it.
 mod engine;
 #[cfg(target_arch = "x86_64")]
-mod execs;
-mod first;
-#[cfg(target_arch = "x86_64")]
-mod fits;
+mod exec_interpose;
 mod hold;
 #[cfg(target_arch = "x86_64")]
 mod maps;
 #[cfg(target_arch = "x86_64")]
 mod patching;
+#[cfg(target_arch = "x86_64")]
+mod preload_check;
 mod session;
 mod start;
+mod startup_gate;

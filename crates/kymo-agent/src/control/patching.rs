@@ -1,12 +1,12 @@
 //! Probes by patches (`crate::patch`).
-use super::engine::{Asked, CallersOf, Done, Probing};
-use super::hold::{By, Threads};
+use super::engine::{BatchOutcome, CallerCounts, ProbeEngine, RequestedProbe};
+use super::hold::{HeldBy, Threads};
 use super::maps::Maps;
 use crate::patch::{
-    self, Clock, Consumers, Function, Holder, Look, Only, OwnMemory, PatchError, Probe, Rings, Site,
-    Surroundings,
+    self, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError, Probe, Rings,
+    Site, Surroundings,
 };
-use kymo_core::probe::wire::{Bucket, Count, How, Listed, Placed, State, What};
+use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeKind, ProbeSlots, ProbeState, ProbeStatus};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// One probe of the conversation.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are armed")]
-enum Kept {
+enum Placement {
     Armed { probe: Probe, semaphore: Option<Semaphore>, still: bool },
     Waiting,
     Refused(String),
@@ -25,7 +25,7 @@ enum Kept {
 /// All probes of the conversation, by the tracer's numbers.
 #[derive(Debug, Default)]
 pub(super) struct Patching {
-    kept: BTreeMap<u32, Kept>,
+    kept: BTreeMap<u32, Placement>,
     /// Where the jumps of a module's code lead, by its first address. Good for one batch: modules come and go.
     targets: BTreeMap<u64, Vec<u64>>,
     /// Where events go, once somebody has asked for it.
@@ -35,7 +35,7 @@ pub(super) struct Patching {
 }
 
 /// A site that is to be armed.
-struct Planned {
+struct PlannedSite {
     id: u32,
     site: Site,
     semaphore: Option<Semaphore>,
@@ -81,10 +81,10 @@ impl Semaphore {
 }
 
 /// Tells where an armed probe counts.
-fn place(id: u32, probe: &Probe, done: &mut Done) {
+fn place(id: u32, probe: &Probe, done: &mut BatchOutcome) {
     let (hits, before) = probe.hits_slot();
     let times = probe.times_slots();
-    done.placed.push(Placed { id, hits, before, times: times.map(|(first, _)| first) });
+    done.placed.push(ProbeSlots { id, hits, before, times: times.map(|(first, _)| first) });
     let held = times.map_or(&[][..], |(_, held)| held);
     let held = (0..).zip(held).filter(|(_, calls)| **calls > 0);
     let held: Vec<Bucket> = held.map(|(number, &calls)| Bucket { number, calls }).collect();
@@ -94,16 +94,21 @@ fn place(id: u32, probe: &Probe, done: &mut Done) {
 }
 
 impl Patching {
-    fn plan(&mut self, asked: &Asked, maps: &Maps, memory: &OwnMemory) -> Result<Option<Planned>, String> {
-        let wanted = &asked.wanted;
-        let consumers = match wanted.what {
-            What::Count => self.some(Look::Count, Consumers::Count, asked),
-            What::Latency => self.some(Look::Latency, Consumers::Latency, asked),
-            What::Record => {
-                let (Some(rings), Some(how)) = (self.rings, &asked.how) else {
+    fn plan(
+        &mut self,
+        asked: &RequestedProbe,
+        maps: &Maps,
+        memory: &OwnMemory,
+    ) -> Result<Option<PlannedSite>, String> {
+        let wanted = &asked.spec;
+        let consumers = match wanted.kind {
+            ProbeKind::Count => self.some(Measure::Count, Consumers::Count, asked),
+            ProbeKind::Latency => self.some(Measure::Latency, Consumers::Latency, asked),
+            ProbeKind::Record => {
+                let (Some(rings), Some(how)) = (self.rings, &asked.action) else {
                     return Err("nobody has asked for rings, or said which event".to_owned());
                 };
-                Consumers::Record(rings.record(0).how(How::clone(how)))
+                Consumers::Record(rings.record(0).with_action(ProbeAction::clone(how)))
             }
             _ => return Err("the agent cannot do that".to_owned()),
         };
@@ -125,19 +130,21 @@ impl Patching {
         let site = patch::plan_inside(memory, &function, at, &Surroundings { targets })
             .map_err(|refusal| refusal.to_string())?;
         let still = blocks_signals(&asked.module);
-        Ok(Some(Planned { id: wanted.id, site, semaphore, consumers, still }))
+        Ok(Some(PlannedSite { id: wanted.id, site, semaphore, consumers, still }))
     }
 
-    fn some(&self, look: Look, all: Consumers, asked: &Asked) -> Consumers {
-        match &asked.how {
-            Some(how) if **how != How::default() => Consumers::Only(Only::new(look, How::clone(how))),
+    fn some(&self, measure: Measure, all: Consumers, asked: &RequestedProbe) -> Consumers {
+        match &asked.action {
+            Some(how) if **how != ProbeAction::default() => {
+                Consumers::Filtered(FilteredProbe::new(measure, ProbeAction::clone(how)))
+            }
             _ => all,
         }
     }
 
     /// Arms what can be, all that do the same together.
-    fn arm_all(&mut self, planned: Vec<Planned>, threads: &mut Threads<'_>, done: &mut Done) {
-        let mut groups: Vec<(Consumers, Vec<Planned>)> = Vec::new();
+    fn arm_all(&mut self, planned: Vec<PlannedSite>, threads: &mut Threads<'_>, done: &mut BatchOutcome) {
+        let mut groups: Vec<(Consumers, Vec<PlannedSite>)> = Vec::new();
         let mut places: HashMap<Consumers, usize> = HashMap::new();
         for planned in planned {
             let place = *places.entry(planned.consumers).or_insert(groups.len());
@@ -154,10 +161,10 @@ impl Patching {
     /// Arms what can be.
     fn arm(
         &mut self,
-        planned: Vec<Planned>,
+        planned: Vec<PlannedSite>,
         consumers: Consumers,
         threads: &mut Threads<'_>,
-        done: &mut Done,
+        done: &mut BatchOutcome,
     ) {
         let planned = match self.arm_with(planned, consumers, &mut threads.holder(), done) {
             None => return,
@@ -187,11 +194,11 @@ impl Patching {
     /// Arms what can be with the threads held so; all of it and the reason if nothing can.
     fn arm_with(
         &mut self,
-        planned: Vec<Planned>,
+        planned: Vec<PlannedSite>,
         consumers: Consumers,
         holder: &mut Holder<'_>,
-        done: &mut Done,
-    ) -> Option<(Vec<Planned>, PatchError)> {
+        done: &mut BatchOutcome,
+    ) -> Option<(Vec<PlannedSite>, PatchError)> {
         if planned.is_empty() {
             return None;
         }
@@ -204,7 +211,7 @@ impl Patching {
                             let semaphore = planned.semaphore;
                             semaphore.iter().for_each(|semaphore| semaphore.add(1));
                             place(planned.id, &probe, done);
-                            let kept = Kept::Armed { probe, semaphore, still: planned.still };
+                            let kept = Placement::Armed { probe, semaphore, still: planned.still };
                             self.kept.insert(planned.id, kept);
                         }
                         Err(error) => self.refuse(planned.id, error.to_string(), done),
@@ -216,21 +223,21 @@ impl Patching {
         }
     }
 
-    fn refuse_all(&mut self, planned: Vec<Planned>, error: &PatchError, done: &mut Done) {
+    fn refuse_all(&mut self, planned: Vec<PlannedSite>, error: &PatchError, done: &mut BatchOutcome) {
         for planned in planned {
             self.refuse(planned.id, error.to_string(), done);
         }
     }
 
-    fn refuse(&mut self, id: u32, reason: String, done: &mut Done) {
+    fn refuse(&mut self, id: u32, reason: String, done: &mut BatchOutcome) {
         done.refused.push((id, reason.clone()));
-        self.kept.insert(id, Kept::Refused(reason));
+        self.kept.insert(id, Placement::Refused(reason));
     }
 
     fn disarm(&mut self, ids: &[u32], threads: &mut Threads<'_>) {
         let mut probes = Vec::new();
         for id in ids {
-            if let Some(Kept::Armed { probe, semaphore, still }) = self.kept.remove(id) {
+            if let Some(Placement::Armed { probe, semaphore, still }) = self.kept.remove(id) {
                 semaphore.iter().for_each(|semaphore| semaphore.add(-1));
                 if probe.lost().is_some() {
                     self.gone.insert(*id, probe.clone());
@@ -242,10 +249,10 @@ impl Patching {
         probes.sort_by_key(|(still, _)| *still);
         let first_still = probes.partition_point(|(still, _)| !still);
         let mut probes: Vec<Probe> = probes.into_iter().map(|(_, probe)| probe).collect();
-        let held = threads.by == By::Tracer
+        let held = threads.by == HeldBy::Tracer
             && !matches!(patch::detach_with(&probes, &mut threads.holder()), Err(PatchError::NotHeld { .. }));
         // Who never held them has put all of them in place while the threads ran, and takes all away so.
-        let still = if threads.by == By::Nobody { Vec::new() } else { probes.split_off(first_still) };
+        let still = if threads.by == HeldBy::Nobody { Vec::new() } else { probes.split_off(first_still) };
         // Each attempt waits for threads that block traps; one that does so for half a minute keeps patches that count for nobody, which
         // harms nothing. Of sites that others changed since, nothing better is to be done than leave them.
         const ATTEMPTS: usize = 15;
@@ -266,11 +273,11 @@ impl Patching {
     }
 
     fn armed(&self) -> u32 {
-        self.kept.values().filter(|kept| matches!(kept, Kept::Armed { .. })).count() as u32
+        self.kept.values().filter(|kept| matches!(kept, Placement::Armed { .. })).count() as u32
     }
 }
 
-impl Probing for Patching {
+impl ProbeEngine for Patching {
     fn sizes(&self) -> (u32, u32) {
         patch::counter_sizes()
     }
@@ -300,19 +307,24 @@ impl Probing for Patching {
         }
     }
 
-    fn change(&mut self, remove: &[u32], add: Vec<Asked>, threads: &mut Threads<'_>) -> Done {
+    fn change(
+        &mut self,
+        remove: &[u32],
+        add: Vec<RequestedProbe>,
+        threads: &mut Threads<'_>,
+    ) -> BatchOutcome {
         if !remove.is_empty() {
             self.disarm(remove, threads);
         }
-        let mut done = Done::default();
+        let mut done = BatchOutcome::default();
         match (Maps::read(), OwnMemory::open()) {
             (Ok(maps), Ok(memory)) => {
                 let mut planned = Vec::new();
                 for asked in &add {
                     match self.plan(asked, &maps, &memory) {
                         Ok(Some(plan)) => planned.push(plan),
-                        Ok(None) => _ = self.kept.insert(asked.wanted.id, Kept::Waiting),
-                        Err(reason) => self.refuse(asked.wanted.id, reason, &mut done),
+                        Ok(None) => _ = self.kept.insert(asked.spec.id, Placement::Waiting),
+                        Err(reason) => self.refuse(asked.spec.id, reason, &mut done),
                     }
                 }
                 self.targets.clear();
@@ -320,7 +332,7 @@ impl Probing for Patching {
             }
             (Err(error), _) | (_, Err(error)) => {
                 for asked in &add {
-                    self.refuse(asked.wanted.id, format!("/proc/self cannot be read: {error}"), &mut done);
+                    self.refuse(asked.spec.id, format!("/proc/self cannot be read: {error}"), &mut done);
                 }
             }
         }
@@ -328,36 +340,36 @@ impl Probing for Patching {
         done
     }
 
-    fn losses(&self) -> Vec<Count> {
+    fn losses(&self) -> Vec<HitCount> {
         let there = self.kept.iter().filter_map(|(id, kept)| match kept {
-            Kept::Armed { probe, .. } => Some((id, probe)),
-            Kept::Waiting | Kept::Refused(_) => None,
+            Placement::Armed { probe, .. } => Some((id, probe)),
+            Placement::Waiting | Placement::Refused(_) => None,
         });
         let of = |(id, probe): (&u32, &Probe)| {
             let hits = probe.lost().filter(|lost| *lost > 0)?;
-            Some(Count { id: *id, hits })
+            Some(HitCount { id: *id, hits })
         };
         there.chain(&self.gone).filter_map(of).collect()
     }
 
-    fn callers(&self) -> Vec<CallersOf> {
-        let of = |(id, kept): (&u32, &Kept)| match kept {
-            Kept::Armed { probe, .. } => {
+    fn callers(&self) -> Vec<CallerCounts> {
+        let of = |(id, kept): (&u32, &Placement)| match kept {
+            Placement::Armed { probe, .. } => {
                 let (of, others) = probe.callers()?;
-                Some(CallersOf { id: *id, of: of.into_iter().collect(), others })
+                Some(CallerCounts { id: *id, of: of.into_iter().collect(), others })
             }
-            Kept::Waiting | Kept::Refused(_) => None,
+            Placement::Waiting | Placement::Refused(_) => None,
         };
         self.kept.iter().filter_map(of).collect()
     }
 
-    fn list(&self) -> Vec<Listed> {
-        let of = |(id, kept): (&u32, &Kept)| Listed {
+    fn list(&self) -> Vec<ProbeStatus> {
+        let of = |(id, kept): (&u32, &Placement)| ProbeStatus {
             id: *id,
             state: match kept {
-                Kept::Armed { .. } => State::Armed,
-                Kept::Waiting => State::Waiting,
-                Kept::Refused(reason) => State::Refused(reason.clone()),
+                Placement::Armed { .. } => ProbeState::Armed,
+                Placement::Waiting => ProbeState::Waiting,
+                Placement::Refused(reason) => ProbeState::Refused(reason.clone()),
             },
         };
         self.kept.iter().map(of).collect()
@@ -382,7 +394,7 @@ impl Drop for Patching {
         if self.armed() > 0 {
             // After a fault of ours: nobody is asked.
             let (socket, _other) = UnixDatagram::pair().unwrap_or_else(|_| std::process::abort());
-            self.clear(&mut Threads { by: By::NobodyAnyMore, ..Threads::new(&socket) });
+            self.clear(&mut Threads { by: HeldBy::NobodyAnyMore, ..Threads::new(&socket) });
         }
     }
 }

@@ -1,9 +1,11 @@
 //! One conversation, from hello to the socket's end.
-use super::engine::{Asked, Done, Probing};
-use super::first;
-use super::hold::{By, Threads};
+use super::engine::{BatchOutcome, ProbeEngine, RequestedProbe};
+use super::hold::{HeldBy, Threads};
+use super::startup_gate;
 use crate::sys::pass;
-use kymo_core::probe::wire::{Command, How, MOST_BYTES, MOST_ENTRIES, Reply, State, VERSION, Wanted};
+use kymo_core::probe::wire::{
+    Command, MOST_BYTES, MOST_ENTRIES, ProbeAction, ProbeSpec, ProbeState, Reply, VERSION,
+};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -27,25 +29,25 @@ pub(super) enum End {
     Malformed,
 }
 
-struct Session<'a, P: Probing> {
+struct Session<'a, P: ProbeEngine> {
     /// Keeps packets apart: one of `SOCK_SEQPACKET`, for which the standard library has no type of its own.
     socket: &'a UnixDatagram,
     probing: &'a mut P,
     remove: Vec<u32>,
-    add: Vec<Asked>,
-    hows: HashMap<u16, Arc<How>>,
+    add: Vec<RequestedProbe>,
+    actions: HashMap<u16, Arc<ProbeAction>>,
     threads: Threads<'a>,
 }
 
 /// Talks until the end. Whatever the end, nothing is armed then.
-pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing, by: By) -> End {
-    let (mut threads, hows) = (Threads::new(socket), HashMap::new());
+pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: HeldBy) -> End {
+    let (mut threads, actions) = (Threads::new(socket), HashMap::new());
     threads.by = by;
-    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), hows, threads };
+    let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), actions, threads };
     let end = session.talk().unwrap_or(End::Closed);
     // Who is gone, or talks nonsense, holds nobody.
-    if end != End::Left && session.threads.by == By::Tracer {
-        session.threads.by = By::NobodyAnyMore;
+    if end != End::Left && session.threads.by == HeldBy::Tracer {
+        session.threads.by = HeldBy::NobodyAnyMore;
     }
     session.probing.clear(&mut session.threads);
     session.probing.close();
@@ -56,7 +58,7 @@ pub(super) fn run(socket: &UnixDatagram, probing: &mut impl Probing, by: By) -> 
     end
 }
 
-impl<P: Probing> Session<'_, P> {
+impl<P: ProbeEngine> Session<'_, P> {
     fn say(&self, reply: &Reply) -> io::Result<()> {
         self.socket.send(&reply.encode()).map(|_| ())
     }
@@ -72,7 +74,7 @@ impl<P: Probing> Session<'_, P> {
 
     fn talk(&mut self) -> io::Result<End> {
         let mut packet = vec![0; MOST_BYTES + 1];
-        // Nothing but a greeting is done before there is memory to count in.
+        // Unsupported but a greeting is done before there is memory to count in.
         let (mut greeted, mut counts) = (None, false);
         loop {
             let (bytes, file) = self.hear(&mut packet)?;
@@ -113,10 +115,10 @@ impl<P: Probing> Session<'_, P> {
                         self.fail("too many probes at once")?;
                         return Ok(End::Malformed);
                     }
-                    let hows = &self.hows;
-                    let asked = |wanted: Wanted| {
-                        let how = hows.get(&wanted.how).cloned();
-                        Asked { module: Arc::clone(&module), wanted, how }
+                    let actions = &self.actions;
+                    let asked = |wanted: ProbeSpec| {
+                        let how = actions.get(&wanted.action_id).cloned();
+                        RequestedProbe { module: Arc::clone(&module), spec: wanted, action: how }
                     };
                     self.add.extend(probes.into_iter().map(asked));
                 }
@@ -131,8 +133,8 @@ impl<P: Probing> Session<'_, P> {
                 Command::Go => self.go(),
                 Command::List => self.list()?,
                 Command::Leave => return Ok(End::Left),
-                Command::How { number, how } => {
-                    self.hows.insert(number, Arc::new(how));
+                Command::Action { id, action } => {
+                    self.actions.insert(id, Arc::new(action));
                 }
                 Command::Rings { cpus, data_bytes, tick, zero_ns } => {
                     self.record_in(file, cpus, data_bytes, (tick, zero_ns))?;
@@ -140,7 +142,7 @@ impl<P: Probing> Session<'_, P> {
                 Command::Losses => self.losses()?,
                 Command::Callers => self.callers()?,
                 Command::Holds => {
-                    self.threads.by = By::Tracer;
+                    self.threads.by = HeldBy::Tracer;
                     let probes = self.probing.clean(&mut self.threads);
                     self.say(&Reply::Cleaned { probes })?;
                 }
@@ -158,9 +160,9 @@ impl<P: Probing> Session<'_, P> {
 
     /// Lets a program run that was held before it began.
     fn go(&mut self) {
-        if self.threads.by == By::FirstWaits {
-            self.threads.by = By::NobodyAnyMore;
-            first::let_run();
+        if self.threads.by == HeldBy::FirstWaits {
+            self.threads.by = HeldBy::NobodyAnyMore;
+            startup_gate::let_run();
         }
     }
 
@@ -185,7 +187,7 @@ impl<P: Probing> Session<'_, P> {
     fn commit(&mut self) -> io::Result<()> {
         let (remove, add) = (std::mem::take(&mut self.remove), std::mem::take(&mut self.add));
         let done = self.probing.change(&remove, add, &mut self.threads);
-        let Done { refused, placed, before, armed } = done;
+        let BatchOutcome { refused, placed, before, armed } = done;
         for (id, reason) in refused {
             self.say(&Reply::Refused { id, reason })?;
         }
@@ -240,14 +242,14 @@ impl<P: Probing> Session<'_, P> {
     fn list(&self) -> io::Result<()> {
         let listed = self.probing.list();
         // Long answers are rare: only refusals have texts.
-        let texts = listed.iter().any(|listed| matches!(listed.state, State::Refused(_)));
+        let texts = listed.iter().any(|listed| matches!(listed.state, ProbeState::Refused(_)));
         let entries = if texts { ENTRIES } else { MOST_ENTRIES };
         let parts = listed.len().div_ceil(entries);
         for (at, part) in listed.chunks(entries).enumerate() {
-            self.say(&Reply::Listed { of: part.to_vec(), last: at + 1 == parts })?;
+            self.say(&Reply::ProbeStatus { of: part.to_vec(), last: at + 1 == parts })?;
         }
         if parts == 0 {
-            self.say(&Reply::Listed { of: Vec::new(), last: true })?;
+            self.say(&Reply::ProbeStatus { of: Vec::new(), last: true })?;
         }
         Ok(())
     }
@@ -256,14 +258,14 @@ impl<P: Probing> Session<'_, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kymo_core::probe::wire::{Bucket, Listed, Placed, What};
+    use kymo_core::probe::wire::{Bucket, ProbeKind, ProbeSlots, ProbeStatus};
     use std::collections::BTreeMap;
     use std::fs::File;
 
     /// Arms what has an even offset.
     #[derive(Default)]
     struct Fake {
-        probes: BTreeMap<u32, State>,
+        probes: BTreeMap<u32, ProbeState>,
         left: u32,
         without_memory: bool,
         closed: bool,
@@ -271,11 +273,11 @@ mod tests {
 
     impl Fake {
         fn armed(&self) -> u32 {
-            self.probes.values().filter(|state| **state == State::Armed).count() as u32
+            self.probes.values().filter(|state| **state == ProbeState::Armed).count() as u32
         }
     }
 
-    impl Probing for Fake {
+    impl ProbeEngine for Fake {
         fn sizes(&self) -> (u32, u32) {
             (2, 10)
         }
@@ -290,28 +292,28 @@ mod tests {
             self.closed = true;
         }
 
-        fn change(&mut self, remove: &[u32], add: Vec<Asked>, _: &mut Threads<'_>) -> Done {
+        fn change(&mut self, remove: &[u32], add: Vec<RequestedProbe>, _: &mut Threads<'_>) -> BatchOutcome {
             remove.iter().for_each(|id| _ = self.probes.remove(id));
-            let mut done = Done::default();
+            let mut done = BatchOutcome::default();
             for asked in add {
                 assert_eq!(&*asked.module, b"/lib/x");
-                let mut state = State::Armed;
-                if asked.wanted.offset % 2 == 1 {
-                    state = State::Refused("odd".repeat(1000));
-                    done.refused.push((asked.wanted.id, "odd".to_owned()));
+                let mut state = ProbeState::Armed;
+                if asked.spec.offset % 2 == 1 {
+                    state = ProbeState::Refused("odd".repeat(1000));
+                    done.refused.push((asked.spec.id, "odd".to_owned()));
                 } else {
-                    let id = asked.wanted.id;
-                    done.placed.push(Placed { id, hits: id + 1, before: 9, times: Some(100) });
+                    let id = asked.spec.id;
+                    done.placed.push(ProbeSlots { id, hits: id + 1, before: 9, times: Some(100) });
                     done.before.push((id, vec![Bucket { number: 8, calls: 1 }]));
                 }
-                self.probes.insert(asked.wanted.id, state);
+                self.probes.insert(asked.spec.id, state);
             }
             done.armed = self.armed();
             done
         }
 
-        fn list(&self) -> Vec<Listed> {
-            self.probes.iter().map(|(id, state)| Listed { id: *id, state: state.clone() }).collect()
+        fn list(&self) -> Vec<ProbeStatus> {
+            self.probes.iter().map(|(id, state)| ProbeStatus { id: *id, state: state.clone() }).collect()
         }
 
         fn clear(&mut self, _: &mut Threads<'_>) -> u32 {
@@ -321,7 +323,7 @@ mod tests {
         }
 
         fn clean(&mut self, threads: &mut Threads<'_>) -> u32 {
-            assert_eq!(threads.by, By::Tracer);
+            assert_eq!(threads.by, HeldBy::Tracer);
             std::mem::take(&mut self.left)
         }
     }
@@ -352,22 +354,22 @@ mod tests {
                     }
                 }
             });
-            let end = run(&agent, fake, By::Nobody);
+            let end = run(&agent, fake, HeldBy::Nobody);
             drop(agent);
             (end, says.join().unwrap())
         })
     }
 
-    fn wanted(id: u32, offset: u64) -> Wanted {
-        Wanted {
+    fn wanted(id: u32, offset: u64) -> ProbeSpec {
+        ProbeSpec {
             id,
             offset,
             size_bytes: 10,
             room_bytes: 16,
             inside_bytes: 0,
             semaphore: 0,
-            what: What::Count,
-            how: 0,
+            kind: ProbeKind::Count,
+            action_id: 0,
         }
     }
 
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(end, End::Left);
         let pid = std::process::id();
         let hello = Reply::Hello { version: VERSION, pid, cleaned_up: 0, cpus: 2, slots: 10 };
-        let placed = |id| Placed { id, hits: id + 1, before: 9, times: Some(100) };
+        let placed = |id| ProbeSlots { id, hits: id + 1, before: 9, times: Some(100) };
         let before = |id| Reply::Before { id, of: vec![Bucket { number: 8, calls: 1 }] };
         assert_eq!(
             replies[..7],
@@ -418,7 +420,7 @@ mod tests {
                 Reply::Armed { armed: 2, stopped_ns: 0 },
             ]
         );
-        assert!(matches!(&replies[7], Reply::Listed { of, last: true } if of.len() == 3));
+        assert!(matches!(&replies[7], Reply::ProbeStatus { of, last: true } if of.len() == 3));
         assert_eq!(replies[8..], [Reply::Armed { armed: 2, stopped_ns: 0 }, Reply::Left]);
         assert!(fake.probes.is_empty() && fake.closed, "its memory is the tracer's again");
     }
@@ -447,7 +449,7 @@ mod tests {
             converse(&mut fake, &[&[hello(), counters(), add(0), add(500)][..], &list].concat());
         assert_eq!(end, End::Closed);
         let parts = |reply: &Reply| match reply {
-            Reply::Listed { of, last } => Some((of.len(), *last)),
+            Reply::ProbeStatus { of, last } => Some((of.len(), *last)),
             _ => None,
         };
         let listed: Vec<_> = replies.iter().filter_map(parts).collect();
@@ -489,7 +491,7 @@ mod tests {
     #[test]
     fn cleans_up() {
         let mut fake = Fake::default();
-        fake.probes.insert(5, State::Armed);
+        fake.probes.insert(5, ProbeState::Armed);
         let (_, replies) = converse(&mut fake, &[hello()]);
         assert!(matches!(replies[0], Reply::Hello { cleaned_up: 1, .. }));
     }

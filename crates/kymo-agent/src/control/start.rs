@@ -4,8 +4,8 @@
 //! A descriptor that was handed over becomes ours. The others are made here.
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
-use super::hold::By;
-use super::{first, session};
+use super::hold::HeldBy;
+use super::{session, startup_gate};
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,7 +19,7 @@ static BUSY: AtomicBool = AtomicBool::new(false);
 
 const VARIABLE: &str = "KYMO_AGENT_AT";
 /// How long a program waits before a door that nobody opens.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// All is well, as a number that is no system call's: a borrowed thread whose tracer is killed makes the call that has the number of its result.
 const STARTED: c_int = 0x6b79_6d6f;
@@ -31,28 +31,28 @@ const STARTED: c_int = 0x6b79_6d6f;
 /// speaks: by then that thread is back on its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn kymo_agent_start(descriptor: c_int, stack: *mut c_void, stack_bytes: usize) -> c_int {
-    let lent = Lent { at: stack.addr(), bytes: stack_bytes };
+    let lent = BorrowedStack { at: stack.addr(), bytes: stack_bytes };
     catch_unwind(|| start(descriptor, lent)).unwrap_or(-libc::EAGAIN)
 }
 
-fn start(descriptor: c_int, lent: Lent) -> c_int {
+fn start(descriptor: c_int, lent: BorrowedStack) -> c_int {
     // SAFETY: asks for a flag, whatever the number.
     if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
         return -libc::EBADF;
     }
     // SAFETY: open, as was just seen, and given to us by who calls.
-    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, By::Nobody, lent)
+    converse_on(unsafe { OwnedFd::from_raw_fd(descriptor) }, HeldBy::Nobody, lent)
 }
 
 /// A stack that somebody runs on until the tracer speaks.
 #[derive(Clone, Copy)]
-struct Lent {
+struct BorrowedStack {
     at: usize,
     bytes: usize,
 }
 
-impl Lent {
-    const NONE: Lent = Lent { at: 0, bytes: 0 };
+impl BorrowedStack {
+    const NONE: BorrowedStack = BorrowedStack { at: 0, bytes: 0 };
 
     /// Waits until the tracer has spoken, and unmaps it. A tracer that is gone without a word may have left somebody there: then it stays.
     fn unmap(self, socket: &UnixDatagram) {
@@ -73,7 +73,7 @@ impl Lent {
 }
 
 /// Begins a conversation on a thread of its own.
-fn converse_on(socket: OwnedFd, by: By, lent: Lent) -> c_int {
+fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
     // Away from the numbers that a program closes or gives anew.
     let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
     // Acquire and Release: what the conversation before left is seen by this one.
@@ -84,11 +84,11 @@ fn converse_on(socket: OwnedFd, by: By, lent: Lent) -> c_int {
         hold_signals_back();
         // It calls functions of the C library as the program does.
         #[cfg(target_arch = "x86_64")]
-        crate::patch::leave_me_out();
+        crate::patch::exclude_current_thread();
         lent.unmap(&socket);
         // A panic is a fault of ours: the sites must go all the same, and they do when the engine is dropped.
         _ = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
-        first::let_run();
+        startup_gate::let_run();
         BUSY.store(false, Ordering::Release);
     };
     match std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body) {
@@ -101,13 +101,13 @@ fn converse_on(socket: OwnedFd, by: By, lent: Lent) -> c_int {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn converse(socket: &UnixDatagram, by: By) {
+fn converse(socket: &UnixDatagram, by: HeldBy) {
     session::run(socket, &mut super::patching::Patching::default(), by);
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn converse(socket: &UnixDatagram, by: By) {
-    session::run(socket, &mut super::engine::Nothing, by);
+fn converse(socket: &UnixDatagram, by: HeldBy) {
+    session::run(socket, &mut super::engine::Unsupported, by);
 }
 
 /// Blocks all signals but those that a fault of this thread raises, of which a trap is one (C4).
@@ -125,7 +125,7 @@ fn hold_signals_back() {
 }
 
 /// Goes where the tracer listens, and says the password.
-fn knock(at: &str) -> Option<OwnedFd> {
+fn connect(at: &str) -> Option<OwnedFd> {
     let (name, rest) = at.split_once('.')?;
     let (password, tick) = rest.split_once('.').unwrap_or((rest, ""));
     #[cfg(target_arch = "x86_64")]
@@ -148,7 +148,7 @@ fn knock(at: &str) -> Option<OwnedFd> {
     // SAFETY: new and nobody else's.
     let socket = UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(socket) });
     // Holds for the queue before the door, too.
-    socket.set_write_timeout(Some(PATIENCE)).ok()?;
+    socket.set_write_timeout(Some(CONNECT_TIMEOUT)).ok()?;
     let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
     // SAFETY: an address that is ours and as long as said.
     if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
@@ -198,13 +198,13 @@ extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void)
         // The variable stays: what this program executes is to come up so, too, if it can.
         let Ok(at) = std::env::var(VARIABLE) else { return };
         #[cfg(target_arch = "x86_64")]
-        super::execs::install();
-        let Some(socket) = knock(&at) else { return };
-        first::will_wait();
-        if converse_on(socket, By::FirstWaits, Lent::NONE) == STARTED {
-            first::wait();
+        super::exec_interpose::install();
+        let Some(socket) = connect(&at) else { return };
+        startup_gate::will_wait();
+        if converse_on(socket, HeldBy::FirstWaits, BorrowedStack::NONE) == STARTED {
+            startup_gate::wait();
         } else {
-            first::let_run();
+            startup_gate::let_run();
         }
     });
 }
@@ -259,14 +259,14 @@ mod tests {
         };
         let at = format!("{name}.password");
         let ours = listen(None);
-        assert!(knock(&at).is_some(), "the same user's");
+        assert!(connect(&at).is_some(), "the same user's");
         drop(ours);
         if own_user() != 0 {
             eprintln!("SKIPPED names_that_others_took: needs root to be another user");
             return;
         }
         let _other = listen(Some(12345));
-        assert!(knock(&at).is_none(), "another user's");
+        assert!(connect(&at).is_none(), "another user's");
     }
 
     fn listener(name: &str) -> OwnedFd {

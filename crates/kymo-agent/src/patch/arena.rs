@@ -1,7 +1,7 @@
 //! Memory for stubs, near the code that jumps there.
 use super::memory::{OwnMemory, mapped};
 use super::stub::Calls;
-use super::{asked, callout, handler, os, shadow};
+use super::{callout, os, shadow, slow_path, unwinder_hooks};
 use std::io;
 
 /// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
@@ -87,7 +87,7 @@ impl Arena {
             if !shadow::add_range(chunk.base, chunk.end) {
                 return Err(io::Error::other("too many mappings for probes that look at returns"));
             }
-            asked::describe(chunk.base, chunk.end, region);
+            unwinder_hooks::describe(chunk.base, chunk.end, region);
             chunk.described = true;
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Chunk {
     fn furnish(&mut self, memory: &OwnMemory) -> io::Result<()> {
         let (enter, leave) = (shadow::enter as *const () as u64, shadow::leave as *const () as u64);
         let adopt = shadow::adopt as *const () as u64;
-        let handle = handler::handle as *const () as u64;
+        let handle = slow_path::handle as *const () as u64;
         let mut put = |function| {
             let code = callout::generate(function).map_err(io::Error::other)?;
             let at = self.used;

@@ -6,7 +6,7 @@
 //!             *word = value                    the last instruction: done, or not
 //!   abort:    jmp again                        where the kernel sends a thread that lost its CPU in between
 //! ```
-use super::stub::Ground;
+use super::stub::CodegenContext;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeAssemblerResult, CodeLabel, dword_ptr, eax, ptr, qword_ptr, rax,
@@ -52,10 +52,10 @@ impl Counter {
     pub(super) fn raise(
         &mut self,
         a: &mut CodeAssembler,
-        ground: &Ground,
+        context: &CodegenContext,
         slot: u32,
     ) -> Result<(), IcedError> {
-        self.begin(a, ground)?;
+        self.begin(a, context)?;
         self.end(a, qword_ptr(rcx + i64::from(slot) * 8))
     }
 
@@ -63,16 +63,16 @@ impl Counter {
     pub(super) fn raise_one_of(
         &mut self,
         a: &mut CodeAssembler,
-        ground: &Ground,
+        context: &CodegenContext,
         slot: u32,
     ) -> Result<(), IcedError> {
-        self.begin(a, ground)?;
+        self.begin(a, context)?;
         self.end(a, qword_ptr(rcx + rdx * 8 + i64::from(slot) * 8))
     }
 
     /// Leaves the begin of this CPU's counters in rcx, the CPU in rax; where nothing is to be counted, goes to the end.
-    fn begin(&mut self, a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
-        self.begin_at(a, ground, ground.table)?;
+    fn begin(&mut self, a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
+        self.begin_at(a, context, context.table)?;
         a.jrcxz(self.after)
     }
 
@@ -80,15 +80,15 @@ impl Counter {
     pub(super) fn begin_at(
         &mut self,
         a: &mut CodeAssembler,
-        ground: &Ground,
+        context: &CodegenContext,
         table: u64,
     ) -> Result<(), IcedError> {
         self.used = true;
         a.set_label(&mut self.again)?;
         a.lea(rax, ptr(self.descriptor))?;
-        a.mov(qword_ptr(i64::from(ground.rseq + SEQUENCE)).fs(), rax)?;
+        a.mov(qword_ptr(i64::from(context.rseq + SEQUENCE)).fs(), rax)?;
         a.set_label(&mut self.start)?;
-        a.mov(eax, dword_ptr(i64::from(ground.rseq + CPU_ID_START)).fs())?;
+        a.mov(eax, dword_ptr(i64::from(context.rseq + CPU_ID_START)).fs())?;
         a.mov(rcx, table)?;
         a.mov(rcx, qword_ptr(rcx + rax * 8))
     }

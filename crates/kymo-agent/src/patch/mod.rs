@@ -43,8 +43,8 @@
 //! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
-//! | [`Consumers::Only`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
-//! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `handler.rs`: tens of ns, and a system call for each look at memory |
+//! | [`Consumers::Filtered`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
+//! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `slow_path.rs`: tens of ns, and a system call for each look at memory |
 //!
 //! No lock, no locked instruction (but one where an event is lost), no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
@@ -58,7 +58,7 @@
 //! - **I4** No page is writable and executable: stubs and sites are written through `/proc/self/mem`, as a debugger would.
 //! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes no register and no flag.
 //! - **I6** After a detach every byte is what it was.
-//! - **I8** What `handler.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; a consumer that was taken away is in no
+//! - **I8** What `slow_path.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; a consumer that was taken away is in no
 //!   hit's hands any more ([`kymo_core::probe`]).
 //! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`shadow.rs`).
 //! - **I9** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
@@ -68,13 +68,13 @@
 //! into the replaced bytes refuses the site. Jumps through addresses that are computed otherwise cannot be known: for these the rule
 //! is that only function entries are planned, to which compilers lead no computed jump but a call ([`plan_inside`] refuses). Of CPython, SQLite, zstd, the C and
 //! the C++ library, 99.8 to 100 % of the functions are served (`examples/coverage.rs`). Where nobody holds the
-//! threads, a program in which one has blocked SIGILL before the first attach is refused as a whole; afterwards none can (`mask.rs`).
+//! threads, a program in which one has blocked SIGILL before the first attach is refused as a whole; afterwards none can (`got_hooks.rs`).
 //!
 //! # Known limits
 //! - With threads held, stacks are searched for what signals have interrupted, from the stack pointer to the end of its mapping, 1 MiB at most (less where
 //!   there are hundreds of threads). A handler that has left for another stack by itself (coroutines that are switched in handlers) is not found.
 //! - Without: likewise (`frames.rs`), 256 KiB of a stack, 64 KiB of one that waits; a program that installs its own handler of SIGILL by a system call of its
-//!   own, while a site is being written, gets our traps. One that calls `sigaction` or `signal` has its handler behind ours (`mask.rs`).
+//!   own, while a site is being written, gets our traps. One that calls `sigaction` or `signal` has its handler behind ours (`got_hooks.rs`).
 //! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
 //!   at such a moment, while that site is being written, ends the process by SIGILL.
 //! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
@@ -85,7 +85,7 @@
 //!   another thread that does the same (`examples/stress`). A probe that records may lose events of the thread on the CPU that the parent was on.
 //! - Calls that exceptions and longjmps have left go with the next call from above them, on the thread's own stack and on its signal stack. Elsewhere (a
 //!   coroutine's stack, a former signal stack, one that a handler disarms) they pile up as long as nothing overwrites their return slots, and so do those
-//!   beyond the 126 that are set aside (`astray.rs`). With more than [`DEPTH`] the next returns are not looked at, and [`returns_missed`] says so.
+//!   beyond the 126 that are set aside (`stale_frames.rs`). With more than [`DEPTH`] the next returns are not looked at, and [`returns_missed`] says so.
 //! - A signal's handler that throws, having interrupted a stub itself or one of the instructions that were moved there, finds no caller: as if nobody caught.
 //! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
 //! - An exception costs some microseconds for each frame of a function whose returns are looked at; where that is on a stack some MiB from the one on which
@@ -93,29 +93,25 @@
 //! - A handler of SIGILL that a child of `vfork` installs for itself, before it executes another program, is not called (its parent's is not changed).
 //! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
-//!   copies in programs (`asked.rs`).
+//!   copies in programs (`unwinder_hooks.rs`).
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
 mod arena;
-mod asked;
-mod astray;
 mod callers;
 mod callout;
 mod count;
 mod error;
+mod filter;
 mod flow;
 mod frames;
-mod gate;
-mod handled;
-mod handler;
+mod got_hooks;
 mod histogram;
 mod hold;
-mod mask;
 mod memory;
 mod moved;
-mod only;
 mod os;
 mod pass;
 mod patcher;
+mod predicate;
 mod probe;
 mod publish;
 mod record;
@@ -124,18 +120,22 @@ mod rings;
 mod shadow;
 mod site;
 mod slots;
+mod slow_path;
+mod slow_path_codegen;
+mod stale_frames;
 mod stub;
 mod threads;
 mod trap;
 mod unwind;
+mod unwinder_hooks;
 
 pub use error::PatchError;
+pub use filter::{FilteredProbe, Measure};
 pub use flow::jump_targets;
 pub use histogram::Histogram;
 pub(crate) use histogram::know_tick;
 pub use hold::{Hold, Holder, Request};
 pub use memory::{Memory, OwnMemory};
-pub use only::{Look, Only};
 pub(crate) use os::add_to_count;
 pub use patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
 pub(crate) use patcher::{counter_sizes, release_counters, share_counters};
@@ -147,7 +147,7 @@ pub use shadow::DEPTH;
 pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
 
 /// From now on nothing that the calling thread does is counted or recorded: it is ours.
-pub(crate) fn leave_me_out() {
+pub(crate) fn exclude_current_thread() {
     crate::sys::rseq::leave_for(os::possible_cpus() as u32);
 }
 
@@ -165,14 +165,14 @@ pub enum Consumers {
     /// It is counted, and written as an event into [`Rings`].
     Record(Record),
     /// One of the first three, for some hits only, or with more than that.
-    Only(Only),
+    Filtered(FilteredProbe),
 }
 
 impl Consumers {
     /// Whether nobody can do it: conditions of memory at returns that are not events.
     pub(crate) fn is_beyond(self) -> bool {
         match self {
-            Consumers::Only(only) => only.how.needs_handler_back(false),
+            Consumers::Filtered(filtered) => filtered.action.needs_handler_back(false),
             _ => false,
         }
     }
@@ -183,7 +183,7 @@ impl Consumers {
             Consumers::Count => false,
             Consumers::CountReturns | Consumers::Latency => true,
             Consumers::Record(record) => record.returns(),
-            Consumers::Only(only) => only.look != Look::Count,
+            Consumers::Filtered(filtered) => filtered.measure != Measure::Count,
         }
     }
 }

@@ -2,12 +2,10 @@
 use super::arena::Arena;
 use super::callers::Callers;
 use super::error::PatchError;
-use super::handled::Handling;
-use super::handler::{self, Counters, Watch};
+use super::filter::{self, InternedAction, Measure};
 use super::histogram::{self, BUCKETS};
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
-use super::only::{self, Kept, Look};
 use super::pass::{Edit, Fate, Pass};
 use super::probe::Probe;
 use super::publish::{self, Change};
@@ -15,10 +13,12 @@ use super::record::RecordSlots;
 use super::refusal::Refusal;
 use super::site::{JUMP_BYTES, Site};
 use super::slots::{self, Slots, slots};
-use super::stub::{self, Back, Calls, Ground, Recipe};
+use super::slow_path::{self, Counters, SlowProbe};
+use super::slow_path_codegen::SlowPath;
+use super::stub::{self, Calls, CodegenContext, ReturnAction, StubSpec};
 use super::threads::{self, Unclear};
 use super::trap::{self, Detour, Retired};
-use super::{Consumers, asked, frames, mask, os, shadow};
+use super::{Consumers, frames, got_hooks, os, shadow, unwinder_hooks};
 use crate::sys::{fork, rseq};
 use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
@@ -56,8 +56,8 @@ pub(crate) fn release_counters() {
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
 #[derive(Debug)]
 struct Built {
-    recipe: Recipe,
-    watch: Option<Arc<Watch>>,
+    spec: StubSpec,
+    watch: Option<Arc<SlowProbe>>,
     slots: &'static Slots,
     /// The memory that it was attached in last.
     counted_in: Option<u64>,
@@ -79,7 +79,7 @@ struct Patcher {
     left: Vec<Probe>,
     retired: Retired,
     /// How many stubs ever needed the handler.
-    handled: u64,
+    slow_paths: u64,
 }
 
 /// Room for any stub: some 600 bytes are the most that one has.
@@ -189,16 +189,16 @@ pub fn leave() {
     let patcher = patcher();
     if patcher.as_ref().is_none_or(|patcher| patcher.attached.is_empty()) {
         // A thread that has run into a site's trap may be about to call its handler.
-        let asked = || trap::question().is_ok_and(|question| threads::leave(question, |_| false).is_ok());
-        trap::uninstall(asked);
+        let all_asked = || trap::question().is_ok_and(|question| threads::leave(question, |_| false).is_ok());
+        trap::uninstall(all_asked);
     }
-    mask::release();
+    got_hooks::release();
 }
 
 /// Ends the registrations of probes that are not there any more, all together.
 fn end_handling<'p>(probes: impl Iterator<Item = &'p Probe>) {
     let handles: Vec<Handle> = probes.flat_map(|probe| probe.handles.iter().copied()).collect();
-    handler::unregister(&handles, os::own_tid() as u32);
+    slow_path::unregister(&handles, os::own_tid() as u32);
 }
 
 impl Patcher {
@@ -215,11 +215,11 @@ impl Patcher {
             rseq::offset().and_then(|offset| i32::try_from(offset).ok()).ok_or(PatchError::NoSequences)?;
         let top = i32::try_from(shadow::top_offset()).map_err(|_| PatchError::NoSequences)?;
         let timed = match consumers {
-            Consumers::Only(only) => only.look == Look::Latency,
+            Consumers::Filtered(filtered) => filtered.measure == Measure::Latency,
             consumers => consumers == Consumers::Latency,
         };
         let tick = if timed { histogram::tick() } else { 0 };
-        let ground = Ground { table: slots.table(), rseq, top, tick, calls: Calls::default() };
+        let context = CodegenContext { table: slots.table(), rseq, top, tick, calls: Calls::default() };
         for site in sites {
             // A library was unloaded with its probes, and loaded again at the same place.
             if self.attached.contains_key(&site.address)
@@ -230,7 +230,7 @@ impl Patcher {
         }
         let mut probes = Vec::with_capacity(sites.len());
         for site in sites {
-            let probe = self.prepare(&memory, site, consumers, slots, &ground);
+            let probe = self.prepare(&memory, site, consumers, slots, &context);
             let stands_against_all = match &probe {
                 Err(PatchError::Refused { .. } | PatchError::Changed { .. } | PatchError::Taken { .. }) => {
                     all
@@ -247,7 +247,7 @@ impl Patcher {
             return Ok(probes);
         }
         if consumers.returns() {
-            asked::look_again();
+            unwinder_hooks::look_again();
         }
         match self.arm(&memory, &mut probes, holder) {
             Ok(()) => Ok(probes),
@@ -262,10 +262,10 @@ impl Patcher {
         site: &Site,
         consumers: Consumers,
         slots: &'static Slots,
-        ground: &Ground,
+        context: &CodegenContext,
     ) -> Result<Probe, PatchError> {
         self.check(memory, site)?;
-        self.build(memory, site, consumers, slots, ground)?;
+        self.build(memory, site, consumers, slots, context)?;
         // Memory that this site has not counted in yet is not read: that would make the kernel take some for it.
         let memory_number = slots.memory();
         let counted_in = self.built.get_mut(&(site.address, consumers));
@@ -274,14 +274,14 @@ impl Patcher {
         // SANITY: built above.
         let built = &self.built[&(site.address, consumers)];
         self.attached.insert(site.address, detours(site, built));
-        let (recipe, enter) = (built.recipe, built.enter);
-        let before = recipe.slots().map(|slot| if has_counted { slots.read(slot) } else { 0 }).collect();
+        let (spec, enter) = (built.spec, built.enter);
+        let before = spec.slots().map(|slot| if has_counted { slots.read(slot) } else { 0 }).collect();
         let watch = built.watch.clone();
-        let number = recipe.handled.map_or(0, |(handling, _)| handling.number);
-        let handles = watch.as_ref().map_or_else(Vec::new, |watch| handler::register(number, watch));
+        let number = spec.slow_path.map_or(0, |(slow_path, _)| slow_path.number);
+        let handles = watch.as_ref().map_or_else(Vec::new, |watch| slow_path::register(number, watch));
         let callers = watch.as_ref().and_then(|watch| watch.callers());
         let callers_before = callers.map(Callers::read).unwrap_or_default();
-        Ok(Probe { site: site.clone(), enter, slots, recipe, before, watch, handles, callers_before })
+        Ok(Probe { site: site.clone(), enter, slots, spec, before, watch, handles, callers_before })
     }
 
     /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the threads ends meanwhile, some.
@@ -334,7 +334,7 @@ impl Patcher {
     fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[Change<'_>]) -> Result<(), PatchError> {
         let question = trap::question().map_err(PatchError::system("find a signal to ask threads with"))?;
         // First this: from here on a program that handles SIGILL does so behind us.
-        mask::guard();
+        got_hooks::guard();
         trap::install().map_err(PatchError::system("handle SIGILL"))?;
         os::with_signals_open(&[trap::SIGNAL, question], || {
             // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
@@ -421,7 +421,7 @@ impl Patcher {
 
     fn restore_with_traps(&mut self, memory: &OwnMemory, sites: &[&Site]) -> Result<(), PatchError> {
         // First this: from here on a program that handles SIGILL does so behind us.
-        mask::guard();
+        got_hooks::guard();
         trap::install().map_err(PatchError::system("handle SIGILL"))?;
         os::with_signals_open(&[trap::SIGNAL], || {
             os::let_through(trap::SIGNAL);
@@ -461,7 +461,7 @@ impl Patcher {
         site: &Site,
         consumers: Consumers,
         slots: &'static Slots,
-        ground: &Ground,
+        context: &CodegenContext,
     ) -> Result<(), PatchError> {
         let at = site.address;
         let key = (at, consumers);
@@ -475,48 +475,56 @@ impl Patcher {
         }
         let take = |count| slots.take(count).ok_or(PatchError::Full);
         let look = match consumers {
-            Consumers::Count | Consumers::Record(_) => Look::Count,
-            Consumers::CountReturns => Look::CountReturns,
-            Consumers::Latency => Look::Latency,
-            Consumers::Only(only) => only.look,
+            Consumers::Count | Consumers::Record(_) => Measure::Count,
+            Consumers::CountReturns => Measure::CountReturns,
+            Consumers::Latency => Measure::Latency,
+            Consumers::Filtered(filtered) => filtered.measure,
         };
-        let back = match (consumers, look) {
-            (Consumers::Record(record), _) if record.returns() => Back::Recorded(take(1)?),
-            (_, Look::Count) => Back::Ignored,
-            (_, Look::CountReturns) => Back::Counted(take(1)?),
-            (_, Look::Latency) => Back::Timed(take(BUCKETS)?),
+        let at_return = match (consumers, look) {
+            (Consumers::Record(record), _) if record.returns() => ReturnAction::Recorded(take(1)?),
+            (_, Measure::Count) => ReturnAction::Ignored,
+            (_, Measure::CountReturns) => ReturnAction::Counted(take(1)?),
+            (_, Measure::Latency) => ReturnAction::Timed(take(BUCKETS)?),
         };
-        let (record, how) = match consumers {
-            Consumers::Record(record) => (Some((record, RecordSlots { lost: take(1)? })), Some(record.how)),
-            Consumers::Only(only) => (None, Some(only.how)),
+        let (record, action) = match consumers {
+            Consumers::Record(record) => {
+                (Some((record, RecordSlots { lost: take(1)? })), Some(record.action))
+            }
+            Consumers::Filtered(filtered) => (None, Some(filtered.action)),
             _ => (None, None),
         };
-        let handling = self.handling(consumers, how);
-        if record.is_some() || handling.is_some() {
+        let slow_path = self.slow_path(consumers, action);
+        if record.is_some() || slow_path.is_some() {
             // Stubs find their thread's number there.
             shadow::region().map_err(PatchError::system("map shadow stacks"))?;
         }
-        let missed = match (handling, record) {
+        let missed = match (slow_path, record) {
             (Some(_), None) => take(1)?,
             (_, record) => record.map_or(0, |(_, slots)| slots.lost),
         };
-        let recipe = Recipe { hits: take(1)?, back, record, how, handled: handling.map(|it| (it, missed)) };
+        let spec = StubSpec {
+            hits: take(1)?,
+            at_return,
+            record,
+            action,
+            slow_path: slow_path.map(|it| (it, missed)),
+        };
         let counters = Counters {
             table: slots.table(),
-            hits: recipe.hits,
-            returns: if let Back::Recorded(slot) = back { slot } else { 0 },
+            hits: spec.hits,
+            returns: if let ReturnAction::Recorded(slot) = at_return { slot } else { 0 },
         };
-        let watch = match (handling, how) {
-            (Some(_), Some(how)) => {
-                let watch = Watch::new(how, counters, at, ground.rseq);
+        let watch = match (slow_path, action) {
+            (Some(_), Some(action)) => {
+                let watch = SlowProbe::new(action, counters, at, context.rseq);
                 Some(Arc::new(watch.map_err(PatchError::system("map tables of callers"))?))
             }
             _ => None,
         };
         let unreachable = || PatchError::Refused { at, why: Refusal::OutOfReach { at } };
         let place = self.arena.take(memory, at, LONGEST_STUB_BYTES).map_err(|_| unreachable())?;
-        let ground = Ground { calls: self.arena.calls(place), ..*ground };
-        let stub = match stub::generate(site, &recipe, &ground, place) {
+        let context = CodegenContext { calls: self.arena.calls(place), ..*context };
+        let stub = match stub::generate(site, &spec, &context, place) {
             Ok(stub) if stub.code.len() as u64 <= LONGEST_STUB_BYTES => stub,
             _ => {
                 self.arena.keep(place, 0);
@@ -524,12 +532,12 @@ impl Patcher {
             }
         };
         self.arena.keep(place, stub.code.len() as u64);
-        if back != Back::Ignored {
+        if at_return != ReturnAction::Ignored {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
         let built = Built {
-            recipe,
+            spec,
             watch,
             slots,
             counted_in: None,
@@ -542,16 +550,16 @@ impl Patcher {
     }
 
     /// What of a stub the handler is to do.
-    fn handling(&mut self, consumers: Consumers, how: Option<Kept>) -> Option<Handling> {
-        let how = how?;
+    fn slow_path(&mut self, consumers: Consumers, action: Option<InternedAction>) -> Option<SlowPath> {
+        let action = action?;
         let records = matches!(consumers, Consumers::Record(_));
-        let (entry, back) = only::needs(how, records);
-        if !entry && !back {
+        let (at_entry, at_return) = filter::needs(action, records);
+        if !at_entry && !at_return {
             return None;
         }
-        self.handled += 1;
-        let room = if records { Watch::room(&how) } else { 0 };
-        Some(Handling { number: self.handled, room, entry, back })
+        self.slow_paths += 1;
+        let room = if records { SlowProbe::room(&action) } else { 0 };
+        Some(SlowPath { number: self.slow_paths, room, at_entry, at_return })
     }
 
     /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours, for there may be a trap.

@@ -1,9 +1,9 @@
 //! A probe that is in place, and what it has counted.
-use super::handler::Watch;
 use super::histogram::Histogram;
 use super::site::Site;
 use super::slots::Slots;
-use super::stub::{Back, Recipe};
+use super::slow_path::SlowProbe;
+use super::stub::{ReturnAction, StubSpec};
 use kymo_core::probe::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ pub struct Probe {
     /// Where its stub begins.
     pub(super) enter: u64,
     pub(super) slots: &'static Slots,
-    pub(super) recipe: Recipe,
+    pub(super) spec: StubSpec,
     /// What the slots held before: a site's stub is used again.
     pub(super) before: Vec<u64>,
     /// What the handler does for it, and its registrations.
-    pub(super) watch: Option<Arc<Watch>>,
+    pub(super) watch: Option<Arc<SlowProbe>>,
     pub(super) handles: Vec<Handle>,
     pub(super) callers_before: (BTreeMap<u64, u64>, u64),
 }
@@ -42,46 +42,46 @@ impl Probe {
 
     /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
     pub fn hits(&self) -> u64 {
-        self.slots.read(self.recipe.hits).wrapping_sub(self.before[0])
+        self.slots.read(self.spec.hits).wrapping_sub(self.before[0])
     }
 
     /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some calls are still inside, or ended by an
     /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`](super::returns_missed)).
     pub fn returns(&self) -> Option<u64> {
-        match self.recipe.back {
-            Back::Ignored => None,
-            Back::Counted(slot) | Back::Recorded(slot) => {
+        match self.spec.at_return {
+            ReturnAction::Ignored => None,
+            ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => {
                 Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
             }
-            Back::Timed(_) => self.latency().map(|latency| latency.calls()),
+            ReturnAction::Timed(_) => self.latency().map(|latency| latency.calls()),
         }
     }
 
     /// How long the calls took that have returned, if the probe looks at that.
     pub fn latency(&self) -> Option<Histogram> {
-        let Back::Timed(slot) = self.recipe.back else { return None };
+        let ReturnAction::Timed(slot) = self.spec.at_return else { return None };
         Some(Histogram::read(self.slots, slot, self.back_before()))
     }
 
     /// What the counters of the return held.
     fn back_before(&self) -> &[u64] {
-        &self.before[1 + usize::from(self.recipe.lost().is_some())..]
+        &self.before[1 + usize::from(self.spec.lost().is_some())..]
     }
 
     /// The slot of its hits in the `Slots` of this process, and what that held when the probe was attached.
     pub fn hits_slot(&self) -> (u32, u64) {
-        (self.recipe.hits, self.before[0])
+        (self.spec.hits, self.before[0])
     }
 
     /// The first slot of its times, and what those held, if the probe looks at them.
     pub fn times_slots(&self) -> Option<(u32, &[u64])> {
-        let Back::Timed(slot) = self.recipe.back else { return None };
+        let ReturnAction::Timed(slot) = self.spec.at_return else { return None };
         Some((slot, self.back_before()))
     }
 
     /// How many events did not fit into their CPU's ring, if the probe records; or how many hits could not be looked at, if that takes more than a few instructions.
     pub fn lost(&self) -> Option<u64> {
-        Some(self.slots.read(self.recipe.lost()?).wrapping_sub(self.before[1]))
+        Some(self.slots.read(self.spec.lost()?).wrapping_sub(self.before[1]))
     }
 
     /// Return addresses and how often calls came from there, since the probe's site was first attached so; and calls of callers that there was no

@@ -16,16 +16,16 @@
 //! ```
 //! Flags are kept on the stack, all registers as well: a record costs tens of nanoseconds anyway.
 use super::count::Counter;
-use super::gate::{self, FRAME};
-use super::only::Kept;
+use super::filter::InternedAction;
+use super::predicate::{self, FRAME};
 use super::rings::{Clock, HEAD_AT, LOST_AT, PAGE_BYTES, TAIL_AT};
 use super::shadow::OWNER_AT;
-use super::stub::Ground;
+use super::stub::CodegenContext;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, qword_ptr, r8, r8d, rax, rcx, rdi, rdx, rsi, rsp,
 };
-use kymo_core::probe::wire::{Condition, EventId, Fetch, How, Kind, Layout, Operand};
+use kymo_core::probe::wire::{Condition, EventId, Fetch, FetchKind, Layout, Operand, ProbeAction};
 
 /// Where raw data begins in a record.
 pub(super) const RAW_AT: i32 = 60;
@@ -36,7 +36,7 @@ pub struct Record {
     pub(super) table: u64,
     pub(super) data_bytes: u32,
     pub(super) clock: Clock,
-    pub(super) how: Kept,
+    pub(super) action: InternedAction,
 }
 
 /// The counters that a recording stub raises besides its hits.
@@ -47,53 +47,53 @@ pub(super) struct RecordSlots {
 
 impl Record {
     pub(super) fn new(event: u64, table: u64, data_bytes: u32, clock: Clock) -> Record {
-        let how = How { event: Some(EventId { id: event, kind: 0 }), ..How::default() };
-        Record { table, data_bytes, clock, how: Kept::of(how) }
+        let action = ProbeAction { event: Some(EventId { id: event, kind: 0 }), ..ProbeAction::default() };
+        Record { table, data_bytes, clock, action: InternedAction::of(action) }
     }
 
-    fn with(self, change: impl FnOnce(&mut How)) -> Record {
-        let mut how = self.how.how().clone();
-        change(&mut how);
-        Record { how: Kept::of(how), ..self }
+    fn with(self, change: impl FnOnce(&mut ProbeAction)) -> Record {
+        let mut action = self.action.get().clone();
+        change(&mut action);
+        Record { action: InternedAction::of(action), ..self }
     }
 
     /// With the six registers that integer arguments are passed in.
     pub fn with_arguments(self) -> Record {
-        let fetch = |register| Fetch { operand: Operand::register(register), kind: Kind::Number };
+        let fetch = |register| Fetch { operand: Operand::register(register), kind: FetchKind::Number };
         // rdi, rsi, rdx, rcx, r8, r9
-        self.with(|how| how.fetches = [7, 6, 2, 1, 8, 9].map(fetch).to_vec())
+        self.with(|action| action.fetches = [7, 6, 2, 1, 8, 9].map(fetch).to_vec())
     }
 
     /// Only hits that meet a condition; others are not counted either.
     pub fn only_if(self, condition: Condition) -> Record {
-        self.with(|how| how.entry = condition)
+        self.with(|action| action.entry_condition = condition)
     }
 
     /// Only one of `every` hits on each CPU, of those that meet the condition. 0 is taken for 1.
     pub fn every(self, every: u32) -> Record {
-        self.with(|how| how.every = every)
+        self.with(|action| action.every = every)
     }
 
     /// As it is asked for from outside.
-    pub fn how(self, how: How) -> Record {
-        Record { how: Kept::of(how), ..self }
+    pub fn with_action(self, action: ProbeAction) -> Record {
+        Record { action: InternedAction::of(action), ..self }
     }
 
     /// The return is recorded, not the entry; both are counted.
     pub fn returning(self) -> Record {
-        self.with(|how| {
-            how.back_event = how.event.take();
-            how.back_fetches = std::mem::take(&mut how.fetches);
+        self.with(|action| {
+            action.return_event = action.event.take();
+            action.return_fetches = std::mem::take(&mut action.fetches);
         })
     }
 
     /// Whether returns are recorded.
     pub(super) fn returns(&self) -> bool {
-        self.how.back_event.is_some()
+        self.action.return_event.is_some()
     }
 
     pub(super) fn event(&self, returned: bool) -> EventId {
-        let event = if returned { self.how.back_event } else { self.how.event };
+        let event = if returned { self.action.return_event } else { self.action.event };
         event.unwrap_or(EventId { id: 0, kind: 0 })
     }
 }
@@ -120,11 +120,11 @@ pub(super) struct Recorder {
 
 /// What a recording stub is about.
 #[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
+pub(super) struct RecordContext<'a> {
     pub(super) record: &'a Record,
     pub(super) slots: RecordSlots,
     pub(super) site: u64,
-    pub(super) ground: &'a Ground,
+    pub(super) context: &'a CodegenContext,
 }
 
 impl Recorder {
@@ -142,22 +142,22 @@ impl Recorder {
         &mut self,
         a: &mut CodeAssembler,
         hits: u32,
-        task: Task<'_>,
+        task: RecordContext<'_>,
         out: CodeLabel,
     ) -> Result<(), IcedError> {
         let (mut done, mut shut, mut on) = (a.create_label(), a.create_label(), a.create_label());
-        let how = task.record.how;
-        gate::open(a)?;
-        gate::only_if(a, &how.entry, false, shut)?;
-        self.hits.raise(a, task.ground, hits)?;
-        gate::only_each(a, how.every, shut)?;
+        let action = task.record.action;
+        predicate::open(a)?;
+        predicate::only_if(a, &action.entry_condition, false, shut)?;
+        self.hits.raise(a, task.context, hits)?;
+        predicate::only_each(a, action.every, shut)?;
         self.event(a, task, false, done)?;
         a.set_label(&mut done)?;
-        gate::close(a)?;
-        if how.chooses() {
+        predicate::close(a)?;
+        if action.chooses() {
             a.jmp(on)?;
             a.set_label(&mut shut)?;
-            gate::close(a)?;
+            predicate::close(a)?;
             a.jmp(out)?;
             a.set_label(&mut on)?;
             a.zero_bytes()?;
@@ -170,30 +170,30 @@ impl Recorder {
         &mut self,
         a: &mut CodeAssembler,
         returns: u32,
-        task: Task<'_>,
+        task: RecordContext<'_>,
     ) -> Result<(), IcedError> {
         let mut done = a.create_label();
-        gate::open(a)?;
-        gate::only_if(a, &task.record.how.back, true, done)?;
-        self.hits.raise(a, task.ground, returns)?;
+        predicate::open(a)?;
+        predicate::only_if(a, &task.record.action.return_condition, true, done)?;
+        self.hits.raise(a, task.context, returns)?;
         self.event(a, task, true, done)?;
         a.set_label(&mut done)?;
-        gate::close(a)
+        predicate::close(a)
     }
 
     fn event(
         &mut self,
         a: &mut CodeAssembler,
-        task: Task<'_>,
+        task: RecordContext<'_>,
         returned: bool,
         done: CodeLabel,
     ) -> Result<(), IcedError> {
-        let Task { record, slots, site, ground } = task;
-        let layout = record.how.layout(returned);
+        let RecordContext { record, slots, site, context } = task;
+        let layout = record.action.layout(returned);
         let bytes = bytes(&layout);
         let mut room = a.create_label();
-        tid(a, ground)?;
-        self.write.begin_at(a, ground, record.table)?;
+        tid(a, context)?;
+        self.write.begin_at(a, context, record.table)?;
         a.mov(rsi, rcx)?;
         a.test(rsi, rsi)?;
         a.jz(done)?;
@@ -203,7 +203,7 @@ impl Recorder {
         a.add(rdx, bytes as i32)?;
         a.cmp(rdx, record.data_bytes as i32)?;
         a.jb(room)?;
-        self.lost.raise(a, ground, slots.lost)?;
+        self.lost.raise(a, context, slots.lost)?;
         // For all probes together, where the reader finds it also when the program is gone.
         a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
         a.jmp(done)?;
@@ -235,9 +235,9 @@ impl Recorder {
         a.mov(dword_ptr(rdi + 56), bytes - RAW_AT as u32)?;
         a.mov(dword_ptr(rdi + RAW_AT), u32::from(event.kind))?;
         a.mov(dword_ptr(rdi + (RAW_AT + 4)), r8d)?;
-        let fetches = if returned { &record.how.back_fetches } else { &record.how.fetches };
+        let fetches = if returned { &record.action.return_fetches } else { &record.action.fetches };
         for (fetch, at) in fetches.iter().zip(&layout.at) {
-            gate::operand(a, &fetch.operand, returned)?;
+            predicate::operand(a, &fetch.operand, returned)?;
             a.mov(qword_ptr(rdi + (RAW_AT + *at as i32)), rax)?;
         }
         a.add(rcx, bytes as i32)?;
@@ -247,14 +247,14 @@ impl Recorder {
 }
 
 /// Leaves the thread's number in r8. Uses rax and rcx.
-fn tid(a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
+fn tid(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
     let mut known = a.create_label();
-    a.mov(rcx, qword_ptr(i64::from(ground.top)).fs())?;
+    a.mov(rcx, qword_ptr(i64::from(context.top)).fs())?;
     a.and(rcx, -4096)?;
     a.mov(r8d, dword_ptr(rcx + OWNER_AT))?;
     a.test(r8, r8)?;
     a.jnz(known)?;
-    a.call(ground.calls.adopt)?;
+    a.call(context.calls.adopt)?;
     a.mov(r8, rcx)?;
     a.set_label(&mut known)?;
     a.zero_bytes()

@@ -10,7 +10,7 @@
 //! the head, so a thread that loses its CPU begins again, and nothing is half-written. A forked child writes nothing.
 //!
 //! # Records
-//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a tracepoint, raw data included ([`How`](kymo_core::probe::wire::How)
+//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a tracepoint, raw data included ([`ProbeAction`](kymo_core::probe::wire::ProbeAction)
 //! says what is in it). What does not fit is counted by the probe ([`Probe::lost`](super::Probe::lost)).
 use super::histogram;
 use super::os;

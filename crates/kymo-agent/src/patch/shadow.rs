@@ -13,7 +13,7 @@
 //! returns is survived:
 //!
 //! - **longjmp, exceptions**: entries of frames that are gone lie above the caller's. The next entry finds them on top, below its own
-//!   stack pointer, and drops them: for good where their slots are overwritten, else on the same stack only, and not quite (`astray.rs`).
+//!   stack pointer, and drops them: for good where their slots are overwritten, else on the same stack only, and not quite (`stale_frames.rs`).
 //! - **coroutines, signal stacks**: an entry on another stack whose slot still holds the stub is left where it is.
 //! - **a coroutine that returns on another thread**: its entry is searched in all shadow stacks.
 //! - **recursion deeper than 64**, or entries that pile up: the call is counted, its return is not looked at.
@@ -29,8 +29,8 @@
 //! What is unsafe here is memory of the region, which is mapped for good, and return slots of the calling thread's stack. The functions that stubs call run
 //! anywhere, so they take no lock, allocate nothing and call no library.
 #![allow(unsafe_code)]
-use super::astray::{self, Signals};
 use super::os;
+use super::stale_frames::{self, Signals};
 use crate::sys::fork;
 use std::arch::{asm, global_asm};
 use std::io;
@@ -48,7 +48,7 @@ pub(super) const FREE: u64 = 0;
 const HOLE: u64 = u64::MAX;
 /// A key that no slot has, and that counts as alive: below the first entry, and behind the last.
 pub(super) const END: u64 = 1 << 63;
-/// Where in a thread's page the handler keeps what is the thread's (`handler.rs`), and how much it may be.
+/// Where in a thread's page the handler keeps what is the thread's (`slow_path.rs`), and how much it may be.
 const OWN_AT: u64 = 3072;
 pub(super) const OWN_BYTES: u64 = 512;
 /// Ranges of code that stubs may be in.
@@ -140,7 +140,7 @@ pub(super) fn missed() -> u64 {
 pub(super) struct Region {
     /// The first shadow stack.
     pub(super) begin: u64,
-    /// What is set aside of it (`astray.rs`).
+    /// What is set aside of it (`stale_frames.rs`).
     pub(super) aside: u64,
     /// Where the number of shadow stacks is, 4 bytes.
     pub(super) count_at: u64,
@@ -152,7 +152,7 @@ pub(super) fn region() -> io::Result<Region> {
     let mut base = BASE.load(Ordering::Relaxed);
     if base == 0 {
         base = os::wide_zeros(THREADS * STACK_BYTES, false)?;
-        ASIDE.store(astray::region(base, THREADS * STACK_BYTES)?, Ordering::Relaxed);
+        ASIDE.store(stale_frames::region(base, THREADS * STACK_BYTES)?, Ordering::Relaxed);
         PROCESS.store(std::process::id(), Ordering::Relaxed);
         // Release: pairs with the Acquire in claim().
         BASE.store(base, Ordering::Release);
@@ -335,7 +335,7 @@ fn is_awaited(bottom: u64) -> bool {
 /// Makes holes of a dead thread's calls on the stack that is this thread's now; calls of coroutines, elsewhere, stay. This thread has no calls in
 /// that page, so whatever lies on its stack is the dead one's: also above the frame that runs now, where the next call may have the same slot.
 fn forget_former(bottom: u64) {
-    astray::clear(bottom);
+    stale_frames::clear(bottom);
     let end = thread_pointer();
     let mut begin = 0;
     let mut at = 1;
@@ -420,8 +420,8 @@ fn owner(bottom: u64) -> &'static AtomicU64 {
 fn clear(bottom: u64) {
     let here = 0_u8;
     near(bottom).store(&raw const here as u64, Ordering::Relaxed);
-    astray::clear(bottom);
-    // The handler of the thread that had it before is not running any more; its seat goes over.
+    stale_frames::clear(bottom);
+    // The handler of the thread that had it before is not running any more; its reader handle goes over.
     entry(bottom + OWN_AT).key.store(0, Ordering::Relaxed);
     let mut at = 0;
     while at < DEPTH as u64 + 2 {
@@ -438,7 +438,7 @@ fn is_bottom(address: u64) -> bool {
 }
 
 /// Whether an entry is of no thread's shadow stack: of the one that all begin with.
-fn is_nobodys(at: u64) -> bool {
+fn is_unassigned(at: u64) -> bool {
     // Relaxed: written by this thread.
     owner(at & !(STACK_BYTES as u64 - 1)).load(Ordering::Relaxed) == 0
 }
@@ -459,7 +459,7 @@ pub(super) extern "C" fn adopt() -> u64 {
     let top = top();
     // SAFETY: this thread's word.
     let at = unsafe { top.read_volatile() };
-    if is_nobodys(at)
+    if is_unassigned(at)
         && let Some(bottom) = claim()
     {
         // SAFETY: this thread's word.
@@ -490,7 +490,7 @@ pub(super) extern "C" fn enter(slot: u64) -> u64 {
     let top = top();
     // SAFETY: this thread's word.
     let mut at = unsafe { top.read_volatile() };
-    if is_nobodys(at) {
+    if is_unassigned(at) {
         let Some(bottom) = claim() else {
             MISSED.fetch_add(1, Ordering::Relaxed);
             return 0;
@@ -564,7 +564,7 @@ fn guard(at: u64) {
 /// the first of them, 0 if it stays.
 fn set_aside(last: u64, key: u64, signals: Signals, slot: u64) -> u64 {
     let bottom = last & !(STACK_BYTES as u64 - 1);
-    if !astray::is_left(bottom, signals, slot_of(key), slot) {
+    if !stale_frames::is_left(bottom, signals, slot_of(key), slot) {
         return 0;
     }
     let (mut first, mut count) = (last, 1);
@@ -573,18 +573,18 @@ fn set_aside(last: u64, key: u64, signals: Signals, slot: u64) -> u64 {
         count += 1;
     }
     // What was never filled is waited for by nobody.
-    if is_claim(key) || astray::put(bottom, signals, (first, count), slot) { first } else { 0 }
+    if is_claim(key) || stale_frames::put(bottom, signals, (first, count), slot) { first } else { 0 }
 }
 
 /// What a stub gets back for a return.
 #[repr(C)]
-pub(super) struct Left {
+pub(super) struct ReturnTarget {
     origin: u64,
     time: u64,
 }
 
 /// Where the call returns whose return slot is at `slot`, when that is not simply the top entry.
-pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
+pub(super) extern "C" fn leave(slot: u64, target: &mut ReturnTarget) {
     let key = !(slot + 8);
     let top = top();
     // SAFETY: this thread's word.
@@ -595,8 +595,8 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
         let found = entry(at);
         let its = found.key.load(Ordering::Relaxed);
         if its == key {
-            left.origin = found.origin.load(Ordering::Relaxed);
-            left.time = found.time.load(Ordering::Relaxed);
+            target.origin = found.origin.load(Ordering::Relaxed);
+            target.time = found.time.load(Ordering::Relaxed);
             if droppable {
                 // Everything above is of frames that are gone.
                 let mut above = highest;
@@ -616,15 +616,15 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
         at -= ENTRY_BYTES as u64;
     }
     let bottom = highest & !(STACK_BYTES as u64 - 1);
-    if !is_nobodys(highest)
-        && let Some(found) = astray::find(bottom, key)
+    if !is_unassigned(highest)
+        && let Some(found) = stale_frames::find(bottom, key)
     {
-        left.origin = found.origin.load(Ordering::Relaxed);
-        left.time = found.time.load(Ordering::Relaxed);
+        target.origin = found.origin.load(Ordering::Relaxed);
+        target.time = found.time.load(Ordering::Relaxed);
         found.key.store(FREE, Ordering::Relaxed);
         return;
     }
-    if !steal(key, left) {
+    if !steal(key, target) {
         // Nobody knows where to go on: setjmp-like functions are refused for that reason, so this is a stack that was copied.
         const WORDS: &[u8] = b"kymo: a probed function returned on a stack that it was not called on; the program cannot go on\n";
         system(libc::SYS_write, 2, WORDS.as_ptr() as u64, WORDS.len() as u64, 0, 0, 0);
@@ -635,7 +635,7 @@ pub(super) extern "C" fn leave(slot: u64, left: &mut Left) {
 }
 
 /// Takes an entry out of another thread's shadow stack: a coroutine began there and returns here.
-fn steal(key: u64, left: &mut Left) -> bool {
+fn steal(key: u64, target: &mut ReturnTarget) -> bool {
     // Acquire: pairs with the Release in region().
     let base = BASE.load(Ordering::Acquire);
     let taken = u64::from(TAKEN.load(Ordering::Relaxed));
@@ -646,8 +646,8 @@ fn steal(key: u64, left: &mut Left) -> bool {
         let found = entry(at);
         // Acquire: stubs store the key last, and x86-64 keeps stores in order.
         if found.key.load(Ordering::Acquire) == key {
-            left.origin = found.origin.load(Ordering::Relaxed);
-            left.time = found.time.load(Ordering::Relaxed);
+            target.origin = found.origin.load(Ordering::Relaxed);
+            target.time = found.time.load(Ordering::Relaxed);
             if found.key.compare_exchange(key, HOLE, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return true;
             }

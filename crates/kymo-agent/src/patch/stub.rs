@@ -24,13 +24,13 @@
 //!
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
 use super::count::{Counter, DESCRIPTOR_BYTES};
-use super::gate;
-use super::handled::{self, Handling, Means};
+use super::filter::InternedAction;
 use super::moved;
-use super::only::Kept;
-use super::record::{Record, RecordSlots, Recorder, Task};
+use super::predicate;
+use super::record::{Record, RecordContext, RecordSlots, Recorder};
 use super::shadow::{self, ENTRY_BYTES, ORIGIN_AT, TIME_AT};
 use super::site::Site;
+use super::slow_path_codegen::{self, SlowPath, SlowPathParts};
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
     rsp,
@@ -48,7 +48,7 @@ const FLAGS_KEPT: i32 = 40;
 
 /// What a stub needs to know of this process and of the memory where it lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ground {
+pub(super) struct CodegenContext {
     /// The table of the CPUs' counters.
     pub(super) table: u64,
     /// From the thread pointer to the thread's `struct rseq`.
@@ -72,42 +72,42 @@ pub(super) struct Calls {
 
 /// What a stub does beside what the function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Recipe {
+pub(super) struct StubSpec {
     /// The counter that a hit raises.
     pub(super) hits: u32,
-    pub(super) back: Back,
+    pub(super) at_return: ReturnAction,
     /// What is written at a hit, or at the return.
     pub(super) record: Option<(Record, RecordSlots)>,
     /// Which hits it is for, if not for all.
-    pub(super) how: Option<Kept>,
+    pub(super) action: Option<InternedAction>,
     /// What of it the handler does, and what counts the hits that it did not look at.
-    pub(super) handled: Option<(Handling, u32)>,
+    pub(super) slow_path: Option<(SlowPath, u32)>,
 }
 
-impl Recipe {
+impl StubSpec {
     /// The counters that it raises, in the order of [`Probe`](super::Probe)'s.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        std::iter::once(self.hits).chain(self.lost()).chain(self.back.slots())
+        std::iter::once(self.hits).chain(self.lost()).chain(self.at_return.slots())
     }
 
     /// The counter of what was not looked at, or had no room in a ring.
     pub(super) fn lost(&self) -> Option<u32> {
-        self.record.map(|(_, slots)| slots.lost).or(self.handled.map(|(_, missed)| missed))
+        self.record.map(|(_, slots)| slots.lost).or(self.slow_path.map(|(_, missed)| missed))
     }
 
-    fn handled(&self, returned: bool) -> Option<Handling> {
-        let (handling, _) = self.handled?;
-        (if returned { handling.back } else { handling.entry }).then_some(handling)
+    fn slow_path(&self, returned: bool) -> Option<SlowPath> {
+        let (slow_path, _) = self.slow_path?;
+        (if returned { slow_path.at_return } else { slow_path.at_entry }).then_some(slow_path)
     }
 
     fn at_entry(&self) -> Option<(Record, RecordSlots)> {
-        self.record.filter(|(record, _)| record.how.event.is_some())
+        self.record.filter(|(record, _)| record.action.event.is_some())
     }
 }
 
 /// What happens when the function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Back {
+pub(super) enum ReturnAction {
     /// Nothing: the stub does not look.
     Ignored,
     /// This counter is raised.
@@ -118,13 +118,13 @@ pub(super) enum Back {
     Recorded(u32),
 }
 
-impl Back {
+impl ReturnAction {
     /// The counters that it raises.
     pub(super) fn slots(self) -> std::ops::Range<u32> {
         match self {
-            Back::Ignored => 0..0,
-            Back::Counted(slot) | Back::Recorded(slot) => slot..slot + 1,
-            Back::Timed(slot) => slot..slot + super::histogram::BUCKETS,
+            ReturnAction::Ignored => 0..0,
+            ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => slot..slot + 1,
+            ReturnAction::Timed(slot) => slot..slot + super::histogram::BUCKETS,
         }
     }
 }
@@ -143,13 +143,18 @@ pub(super) struct Stub {
 ///
 /// # Errors
 /// Where the displaced instructions do not reach their data from there.
-pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -> Result<Stub, IcedError> {
+pub(super) fn generate(
+    site: &Site,
+    spec: &StubSpec,
+    context: &CodegenContext,
+    at: u64,
+) -> Result<Stub, IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let returns = recipe.back != Back::Ignored;
-    let entered = recipe.at_entry();
+    let returns = spec.at_return != ReturnAction::Ignored;
+    let entered = spec.at_entry();
     let mut recorder = entered.map(|_| Recorder::declare(&mut a)).transpose()?;
     let mut hits = entered.is_none().then(|| Counter::declare(&mut a)).transpose()?;
-    let recorded = matches!(recipe.back, Back::Recorded(_));
+    let recorded = matches!(spec.at_return, ReturnAction::Recorded(_));
     let mut back_recorder = recorded.then(|| Recorder::declare(&mut a)).transpose()?;
     let mut back = (returns && !recorded).then(|| Counter::declare(&mut a)).transpose()?;
     let count = match (entered.is_some(), recorded) {
@@ -160,25 +165,31 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
     };
     let enter = at + (count * DESCRIPTOR_BYTES) as u64;
     let mut body = a.create_label();
-    let gated = recipe.how.filter(|how| how.chooses());
+    let gated = spec.action.filter(|action| action.chooses());
     // Whether what comes now has counted the hit.
     let mut counted = true;
-    if let Some(handling) = recipe.handled(false) {
+    if let Some(slow_path) = spec.slow_path(false) {
         let means = match (&mut recorder, entered, &mut hits) {
-            (Some(recorder), Some((record, slots)), _) => Means::Record(recorder, record, slots),
+            (Some(recorder), Some((record, slots)), _) => SlowPathParts::Record(recorder, record, slots),
             // SANITY: declared where there is no recorder; handling has a counter of what it misses.
             (_, _, hits) => {
-                Means::Count(hits.as_mut().expect("a counter"), recipe.lost().expect("a counter"))
+                SlowPathParts::Count(hits.as_mut().expect("a counter"), spec.lost().expect("a counter"))
             }
         };
-        handled::write(&mut a, (handling, false), ground, means, body)?;
+        slow_path_codegen::write(&mut a, (slow_path, false), context, means, body)?;
     } else if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
-        let task = Task { record: &record, slots, site: site.address, ground };
-        recorder.at_entry(&mut a, recipe.hits, task, body)?;
-    } else if let Some(how) = gated {
+        let task = RecordContext { record: &record, slots, site: site.address, context };
+        recorder.at_entry(&mut a, spec.hits, task, body)?;
+    } else if let Some(action) = gated {
         // SANITY: declared where there is no recorder.
         let counter = hits.as_mut().expect("a counter");
-        gate::before(&mut a, (&how.entry, how.every), (counter, recipe.hits), ground, body)?;
+        predicate::before(
+            &mut a,
+            (&action.entry_condition, action.every),
+            (counter, spec.hits),
+            context,
+            body,
+        )?;
     } else {
         counted = false;
     }
@@ -191,17 +202,17 @@ pub(super) fn generate(site: &Site, recipe: &Recipe, ground: &Ground, at: u64) -
         }
         if !counted {
             // SANITY: as above.
-            hits.as_mut().expect("a counter").raise(&mut a, ground, recipe.hits)?;
+            hits.as_mut().expect("a counter").raise(&mut a, context, spec.hits)?;
         }
     }
     if returns {
         let mut landed = a.create_label();
-        entry(&mut a, recipe, ground, body, landed)?;
+        entry(&mut a, spec, context, body, landed)?;
         a.set_label(&mut landed)?;
         landing(
             &mut a,
-            recipe,
-            ground,
+            spec,
+            context,
             back.as_mut(),
             back_recorder.as_mut().map(|back| (back, site.address)),
         )?;
@@ -249,22 +260,22 @@ fn restore(a: &mut CodeAssembler, all: bool) -> Result<(), IcedError> {
     Ok(())
 }
 
-fn top(ground: &Ground) -> AsmMemoryOperand {
-    qword_ptr(i64::from(ground.top)).fs()
+fn top(context: &CodegenContext) -> AsmMemoryOperand {
+    qword_ptr(i64::from(context.top)).fs()
 }
 
 /// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not looked at.
 fn entry(
     a: &mut CodeAssembler,
-    recipe: &Recipe,
-    ground: &Ground,
+    spec: &StubSpec,
+    context: &CodegenContext,
     body: CodeLabel,
     landing: CodeLabel,
 ) -> Result<(), IcedError> {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
     // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
-    a.mov(rcx, top(ground))?;
+    a.mov(rcx, top(context))?;
     a.mov(rax, qword_ptr(rcx))?;
     a.lea(rax, rsp + rax + (FRAME + 9))?;
     a.cqo()?;
@@ -278,7 +289,7 @@ fn entry(
     // Between the two, where these short branches reach.
     a.set_label(&mut slow)?;
     a.lea(rax, rsp + FRAME)?;
-    a.call(ground.calls.enter)?;
+    a.call(context.calls.enter)?;
     a.jrcxz(unhooked)?;
     a.jmp(hooked)?;
     a.set_label(&mut unhooked)?;
@@ -298,11 +309,11 @@ fn entry(
     // overwritten with the slot, wherever the top is then.
     a.lea(rax, rsp + (FRAME + 8))?;
     a.mov(qword_ptr(rcx), rax)?;
-    a.mov(top(ground), rcx)?;
+    a.mov(top(context), rcx)?;
     a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
     a.not(rax)?;
     a.mov(qword_ptr(rcx), rax)?;
-    if matches!(recipe.back, Back::Timed(_)) {
+    if matches!(spec.at_return, ReturnAction::Timed(_)) {
         a.rdtsc()?;
         a.mov(dword_ptr(rcx + TIME_AT), eax)?;
         a.mov(dword_ptr(rcx + (TIME_AT + 4)), edx)?;
@@ -315,8 +326,8 @@ fn entry(
 /// What the function returns to.
 fn landing(
     a: &mut CodeAssembler,
-    recipe: &Recipe,
-    ground: &Ground,
+    spec: &StubSpec,
+    context: &CodegenContext,
     counter: Option<&mut Counter>,
     recorder: Option<(&mut Recorder, u64)>,
 ) -> Result<(), IcedError> {
@@ -324,19 +335,19 @@ fn landing(
     a.lea(rsp, rsp - (LANDING + 8))?;
     a.mov(qword_ptr(rsp), rax)?;
     a.mov(qword_ptr(rsp + 8), rcx)?;
-    a.mov(rax, top(ground))?;
+    a.mov(rax, top(context))?;
     a.mov(rcx, qword_ptr(rax))?;
     // Its key is the complement of the address behind the slot: 0 if the top is this call's.
     a.lea(rcx, rsp + rcx + (LANDING + 9))?;
     a.jrcxz(fast)?;
     a.lea(rax, rsp + LANDING)?;
     a.lea(rcx, rsp + ORIGIN_KEPT)?;
-    a.call(ground.calls.leave)?;
+    a.call(context.calls.leave)?;
     a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
     a.jmp(left)?;
 
     a.set_label(&mut fast)?;
-    if matches!(recipe.back, Back::Timed(_)) {
+    if matches!(spec.at_return, ReturnAction::Timed(_)) {
         // In halves, as they were stored: a word that was stored in halves is slow to load.
         a.mov(ecx, dword_ptr(rax + TIME_AT))?;
         a.mov(dword_ptr(rsp + TIME_KEPT), ecx)?;
@@ -347,44 +358,44 @@ fn landing(
     // First free, then below the top: a handler that comes in between goes there itself.
     a.mov(qword_ptr(rax), shadow::FREE as i32)?;
     a.lea(rax, rax - ENTRY_BYTES)?;
-    a.mov(top(ground), rax)?;
+    a.mov(top(context), rax)?;
 
     // The slot last: as long as the entry has a key, its slot holds the stub.
     a.set_label(&mut left)?;
     a.mov(qword_ptr(rsp + LANDING), rcx)?;
     let none = Vec::new();
-    let only = recipe.how.as_ref().map_or(&none, |how| &how.back);
+    let filter = spec.action.as_ref().map_or(&none, |action| &action.return_condition);
     let mut passed = a.create_label();
-    let keep = !only.is_empty() || matches!(recipe.back, Back::Timed(_));
-    match (recipe.back, counter) {
-        (Back::Recorded(slot), _) => {
+    let keep = !filter.is_empty() || matches!(spec.at_return, ReturnAction::Timed(_));
+    match (spec.at_return, counter) {
+        (ReturnAction::Recorded(slot), _) => {
             restore(a, false)?;
             a.lea(rsp, rsp + LANDING)?;
-            if let (Some((recorder, site)), Some((record, slots))) = (recorder, recipe.record) {
-                if let Some(handling) = recipe.handled(true) {
+            if let (Some((recorder, site)), Some((record, slots))) = (recorder, spec.record) {
+                if let Some(slow_path) = spec.slow_path(true) {
                     let mut out = a.create_label();
-                    let means = Means::Record(recorder, record, slots);
-                    handled::write(a, (handling, true), ground, means, out)?;
+                    let means = SlowPathParts::Record(recorder, record, slots);
+                    slow_path_codegen::write(a, (slow_path, true), context, means, out)?;
                     a.set_label(&mut out)?;
                     return a.ret();
                 }
-                recorder.at_return(a, slot, Task { record: &record, slots, site, ground })?;
+                recorder.at_return(a, slot, RecordContext { record: &record, slots, site, context })?;
             }
             return a.ret();
         }
-        (Back::Ignored, _) | (_, None) => {}
-        (Back::Counted(slot), Some(counter)) if !keep => counter.raise(a, ground, slot)?,
-        (Back::Counted(slot) | Back::Timed(slot), Some(counter)) => {
+        (ReturnAction::Ignored, _) | (_, None) => {}
+        (ReturnAction::Counted(slot), Some(counter)) if !keep => counter.raise(a, context, slot)?,
+        (ReturnAction::Counted(slot) | ReturnAction::Timed(slot), Some(counter)) => {
             a.mov(qword_ptr(rsp + 16), rdx)?;
             a.lahf()?;
             a.seto(al)?;
             a.mov(qword_ptr(rsp + FLAGS_KEPT), rax)?;
-            gate::only_if_of(a, only, passed, returned)?;
-            if matches!(recipe.back, Back::Timed(_)) {
-                bucket(a, ground)?;
-                counter.raise_one_of(a, ground, slot)?;
+            predicate::only_if_of(a, filter, passed, returned)?;
+            if matches!(spec.at_return, ReturnAction::Timed(_)) {
+                bucket(a, context)?;
+                counter.raise_one_of(a, context, slot)?;
             } else {
-                counter.raise(a, ground, slot)?;
+                counter.raise(a, context, slot)?;
             }
             a.set_label(&mut passed)?;
             a.mov(rax, qword_ptr(rsp + FLAGS_KEPT))?;
@@ -400,18 +411,18 @@ fn landing(
 
 /// Leaves in rax an operand at the return, in the landing's frame.
 fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
-    let register = gate::REGISTERS[usize::from(operand.register) % gate::REGISTERS.len()];
+    let register = predicate::REGISTERS[usize::from(operand.register) % predicate::REGISTERS.len()];
     match register {
         _ if register == rax => a.mov(rax, qword_ptr(rsp))?,
         _ if register == rcx => a.mov(rax, qword_ptr(rsp + 8))?,
         _ if register == rsp => a.lea(rax, rsp + (LANDING + 8))?,
         _ => a.mov(rax, register)?,
     }
-    gate::extend(a, operand)
+    predicate::extend(a, operand)
 }
 
 /// Leaves in rdx the bucket of the time since the entry (`histogram.rs` says which is which). Uses rax and rcx.
-fn bucket(a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
+fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
     let mut later = a.create_label();
     a.rdtsc()?;
     a.sub(eax, dword_ptr(rsp + TIME_KEPT))?;
@@ -423,7 +434,7 @@ fn bucket(a: &mut CodeAssembler, ground: &Ground) -> Result<(), IcedError> {
     a.set_label(&mut later)?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
-    a.mov(rdx, ground.tick)?;
+    a.mov(rdx, context.tick)?;
     a.mul(rdx)?;
     a.shrd(rax, rdx, 32)?;
     a.add(rax, 8)?;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How long a thread may take until it has answered, or has opened its mask of signals. Time in which it waits
 /// for a CPU does not count: see [`Turns`].
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be done.
 const MOST_WAITING: Duration = Duration::from_secs(60);
 /// How long a thread is looked at before it is asked, with pauses that double: one that is about to wait, perhaps for a CPU first, waits by then, and no
@@ -139,7 +139,7 @@ pub(super) fn blocker(tids: &[i32]) -> Option<i32> {
         let mut turns = None;
         loop {
             let (blocks, passing) = blocks_traps(tid);
-            let patience = if passing { PATIENCE } else { Duration::from_millis(5) };
+            let patience = if passing { ANSWER_TIMEOUT } else { Duration::from_millis(5) };
             if !blocks || turns.get_or_insert_with(|| Turns::of(tid)).are_over(patience) {
                 return blocks;
             }
@@ -199,8 +199,10 @@ pub(super) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
                 return Ok(());
             }
             // Each of them is looked at each time.
-            let silent: Vec<i32> =
-                open.iter_mut().filter_map(|turns| turns.are_over(PATIENCE).then_some(turns.tid)).collect();
+            let silent: Vec<i32> = open
+                .iter_mut()
+                .filter_map(|turns| turns.are_over(ANSWER_TIMEOUT).then_some(turns.tid))
+                .collect();
             if let Some(&tid) = silent.first() {
                 return Err(Unclear::Silent(tid));
             }

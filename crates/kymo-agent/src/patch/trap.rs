@@ -348,11 +348,11 @@ fn changing() -> MutexGuard<'static, ()> {
 }
 
 /// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of `sigaction` come to us already
-/// (`mask.rs`), the program cannot take them away.
+/// (`got_hooks.rs`), the program cannot take them away.
 pub(super) fn install() -> io::Result<()> {
     install_once()?;
     let mut looks = 0;
-    while super::mask::is_passing() && looks < 1000 {
+    while super::got_hooks::is_passing() && looks < 1000 {
         std::thread::yield_now();
         looks += 1;
     }

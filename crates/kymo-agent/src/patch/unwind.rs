@@ -11,14 +11,14 @@
 //! ```
 //!
 //! The loop reads the entries of all shadow stacks, from the last to the first: of those first whose threads began near the slot, some microseconds for each
-//! frame of such a function; then of all, and what was set aside of them (`astray.rs`), some microseconds for each thread that calls such functions. That is
+//! frame of such a function; then of all, and what was set aside of them (`stale_frames.rs`), some microseconds for each thread that calls such functions. That is
 //! paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has none of. The last one counts because entries of
 //! frames that an exception has left may lie below, with the same key. Behind a tail call from one such function to another several entries in a row have the
 //! key: then the first of these knows the real caller.
 //!
 //! Of each shadow stack it reads all entries: what a signal's handler drops that has interrupted a stub is free below that stub's own entry.
-use super::astray;
 use super::shadow::{DEPTH, ENTRY_BYTES, NEAR_AT, Region, STACK_BYTES};
+use super::stale_frames;
 
 const STACK_POINTER: u8 = 7;
 const RETURN_ADDRESS: u8 = 16;
@@ -147,7 +147,7 @@ fn origin(region: Region) -> Vec<u8> {
     let found = [
         code.scan((region.begin, DEPTH as u16), region.count_at, true),
         code.scan((region.begin, DEPTH as u16), region.count_at, false),
-        code.scan((region.aside, astray::ROOM as u16), region.count_at, false),
+        code.scan((region.aside, stale_frames::ROOM as u16), region.count_at, false),
     ];
     // Not found: the entry behind the region's begin has origin 0, which ends the stack.
     code.word(region.begin + 8);

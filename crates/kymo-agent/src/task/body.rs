@@ -1,7 +1,7 @@
 //! A task's part in the engine, and what is told about it.
 use super::counter::{Counter, Counters};
 use super::group::Inner;
-use super::{Error, seat};
+use super::{Error, thread_slot};
 use crate::sys::fork;
 use kymo_core::context::{self, Count, EventId};
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ pub(super) struct Stats {
     switches: AtomicU64,
     migrations: AtomicU64,
     uncounted: AtomicU64,
-    /// The seat that runs it, plus one; 0: it rests.
+    /// The slot that runs it, plus one; 0: it rests.
     on: AtomicU32,
     /// The thread that ran it last, by the number that [`Thread`](super::thread::Thread)s have; 0: none so far.
     last: AtomicU64,
@@ -44,15 +44,15 @@ pub(super) struct Stats {
 
 /// The four numbers of [`Stats`] at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Own {
+pub(super) struct RunCounts {
     pub(super) polls: u64,
     pub(super) switches: u64,
     pub(super) migrations: u64,
     pub(super) uncounted: u64,
 }
 
-impl Own {
-    pub(super) fn add(&mut self, other: Own) {
+impl RunCounts {
+    pub(super) fn add(&mut self, other: RunCounts) {
         self.polls += other.polls;
         self.switches += other.switches;
         self.migrations += other.migrations;
@@ -82,8 +82,8 @@ impl Stats {
         }
     }
 
-    pub(super) fn own(&self) -> Own {
-        Own {
+    pub(super) fn run_counts(&self) -> RunCounts {
+        RunCounts {
             polls: self.polls.load(Ordering::Relaxed),
             switches: self.switches.load(Ordering::Relaxed),
             migrations: self.migrations.load(Ordering::Relaxed),
@@ -99,9 +99,9 @@ impl Stats {
         add(&self.uncounted);
     }
 
-    /// A seat begins to run it.
+    /// A slot begins to run it.
     #[inline]
-    pub(super) fn arrives(&self, seat: u32, thread: u64) {
+    pub(super) fn arrives(&self, slot: u32, thread: u64) {
         let last = self.last.load(Ordering::Relaxed);
         if last != thread {
             self.last.store(thread, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Stats {
                 add(&self.migrations);
             }
         }
-        self.on.store(seat + 1, Ordering::Relaxed);
+        self.on.store(slot + 1, Ordering::Relaxed);
         add(&self.switches);
     }
 
@@ -152,7 +152,7 @@ impl Stats {
             Life::Stranded => Error::ThreadEnded { task },
             Life::Lives | Life::Dropped => {
                 let on = self.on.load(Ordering::Relaxed);
-                Error::AlreadyRunning { task, thread: on.checked_sub(1).map_or(0, seat::thread_at) }
+                Error::AlreadyRunning { task, thread: on.checked_sub(1).map_or(0, thread_slot::thread_at) }
             }
         }
     }

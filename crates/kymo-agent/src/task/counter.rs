@@ -1,6 +1,6 @@
 //! What can be counted for tasks, and where the engine gets it.
 use super::error::Error;
-use super::{hardware, seat};
+use super::{hardware, thread_slot};
 use kymo_core::context::{CpuId, Pmu, Source};
 use std::fmt;
 use std::str::FromStr;
@@ -104,28 +104,30 @@ impl Counter {
                 hardware::try_open(counter).map_err(|error| Error::unsupported(self, &error))?;
                 FIRST_HARDWARE + counter as u32
             }
-            Counter::Own(number) if usize::from(number) < seat::OWN_COUNTERS => FIRST_OWN + u32::from(number),
+            Counter::Own(number) if usize::from(number) < thread_slot::OWN_COUNTERS => {
+                FIRST_OWN + u32::from(number)
+            }
             Counter::Own(_) => return Err(Error::UnknownCounter(self.to_string())),
         }))
     }
 }
 
-/// The counters of all seats.
+/// The counters of all slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counters;
 
 impl Pmu for Counters {
     /// Of the thread, so that "enabled" is the CPU time during which an event should have counted.
     fn now_ns(&self, cpu: CpuId) -> u64 {
-        seat::cpu_ns(cpu.0)
+        thread_slot::cpu_ns(cpu.0)
     }
 
     fn read(&self, cpu: CpuId, source: Source) -> u64 {
         match source.0 {
-            CPU_TIME => seat::cpu_ns(cpu.0),
-            ALLOCATIONS => seat::allocations(cpu.0),
-            ALLOCATED_BYTES => seat::allocated_bytes(cpu.0),
-            own @ FIRST_OWN.. => seat::own(cpu.0, (own - FIRST_OWN) as usize),
+            CPU_TIME => thread_slot::cpu_ns(cpu.0),
+            ALLOCATIONS => thread_slot::allocations(cpu.0),
+            ALLOCATED_BYTES => thread_slot::allocated_bytes(cpu.0),
+            own @ FIRST_OWN.. => thread_slot::own(cpu.0, (own - FIRST_OWN) as usize),
             counter => match Hardware::ALL.get((counter.wrapping_sub(FIRST_HARDWARE)) as usize) {
                 Some(&counter) => hardware::read(cpu.0, counter),
                 None => 0,

@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// This process was forked from the one that counts.
     Forked,
-    /// More threads run tasks than there are seats for.
+    /// More threads run tasks than there are slots for.
     TooManyThreads,
     /// Called from within a switch: by a signal handler, or by a destructor at the end of the thread.
     NotNow,

@@ -1,5 +1,5 @@
 //! Groups of tasks.
-use super::body::{Body, Own, Stats, shown};
+use super::body::{Body, RunCounts, Stats, shown};
 use super::counter::{Counter, Counters};
 use super::reading::{Reading, TaskReading};
 use super::{Error, THREADS, Task};
@@ -69,7 +69,7 @@ pub(super) struct Inner {
 #[derive(Default)]
 struct Members {
     living: HashMap<u64, Arc<Stats>>,
-    ended: Own,
+    ended: RunCounts,
     spawned: u64,
 }
 
@@ -243,7 +243,7 @@ impl Inner {
     fn sums(&self) -> Result<Reading, Error> {
         let members = lock(&self.members);
         let mut own = members.ended;
-        members.living.values().for_each(|stats| own.add(stats.own()));
+        members.living.values().for_each(|stats| own.add(stats.run_counts()));
         drop(members);
         let mut counts = Vec::new();
         for &(counter, event) in &self.events {
@@ -284,7 +284,7 @@ impl Inner {
     pub(super) fn forget(&self, stats: &Stats) {
         let mut members = lock(&self.members);
         if members.living.remove(&stats.number).is_some() {
-            members.ended.add(stats.own());
+            members.ended.add(stats.run_counts());
         }
     }
 
@@ -310,7 +310,7 @@ impl Inner {
             let ended = || shown(stats.finals()?, event, counter);
             (counter, living().or_else(ended))
         });
-        Reading::new(stats.own(), counts.collect())
+        Reading::new(stats.run_counts(), counts.collect())
     }
 }
 
@@ -330,8 +330,8 @@ impl Drop for Inner {
 }
 
 impl Reading {
-    fn new(own: Own, counts: Vec<(Counter, Option<u64>)>) -> Reading {
-        let Own { polls, switches, migrations, uncounted } = own;
+    fn new(own: RunCounts, counts: Vec<(Counter, Option<u64>)>) -> Reading {
+        let RunCounts { polls, switches, migrations, uncounted } = own;
         Reading { polls, switches, migrations, uncounted, counts }
     }
 }

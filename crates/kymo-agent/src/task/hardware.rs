@@ -3,7 +3,7 @@
 //! The owner reads its counter in user code; whoever else asks goes through the descriptor, which any thread of the process can
 //! read. A counter that cannot be opened or read is remembered, and its numbers are withheld: never a wrong one.
 use super::counter::Hardware;
-use super::seat;
+use super::thread_slot;
 use crate::sys::perf_event::Counter;
 use std::cell::RefCell;
 use std::io;
@@ -18,7 +18,7 @@ thread_local! {
     static MINE: RefCell<[Option<Open>; KINDS]> = const { RefCell::new([const { None }; KINDS]) };
 }
 
-/// Those of all seats, for others to read.
+/// Those of all slots, for others to read.
 static OPEN: Mutex<Vec<(u32, [Option<Open>; KINDS])>> = Mutex::new(Vec::new());
 
 /// Which kinds missed something on some thread.
@@ -35,10 +35,13 @@ pub(super) fn has_failed(counter: Hardware) -> bool {
     FAILED[counter as usize].load(Ordering::Relaxed)
 }
 
-/// What the counter of a seat shows.
+/// What the counter of a slot shows.
 pub(super) fn read(number: u32, counter: Hardware) -> u64 {
-    let value =
-        if seat::mine() == Some(number) { read_mine(number, counter) } else { read_other(number, counter) };
+    let value = if thread_slot::mine() == Some(number) {
+        read_mine(number, counter)
+    } else {
+        read_other(number, counter)
+    };
     value.unwrap_or_else(|_| {
         FAILED[counter as usize].store(true, Ordering::Relaxed);
         0
@@ -63,7 +66,7 @@ fn read_mine(number: u32, counter: Hardware) -> io::Result<u64> {
 
 fn tell(number: u32, counter: Hardware, open: Open) {
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = all.iter().position(|(seat, _)| *seat == number).unwrap_or_else(|| {
+    let at = all.iter().position(|(slot, _)| *slot == number).unwrap_or_else(|| {
         all.push((number, [const { None }; KINDS]));
         all.len() - 1
     });
@@ -73,7 +76,7 @@ fn tell(number: u32, counter: Hardware, open: Open) {
 fn read_other(number: u32, counter: Hardware) -> io::Result<u64> {
     let all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open =
-        all.iter().find(|(seat, _)| *seat == number).and_then(|(_, open)| open[counter as usize].clone());
+        all.iter().find(|(slot, _)| *slot == number).and_then(|(_, open)| open[counter as usize].clone());
     drop(all);
     open.map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |open| open.read_any())
 }
@@ -81,5 +84,5 @@ fn read_other(number: u32, counter: Hardware) -> io::Result<u64> {
 /// Closes those of a thread that ends.
 pub(super) fn close(number: u32) {
     let _ = MINE.try_with(|mine| *mine.borrow_mut() = [const { None }; KINDS]);
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(seat, _)| *seat != number);
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(slot, _)| *slot != number);
 }

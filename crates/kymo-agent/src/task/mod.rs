@@ -50,8 +50,8 @@ mod hardware;
 mod instrument;
 mod publish;
 mod reading;
-mod seat;
 mod thread;
+mod thread_slot;
 mod turn;
 
 pub use counter::{Counter, Hardware};
@@ -60,15 +60,15 @@ pub use group::{Group, GroupBuilder};
 pub use instrument::{Instrument, Instrumented};
 pub use publish::publish;
 pub use reading::{Reading, TaskReading};
-pub use seat::{OWN_COUNTERS, THREADS};
 pub use thread::{enter_thread, first_problem};
+pub use thread_slot::{OWN_COUNTERS, THREADS};
 pub use turn::{Task, Watch, switch};
 
-pub(crate) use seat::count_allocation;
+pub(crate) use thread_slot::count_allocation;
 
 /// Adds to a counter of the program's own, for the task that runs on the calling thread ([`Counter::Own`]). A few instructions; on a thread
 /// that has never run a task, and with an unknown number, it does nothing. Probes in the process count their hits with this.
 #[inline]
 pub fn count(counter: u8, by: u64) {
-    seat::count_own(counter.into(), by);
+    thread_slot::count_own(counter.into(), by);
 }

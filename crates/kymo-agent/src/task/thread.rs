@@ -13,7 +13,7 @@
 use super::body::{Body, Life, Stats};
 use super::counter::Counters;
 use super::group::{Group, Inner, engine};
-use super::{Error, hardware, seat};
+use super::{Error, hardware, thread_slot};
 use crate::sys;
 use kymo_core::context::{CpuId, Engine};
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const THREADS_NAME: &str = "(threads)";
 
 pub(super) struct Thread {
-    seat: u32,
+    slot: u32,
     /// Seats are used again, this is not.
     number: u64,
     engine: &'static Engine<Counters>,
@@ -98,22 +98,22 @@ impl Thread {
                 GROUP.get_or_init(|| group)
             }
         };
-        let seat = seat::take().ok_or(Error::TooManyThreads)?;
+        let slot = thread_slot::take().ok_or(Error::TooManyThreads)?;
         // Relaxed: a number, it publishes nothing.
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let sit = || {
             let mut body = group.inner.body(thread_name().into(), true)?;
-            engine().enter(CpuId(seat), &mut body.run)?;
-            body.stats.arrives(seat, number);
+            engine().enter(CpuId(slot), &mut body.run)?;
+            body.stats.arrives(slot, number);
             Ok(body)
         };
         match sit() {
             Ok(body) => {
-                Ok(Thread { seat, number, engine: engine(), running: Some(body), idle: None, taken: false })
+                Ok(Thread { slot, number, engine: engine(), running: Some(body), idle: None, taken: false })
             }
             Err(error) => {
-                seat::give_back();
+                thread_slot::give_back();
                 Err(error)
             }
         }
@@ -132,10 +132,10 @@ impl Thread {
     #[inline]
     pub(super) fn exchange(&mut self, next: &mut Option<Body>) -> Result<(), Error> {
         if let (Some(from), Some(to)) = (&mut self.running, &mut *next) {
-            let (engine, cpu) = (self.engine, CpuId(self.seat));
-            seat::at_one_moment(|| engine.switch(cpu, &mut from.run, &mut to.run))?;
+            let (engine, cpu) = (self.engine, CpuId(self.slot));
+            thread_slot::at_one_moment(|| engine.switch(cpu, &mut from.run, &mut to.run))?;
             from.stats.departs();
-            to.stats.arrives(self.seat, self.number);
+            to.stats.arrives(self.slot, self.number);
             std::mem::swap(from, to);
         }
         Ok(())
@@ -238,12 +238,12 @@ impl Drop for Thread {
             if !body.stats.is_thread {
                 body.stats.set_life(Life::Stranded);
             }
-            let _ = self.engine.leave(CpuId(self.seat), &mut body.run);
+            let _ = self.engine.leave(CpuId(self.slot), &mut body.run);
         }
         self.running = None;
         self.idle = None;
-        hardware::close(self.seat);
-        seat::give_back();
+        hardware::close(self.slot);
+        thread_slot::give_back();
         sys::rseq::unmark();
     }
 }

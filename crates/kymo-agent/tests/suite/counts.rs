@@ -298,7 +298,7 @@ fn a_poll_allocates_nothing() {
         std::thread::scope(|scope| {
             let polls = || {
                 let mut future = pin!(yields(1000).instrument(group.task("polled").expect("a task")));
-                assert!(poll(future.as_mut()).is_pending(), "the first poll gives the thread its seat");
+                assert!(poll(future.as_mut()).is_pending(), "the first poll gives the thread its slot");
                 let before = crate::process::allocations();
                 for _ in 0..500 {
                     assert!(poll(future.as_mut()).is_pending());

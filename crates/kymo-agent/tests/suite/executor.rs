@@ -14,7 +14,7 @@ fn the_sum_over_tasks_is_the_threads_cpu_time() {
         .worker_threads(3)
         .thread_name("summed")
         .on_thread_start(|| {
-            kymo_agent::task::enter_thread().expect("a seat");
+            kymo_agent::task::enter_thread().expect("a slot");
             THREADS.lock().expect("no panic").push(own_thread());
         })
         .build()

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 use super::library::Library;
 use super::probes::{alone, shapes};
-use kymo_agent::patch::{Clock, Consumers, Look, Only, Probe, Rings, attach, detach};
-use kymo_core::probe::wire::{Compare, Condition, EventId, Fetch, How, Kind, Operand, Test};
+use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Rings, attach, detach};
+use kymo_core::probe::wire::{Compare, Condition, EventId, Fetch, FetchKind, Operand, ProbeAction, Test};
 use kymo_core::ring::Reader;
 use std::ffi::CStr;
 
@@ -38,16 +38,16 @@ fn put(library: &Library, name: &str, consumers: Consumers) -> Vec<Probe> {
     attach(&[site], consumers).unwrap_or_else(|why| panic!("{why}"))
 }
 
-fn count(how: How) -> Consumers {
-    Consumers::Only(Only::new(Look::Count, how))
+fn count(how: ProbeAction) -> Consumers {
+    Consumers::Filtered(FilteredProbe::new(Measure::Count, how))
 }
 
 fn number(fetch: Operand) -> Fetch {
-    Fetch { operand: fetch, kind: Kind::Number }
+    Fetch { operand: fetch, kind: FetchKind::Number }
 }
 
 fn text(fetch: Operand, offset: i32, most: u8) -> Fetch {
-    Fetch { operand: fetch, kind: Kind::String { offset, most } }
+    Fetch { operand: fetch, kind: FetchKind::String { offset, most } }
 }
 
 /// The raw data of all events, by the times of the events.
@@ -103,7 +103,7 @@ fn memory_is_read() {
     let _alone = alone();
     let Some(library) = library("handled::memory_is_read") else { return };
     let rings = Rings::create(1 << 18, Clock::measured()).expect("rings");
-    let how = How {
+    let how = ProbeAction {
         event: Some(EventId { id: 5, kind: 9 }),
         fetches: vec![
             number(operand(RDI, &[], 8, false)),
@@ -112,9 +112,9 @@ fn memory_is_read() {
             text(operand(RDI, &[], 8, false), 16, 12),
             text(operand(RSI, &[], 8, false), 0, 5),
         ],
-        ..How::default()
+        ..ProbeAction::default()
     };
-    let probes = put(&library, "takes", Consumers::Record(rings.record(0).how(how)));
+    let probes = put(&library, "takes", Consumers::Record(rings.record(0).with_action(how)));
     let takes = library.function("takes");
     let inner = Inner { number: -7, text: c"some text".as_ptr() };
     let mut outer = Outer { first: 1, inner: &raw const inner, name: *b"exactlytwelv" };
@@ -149,13 +149,13 @@ fn memory_is_read() {
         compare: Compare::Equal,
         value: u64::from(b's'),
     }]];
-    let how = How {
-        back,
-        back_event: Some(EventId { id: 6, kind: 9 }),
-        back_fetches: vec![text(operand(RAX, &[], 8, false), 5, 100)],
-        ..How::default()
+    let how = ProbeAction {
+        return_condition: back,
+        return_event: Some(EventId { id: 6, kind: 9 }),
+        return_fetches: vec![text(operand(RAX, &[], 8, false), 5, 100)],
+        ..ProbeAction::default()
     };
-    let probes = put(&library, "gives", Consumers::Record(rings.record(0).how(how)));
+    let probes = put(&library, "gives", Consumers::Record(rings.record(0).with_action(how)));
     let gives = library.function("gives");
     (0..10).for_each(|n| _ = gives(c"some text".as_ptr() as u64, n));
     let events = drain(rings);
@@ -185,7 +185,7 @@ fn conditions_of_memory() {
         (vec![vec![test(Compare::NotEqual, 0)]], 99),
     ];
     for (condition, expected) in cases {
-        let how = How { entry: condition.clone(), ..How::default() };
+        let how = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
         let probes = put(&library, "takes", count(how));
         (-50..50).for_each(|n| assert_eq!(call(n), 1));
         takes(0, 1);
@@ -195,8 +195,12 @@ fn conditions_of_memory() {
         call(0);
         assert_eq!(probes[0].hits(), expected, "a probe that is gone counts nothing");
     }
-    let how = How { entry: vec![vec![test(Compare::GreaterEqual, 0)]], every: 10, ..How::default() };
-    let probes = put(&library, "takes", Consumers::Only(Only::new(Look::Latency, how)));
+    let how = ProbeAction {
+        entry_condition: vec![vec![test(Compare::GreaterEqual, 0)]],
+        every: 10,
+        ..ProbeAction::default()
+    };
+    let probes = put(&library, "takes", Consumers::Filtered(FilteredProbe::new(Measure::Latency, how)));
     (0..2000).for_each(|n| _ = call(n - 1000));
     let timed = probes[0].returns().expect("it looks");
     let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
@@ -211,7 +215,7 @@ fn conditions_of_memory() {
 fn callers_are_told_apart() {
     let _alone = alone();
     let Some(library) = library("handled::callers_are_told_apart") else { return };
-    let how = How { callers: true, ..How::default() };
+    let how = ProbeAction { callers: true, ..ProbeAction::default() };
     for calls in [20_000_u64, 500] {
         let probes = put(&library, "takes", count(how.clone()));
         let (here, there) = (library.function("takes_here"), library.function("takes_there"));
@@ -241,7 +245,7 @@ fn callers_are_told_apart() {
 fn nothing_else_changes() {
     let _alone = alone();
     let Some(library) = shapes("handled::nothing_else_changes") else { return };
-    let how = How { callers: true, ..How::default() };
+    let how = ProbeAction { callers: true, ..ProbeAction::default() };
     for (name, driver) in [("only_nops", "keeps_registers"), ("reads_carry", "calls_with_carry")] {
         let probes = put(&library, name, count(how.clone()));
         let function = library.function(driver);
@@ -255,15 +259,16 @@ fn nothing_else_changes() {
         detach(&probes).expect("detached");
     }
     let rings = Rings::create(1 << 16, Clock::measured()).expect("rings");
-    let event = How {
+    let event = ProbeAction {
         event: Some(EventId { id: 1, kind: 1 }),
         fetches: vec![text(operand(RDI, &[], 8, false), 0, 20)],
-        back_event: Some(EventId { id: 2, kind: 1 }),
-        back_fetches: vec![text(operand(RAX, &[], 8, false), 0, 20)],
-        ..How::default()
+        return_event: Some(EventId { id: 2, kind: 1 }),
+        return_fetches: vec![text(operand(RAX, &[], 8, false), 0, 20)],
+        ..ProbeAction::default()
     };
-    let probes = put(&library, "keeps_registers", Consumers::Record(rings.record(0).how(event.clone())));
-    let inner = put(&library, "only_nops", Consumers::Record(rings.record(0).how(event)));
+    let probes =
+        put(&library, "keeps_registers", Consumers::Record(rings.record(0).with_action(event.clone())));
+    let inner = put(&library, "only_nops", Consumers::Record(rings.record(0).with_action(event)));
     assert_eq!(library.function("keeps_registers")(0, 0), 0);
     assert_eq!(drain(rings).len(), 4);
     detach(&probes).expect("detached");

@@ -1,7 +1,7 @@
 //! Sites that are written while all threads are held: `tests/c/held.c`, from outside.
 use super::inject::agent;
 use kymo_agent::patch::{self, Consumers, Function, Hold, Holder, OwnMemory, PatchError, Request, Site};
-use kymo_core::probe::wire::{Wanted, What};
+use kymo_core::probe::wire::{ProbeKind, ProbeSpec};
 use kymo_perf::inject::{self, Client, Library};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::cell::Cell;
@@ -129,21 +129,21 @@ impl Target {
     }
 
     /// Wanted probes of functions of a mapped file, numbered from `first` on.
-    fn wanted(&self, name: &str, first: u32, which: impl Fn(&str) -> bool) -> (PathBuf, Vec<Wanted>) {
+    fn wanted(&self, name: &str, first: u32, which: impl Fn(&str) -> bool) -> (PathBuf, Vec<ProbeSpec>) {
         let (.., path) = self.code(name);
         let mut all = functions(&path);
         all.retain(|(name, ..)| which(name));
         let wanted = all.iter().zip(first..).map(|((_, offset, size_bytes, room_bytes), id)| {
             let (offset, size_bytes, room_bytes) = (*offset, *size_bytes, *room_bytes);
-            Wanted {
+            ProbeSpec {
                 id,
                 offset,
                 size_bytes,
                 room_bytes,
                 inside_bytes: 0,
                 semaphore: 0,
-                what: What::Count,
-                how: 0,
+                kind: ProbeKind::Count,
+                action_id: 0,
             }
         });
         (path, wanted.collect())
@@ -157,21 +157,21 @@ impl Drop for Target {
     }
 }
 
-fn arm(client: &Client, (path, wanted): &(PathBuf, Vec<Wanted>)) -> inject::Outcome {
+fn arm(client: &Client, (path, wanted): &(PathBuf, Vec<ProbeSpec>)) -> inject::Outcome {
     client.add(path.as_os_str().as_encoded_bytes(), wanted).expect("it listens");
     client.commit().expect("it answers")
 }
 
-fn disarm(client: &Client, (_, wanted): &(PathBuf, Vec<Wanted>)) {
+fn disarm(client: &Client, (_, wanted): &(PathBuf, Vec<ProbeSpec>)) {
     let ids: Vec<u32> = wanted.iter().map(|wanted| wanted.id).collect();
     client.remove(&ids).expect("it listens");
     client.commit().expect("it answers");
 }
 
 /// Numbers of its own for each batch: none is used twice in a conversation.
-fn renumbered(batch: &(PathBuf, Vec<Wanted>), round: u32) -> (PathBuf, Vec<Wanted>) {
+fn renumbered(batch: &(PathBuf, Vec<ProbeSpec>), round: u32) -> (PathBuf, Vec<ProbeSpec>) {
     let count = batch.1.len() as u32;
-    let wanted = batch.1.iter().zip(0..).map(|(wanted, at)| Wanted { id: round * count + at, ..*wanted });
+    let wanted = batch.1.iter().zip(0..).map(|(wanted, at)| ProbeSpec { id: round * count + at, ..*wanted });
     (batch.0.clone(), wanted.collect())
 }
 

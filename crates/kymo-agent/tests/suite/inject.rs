@@ -1,5 +1,5 @@
 //! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
-use kymo_core::probe::wire::{State, Wanted, What};
+use kymo_core::probe::wire::{ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Arrival, Client, EnterError, Library, Preload};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
@@ -92,17 +92,17 @@ impl Program {
         running
     }
 
-    fn wanted(&self, id: u32) -> Wanted {
+    fn wanted(&self, id: u32) -> ProbeSpec {
         let (offset, size_bytes) = self.work;
-        Wanted {
+        ProbeSpec {
             id,
             offset,
             size_bytes,
             room_bytes: size_bytes,
             inside_bytes: 0,
             semaphore: 0,
-            what: What::Count,
-            how: 0,
+            kind: ProbeKind::Count,
+            action_id: 0,
         }
     }
 }
@@ -299,10 +299,10 @@ fn semaphores() {
     for leaves in [true, false] {
         let client = running.enter();
         let semaphore = program.listeners.1;
-        let right = Wanted { semaphore, ..program.wanted(1) };
+        let right = ProbeSpec { semaphore, ..program.wanted(1) };
         // Inside of the first instruction, and one whose semaphore is in the code.
-        let wrong = Wanted { semaphore, inside_bytes: 1, ..program.wanted(2) };
-        let nowhere = Wanted { semaphore: program.work.0, inside_bytes: 0, ..program.wanted(3) };
+        let wrong = ProbeSpec { semaphore, inside_bytes: 1, ..program.wanted(2) };
+        let nowhere = ProbeSpec { semaphore: program.work.0, inside_bytes: 0, ..program.wanted(3) };
         client.add(path, &[right, wrong, nowhere]).expect("it listens");
         let outcome = client.commit().expect("it answers");
         let refused: Vec<u32> = outcome.refused.iter().map(|(id, _)| *id).collect();
@@ -340,7 +340,7 @@ fn refusals() {
     let running = program.start(&[]);
     let client = running.enter();
     let path = program.path.as_os_str().as_encoded_bytes();
-    let empty = Wanted { size_bytes: 0, ..program.wanted(2) };
+    let empty = ProbeSpec { size_bytes: 0, ..program.wanted(2) };
     client.add(path, &[program.wanted(1), empty, program.wanted(3)]).expect("it listens");
     client.add(b"/no/such/file", &[program.wanted(4)]).expect("it listens");
     let outcome = client.commit().expect("it answers");
@@ -348,7 +348,10 @@ fn refusals() {
     let refused: Vec<u32> = outcome.refused.iter().map(|(id, _)| *id).collect();
     assert_eq!(refused, [2, 3], "{outcome:?}");
     let states: Vec<_> = client.list().expect("it answers").into_iter().map(|listed| listed.state).collect();
-    assert!(matches!(&states[..], [State::Armed, State::Refused(_), State::Refused(_), State::Waiting]));
+    assert!(matches!(
+        &states[..],
+        [ProbeState::Armed, ProbeState::Refused(_), ProbeState::Refused(_), ProbeState::Waiting]
+    ));
 }
 
 /// Checks that a program which allocates all the time is entered and left many times, and goes on.
@@ -648,18 +651,18 @@ fn all_of_libc() {
             elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&address));
         part.map(|part| address - part.address() + part.file_range().0)
     };
-    let wanted: Vec<Wanted> = (functions.iter().enumerate())
+    let wanted: Vec<ProbeSpec> = (functions.iter().enumerate())
         .filter_map(|(at, &(address, size))| {
             let next = functions.get(at + 1).map_or(address + size, |next| next.0);
-            Some(Wanted {
+            Some(ProbeSpec {
                 id: at as u32,
                 offset: offset(address)?,
                 size_bytes: size as u32,
                 room_bytes: (next - address).min(size + 16) as u32,
                 inside_bytes: 0,
                 semaphore: 0,
-                what: What::Count,
-                how: 0,
+                kind: ProbeKind::Count,
+                action_id: 0,
             })
         })
         .collect();

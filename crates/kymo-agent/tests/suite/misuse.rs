@@ -140,14 +140,14 @@ fn a_thread_that_ends_ends_its_task() {
     assert_eq!(group.population(), (1, 0));
 }
 
-/// Checks that many threads, one after the other, find a seat: more than there are seats at a time.
+/// Checks that many threads, one after the other, find a slot: more than there are slots at a time.
 #[test]
 fn seats_are_used_again() {
-    let (group, mut task) = group("seats");
+    let (group, mut task) = group("slots");
     for _ in 0..THREADS + 10 {
         std::thread::scope(|scope| scope.spawn(|| task.scope(|| count(0, 1))).join())
             .expect("no panic")
-            .expect("a seat");
+            .expect("a slot");
     }
     assert_eq!(counted(&group), Some(THREADS as u64 + 10));
 }
@@ -178,10 +178,10 @@ pub(crate) fn alone(test: &str) -> bool {
     false
 }
 
-/// Checks that what runs on a thread too many is not counted, and said to be not counted, and that a seat that is left can be taken.
+/// Checks that what runs on a thread too many is not counted, and said to be not counted, and that a slot that is left can be taken.
 #[test]
 fn a_thread_too_many_is_told() {
-    // It takes all seats.
+    // It takes all slots.
     if !alone("misuse::a_thread_too_many_is_told") {
         return;
     }
@@ -191,7 +191,7 @@ fn a_thread_too_many_is_told() {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             let sit = || {
-                enter_thread().expect("a seat");
+                enter_thread().expect("a slot");
                 taken.wait();
                 end.wait();
             };
@@ -209,7 +209,7 @@ fn a_thread_too_many_is_told() {
     assert_eq!(counted(&group), Some(0));
     assert_eq!(first_problem(), Some(Error::TooManyThreads));
     let mut next = group.task("next").expect("a task");
-    next.scope(|| count(0, 1)).expect("there are seats again");
+    next.scope(|| count(0, 1)).expect("there are slots again");
     assert_eq!(counted(&group), Some(1));
 }
 

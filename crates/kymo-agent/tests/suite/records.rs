@@ -1,8 +1,8 @@
 //! Probes that write events into rings.
 use super::library::Library;
 use super::probes::{alone, shapes};
-use kymo_agent::patch::{Clock, Consumers, Look, Only, Probe, Record, Rings, attach, detach};
-use kymo_core::probe::wire::{Compare, Condition, Fetch, How, Kind, Operand, Test};
+use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Record, Rings, attach, detach};
+use kymo_core::probe::wire::{Compare, Condition, Fetch, FetchKind, Operand, ProbeAction, Test};
 use kymo_core::ring::Reader;
 
 /// One event, as its words.
@@ -194,7 +194,7 @@ fn conditions_choose() {
     let function = library.function("push_first");
     let seen = || -> Vec<u64> { drain(rings).into_iter().flatten().map(|event| event.rest[1]).collect() };
     for (condition, expected) in cases {
-        let how = How { entry: condition.clone(), ..How::default() };
+        let how = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
         let probes = put(&library, "push_first", rings.record(5).with_arguments().only_if(condition.clone()));
         arguments.iter().for_each(|given| _ = function(*given, 6));
         let mut found = seen();
@@ -202,9 +202,9 @@ fn conditions_choose() {
         assert_eq!(found, expected, "{condition:?}");
         assert_eq!(probes[0].hits(), expected.len() as u64, "{condition:?}");
         detach(&probes).expect("detached");
-        for look in [Look::Count, Look::CountReturns, Look::Latency] {
+        for look in [Measure::Count, Measure::CountReturns, Measure::Latency] {
             let site = library.plan("push_first").expect("a site");
-            let only = Consumers::Only(Only::new(look, how.clone()));
+            let only = Consumers::Filtered(FilteredProbe::new(look, how.clone()));
             let probes = attach(&[site], only).unwrap_or_else(|why| panic!("{why}"));
             for given in arguments {
                 assert_eq!(function(given, 6), (given as u32).wrapping_add(1));
@@ -216,9 +216,10 @@ fn conditions_choose() {
     }
     for every in [1_u64, 2, 7, 16, 100] {
         let probes = put(&library, "push_first", rings.record(6).with_arguments().every(every as u32));
-        let times = How { every: every as u32, ..How::default() };
+        let times = ProbeAction { every: every as u32, ..ProbeAction::default() };
         let site = library.plan("long_first").expect("a site");
-        let timed = attach(&[site], Consumers::Only(Only::new(Look::Latency, times))).expect("attached");
+        let timed = attach(&[site], Consumers::Filtered(FilteredProbe::new(Measure::Latency, times)))
+            .expect("attached");
         let other = library.function("long_first");
         for n in 0..1000 {
             function(n, 0);
@@ -246,15 +247,15 @@ fn returns_are_events() {
     let rings = rings(1 << 18);
     let returned = |bytes, signed| Fetch {
         operand: Operand { bytes, signed, ..Operand::register(0) },
-        kind: Kind::Number,
+        kind: FetchKind::Number,
     };
     let back = vec![vec![test(6, 4, true, Compare::Less, 0), test(6, 4, true, Compare::Greater, -50)]];
     let fetches = vec![returned(4, true), returned(1, false)];
-    let event = rings.record(31).how(How {
+    let event = rings.record(31).with_action(ProbeAction {
         event: Some(kymo_core::probe::wire::EventId { id: 31, kind: 0 }),
         fetches,
-        back: back.clone(),
-        ..How::default()
+        return_condition: back.clone(),
+        ..ProbeAction::default()
     });
     let function = library.function("push_first");
     let probes = put(&library, "push_first", event.returning());
@@ -275,8 +276,11 @@ fn returns_are_events() {
     }
     assert_eq!((probes[0].hits(), probes[0].returns(), probes[0].lost()), (100, Some(49), Some(0)));
     detach(&probes).expect("detached");
-    for look in [Look::CountReturns, Look::Latency] {
-        let only = Consumers::Only(Only::new(look, How { back: back.clone(), ..How::default() }));
+    for look in [Measure::CountReturns, Measure::Latency] {
+        let only = Consumers::Filtered(FilteredProbe::new(
+            look,
+            ProbeAction { return_condition: back.clone(), ..ProbeAction::default() },
+        ));
         let site = library.plan("push_first").expect("a site");
         let probes = attach(&[site], only).expect("attached");
         (0..100_u64).for_each(|n| _ = function(n.wrapping_sub(100), 0));
@@ -289,16 +293,16 @@ fn returns_are_events() {
     detach(&probes).expect("detached");
     // Both, of those that the condition lets pass.
     let id = |id| Some(kymo_core::probe::wire::EventId { id, kind: 0 });
-    let first = Fetch { operand: Operand::register(7), kind: Kind::Number };
-    let both = How {
-        entry: vec![vec![test(0, 8, false, Compare::Less, 90)]],
+    let first = Fetch { operand: Operand::register(7), kind: FetchKind::Number };
+    let both = ProbeAction {
+        entry_condition: vec![vec![test(0, 8, false, Compare::Less, 90)]],
         event: id(33),
         fetches: vec![first],
-        back_event: id(34),
-        back_fetches: vec![returned(4, false)],
-        ..How::default()
+        return_event: id(34),
+        return_fetches: vec![returned(4, false)],
+        ..ProbeAction::default()
     };
-    let probes = put(&library, "push_first", rings.record(0).how(both));
+    let probes = put(&library, "push_first", rings.record(0).with_action(both));
     (0..100_u64).for_each(|n| assert_eq!(function(n, 0), n as u32 + 1));
     let mut events: Vec<Event> = drain(rings).into_iter().flatten().collect();
     events.sort_by_key(|event| event.time_ns);

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Whom a refused slot was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct SlotRequest {
     /// The task, if it was for one.
     pub task: Option<TaskId>,
     /// The CPU, if it was for one. Of several, the first that had no slot left.
@@ -18,7 +18,7 @@ pub enum Error {
     /// All slots that could be given are taken. [`Ledger::holders`](super::Ledger::holders) knows by whom.
     NoSlot {
         /// Whom it was for.
-        asked: Asked,
+        request: SlotRequest,
         /// Which registers are too few.
         pool: Pool,
         /// How many each CPU has.
@@ -78,17 +78,17 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Error::NoSlot { asked, pool, slots, taken } => {
+            Error::NoSlot { request, pool, slots, taken } => {
                 let pool = match pool {
                     Pool::Data => "watch data",
                     Pool::Instructions => "break at instructions",
                 };
                 write!(f, "no slot to {pool} is left for ")?;
-                match asked {
-                    Asked { task: Some(task), cpu: Some(cpu) } => write!(f, "{task} on {cpu}")?,
-                    Asked { task: Some(task), cpu: None } => write!(f, "{task}")?,
-                    Asked { task: None, cpu: Some(cpu) } => write!(f, "{cpu}")?,
-                    Asked { task: None, cpu: None } => write!(f, "any CPU")?,
+                match request {
+                    SlotRequest { task: Some(task), cpu: Some(cpu) } => write!(f, "{task} on {cpu}")?,
+                    SlotRequest { task: Some(task), cpu: None } => write!(f, "{task}")?,
+                    SlotRequest { task: None, cpu: Some(cpu) } => write!(f, "{cpu}")?,
+                    SlotRequest { task: None, cpu: None } => write!(f, "any CPU")?,
                 }
                 match slots {
                     0 => write!(f, ": the hardware has none"),

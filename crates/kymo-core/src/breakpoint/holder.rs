@@ -1,7 +1,7 @@
 //! Who stands in the way.
-use super::books::PoolIndex;
 use super::ledger::Ledger;
 use super::reservation::Place;
+use super::slot_counts::PoolIndex;
 use super::sync::lock;
 use super::{CpuId, TaskId};
 use std::fmt;
@@ -37,27 +37,27 @@ impl fmt::Display for Holder {
 }
 
 pub(super) fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec<Holder> {
-    let books = &ledger.shared.books;
+    let counts = &ledger.shared.counts;
     let (cpu, own, mut tasks) = match place {
         Place::Task { task, cpu } => {
             let holds = lock(&task.0.holds);
-            let books = books.read();
+            let counts = counts.read();
             let all = (0..ledger.shared.config.cpus as u32).map(CpuId);
             // The first of the tightest.
             let cpu = cpu.unwrap_or_else(|| {
-                let taken = |cpu: &CpuId| books.own(pool, *cpu) + holds[pool].on(*cpu);
+                let taken = |cpu: &CpuId| counts.own(pool, *cpu) + holds[pool].on(*cpu);
                 all.rev().max_by_key(taken).unwrap_or(CpuId(0))
             });
-            (cpu, books.own(pool, cpu), vec![(task.id(), holds[pool].on(cpu))])
+            (cpu, counts.own(pool, cpu), vec![(task.id(), holds[pool].on(cpu))])
         }
         Place::Cpus { cpus, .. } => {
-            let mut books = books.write();
-            let tightest = cpus.iter().rev().max_by_key(|&&cpu| books.taken_for_cpu(pool, cpu));
+            let mut counts = counts.write();
+            let tightest = cpus.iter().rev().max_by_key(|&&cpu| counts.taken_for_cpu(pool, cpu));
             let cpu = tightest.copied().unwrap_or(CpuId(0));
-            let own = books.own(pool, cpu);
-            // The tasks have mutexes that come before the gate.
-            drop(books);
-            let tasks = ledger.lanes.iter().flat_map(|lane| lane.tasks());
+            let own = counts.own(pool, cpu);
+            // The tasks have mutexes that come before the lock.
+            drop(counts);
+            let tasks = ledger.shards.iter().flat_map(|shard| shard.tasks());
             (cpu, own, tasks.map(|task| (task.id, lock(&task.holds)[pool].on(cpu))).collect())
         }
     };

@@ -1,10 +1,10 @@
-//! The ledger: who asks takes the locks that the request needs, and the books are asked and written.
-use super::books::Books;
+//! The ledger: who asks takes the locks that the request needs, and the counts are read and written.
 use super::reservation::{Place, Reservation};
+use super::slot_counts::SlotCounts;
 use super::sync::lock;
-use super::task::{Lane, Task};
-use super::{Asked, Config, CpuId, Error, Holder, Kind, Pool, Target, TaskId};
-use crate::gate::{Gate, ReadGuard};
+use super::task::{Shard, Task};
+use super::{Config, CpuId, Error, Holder, Kind, Pool, SlotRequest, Target, TaskId};
+use crate::big_reader_lock::{BigReaderLock, ReadGuard};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Config,
-    pub(super) books: Gate<Books>,
+    pub(super) counts: BigReaderLock<SlotCounts>,
 }
 
 /// The account of all slots of one machine. See the [module](super).
 pub struct Ledger {
     pub(super) shared: Arc<Shared>,
-    pub(super) lanes: Box<[Arc<Lane>]>,
+    pub(super) shards: Box<[Arc<Shard>]>,
 }
 
 impl fmt::Debug for Ledger {
@@ -34,10 +34,10 @@ impl Ledger {
     /// [`Error::BadCpus`], [`Error::BadSlots`] or [`Error::NoMemory`].
     pub fn new(config: Config) -> Result<Ledger, Error> {
         config.check()?;
-        let shared = Arc::new(Shared { config, books: Gate::new(Books::new(config)?) });
-        let lane = |_| Arc::new(Lane::new(Arc::clone(&shared)));
-        let lanes = (0..ReadGuard::<Books>::LANES).map(lane).collect();
-        Ok(Ledger { shared, lanes })
+        let shared = Arc::new(Shared { config, counts: BigReaderLock::new(SlotCounts::new(config)?) });
+        let shard = |_| Arc::new(Shard::new(Arc::clone(&shared)));
+        let shards = (0..ReadGuard::<SlotCounts>::SHARDS).map(shard).collect();
+        Ok(Ledger { shared, shards })
     }
 
     /// What it was made for.
@@ -47,7 +47,7 @@ impl Ledger {
 
     /// A new task that holds nothing. Its number is what messages call it.
     pub fn task(&self, id: TaskId) -> Task {
-        Task::new(&self.lanes[crate::gate::lane()], id)
+        Task::new(&self.shards[crate::big_reader_lock::shard()], id)
     }
 
     /// Asks for a slot.
@@ -80,7 +80,7 @@ impl Ledger {
     }
 
     fn place_of_task(&self, task: &Task, cpu: Option<CpuId>) -> Result<Place, Error> {
-        if !Arc::ptr_eq(&task.0.lane.shared, &self.shared) {
+        if !Arc::ptr_eq(&task.0.shard.shared, &self.shared) {
             return Err(Error::OtherLedger(task.id()));
         }
         cpu.map_or(Ok(()), |cpu| self.shared.check_cpu(cpu))?;
@@ -94,12 +94,12 @@ impl Ledger {
     pub fn taken(&self, cpu: CpuId, pool: Pool) -> Result<usize, Error> {
         self.shared.check_cpu(cpu)?;
         let index = self.shared.config.index(pool);
-        Ok(self.shared.books.write().taken_for_cpu(index, cpu) as usize)
+        Ok(self.shared.counts.write().taken_for_cpu(index, cpu) as usize)
     }
 
     /// Whether nothing is reserved and every count is 0. Walks all CPUs, and stops everybody meanwhile.
     pub fn is_unused(&self) -> bool {
-        self.shared.books.write().are_empty()
+        self.shared.counts.write().are_empty()
     }
 
     /// Who holds what stands in the way of one more slot for this target, where it is tightest: the CPU itself, and of tasks those that
@@ -125,7 +125,7 @@ impl Shared {
         if taken < slots {
             Ok(())
         } else {
-            Err(Error::NoSlot { asked: Asked { task, cpu }, pool, slots, taken })
+            Err(Error::NoSlot { request: SlotRequest { task, cpu }, pool, slots, taken })
         }
     }
 
@@ -133,14 +133,14 @@ impl Shared {
         let index = self.config.index(pool);
         match place {
             Place::Task { task, cpu } => {
-                // The task first, then the gate: a task that waits must not keep the gate.
+                // The task first, then the lock: a task that waits must not keep the lock.
                 let mut holds = lock(&task.0.holds);
-                let books = self.books.read();
-                let taken = books.taken_for_task(index, &holds[index], *cpu);
+                let counts = self.counts.read();
+                let taken = counts.taken_for_task(index, &holds[index], *cpu);
                 self.admit(pool, taken, Some(task.id()), *cpu)?;
-                books.add(books.lane(), index, &mut holds[index], *cpu);
+                counts.add(counts.shard(), index, &mut holds[index], *cpu);
             }
-            Place::Cpus { cpus, .. } => self.take_own(&mut self.books.write(), pool, cpus)?,
+            Place::Cpus { cpus, .. } => self.take_own(&mut self.counts.write(), pool, cpus)?,
         }
         Ok(())
     }
@@ -150,12 +150,12 @@ impl Shared {
         match place {
             Place::Task { task, cpu } => {
                 let mut holds = lock(&task.0.holds);
-                let books = self.books.read();
-                books.remove(books.lane(), index, &mut holds[index], *cpu);
+                let counts = self.counts.read();
+                counts.remove(counts.shard(), index, &mut holds[index], *cpu);
             }
             Place::Cpus { cpus, .. } => {
-                let mut books = self.books.write();
-                cpus.iter().for_each(|&cpu| books.remove_own(index, cpu));
+                let mut counts = self.counts.write();
+                cpus.iter().for_each(|&cpu| counts.remove_own(index, cpu));
             }
         }
     }
@@ -170,31 +170,31 @@ impl Shared {
         match place {
             Place::Task { task, cpu } => {
                 let mut holds = lock(&task.0.holds);
-                let books = self.books.read();
-                let taken = books.taken_for_task(new, &holds[new], *cpu);
+                let counts = self.counts.read();
+                let taken = counts.taken_for_task(new, &holds[new], *cpu);
                 self.admit(to.pool(), taken, Some(task.id()), *cpu)?;
-                books.add(books.lane(), new, &mut holds[new], *cpu);
-                books.remove(books.lane(), old, &mut holds[old], *cpu);
+                counts.add(counts.shard(), new, &mut holds[new], *cpu);
+                counts.remove(counts.shard(), old, &mut holds[old], *cpu);
             }
             Place::Cpus { cpus, .. } => {
-                let mut books = self.books.write();
-                self.take_own(&mut books, to.pool(), cpus)?;
-                cpus.iter().for_each(|&cpu| books.remove_own(old, cpu));
+                let mut counts = self.counts.write();
+                self.take_own(&mut counts, to.pool(), cpus)?;
+                cpus.iter().for_each(|&cpu| counts.remove_own(old, cpu));
             }
         }
         Ok(())
     }
 
     /// A slot for each of these CPUs, or none.
-    fn take_own(&self, books: &mut Books, pool: Pool, cpus: &[CpuId]) -> Result<(), Error> {
+    fn take_own(&self, counts: &mut SlotCounts, pool: Pool, cpus: &[CpuId]) -> Result<(), Error> {
         let index = self.config.index(pool);
         for (done, &cpu) in cpus.iter().enumerate() {
-            let taken = books.taken_for_cpu(index, cpu);
+            let taken = counts.taken_for_cpu(index, cpu);
             if let Err(error) = self.admit(pool, taken, None, Some(cpu)) {
-                cpus[..done].iter().for_each(|&cpu| books.remove_own(index, cpu));
+                cpus[..done].iter().for_each(|&cpu| counts.remove_own(index, cpu));
                 return Err(error);
             }
-            books.add_own(index, cpu);
+            counts.add_own(index, cpu);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Requests in every order that matters: a task moves from one count to the next while a CPU looks for the largest.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release breakpoint::loom`. Two slots per CPU, two lanes.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release breakpoint::loom`. Two slots per CPU, two shards.
 use super::{Config, CpuId, Kind, Ledger, Pool, Reservation, Slots, Target, Task, TaskId};
-use crate::gate::stand_in_lane;
+use crate::big_reader_lock::stand_in_shard;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -22,7 +22,7 @@ fn reserve(ledger: &Ledger, target: Target<'_, Task>) -> Option<Reservation> {
     ledger.reserve(target, Kind::WRITE).ok()
 }
 
-/// Does `other` in a thread in the second lane and `here` in the first, on a task; gives both results.
+/// Does `other` in a thread in the second shard and `here` in the first, on a task; gives both results.
 fn both<A: 'static, B>(
     ledger: &Arc<Ledger>,
     task: &Task,
@@ -32,7 +32,7 @@ fn both<A: 'static, B>(
     let thread = {
         let (ledger, task) = (Arc::clone(ledger), task.clone());
         thread::spawn(move || {
-            stand_in_lane(1);
+            stand_in_shard(1);
             other(&ledger, &task)
         })
     };
@@ -116,7 +116,7 @@ fn one_task_in_two_threads() {
     });
 }
 
-/// Checks that two tasks in two lanes move at once and nothing is lost, also where one lane takes back what the other counted.
+/// Checks that two tasks in two shards move at once and nothing is lost, also where one shard takes back what the other counted.
 #[test]
 fn two_tasks_move_at_once() {
     check(|| {

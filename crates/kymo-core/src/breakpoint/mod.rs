@@ -9,7 +9,7 @@
 //!
 //! # The rule
 //! Of one pool with S slots per CPU: P\[c\] are the slots that CPU c has for itself, U\[t\]\[c\] those that task t has on c (anywhere,
-//! or bound to c). Asked for one more:
+//! or bound to c). SlotRequest for one more:
 //! - by task t, for a CPU or all of them: the largest P\[c\] + U\[t\]\[c\] of these CPUs, plus 1, must be at most S. Other tasks do not
 //!   matter: they do not run at the same time there.
 //! - by CPU c: P\[c\], plus the largest U\[t\]\[c\] of all tasks, plus 1, must be at most S.
@@ -19,12 +19,12 @@
 //!   per task:  any = 2, bound = {CPU 7: 1}          under the task's mutex
 //!                |              |
 //!                v              v
-//!   anywhere:  tasks with       bound:  on CPU 7, tasks with      under the gate's reader side, by atomics
+//!   anywhere:  tasks with       bound:  on CPU 7, tasks with      under the lock's reader side, by atomics
 //!              any = 1 [ 40 ]           any + bound = 1 [ 0 ]
 //!                    2 [  7 ]                         2 [ 0 ]
 //!                    3 [  0 ]                         3 [ 1 ]
 //!
-//!   own:  P[7] = 1       by own:  CPUs with P = 1 [ 1 ]           under the gate's writer side
+//!   own:  P[7] = 1       by own:  CPUs with P = 1 [ 1 ]           under the lock's writer side
 //!                                             2 [ 0 ]
 //! ```
 //! Nobody looks for the largest: it is the highest count that is not 0.
@@ -33,7 +33,7 @@
 //! - A grant moves the task from one count to the next: one subtraction, one addition. In between it is in neither, so only who
 //!   excludes all others, a CPU that asks, reads these counts.
 //!
-//! Tasks do not meet: each has its own mutex, the gate's reader side is a cache line per thread, and so are the counts of `anywhere`
+//! Tasks do not meet: each has its own mutex, the lock's reader side is a cache line per thread, and so are the counts of `anywhere`
 //! (the sum over threads counts).
 //!
 //! # What is not as in a kernel
@@ -44,19 +44,19 @@
 //! - CPUs that ask together ([`Target::Cpus`]) do so in one step, all or nothing: nobody sees some of them granted.
 //!
 //! # Invariants
-//! - **B1** For every CPU and pool: P\[c\] + the largest U\[t\]\[c\] is at most S. At every moment at which the gate is closed.
-//! - **B2** With the gate closed, a task with n > 0 slots anywhere is in `anywhere` once, at n; one with m > 0 bound to c is in `bound` of
-//!   c once, at n + m. Nothing else is counted. The sum over lanes of a count of `anywhere` is never negative, one lane can be.
-//! - **B3** P and `by own` change only with the gate closed; a CPU with P > 0 is in `by own` once, at P.
-//! - **B4** What a task has changes only under its mutex and inside the gate, together with the counts.
+//! - **B1** For every CPU and pool: P\[c\] + the largest U\[t\]\[c\] is at most S. At every moment at which the lock is closed.
+//! - **B2** with the lock held for writing, a task with n > 0 slots anywhere is in `anywhere` once, at n; one with m > 0 bound to c is in `bound` of
+//!   c once, at n + m. Nothing else is counted. The sum over shards of a count of `anywhere` is never negative, one shard can be.
+//! - **B3** P and `by own` change Only with the lock held for writing; a CPU with P > 0 is in `by own` once, at P.
+//! - **B4** What a task has changes only under its mutex and with the lock held for reading, together with the counts.
 //! - **B5** A refusal changes nothing. A change of kind that is refused leaves the reservation as it was.
 //! - **B6** A reservation is released once: when it is dropped. After the last one every count is 0.
 //!
 //! # Lock order
-//! A task's mutex, then the gate. A lane's list of tasks is locked alone. Who closes the gate locks nothing else.
+//! A task's mutex, then the lock. A shard's list of tasks is locked alone. Who holds the lock for writing locks nothing else.
 //!
 //! # Cost
-//! Asking and releasing for a task is O(CPUs to which this task is bound), whatever the CPUs and other tasks; for a CPU it is O(lanes),
+//! Asking and releasing for a task is O(CPUs to which this task is bound), whatever the CPUs and other tasks; for a CPU it is O(shards),
 //! and stops all others meanwhile; who asks for [`holders`](Ledger::holders) walks everything.
 //!
 //! # Example
@@ -77,7 +77,6 @@
 //! # Ok::<(), kymo_core::breakpoint::Error>(())
 //! ```
 mod accounts;
-mod books;
 mod config;
 mod error;
 mod holder;
@@ -88,6 +87,7 @@ mod loom;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod reservation;
+mod slot_counts;
 mod sync;
 mod target;
 mod task;
@@ -97,7 +97,7 @@ mod tests;
 pub use crate::context::CpuId;
 pub use accounts::Accounts;
 pub use config::{Config, MAX_CPUS, MAX_SLOTS, Slots};
-pub use error::{Asked, Error};
+pub use error::{Error, SlotRequest};
 pub use holder::Holder;
 pub use kind::{Kind, Pool};
 pub use ledger::Ledger;

@@ -4,7 +4,7 @@
 //! It does the work of kernels up to 6.0, step by step: to ask for a slot, all CPUs that the breakpoint can be on, each with a walk
 //! to count what the task has there; to write it down, the same CPUs and walks again. In one point it is kinder than those were:
 //! its list is an array, not scattered over the heap.
-use super::{Asked, Config, CpuId, Error, Kind, Pool, Target, TaskId};
+use super::{Config, CpuId, Error, Kind, Pool, SlotRequest, Target, TaskId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One breakpoint of a task.
@@ -167,7 +167,7 @@ impl State {
         let (slots, index) = (self.config.slots_for(pool), self.config.index(pool));
         let refuse = |taken: u32, task, cpu| {
             let taken = taken as usize;
-            Err(Error::NoSlot { asked: Asked { task, cpu }, pool, slots, taken })
+            Err(Error::NoSlot { request: SlotRequest { task, cpu }, pool, slots, taken })
         };
         match place {
             Place::Task { task, cpu, number } => {

@@ -58,7 +58,7 @@ impl Reservation {
 
     fn shared(&self) -> &Shared {
         match &self.place {
-            Place::Task { task, .. } => &task.0.lane.shared,
+            Place::Task { task, .. } => &task.0.shard.shared,
             Place::Cpus { shared, .. } => shared,
         }
     }

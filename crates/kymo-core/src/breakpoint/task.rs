@@ -1,61 +1,61 @@
 //! A task, and the list of those that live.
 use super::TaskId;
-use super::books::Holds;
 use super::ledger::Shared;
+use super::slot_counts::Holds;
 use super::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// The tasks that were made by threads of one lane, so that they can be asked what they hold. On cache lines of its own, the count
-/// of references included: two lanes in one line would make their threads wait for each other at every task.
+/// The tasks that were made by threads of one shard, so that they can be asked what they hold. On cache lines of its own, the count
+/// of references included: two shards in one line would make their threads wait for each other at every task.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Lane {
+pub(super) struct Shard {
     pub(super) shared: Arc<Shared>,
-    tasks: Mutex<Seats>,
+    tasks: Mutex<TaskList>,
 }
 
 #[derive(Debug, Default)]
-struct Seats {
-    seats: Vec<Option<Weak<Inner>>>,
+struct TaskList {
+    entries: Vec<Option<Weak<Inner>>>,
     /// Which of them are empty, the last one left on top: it is in somebody's cache.
     free: Vec<usize>,
 }
 
-impl Lane {
-    pub(super) fn new(shared: Arc<Shared>) -> Lane {
-        Lane { shared, tasks: Mutex::new(Seats::default()) }
+impl Shard {
+    pub(super) fn new(shared: Arc<Shared>) -> Shard {
+        Shard { shared, tasks: Mutex::new(TaskList::default()) }
     }
 
     /// The tasks that live now.
     pub(super) fn tasks(&self) -> Vec<Arc<Inner>> {
         let tasks = lock(&self.tasks);
-        tasks.seats.iter().flatten().filter_map(Weak::upgrade).collect()
+        tasks.entries.iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// How many tasks it had at most at one time.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn seats(&self) -> usize {
-        lock(&self.tasks).seats.len()
+    pub(super) fn entries(&self) -> usize {
+        lock(&self.tasks).entries.len()
     }
 }
 
 /// What a task is to the ledger. It lives as long as a handle or a reservation.
 pub(super) struct Inner {
     pub(super) id: TaskId,
-    /// Where it is listed. Tasks refer to the ledger through their lane: a count of references that all tasks of the machine
+    /// Where it is listed. Tasks refer to the ledger through their shard: a count of references that all tasks of the machine
     /// share would be the very thing that slows them down.
-    pub(super) lane: Arc<Lane>,
-    seat: usize,
+    pub(super) shard: Arc<Shard>,
+    index: usize,
     /// What it has, by pool.
     pub(super) holds: Mutex<[Holds; 2]>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut tasks = lock(&self.lane.tasks);
-        tasks.seats[self.seat] = None;
-        tasks.free.push(self.seat);
+        let mut tasks = lock(&self.shard.tasks);
+        tasks.entries[self.index] = None;
+        tasks.free.push(self.index);
     }
 }
 
@@ -66,14 +66,14 @@ impl Drop for Inner {
 pub struct Task(pub(super) Arc<Inner>);
 
 impl Task {
-    pub(super) fn new(lane: &Arc<Lane>, id: TaskId) -> Task {
-        let mut tasks = lock(&lane.tasks);
-        let seat = tasks.free.pop().unwrap_or_else(|| {
-            tasks.seats.push(None);
-            tasks.seats.len() - 1
+    pub(super) fn new(shard: &Arc<Shard>, id: TaskId) -> Task {
+        let mut tasks = lock(&shard.tasks);
+        let index = tasks.free.pop().unwrap_or_else(|| {
+            tasks.entries.push(None);
+            tasks.entries.len() - 1
         });
-        let inner = Arc::new(Inner { id, lane: Arc::clone(lane), seat, holds: Mutex::default() });
-        tasks.seats[seat] = Some(Arc::downgrade(&inner));
+        let inner = Arc::new(Inner { id, shard: Arc::clone(shard), index, holds: Mutex::default() });
+        tasks.entries[index] = Some(Arc::downgrade(&inner));
         Task(inner)
     }
 

@@ -87,17 +87,17 @@ impl<P: Pmu> Engine<P> {
             });
         }
         let mut empty = Vec::new();
-        for (seat, context) in kin.contexts() {
+        for (child_index, context) in kin.contexts() {
             let mut inner = context.lock();
             if shared.take_out(&mut inner, event).is_some() {
                 // Clones stay alike: it is taken from all of them. (A kernel tells an original from its clones then.)
                 context.classify(&inner, shared.empty);
             }
             if !inner.set.has_family(&family) {
-                empty.push(seat);
+                empty.push(child_index);
             }
         }
-        empty.into_iter().for_each(|seat| kin.vacate(seat));
+        empty.into_iter().for_each(|child_index| kin.vacate(child_index));
         Ok(())
     }
 
@@ -235,21 +235,21 @@ impl<P: Pmu> Shared<P> {
         }
     }
 
-    /// Takes an event out of a context, with its last count and the seat it had.
+    /// Takes an event out of a context, with its last count and the child index that it had.
     pub(super) fn take_out(&self, inner: &mut Inner, event: EventId) -> Option<(Event, Option<usize>)> {
         let now_ns = inner.set.now_ns(&self.pmu);
         let time_ns = inner.set.time_ns(now_ns);
         let on = inner.set.on;
         let (group, at) = inner.set.group_of(event)?;
-        let seat = group.seat;
+        let child_index = group.child_index;
         let state = on.and_then(|cpu| self.cpu(cpu).ok());
         if let Some(mut state) = state {
             state.counters.stop_one(&self.pmu, group, at, time_ns);
             let event = inner.set.remove(event, time_ns)?;
             state.reschedule(&self.pmu, Some(&mut inner.set), Level::TaskFlexible, now_ns);
-            return Some((event, seat));
+            return Some((event, child_index));
         }
-        Some((inner.set.remove(event, time_ns)?, seat))
+        Some((inner.set.remove(event, time_ns)?, child_index))
     }
 
     fn set_state(&self, inner: &mut Inner, event: EventId, to: State) {

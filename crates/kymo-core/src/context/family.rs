@@ -51,9 +51,9 @@ impl Kin {
     /// Notes a context with children of these events.
     pub(super) fn add(&mut self, child: Arc<Context>) -> usize {
         match self.free.pop() {
-            Some(seat) => {
-                self.children[seat] = Some(child);
-                seat
+            Some(child_index) => {
+                self.children[child_index] = Some(child);
+                child_index
             }
             None => {
                 self.children.push(Some(child));
@@ -62,14 +62,14 @@ impl Kin {
         }
     }
 
-    /// Forgets the context at this seat, or the own one if there is no seat.
-    pub(super) fn vacate(&mut self, seat: Option<usize>) {
-        let Some(seat) = seat else {
+    /// Forgets the context at this index, or the own one without an index.
+    pub(super) fn vacate(&mut self, child_index: Option<usize>) {
+        let Some(child_index) = child_index else {
             self.own = Place::Gone;
             return;
         };
-        if self.children[seat].take().is_some() {
-            self.free.push(seat);
+        if self.children[child_index].take().is_some() {
+            self.free.push(child_index);
         }
     }
 
@@ -84,14 +84,17 @@ impl Kin {
         }
     }
 
-    /// The contexts of tasks that have these events or children of them, each with its seat.
+    /// The contexts of tasks that have these events or children of them, each with its index.
     pub(super) fn contexts(&self) -> impl Iterator<Item = (Option<usize>, &Arc<Context>)> {
         let own = match &self.own {
             Place::Task(context) => Some((None, context)),
             Place::Cpu(_) | Place::Gone => None,
         };
         own.into_iter().chain(
-            self.children.iter().enumerate().filter_map(|(seat, child)| Some((Some(seat), child.as_ref()?))),
+            self.children
+                .iter()
+                .enumerate()
+                .filter_map(|(child_index, child)| Some((Some(child_index), child.as_ref()?))),
         )
     }
 }

@@ -74,14 +74,14 @@ pub(super) struct Group {
     pub(super) events: Vec<Event>,
     pub(super) family: Arc<Family>,
     /// Where the family has this context in its list, if these are children.
-    pub(super) seat: Option<usize>,
+    pub(super) child_index: Option<usize>,
     /// It may count, as was decided when counters were last given out on its CPU.
     pub(super) granted: bool,
 }
 
 impl Group {
-    pub(super) fn new(events: Vec<Event>, family: Arc<Family>, seat: Option<usize>) -> Group {
-        Group { events, family, seat, granted: false }
+    pub(super) fn new(events: Vec<Event>, family: Arc<Family>, child_index: Option<usize>) -> Group {
+        Group { events, family, child_index, granted: false }
     }
 
     pub(super) fn leader(&self) -> &Event {
@@ -191,8 +191,8 @@ impl Set {
         groups[at].settle(time_ns);
         let event = groups[at].events.remove(member);
         if member == 0 {
-            let Group { events, family, seat, .. } = groups.remove(at);
-            let alone = |event| Group::new(vec![event], Arc::clone(&family), seat);
+            let Group { events, family, child_index, .. } = groups.remove(at);
+            let alone = |event| Group::new(vec![event], Arc::clone(&family), child_index);
             self.flexible.extend(events.into_iter().map(alone));
         }
         Some(event)

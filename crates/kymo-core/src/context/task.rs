@@ -108,7 +108,7 @@ impl<P: Pmu> Task<P> {
                         counts.push((event.id, event.count));
                     }
                 }
-                kin.vacate(group.seat);
+                kin.vacate(group.child_index);
             }
         }
         counts.sort_by_key(|&(event, _)| event);
@@ -182,10 +182,10 @@ impl<P: Pmu> Engine<P> {
             if copies.is_empty() {
                 continue;
             }
-            let seat = Some(kin.add(Arc::clone(&context)));
+            let child_index = Some(kin.add(Arc::clone(&context)));
             let mut into = context.lock();
             for (pinned, events) in copies {
-                let group = Group::new(events, Arc::clone(&family), seat);
+                let group = Group::new(events, Arc::clone(&family), child_index);
                 into.set.add(group, pinned);
             }
         }
@@ -228,12 +228,12 @@ impl<P: Pmu> Engine<P> {
         for (family, event) in leaving {
             let mut kin = lock(&family.kin);
             let mut inner = task.context.lock();
-            if let Some((event, seat)) = shared.take_out(&mut inner, event) {
+            if let Some((event, child_index)) = shared.take_out(&mut inner, event) {
                 kin.fold(event.id, event.count);
                 inner.unclone();
                 task.context.classify(&inner, shared.empty);
                 if !inner.set.has_family(&family) {
-                    kin.vacate(seat);
+                    kin.vacate(child_index);
                 }
             }
         }

@@ -2,7 +2,7 @@
 use super::consumer::Consumer;
 use super::key::{Key, ModuleId};
 use super::place::Probe;
-use super::registry::{Books, Registry};
+use super::registry::{Registry, WriterState};
 use super::sites::Sites;
 use super::sync::{MutexGuard, Ordering};
 use crate::epoch::Fence;
@@ -14,9 +14,9 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     /// # Errors
     /// Why the site could not be armed. Consumers stay registered.
     pub fn apply(&self, key: Key) -> Result<(), S::Refusal> {
-        let mut books = self.lock();
-        self.disarm_unwanted(&mut books, &[key]);
-        match self.arm(&mut books, vec![key]).pop() {
+        let mut state = self.lock();
+        self.disarm_unwanted(&mut state, &[key]);
+        match self.arm(&mut state, vec![key]).pop() {
             Some((_, reason)) => Err(reason),
             None => Ok(()),
         }
@@ -29,24 +29,24 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         if !self.removals.load(Ordering::Relaxed) || !self.removals.swap(false, Ordering::Relaxed) {
             return;
         }
-        let mut books = self.lock();
-        let probes = self.table(&books).probes(&*books);
+        let mut state = self.lock();
+        let probes = self.table(&state).probes(&*state);
         let asked: Vec<Key> =
             probes.iter().filter(|probe| probe.take_removal()).map(|probe| probe.key()).collect();
-        self.disarm_unwanted(&mut books, &asked);
+        self.disarm_unwanted(&mut state, &asked);
     }
 
     /// A module is mapped: arms the probes in it. Gives those that could not be, with the reason; they stay registered.
     pub fn mapped(&self, module: ModuleId) -> Vec<(Key, S::Refusal)> {
-        let mut books = self.lock();
-        let keys = self.keys_of(&books, module);
-        self.arm(&mut books, keys)
+        let mut state = self.lock();
+        let keys = self.keys_of(&state, module);
+        self.arm(&mut state, keys)
     }
 
     /// A module is mapped no longer: nothing in it is armed. Nothing is restored either.
     pub fn unmapped(&self, module: ModuleId) {
-        let books = self.lock();
-        for probe in self.table(&books).probes(&*books) {
+        let state = self.lock();
+        for probe in self.table(&state).probes(&*state) {
             if probe.key().module == module {
                 probe.set_armed(false);
             }
@@ -55,43 +55,43 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
 
     /// The keys whose sites are armed, in order.
     pub fn armed(&self) -> Vec<Key> {
-        let books = self.lock();
-        let probes = self.table(&books).probes(&*books);
+        let state = self.lock();
+        let probes = self.table(&state).probes(&*state);
         let mut keys: Vec<_> =
             probes.iter().filter(|probe| probe.is_armed()).map(|probe| probe.key()).collect();
         keys.sort_unstable();
         keys
     }
 
-    fn keys_of(&self, books: &MutexGuard<'_, Books<C, S>>, module: ModuleId) -> Vec<Key> {
-        let probes = self.table(books).probes(&**books);
+    fn keys_of(&self, state: &MutexGuard<'_, WriterState<C, S>>, module: ModuleId) -> Vec<Key> {
+        let probes = self.table(state).probes(&**state);
         probes.iter().map(|probe| probe.key()).filter(|key| key.module == module).collect()
     }
 
     fn select(
         &self,
-        books: &MutexGuard<'_, Books<C, S>>,
+        state: &MutexGuard<'_, WriterState<C, S>>,
         keys: &[Key],
         which: impl Fn(&Probe<C>) -> bool,
     ) -> Vec<Arc<Probe<C>>> {
-        let table = self.table(books);
-        keys.iter().filter_map(|key| table.get(*key, &**books)).filter(|probe| which(probe)).collect()
+        let table = self.table(state);
+        keys.iter().filter_map(|key| table.get(*key, &**state)).filter(|probe| which(probe)).collect()
     }
 
     /// Arms those of the probes that are wanted and not armed. Gives those that cannot be.
     pub(super) fn arm(
         &self,
-        books: &mut MutexGuard<'_, Books<C, S>>,
+        state: &mut MutexGuard<'_, WriterState<C, S>>,
         mut keys: Vec<Key>,
     ) -> Vec<(Key, S::Refusal)> {
         keys.sort_unstable();
         keys.dedup();
         let mut refused = Vec::new();
-        let mut probes = self.select(books, &keys, |probe| {
-            !probe.is_armed() && !probe.is_broken() && probe.is_wanted(&**books)
+        let mut probes = self.select(state, &keys, |probe| {
+            !probe.is_armed() && !probe.is_broken() && probe.is_wanted(&**state)
         });
         // The semaphore first: the program may look at it and skip the site.
-        probes.retain(|probe| match self.signal(books, probe, 1) {
+        probes.retain(|probe| match self.signal(state, probe, 1) {
             Ok(()) => true,
             Err(reason) => {
                 refused.push((probe.key(), reason));
@@ -102,14 +102,14 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             return refused;
         }
         let keys: Vec<Key> = probes.iter().map(|probe| probe.key()).collect();
-        let answers = books.sites.arm(&keys);
+        let answers = state.sites.arm(&keys);
         assert_eq!(answers.len(), keys.len(), "one answer per site");
         for (probe, answer) in probes.iter().zip(answers) {
             match answer {
                 Ok(true) => probe.set_armed(true),
                 answer => {
                     // What was counted for this site is taken back. That it fails now would be odd, and there is nobody to tell.
-                    _ = self.signal(books, probe, -1);
+                    _ = self.signal(state, probe, -1);
                     refused.extend(answer.err().map(|reason| (probe.key(), reason)));
                 }
             }
@@ -118,31 +118,31 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     }
 
     /// Disarms those of the probes that are armed and not wanted.
-    pub(super) fn disarm_unwanted(&self, books: &mut MutexGuard<'_, Books<C, S>>, keys: &[Key]) {
-        let probes = self.select(books, keys, |probe| probe.is_armed() && !probe.is_wanted(&**books));
+    pub(super) fn disarm_unwanted(&self, state: &mut MutexGuard<'_, WriterState<C, S>>, keys: &[Key]) {
+        let probes = self.select(state, keys, |probe| probe.is_armed() && !probe.is_wanted(&**state));
         if probes.is_empty() {
             return;
         }
         let keys: Vec<Key> = probes.iter().map(|probe| probe.key()).collect();
-        let answers = books.sites.disarm(&keys);
+        let answers = state.sites.disarm(&keys);
         assert_eq!(answers.len(), keys.len(), "one answer per site");
         for (probe, answer) in probes.iter().zip(answers) {
             probe.set_armed(false);
             if answer.is_err() {
                 probe.set_broken();
             } else {
-                _ = self.signal(books, probe, -1);
+                _ = self.signal(state, probe, -1);
             }
         }
     }
 
     fn signal(
         &self,
-        books: &mut MutexGuard<'_, Books<C, S>>,
+        state: &mut MutexGuard<'_, WriterState<C, S>>,
         probe: &Probe<C>,
         by: i16,
     ) -> Result<(), S::Refusal> {
         let target = probe.target();
-        target.semaphore.map_or(Ok(()), |offset| books.sites.semaphore(target.key.module, offset, by))
+        target.semaphore.map_or(Ok(()), |offset| state.sites.semaphore(target.key.module, offset, by))
     }
 }

@@ -173,12 +173,12 @@ fn return_and_unregister() {
         let (guest, handle) = stage.register(key(1), Wants::Return);
         let other = Arc::clone(stage);
         let hitter = thread::spawn(move || {
-            let seat = other.registry.join(TaskId(10));
+            let reader = other.registry.join(TaskId(10));
             let mut returns = Returns::new(0xfeed);
             let frame = Frame { slot: 0x700, return_address: 42, stack: Some(StackId(1)) };
-            let call = seat.enter().call(key(1), &mut (), frame, &mut returns);
+            let call = reader.enter().call(key(1), &mut (), frame, &mut returns);
             if matches!(call, Call::Awaited(_)) {
-                assert_eq!(seat.enter().returned(0x700, &mut (), &mut returns), Some(42));
+                assert_eq!(reader.enter().returned(0x700, &mut (), &mut returns), Some(42));
             }
         });
         stage.end(1, &guest, handle);

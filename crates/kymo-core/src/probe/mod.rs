@@ -112,12 +112,12 @@
 //! let count = Arc::new(Count::default());
 //! let handle = registry.register(malloc, Arc::clone(&count)).expect("there is nothing to arm");
 //!
-//! let seat = registry.join(TaskId(1));
-//! assert!(seat.enter().hit(malloc, &mut ()));
+//! let reader = registry.join(TaskId(1));
+//! assert!(reader.enter().hit(malloc, &mut ()));
 //!
 //! registry.unregister(&[handle]);
 //! registry.synchronize(TaskId(1))?;
-//! assert!(!seat.enter().hit(malloc, &mut ()));
+//! assert!(!reader.enter().hit(malloc, &mut ()));
 //! assert_eq!(count.0.load(Ordering::Relaxed), 1);
 //! # Ok::<(), kymo_core::epoch::InSection>(())
 //! ```
@@ -135,9 +135,9 @@ mod members;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod place;
+mod reader_handle;
 mod registry;
 mod returns;
-mod seat;
 mod sites;
 mod sync;
 mod table;
@@ -149,7 +149,7 @@ pub use consumer::{Consumer, Verdict, Wants};
 pub use error::Error;
 pub use instance::{COOKIES, ConsumerId, Frame, Instance, StackId};
 pub use key::{Key, ModuleId, Target};
-pub use registry::{Handle, Registry, Still};
+pub use reader_handle::{Call, ReaderHandle, Section};
+pub use registry::{FrozenRegistry, Handle, Registry};
 pub use returns::{DEPTH, Hijack, Returns, Untraced};
-pub use seat::{Call, Seat, Section};
 pub use sites::{NoSites, Sites};

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! What the lock's holder takes out of the published cells becomes [`Garbage`]; it is released after a grace period, or when the
-//! registry goes, which no [`Seat`] outlives.
+//! registry goes, which no [`ReaderHandle`] outlives.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::error::Error;
@@ -11,7 +11,7 @@ use super::instance::ConsumerId;
 use super::key::{Key, Target};
 use super::members::Member;
 use super::place::Probe;
-use super::seat::Seat;
+use super::reader_handle::ReaderHandle;
 use super::sites::Sites;
 use super::sync::{AtomicBool, Mutex, MutexGuard};
 use super::table::Table;
@@ -38,13 +38,13 @@ impl Handle {
 pub struct Registry<C: Consumer, S: Sites, F: Fence> {
     pub(super) domain: Domain<F>,
     pub(super) table: Published<Table<C>>,
-    books: Mutex<Books<C, S>>,
+    state: Mutex<WriterState<C, S>>,
     /// Some probe was asked to go by its consumers.
     pub(super) removals: AtomicBool,
 }
 
 /// What only writers see.
-pub(super) struct Books<C, S> {
+pub(super) struct WriterState<C, S> {
     pub(super) sites: S,
     probes: usize,
     last_id: u64,
@@ -53,7 +53,7 @@ pub(super) struct Books<C, S> {
     freed: Vec<Freed<C>>,
 }
 
-impl<C, S> Books<C, S> {
+impl<C, S> WriterState<C, S> {
     fn discard<T: Into<Garbage<C>>>(&mut self, retired: Option<T>) {
         self.garbage.extend(retired.map(Into::into));
     }
@@ -62,23 +62,23 @@ impl<C, S> Books<C, S> {
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     /// A registry without probes.
     pub fn new(fence: F, sites: S) -> Registry<C, S, F> {
-        let books = Books { sites, probes: 0, last_id: 0, garbage: Vec::new(), freed: Vec::new() };
+        let state = WriterState { sites, probes: 0, last_id: 0, garbage: Vec::new(), freed: Vec::new() };
         Registry {
             domain: Domain::new(fence),
             table: Published::new(Some(Arc::new(Table::new()))),
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             removals: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Books<C, S>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, WriterState<C, S>> {
         // A panic of `Sites` or of `accepts` leaves the tables whole: each exchange is one step.
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn table<'w>(&self, books: &'w Books<C, S>) -> &'w Table<C> {
+    pub(super) fn table<'w>(&self, state: &'w WriterState<C, S>) -> &'w Table<C> {
         // SAFETY: the lock is borrowed, and only its holder exchanges the table.
-        unsafe { self.table.owned(books) }.expect("there is always a table")
+        unsafe { self.table.owned(state) }.expect("there is always a table")
     }
 
     /// Registers one consumer. Hits may call it before this returns. See [`Registry::register_all`].
@@ -98,33 +98,33 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         &self,
         asked: impl IntoIterator<Item = (Target, Arc<C>)>,
     ) -> Vec<Result<Handle, Error<S::Refusal>>> {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut answers: Vec<_> =
-            asked.into_iter().map(|(target, consumer)| self.add(&mut books, target, consumer)).collect();
+            asked.into_iter().map(|(target, consumer)| self.add(&mut state, target, consumer)).collect();
         let keys = answers.iter().flatten().map(|handle: &Handle| handle.key).collect();
-        let refused: HashMap<Key, S::Refusal> = self.arm(&mut books, keys).into_iter().collect();
+        let refused: HashMap<Key, S::Refusal> = self.arm(&mut state, keys).into_iter().collect();
         for answer in &mut answers {
             if let Ok(handle) = *answer
                 && let Some(reason) = refused.get(&handle.key)
             {
                 let (key, reason) = (handle.key, reason.clone());
-                self.take_out(&mut books, handle);
+                self.take_out(&mut state, handle);
                 *answer = Err(Error::Refused { key, reason });
             }
         }
         // Consumers that were there before want the site as much as the new ones: if they got none, they wait for the next occasion.
-        self.sweep(&mut books, refused.into_keys());
+        self.sweep(&mut state, refused.into_keys());
         answers
     }
 
     fn add(
         &self,
-        books: &mut MutexGuard<'_, Books<C, S>>,
+        state: &mut MutexGuard<'_, WriterState<C, S>>,
         target: Target,
         consumer: Arc<C>,
     ) -> Result<Handle, Error<S::Refusal>> {
         let key = target.key;
-        let found = self.table(books).get(key, &**books);
+        let found = self.table(state).get(key, &**state);
         let probe = match found {
             Some(probe) if probe.target() != target => {
                 return Err(Error::OtherSemaphore {
@@ -137,17 +137,17 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             Some(probe) => probe,
             None => {
                 let probe = Arc::new(Probe::new(target));
-                let retired = self.table(books).insert(Arc::clone(&probe));
-                books.discard(retired);
-                books.probes += 1;
-                self.resize(books);
+                let retired = self.table(state).insert(Arc::clone(&probe));
+                state.discard(retired);
+                state.probes += 1;
+                self.resize(state);
                 probe
             }
         };
-        books.last_id += 1;
-        let id = ConsumerId(books.last_id);
-        let retired = probe.add(Member { id, wants: consumer.wants(), consumer }, &**books);
-        books.discard(retired);
+        state.last_id += 1;
+        let id = ConsumerId(state.last_id);
+        let retired = probe.add(Member { id, wants: consumer.wants(), consumer }, &**state);
+        state.discard(retired);
         Ok(Handle { key, id })
     }
 
@@ -157,17 +157,17 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     /// May be called by a handler, if the registry's lock is not held by its thread ([`Sites`] and [`Consumer::accepts`] run with it)
     /// and the sites can be changed from there.
     pub fn unregister(&self, handles: &[Handle]) {
-        let mut books = self.lock();
+        let mut state = self.lock();
         let mut keys: Vec<Key> = Vec::new();
         for handle in handles {
-            if self.take_out(&mut books, *handle) {
+            if self.take_out(&mut state, *handle) {
                 keys.push(handle.key);
             }
         }
         keys.sort_unstable();
         keys.dedup();
-        self.disarm_unwanted(&mut books, &keys);
-        self.sweep(&mut books, keys);
+        self.disarm_unwanted(&mut state, &keys);
+        self.sweep(&mut state, keys);
     }
 
     /// Waits until no handler of a consumer runs whose registration was ended before, and frees what belonged to it. One call serves any
@@ -195,13 +195,13 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     }
 
     /// A way in for a thread that is hit. Allocates if more threads are in than [`reserve`](Registry::reserve) made room for.
-    pub fn join(&self, task: TaskId) -> Seat<'_, C, S, F> {
-        Seat::new(self, self.domain.join(task))
+    pub fn join(&self, task: TaskId) -> ReaderHandle<'_, C, S, F> {
+        ReaderHandle::new(self, self.domain.join(task))
     }
 
     /// As [`join`](Registry::join), without allocation; `None` if there is no room.
-    pub fn try_join(&self, task: TaskId) -> Option<Seat<'_, C, S, F>> {
-        Some(Seat::new(self, self.domain.try_join(task)?))
+    pub fn try_join(&self, task: TaskId) -> Option<ReaderHandle<'_, C, S, F>> {
+        Some(ReaderHandle::new(self, self.domain.try_join(task)?))
     }
 
     /// Makes room for this many threads.
@@ -214,40 +214,40 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         self.domain.grace_periods()
     }
 
-    /// Keeps writers and grace periods out across a fork. In the child call [`Still::into_child`], in the parent drop it.
-    pub fn hold_still(&self) -> Still<'_, C, S, F> {
-        let books = self.lock();
-        Still { frozen: self.domain.freeze(), _books: books }
+    /// Keeps writers and grace periods out across a fork. In the child call [`FrozenRegistry::into_child`], in the parent drop it.
+    pub fn freeze(&self) -> FrozenRegistry<'_, C, S, F> {
+        let state = self.lock();
+        FrozenRegistry { frozen: self.domain.freeze(), _books: state }
     }
 
     /// Takes a consumer out of its probe's list. Whether it was there.
-    fn take_out(&self, books: &mut MutexGuard<'_, Books<C, S>>, handle: Handle) -> bool {
-        let Some(probe) = self.table(books).get(handle.key, &**books) else { return false };
-        let retired = probe.remove(handle.id, &**books);
+    fn take_out(&self, state: &mut MutexGuard<'_, WriterState<C, S>>, handle: Handle) -> bool {
+        let Some(probe) = self.table(state).get(handle.key, &**state) else { return false };
+        let retired = probe.remove(handle.id, &**state);
         let was_there = retired.is_some();
-        books.discard(retired);
+        state.discard(retired);
         was_there
     }
 
     /// Forgets those of the probes that have no consumers and no armed or broken site.
-    fn sweep(&self, books: &mut MutexGuard<'_, Books<C, S>>, keys: impl IntoIterator<Item = Key>) {
+    fn sweep(&self, state: &mut MutexGuard<'_, WriterState<C, S>>, keys: impl IntoIterator<Item = Key>) {
         for key in keys {
-            let Some(probe) = self.table(books).get(key, &**books) else { continue };
-            if !probe.list(&**books).is_empty() || probe.is_armed() || probe.is_broken() {
+            let Some(probe) = self.table(state).get(key, &**state) else { continue };
+            if !probe.list(&**state).is_empty() || probe.is_armed() || probe.is_broken() {
                 continue;
             }
-            let retired = self.table(books).erase(key, &**books);
-            books.discard(retired);
-            books.probes -= 1;
+            let retired = self.table(state).erase(key, &**state);
+            state.discard(retired);
+            state.probes -= 1;
         }
-        self.resize(books);
+        self.resize(state);
     }
 
-    fn resize(&self, books: &mut MutexGuard<'_, Books<C, S>>) {
-        let probes = books.probes;
-        if let Some(table) = self.table(books).resized(probes, &**books) {
+    fn resize(&self, state: &mut MutexGuard<'_, WriterState<C, S>>) {
+        let probes = state.probes;
+        if let Some(table) = self.table(state).resized(probes, &**state) {
             let retired = self.table.exchange(Some(Arc::new(table)));
-            books.discard(retired);
+            state.discard(retired);
         }
     }
 }
@@ -267,22 +267,22 @@ impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for Registry<C, S, F> {
     }
 }
 
-/// A registry that nobody changes. See [`Registry::hold_still`].
+/// A registry that nobody changes. See [`Registry::freeze`].
 #[must_use = "writers wait until this is dropped"]
-pub struct Still<'r, C: Consumer, S: Sites, F: Fence> {
+pub struct FrozenRegistry<'r, C: Consumer, S: Sites, F: Fence> {
     frozen: Frozen<'r, F>,
-    _books: MutexGuard<'r, Books<C, S>>,
+    _books: MutexGuard<'r, WriterState<C, S>>,
 }
 
-impl<C: Consumer, S: Sites, F: Fence> Still<'_, C, S, F> {
-    /// In a forked child: forgets the parent's other threads. `me` is the seat of the thread that forked, if it has one.
-    pub fn into_child(self, me: Option<&Seat<'_, C, S, F>>) {
-        self.frozen.into_child(me.map(Seat::reader));
+impl<C: Consumer, S: Sites, F: Fence> FrozenRegistry<'_, C, S, F> {
+    /// In a forked child: forgets the parent's other threads. `me` is the reader of the thread that forked, if it has one.
+    pub fn into_child(self, me: Option<&ReaderHandle<'_, C, S, F>>) {
+        self.frozen.into_child(me.map(ReaderHandle::reader));
     }
 }
 
-impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for Still<'_, C, S, F> {
+impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for FrozenRegistry<'_, C, S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Still").finish_non_exhaustive()
+        f.debug_struct("FrozenRegistry").finish_non_exhaustive()
     }
 }

@@ -9,8 +9,8 @@ use super::target::TargetProcess;
 use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::probe::wire::{
-    self, Bucket, Command, Count, How, Listed, MOST_BYTES, MOST_ENTRIES, Malformed, Placed, Reply, VERSION,
-    Wanted, times,
+    self, Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
+    ProbeStatus, Reply, VERSION, times,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -94,7 +94,7 @@ pub struct ProbeCounts {
 /// Where a probe counts, and what there was before.
 #[derive(Debug)]
 struct PlacedProbe {
-    placed: Placed,
+    placed: ProbeSlots,
     times_before: Vec<Bucket>,
 }
 
@@ -120,7 +120,7 @@ impl AgentState {
         Ok(())
     }
 
-    fn place(&mut self, placed: Placed) -> Result<(), ProtocolError> {
+    fn place(&mut self, placed: ProbeSlots) -> Result<(), ProtocolError> {
         if !self.added.contains_key(&placed.id) {
             return Err(ProtocolError::Unexpected);
         }
@@ -299,7 +299,7 @@ impl Client {
     }
 
     /// Holds the threads while the agent writes.
-    fn hold(&self, said: &wire::Places, until: Instant) -> Result<(), ProtocolError> {
+    fn hold(&self, said: &wire::PatchSites, until: Instant) -> Result<(), ProtocolError> {
         let failed = |error: io::Error| format!("its memory cannot be read: {error}");
         let mut stopped = Duration::ZERO;
         let mut hold = || -> Result<(HeldThreads, i32, &TargetProcess), String> {
@@ -509,7 +509,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
-    pub fn add(&self, module: &[u8], probes: &[Wanted]) -> Result<(), ProtocolError> {
+    pub fn add(&self, module: &[u8], probes: &[ProbeSpec]) -> Result<(), ProtocolError> {
         self.known().added.extend(probes.iter().map(|wanted| (wanted.id, false)));
         let until = self.limits().until;
         for probes in probes.chunks(MOST_ENTRIES) {
@@ -586,12 +586,12 @@ impl Client {
         self.say(&Command::Go, self.limits().until)
     }
 
-    /// Says what probes do that name this number ([`Wanted::how`]), from now on.
+    /// Says what probes do that name this number ([`ProbeSpec::how`]), from now on.
     ///
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
-    pub fn how(&self, number: u16, how: How) -> Result<(), ProtocolError> {
-        self.say(&Command::How { number, how }, self.limits().until)
+    pub fn define_action(&self, id: u16, action: ProbeAction) -> Result<(), ProtocolError> {
+        self.say(&Command::Action { id, action }, self.limits().until)
     }
 
     /// The rings that events are written to, one for each CPU. Times in them are `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
@@ -612,7 +612,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ProtocolError`].
-    pub fn losses(&self) -> Result<Vec<Count>, ProtocolError> {
+    pub fn losses(&self) -> Result<Vec<HitCount>, ProtocolError> {
         let mut losses = Vec::new();
         self.ask_all(&Command::Losses, |reply, limits| match reply {
             Reply::Losses { of, last } => limits.extend(&mut losses, of).map(|()| last),
@@ -653,10 +653,10 @@ impl Client {
     ///
     /// # Errors
     /// See [`ProtocolError`].
-    pub fn list(&self) -> Result<Vec<Listed>, ProtocolError> {
+    pub fn list(&self) -> Result<Vec<ProbeStatus>, ProtocolError> {
         let mut listed = Vec::new();
         self.ask_all(&Command::List, |reply, limits| match reply {
-            Reply::Listed { of, last } => limits.extend(&mut listed, of).map(|()| last),
+            Reply::ProbeStatus { of, last } => limits.extend(&mut listed, of).map(|()| last),
             Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
             _ => Err(ProtocolError::Unexpected),
         })?;

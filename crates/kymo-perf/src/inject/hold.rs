@@ -82,7 +82,7 @@ impl PatchSites {
     /// Reads the lists in the process's memory.
     pub(super) fn read(
         target: &TargetProcess,
-        said: &kymo_core::probe::wire::Places,
+        said: &kymo_core::probe::wire::PatchSites,
     ) -> io::Result<PatchSites> {
         let read = |at: u64, count: u32| -> io::Result<Vec<u64>> {
             const PIECE: usize = 64 << 10;
@@ -560,7 +560,7 @@ mod tests {
     fn few_restorers() {
         let target = TargetProcess::look(std::process::id() as i32).unwrap();
         let list = [0_u64; 2];
-        let said = |restorers| kymo_core::probe::wire::Places {
+        let said = |restorers| kymo_core::probe::wire::PatchSites {
             thread: 1,
             sites_at: (&raw const list) as u64,
             sites: 2,

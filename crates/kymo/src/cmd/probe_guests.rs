@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use anyhow::bail;
 use kymo_core::probe::wire::{
-    EventId, Fetch, How, Kind, Layout, Listed, MOST_FETCHES, Operand, State, Wanted, What,
+    EventId, Fetch, FetchKind, Layout, MOST_FETCHES, Operand, ProbeAction, ProbeKind, ProbeSpec, ProbeState,
+    ProbeStatus,
 };
 use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
 use kymo_perf::machine::Machine;
@@ -16,7 +17,7 @@ use kymo_symbols::sites::{ProbeSelector, Site, stack_walker};
 use super::mem_events::Whom;
 use super::probe::arguments::{self, NumberStyle};
 use super::probe::engine::Choice;
-use super::probe::hows::{self, Hows};
+use super::probe::hows::{self, ActionTable};
 use super::probe::inproc::{arm, candidates};
 use super::probe::{condition, modules};
 use super::probe_events::{Written, selectors};
@@ -335,7 +336,7 @@ fn fields(returns: bool) -> Fields {
     let named: &[(&str, u8)] = if returns { &[("ret", 0)] } else { &[("arg1", 7), ("arg2", 6), ("arg3", 2)] };
     let field = |&(name, register): &(&str, u8)| EventField {
         name: name.to_owned(),
-        fetch: Fetch { operand: Operand::register(register), kind: Kind::Number },
+        fetch: Fetch { operand: Operand::register(register), kind: FetchKind::Number },
         style: NumberStyle::Hexadecimal,
     };
     named.iter().map(field).collect()
@@ -365,15 +366,16 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     }
     let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
     let (mut wanted, mut refused) = candidates(sites, &returns);
-    let mut numbers = Hows::default();
+    let mut numbers = ActionTable::default();
     let mut events: Vec<(usize, UserEvent)> = Vec::new();
     for (site, wanted) in &mut wanted {
         let Some(names) = at.get(site) else { continue };
-        let mut how = How { every: if asked.every > 1 { asked.every } else { 0 }, ..How::default() };
+        let mut how =
+            ProbeAction { every: if asked.every > 1 { asked.every } else { 0 }, ..ProbeAction::default() };
         if let Some(typed) = &typed {
             let (entry, back) = &typed[*site];
             let words = "the condition is too long";
-            (how.entry, how.back) =
+            (how.entry_condition, how.return_condition) =
                 (hows::condition(entry).ok_or(words)?, hows::condition(back).ok_or(words)?);
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
@@ -393,13 +395,13 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
             let event = Some(EventId { id, kind });
             let fetches = fetches(&fields);
             if returns {
-                (how.back_event, how.back_fetches) = (event, fetches);
+                (how.return_event, how.return_fetches) = (event, fetches);
             } else {
                 (how.event, how.fetches) = (event, fetches);
             }
         }
-        wanted.what = What::Record;
-        wanted.how = numbers.number(how).ok_or("there are too many events")?;
+        wanted.kind = ProbeKind::Record;
+        wanted.action_id = numbers.number(how).ok_or("there are too many events")?;
     }
     if wanted.is_empty() {
         let reason = refused.into_iter().next().map(|(_, reason)| reason);
@@ -416,14 +418,14 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
     let rings = client.rings(bytes as u32, TICKS.0, TICKS.1).map_err(said)?;
     numbers.tell(&client).map_err(said)?;
     // Whether they can be is known once they are; they begin with the recording, though, so this only counts.
-    let trial = |(site, wanted): &(usize, Wanted)| {
-        let what = if returns(*site) { What::Latency } else { What::Count };
-        (*site, Wanted { what, how: 0, ..*wanted })
+    let trial = |(site, wanted): &(usize, ProbeSpec)| {
+        let kind = if returns(*site) { ProbeKind::Latency } else { ProbeKind::Count };
+        (*site, ProbeSpec { kind, action_id: 0, ..*wanted })
     };
     let outcome = arm(&client, sites, &wanted.iter().map(trial).collect::<Vec<_>>()).map_err(said)?;
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
     let listed = client.list().map_err(said)?;
-    let waits = listed.iter().filter(|listed: &&Listed| listed.state == State::Waiting);
+    let waits = listed.iter().filter(|listed: &&ProbeStatus| listed.state == ProbeState::Waiting);
     let why = "its module is not mapped, or by another name";
     refused.extend(waits.map(|listed| (listed.id as usize, why.to_owned())));
     let ids: Vec<u32> = wanted.iter().map(|(_, wanted)| wanted.id).collect();
@@ -486,7 +488,7 @@ fn format(name: &str, kind: u16, fields: &[EventField], returns: bool) -> String
     let layout = Layout::of(&fetches(fields), returns);
     for (EventField { name, fetch, style }, &at) in fields.iter().zip(&layout.at) {
         match fetch.kind {
-            Kind::Number => {
+            FetchKind::Number => {
                 // Values are extended to 64 bits.
                 let (kind, conversion) = match style {
                     NumberStyle::Signed => ("s64", "%Ld"),
@@ -497,7 +499,7 @@ fn format(name: &str, kind: u16, fields: &[EventField], returns: bool) -> String
                 shown.push_str(&format!(" {name}={conversion}"));
                 values.push_str(&format!(", REC->{name}"));
             }
-            Kind::String { .. } => {
+            FetchKind::String { .. } => {
                 field(&format!("__data_loc char[] {name}"), at, 4, true);
                 shown.push_str(&format!(" {name}=\\\"%s\\\""));
                 values.push_str(&format!(", __get_str({name})"));
@@ -512,7 +514,7 @@ fn format(name: &str, kind: u16, fields: &[EventField], returns: bool) -> String
 struct Agent {
     client: Option<Client>,
     sites: Vec<Site>,
-    wanted: Vec<(usize, Wanted)>,
+    wanted: Vec<(usize, ProbeSpec)>,
     /// By the numbers that the agent knows, the first event.
     event_of: HashMap<u32, usize>,
     events: usize,
@@ -565,7 +567,7 @@ mod tests {
     #[test]
     fn described() {
         let mut fields_at_entry = fields(false);
-        let text = Fetch { operand: Operand::register(6), kind: Kind::String { offset: 0, most: 10 } };
+        let text = Fetch { operand: Operand::register(6), kind: FetchKind::String { offset: 0, most: 10 } };
         let style = NumberStyle::Hexadecimal;
         fields_at_entry.push(EventField { name: "name".into(), fetch: text, style });
         let text = format("f", 60_001, &fields_at_entry, false);
@@ -591,7 +593,7 @@ mod tests {
         let styles = [NumberStyle::Signed, NumberStyle::Unsigned, NumberStyle::Hexadecimal];
         let field = |(name, style): (&str, NumberStyle)| EventField {
             name: name.into(),
-            fetch: Fetch { operand: Operand::register(7), kind: Kind::Number },
+            fetch: Fetch { operand: Operand::register(7), kind: FetchKind::Number },
             style,
         };
         let fields: Vec<EventField> = ["a", "b", "c"].into_iter().zip(styles).map(field).collect();

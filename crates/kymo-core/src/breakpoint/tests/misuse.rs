@@ -23,7 +23,7 @@ fn requests_without_sense() {
     check(&model::OneList::new(X86).expect("a sound config"));
 }
 
-/// Checks that a task of another ledger is refused, not counted in the wrong books.
+/// Checks that a task of another ledger is refused, not counted in the wrong counts.
 #[test]
 fn a_task_of_another_ledger() {
     let (mine, other) = (ledger(X86), ledger(X86));
@@ -154,7 +154,7 @@ fn a_reservation_stands_alone() {
     for number in 0..1_000 {
         drop(ledger.task(TaskId(number)));
     }
-    assert_eq!(ledger.lanes.iter().map(|lane| lane.seats()).max(), Some(2), "places are used again");
+    assert_eq!(ledger.shards.iter().map(|shard| shard.entries()).max(), Some(2), "places are used again");
     drop(ledger);
     assert_eq!(held.task(), Some(TaskId(5)));
     held.release();

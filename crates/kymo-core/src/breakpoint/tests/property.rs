@@ -96,7 +96,7 @@ fn audit(ledger: &Ledger, tasks: &[Task], rule: &Rule) {
                 assert_eq!(lock(&task.0.holds)[index].on(cpu) as usize, any + here, "B4");
             }
             assert_eq!(
-                ledger.shared.books.write().counts(index, cpu),
+                ledger.shared.counts.write().counts(index, cpu),
                 (anywhere[index], bound, by_own[index]),
                 "B2, B3"
             );

@@ -1,5 +1,5 @@
 //! The rule itself, by looking at everything that is reserved: no counts that could be wrong.
-use crate::breakpoint::{Asked, Config, CpuId, Error, Kind, TaskId};
+use crate::breakpoint::{Config, CpuId, Error, Kind, SlotRequest, TaskId};
 
 /// Whom something is for: a task by its number here, and CPUs.
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ impl Rule {
         let (pool, slots) = (kind.pool(), self.config.slots_for(kind.pool()));
         let index = self.config.index(pool);
         let refuse = |taken, task: Option<usize>, cpu| {
-            let asked = Asked { task: task.map(|task| TaskId(task as u64)), cpu };
-            Err(Error::NoSlot { asked, pool, slots, taken })
+            let request = SlotRequest { task: task.map(|task| TaskId(task as u64)), cpu };
+            Err(Error::NoSlot { request, pool, slots, taken })
         };
         match &whom {
             &Whom::Task(task, bound) => {

@@ -353,8 +353,9 @@ impl World {
             }
             for group in inner.set.groups() {
                 let kin = lock(&group.family.kin);
-                let known =
-                    kin.contexts().any(|(seat, other)| seat == group.seat && std::ptr::eq(&**other, context));
+                let known = kin.contexts().any(|(child_index, other)| {
+                    child_index == group.child_index && std::ptr::eq(&**other, context)
+                });
                 prop_assert!(known, "a family that does not know its child");
                 prop_assert!(!group.events.is_empty());
             }
@@ -383,7 +384,7 @@ impl World {
                 );
             }
             let gone = matches!(kin.own, Place::Gone);
-            prop_assert!(!(gone && kin.contexts().any(|(seat, _)| seat.is_none())));
+            prop_assert!(!(gone && kin.contexts().any(|(child_index, _)| child_index.is_none())));
         }
         Ok(())
     }

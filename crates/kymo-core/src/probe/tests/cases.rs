@@ -11,10 +11,10 @@ type Plain = Registry<Witness, NoSites, Symmetric>;
 #[test]
 fn again_before_the_old_one_is_freed() {
     let registry = Plain::new(Symmetric, NoSites);
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     let old = Arc::new(Witness::new(0, Wants::Entry));
     let handle = registry.register(key(1), Arc::clone(&old)).unwrap();
-    let section = seat.enter();
+    let section = reader.enter();
     registry.unregister(&[handle]);
     assert!(!section.has(key(1)));
     let new = Arc::new(Witness::new(1, Wants::Entry));
@@ -23,7 +23,7 @@ fn again_before_the_old_one_is_freed() {
     drop(section);
     registry.synchronize(TaskId(1)).unwrap();
     old.end();
-    assert!(seat.enter().hit(key(1), &mut Log::new()));
+    assert!(reader.enter().hit(key(1), &mut Log::new()));
     assert_eq!((old.calls(), new.calls()), ((0, 0), (2, 0)));
 }
 
@@ -55,10 +55,10 @@ fn modules_differ() {
     for (name, key) in keys.iter().enumerate() {
         registry.register(*key, Arc::new(Witness::new(name, Wants::Entry))).unwrap();
     }
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     for (name, key) in keys.iter().enumerate() {
         let mut log = Log::new();
-        assert!(seat.enter().hit(*key, &mut log));
+        assert!(reader.enter().hit(*key, &mut log));
         assert_eq!(log, [(name, true, Some(name as u64))]);
     }
 }
@@ -96,9 +96,9 @@ fn ends_itself() {
         entries: AtomicU64::new(0),
     });
     once.handle.set(registry.register(key(1), Arc::clone(&once)).unwrap()).unwrap();
-    let seat = registry.join(TaskId(1));
-    assert!(seat.enter().hit(key(1), &mut ()));
-    assert!(!seat.enter().hit(key(1), &mut ()));
+    let reader = registry.join(TaskId(1));
+    assert!(reader.enter().hit(key(1), &mut ()));
+    assert!(!reader.enter().hit(key(1), &mut ()));
     registry.synchronize(TaskId(1)).unwrap();
     assert_eq!(once.entries.load(Ordering::SeqCst), 1);
 }
@@ -123,7 +123,7 @@ fn fork() {
     let handle = registry.register(key(1), Arc::new(Witness::new(0, Wants::Entry))).unwrap();
     let (gone, mine) = (registry.join(TaskId(1)), registry.join(TaskId(2)));
     std::mem::forget(gone.enter());
-    registry.hold_still().into_child(Some(&mine));
+    registry.freeze().into_child(Some(&mine));
     registry.unregister(&[handle]);
     registry.synchronize(TaskId(2)).unwrap();
     assert!(!mine.enter().hit(key(1), &mut Log::new()));

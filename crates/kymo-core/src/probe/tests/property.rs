@@ -69,7 +69,7 @@ fn run(steps: &[Step]) {
     let (mut engine, mut oracle) = (Side::new(), Side::new());
     let (mut handles, mut locked_handles) = (Vec::new(), Vec::new());
     let (mut returns, mut locked_returns) = (Returns::new(TRAMPOLINE), model::Returns::new(TRAMPOLINE));
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     // Slots of the frames that are open, and the address to which each returns.
     let mut stack: Vec<(u64, u64)> = Vec::new();
     let mut calls = 0;
@@ -80,7 +80,7 @@ fn run(steps: &[Step]) {
                  returns: &mut Returns,
                  locked_returns: &mut _| {
         let frame = engine.frame(slot);
-        let call = seat.enter().call(key(function), &mut engine.log, frame, returns);
+        let call = reader.enter().call(key(function), &mut engine.log, frame, returns);
         if call == Call::Awaited(Hijack::Write) {
             engine.memory.insert(slot, TRAMPOLINE);
         }
@@ -122,7 +122,7 @@ fn run(steps: &[Step]) {
             Step::Return => {
                 let Some((slot, caller)) = stack.pop() else { continue };
                 let resumed = match engine.memory[&slot] {
-                    TRAMPOLINE => seat.enter().returned(slot, &mut engine.log, &mut returns),
+                    TRAMPOLINE => reader.enter().returned(slot, &mut engine.log, &mut returns),
                     plain => Some(plain),
                 };
                 assert_eq!(resumed, Some(caller), "the registry resumes elsewhere");
@@ -146,7 +146,7 @@ fn run(steps: &[Step]) {
     let before = engine.log.len();
     while let Some((slot, caller)) = stack.pop() {
         if engine.memory[&slot] == TRAMPOLINE {
-            assert_eq!(seat.enter().returned(slot, &mut engine.log, &mut returns), Some(caller));
+            assert_eq!(reader.enter().returned(slot, &mut engine.log, &mut returns), Some(caller));
         }
     }
     assert_eq!(engine.log.len(), before);
@@ -166,7 +166,7 @@ proptest! {
     #[test]
     fn a_table_of_keys(steps in prop::collection::vec((0u64..400, prop::bool::weighted(0.7)), 0..800)) {
         let registry = Registry::new(Symmetric, NoSites);
-        let seat = registry.join(TaskId(1));
+        let reader = registry.join(TaskId(1));
         let mut present = HashMap::new();
         for (at, (offset, insert)) in steps.into_iter().enumerate() {
             if insert {
@@ -179,10 +179,10 @@ proptest! {
                 registry.synchronize(TaskId(1)).unwrap();
             }
             prop_assert_eq!(registry.probes(), present.len());
-            prop_assert_eq!(seat.enter().has(key(offset)), present.contains_key(&offset));
+            prop_assert_eq!(reader.enter().has(key(offset)), present.contains_key(&offset));
         }
         for offset in 0..400 {
-            prop_assert_eq!(seat.enter().has(key(offset)), present.contains_key(&offset));
+            prop_assert_eq!(reader.enter().has(key(offset)), present.contains_key(&offset));
         }
         let handles: Vec<_> = present.into_values().flatten().collect();
         registry.unregister(&handles);

@@ -161,13 +161,13 @@ fn call_with(
     let mut handles: Vec<_> = (before.iter().enumerate())
         .map(|(name, wants)| registry.register(key(1), Arc::new(Witness::new(name, *wants))).unwrap())
         .collect();
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     let (mut log, mut returns) = (Log::new(), Returns::new(TRAMPOLINE));
-    seat.enter().call(key(1), &mut log, frame(0x700, 42, MAIN), &mut returns);
+    reader.enter().call(key(1), &mut log, frame(0x700, 42, MAIN), &mut returns);
     log.clear();
     during(&registry, &mut handles);
     if !returns.is_empty() {
-        assert_eq!(seat.enter().returned(0x700, &mut log, &mut returns), Some(42));
+        assert_eq!(reader.enter().returned(0x700, &mut log, &mut returns), Some(42));
     }
     log
 }

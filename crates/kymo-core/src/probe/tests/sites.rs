@@ -95,7 +95,7 @@ fn run(steps: &[Step]) {
     let program = Shared::default();
     program.0.lock().unwrap().refuses.insert(key(5));
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, program.clone());
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     let mut registered = Vec::new();
     let mut mapped = true;
     for (name, step) in steps.iter().enumerate() {
@@ -126,7 +126,7 @@ fn run(steps: &[Step]) {
                 let verdict = if removes { Verdict::Remove } else { Verdict::Keep };
                 *registered[at].1.verdict.lock().unwrap() = verdict;
             }
-            Step::Hit(offset) => _ = seat.enter().hit(key(offset), &mut Log::new()),
+            Step::Hit(offset) => _ = reader.enter().hit(key(offset), &mut Log::new()),
             Step::Settle => registry.settle(),
             Step::Map(map) if map != mapped => {
                 mapped = map;
@@ -185,14 +185,14 @@ proptest! {
 fn one_removes_and_one_does_not() {
     let program = Shared::default();
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, program.clone());
-    let seat = registry.join(TaskId(1));
+    let reader = registry.join(TaskId(1));
     let consumers = [0, 1].map(|name| Arc::new(Witness::new(name, Wants::Entry)));
     for consumer in &consumers {
         registry.register(key(1), Arc::clone(consumer)).unwrap();
         *consumer.verdict.lock().unwrap() = Verdict::Remove;
     }
     let hit_and_settle = || {
-        seat.enter().hit(key(1), &mut Log::new());
+        reader.enter().hit(key(1), &mut Log::new());
         registry.settle();
         !registry.armed().is_empty()
     };

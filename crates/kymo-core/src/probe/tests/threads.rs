@@ -22,14 +22,14 @@ fn come_and_go() {
         for task in 0..2 {
             let (registry, running) = (&registry, &running);
             scope.spawn(move || {
-                let seat = registry.join(TaskId(task));
+                let reader = registry.join(TaskId(task));
                 let (mut log, mut returns) = (Log::new(), Returns::new(0xfeed));
                 for hit in 0..HITS {
                     let frame = Frame { slot: 0x700, return_address: hit, stack: Some(StackId(task)) };
                     let key = key(hit % KEYS);
                     // Entry and return are different sections, as in a program.
-                    seat.enter().call(key, &mut log, frame, &mut returns);
-                    assert_eq!(seat.enter().returned(0x700, &mut log, &mut returns), Some(hit));
+                    reader.enter().call(key, &mut log, frame, &mut returns);
+                    assert_eq!(reader.enter().returned(0x700, &mut log, &mut returns), Some(hit));
                     log.clear();
                     if hit % 64 == 0 {
                         std::thread::yield_now();
@@ -70,7 +70,7 @@ fn come_and_go() {
     assert_eq!(registry.probes(), KEYS as usize);
 }
 
-/// Checks that a thread which leaves, and another one that takes its seat, are waited for like any.
+/// Checks that a thread which leaves, and another one that takes its reader, are waited for like any.
 #[test]
 fn threads_come_and_go() {
     let registry = Registry::new(Symmetric, NoSites);
@@ -82,9 +82,9 @@ fn threads_come_and_go() {
             for task in 0..200 {
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
-                        let seat = registry.join(TaskId(100 + task));
+                        let reader = registry.join(TaskId(100 + task));
                         for _ in 0..20 {
-                            seat.enter().hit(key(1), &mut Log::new());
+                            reader.enter().hit(key(1), &mut Log::new());
                         }
                     });
                 });

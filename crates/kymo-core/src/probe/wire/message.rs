@@ -1,34 +1,34 @@
 //! The messages.
-use super::how::How;
+use super::action::ProbeAction;
 use super::pack::{Malformed, Packer, Unpacker};
 use super::{MOST_PATH_BYTES, MOST_TEXT_BYTES};
 
 /// What is to be done at a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum What {
+pub enum ProbeKind {
     /// Count it.
     Count,
     /// Count it, and count the time until the return by powers of two.
     Latency,
-    /// Count it, and write it, its return, or both as the events that its [`How`] names.
+    /// Count it, and write it, its return, or both as the events that its [`ProbeAction`] names.
     Record,
 }
 
-impl What {
+impl ProbeKind {
     fn number(self) -> u8 {
         match self {
-            What::Count => 1,
-            What::Latency => 2,
-            What::Record => 3,
+            ProbeKind::Count => 1,
+            ProbeKind::Latency => 2,
+            ProbeKind::Record => 3,
         }
     }
 
-    fn of(number: u8) -> Result<What, Malformed> {
+    fn of(number: u8) -> Result<ProbeKind, Malformed> {
         match number {
-            1 => Ok(What::Count),
-            2 => Ok(What::Latency),
-            3 => Ok(What::Record),
+            1 => Ok(ProbeKind::Count),
+            2 => Ok(ProbeKind::Latency),
+            3 => Ok(ProbeKind::Record),
             _ => Err(Malformed { expected: "something that can be done at a hit" }),
         }
     }
@@ -36,7 +36,7 @@ impl What {
 
 /// One probe of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ProbeSpec {
     /// The tracer's number for it, never used twice in one conversation.
     pub id: u32,
     /// Where the function is in the file.
@@ -50,9 +50,9 @@ pub struct Wanted {
     /// The offset in the file of the semaphore to be raised; 0: none.
     pub semaphore: u64,
     /// What for.
-    pub what: What,
-    /// Which hits, and what of them: the number of a [`Command::How`], from 1 on; 0: all hits, nothing else.
-    pub how: u16,
+    pub kind: ProbeKind,
+    /// Which hits, and what of them: the number of a [`Command::Action`], from 1 on; 0: all hits, nothing else.
+    pub action_id: u16,
 }
 
 /// What the tracer says.
@@ -70,7 +70,7 @@ pub enum Command {
         /// The file, as the process's list of mappings names it.
         module: Vec<u8>,
         /// Where.
-        probes: Vec<Wanted>,
+        probes: Vec<ProbeSpec>,
     },
     /// Probes to be disarmed at the next `Commit`.
     Remove {
@@ -86,11 +86,11 @@ pub enum Command {
     /// Remove everything and end.
     Leave,
     /// What probes do that name this number. A later one of the same number is for probes that come later.
-    How {
+    Action {
         /// From 1 on.
-        number: u16,
+        id: u16,
         /// What.
-        how: How,
+        action: ProbeAction,
     },
     /// Count in the memory file that comes with this packet: words of 64 bits, first all slots of
     /// CPU 0, then those of CPU 1 and so on. Once, before the first probe.
@@ -129,7 +129,7 @@ pub enum Command {
 
 /// What a tracer that holds a process's threads must know of what is about to be written. Lists are in the process's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct PatchSites {
     /// The thread that writes, by the number that it has in its own namespace: the one that must go on.
     pub thread: u32,
     /// The first bytes of the sites, of 8 bytes each, ascending: no thread may stand in one's bytes behind the first.
@@ -146,7 +146,7 @@ pub struct Places {
 
 /// A number for a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
+pub struct HitCount {
     /// Which.
     pub id: u32,
     /// How often until now.
@@ -155,7 +155,7 @@ pub struct Count {
 
 /// Where in the shared memory an armed probe counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct ProbeSlots {
     /// Which.
     pub id: u32,
     /// The slot of its hits.
@@ -177,7 +177,7 @@ pub struct Bucket {
 
 /// Whether a probe works.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum ProbeState {
     /// Its site is armed.
     Armed,
     /// Its module is not mapped (any more).
@@ -188,11 +188,11 @@ pub enum State {
 
 /// One probe of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ProbeStatus {
     /// Which.
     pub id: u32,
     /// How it is.
-    pub state: State,
+    pub state: ProbeState,
 }
 
 /// What the agent says.
@@ -230,7 +230,7 @@ pub enum Reply {
     /// Some of the probes that the last `Commit` armed, before `Armed`.
     Placed {
         /// Per probe.
-        of: Vec<Placed>,
+        of: Vec<ProbeSlots>,
     },
     /// What the slots of a probe's times held before, where that is not 0; before `Armed`.
     Before {
@@ -240,9 +240,9 @@ pub enum Reply {
         of: Vec<Bucket>,
     },
     /// Some of the probes.
-    Listed {
+    ProbeStatus {
         /// Per probe.
-        of: Vec<Listed>,
+        of: Vec<ProbeStatus>,
         /// No more comes.
         last: bool,
     },
@@ -251,7 +251,7 @@ pub enum Reply {
     /// How many events of some probes did not fit into their rings.
     Losses {
         /// Per probe that has any.
-        of: Vec<Count>,
+        of: Vec<HitCount>,
         /// No more comes.
         last: bool,
     },
@@ -274,7 +274,7 @@ pub enum Reply {
         probes: u32,
     },
     /// All is prepared for writing sites: hold the other threads, and say so.
-    Ready(Places),
+    Ready(PatchSites),
     /// The sites are written, and every core executes them so: let the threads go.
     Written,
     /// A command could not be done at all.
@@ -293,7 +293,7 @@ impl Command {
                 Packer::new(2).bytes(module, MOST_PATH_BYTES).list(probes, |packer, probe| {
                     let packer = packer.u32(probe.id).u64(probe.offset).u32(probe.size_bytes);
                     let packer = packer.u32(probe.room_bytes).u32(probe.inside_bytes);
-                    packer.u64(probe.semaphore).u8(probe.what.number()).u16(probe.how)
+                    packer.u64(probe.semaphore).u8(probe.kind.number()).u16(probe.action_id)
                 })
             }
             Command::Remove { ids } => Packer::new(3).list(ids, |packer, id| packer.u32(*id)),
@@ -301,7 +301,7 @@ impl Command {
             Command::Go => Packer::new(5),
             Command::List => Packer::new(6),
             Command::Leave => Packer::new(7),
-            Command::How { number, how } => how.pack(Packer::new(20).u16(*number)),
+            Command::Action { id, action } => action.pack(Packer::new(20).u16(*id)),
             Command::Rings { cpus, data_bytes, tick, zero_ns } => {
                 Packer::new(21).u32(*cpus).u32(*data_bytes).u64(*tick).u64(*zero_ns)
             }
@@ -326,15 +326,15 @@ impl Command {
             2 => Command::Add {
                 module: rest.bytes(MOST_PATH_BYTES)?,
                 probes: rest.list(|probe| {
-                    Ok(Wanted {
+                    Ok(ProbeSpec {
                         id: probe.u32()?,
                         offset: probe.u64()?,
                         size_bytes: probe.u32()?,
                         room_bytes: probe.u32()?,
                         inside_bytes: probe.u32()?,
                         semaphore: probe.u64()?,
-                        what: What::of(probe.u8()?)?,
-                        how: probe.u16()?,
+                        kind: ProbeKind::of(probe.u8()?)?,
+                        action_id: probe.u16()?,
                     })
                 })?,
             },
@@ -343,7 +343,7 @@ impl Command {
             5 => Command::Go,
             6 => Command::List,
             7 => Command::Leave,
-            20 => Command::How { number: rest.u16()?, how: How::of(&mut rest)? },
+            20 => Command::Action { id: rest.u16()?, action: ProbeAction::of(&mut rest)? },
             21 => Command::Rings {
                 cpus: rest.u32()?,
                 data_bytes: rest.u32()?,
@@ -379,13 +379,13 @@ impl Reply {
                 let packer = packer.u32(placed.id).u32(placed.hits).u64(placed.before);
                 packer.u8(u8::from(placed.times.is_some())).u32(placed.times.unwrap_or(0))
             }),
-            Reply::Listed { of, last } => Packer::new(5)
+            Reply::ProbeStatus { of, last } => Packer::new(5)
                 .list(of, |packer, listed| {
                     let packer = packer.u32(listed.id);
                     match &listed.state {
-                        State::Armed => packer.u8(1),
-                        State::Waiting => packer.u8(2),
-                        State::Refused(reason) => packer.u8(3).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
+                        ProbeState::Armed => packer.u8(1),
+                        ProbeState::Waiting => packer.u8(2),
+                        ProbeState::Refused(reason) => packer.u8(3).bytes(reason.as_bytes(), MOST_TEXT_BYTES),
                     }
                 })
                 .u8(u8::from(*last)),
@@ -437,19 +437,19 @@ impl Reply {
                 of: rest.list(|placed| {
                     let (id, hits, before) = (placed.u32()?, placed.u32()?, placed.u64()?);
                     let (timed, times) = (placed.flag()?, placed.u32()?);
-                    Ok(Placed { id, hits, before, times: timed.then_some(times) })
+                    Ok(ProbeSlots { id, hits, before, times: timed.then_some(times) })
                 })?,
             },
-            5 => Reply::Listed {
+            5 => Reply::ProbeStatus {
                 of: rest.list(|listed| {
                     let id = listed.u32()?;
                     let state = match listed.u8()? {
-                        1 => State::Armed,
-                        2 => State::Waiting,
-                        3 => State::Refused(listed.text(MOST_TEXT_BYTES)?),
+                        1 => ProbeState::Armed,
+                        2 => ProbeState::Waiting,
+                        3 => ProbeState::Refused(listed.text(MOST_TEXT_BYTES)?),
                         _ => return Err(Malformed { expected: "a state of a probe" }),
                     };
-                    Ok(Listed { id, state })
+                    Ok(ProbeStatus { id, state })
                 })?,
                 last: rest.flag()?,
             },
@@ -462,7 +462,7 @@ impl Reply {
             21 => Reply::Recording,
             24 => Reply::Counting,
             22 => Reply::Losses {
-                of: rest.list(|count| Ok(Count { id: count.u32()?, hits: count.u64()? }))?,
+                of: rest.list(|count| Ok(HitCount { id: count.u32()?, hits: count.u64()? }))?,
                 last: rest.flag()?,
             },
             23 => Reply::Callers {
@@ -472,7 +472,7 @@ impl Reply {
                 last: rest.flag()?,
             },
             30 => Reply::Cleaned { probes: rest.u32()? },
-            31 => Reply::Ready(Places {
+            31 => Reply::Ready(PatchSites {
                 thread: rest.u32()?,
                 sites_at: rest.u64()?,
                 sites: rest.u32()?,

@@ -20,7 +20,7 @@
 //!                                    <------  Refused { id, reason }, Placed { of }, Before { id, of }  (many)
 //!                                    <------  Armed { armed, stopped_ns }
 //!   Go                               ------>  a program that was held before its first instruction runs
-//!                                    <------  Refused, Placed, Before: at any time, when a module was loaded that probes wait for
+//!                                    <------  Refused, ProbeSlots, Before: at any time, when a module was loaded that probes wait for
 //!   Rings { .. } and their file      ------>
 //!                                    <------  Recording   (or Failed)
 //!   Losses, Callers                  ------>
@@ -50,18 +50,20 @@
 //! so the tracer reads them at any time, also after the program has ended.
 //!
 //! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
-mod how;
+mod action;
 mod message;
 mod pack;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod times;
 
-pub use how::{
-    Compare, Condition, EventId, Fetch, How, Kind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
-    MOST_TESTS, Operand, Test,
+pub use action::{
+    Compare, Condition, EventId, Fetch, FetchKind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
+    MOST_TESTS, Operand, ProbeAction, Test,
 };
-pub use message::{Bucket, Command, Count, Listed, Placed, Places, Reply, State, Wanted, What};
+pub use message::{
+    Bucket, Command, HitCount, PatchSites, ProbeKind, ProbeSlots, ProbeSpec, ProbeState, ProbeStatus, Reply,
+};
 pub use pack::{Malformed, printable};
 
 /// The version of this language. Both sides must have the same.

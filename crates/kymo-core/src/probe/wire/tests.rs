@@ -2,21 +2,21 @@
 use super::*;
 use proptest::prelude::*;
 
-fn what() -> impl Strategy<Value = What> {
-    prop_oneof![Just(What::Count), Just(What::Latency), Just(What::Record)]
+fn kind() -> impl Strategy<Value = ProbeKind> {
+    prop_oneof![Just(ProbeKind::Count), Just(ProbeKind::Latency), Just(ProbeKind::Record)]
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
-    (any::<u32>(), any::<u64>(), any::<[u32; 3]>(), any::<u64>(), what(), any::<u16>()).prop_map(
-        |(id, offset, [size_bytes, room_bytes, inside_bytes], semaphore, what, how)| Wanted {
+fn wanted() -> impl Strategy<Value = ProbeSpec> {
+    (any::<u32>(), any::<u64>(), any::<[u32; 3]>(), any::<u64>(), kind(), any::<u16>()).prop_map(
+        |(id, offset, [size_bytes, room_bytes, inside_bytes], semaphore, kind, action_id)| ProbeSpec {
             id,
             offset,
             size_bytes,
             room_bytes,
             inside_bytes,
             semaphore,
-            what,
-            how,
+            kind,
+            action_id,
         },
     )
 }
@@ -37,25 +37,32 @@ fn condition() -> impl Strategy<Value = Condition> {
     prop::collection::vec(prop::collection::vec(test, 0..=MOST_TESTS), 0..=3)
 }
 
-fn how() -> impl Strategy<Value = How> {
+fn action() -> impl Strategy<Value = ProbeAction> {
     let kind = prop_oneof![
-        Just(Kind::Number),
-        (any::<i32>(), 0..=MOST_STRING_BYTES).prop_map(|(offset, most)| Kind::String { offset, most })
+        Just(FetchKind::Number),
+        (any::<i32>(), 0..=MOST_STRING_BYTES).prop_map(|(offset, most)| FetchKind::String { offset, most })
     ];
     let fetch = (operand(), kind).prop_map(|(operand, kind)| Fetch { operand, kind });
     let fetches = prop::collection::vec(fetch, 0..=MOST_FETCHES);
     let event = prop::option::of((any::<u64>(), any::<u16>()).prop_map(|(id, kind)| EventId { id, kind }));
     let values = (event, fetches).boxed();
     (condition(), condition(), any::<u32>(), any::<bool>(), values.clone(), values).prop_map(
-        |(entry, back, every, callers, (event, fetches), (back_event, back_fetches))| How {
-            entry,
-            back,
+        |(
+            entry_condition,
+            return_condition,
+            every,
+            callers,
+            (event, fetches),
+            (return_event, return_fetches),
+        )| ProbeAction {
+            entry_condition,
+            return_condition,
             every,
             callers,
             event,
             fetches,
-            back_event,
-            back_fetches,
+            return_event,
+            return_fetches,
         },
     )
 }
@@ -70,7 +77,7 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Go),
         Just(Command::List),
         Just(Command::Leave),
-        (any::<u16>(), how()).prop_map(|(number, how)| Command::How { number, how }),
+        (any::<u16>(), action()).prop_map(|(id, action)| Command::Action { id, action }),
         (any::<[u32; 2]>(), any::<[u64; 2]>()).prop_map(|([cpus, data_bytes], [tick, zero_ns])| {
             Command::Rings { cpus, data_bytes, tick, zero_ns }
         }),
@@ -83,13 +90,17 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-fn state() -> impl Strategy<Value = State> {
-    prop_oneof![Just(State::Armed), Just(State::Waiting), "[a-z ü]{0,40}".prop_map(State::Refused)]
+fn state() -> impl Strategy<Value = ProbeState> {
+    prop_oneof![
+        Just(ProbeState::Armed),
+        Just(ProbeState::Waiting),
+        "[a-z ü]{0,40}".prop_map(ProbeState::Refused)
+    ]
 }
 
-fn places() -> impl Strategy<Value = Places> {
+fn places() -> impl Strategy<Value = PatchSites> {
     (any::<[u64; 2]>(), any::<[u32; 3]>(), prop::collection::vec(any::<u64>(), 0..10)).prop_map(
-        |([sites_at, moves_at], [thread, sites, moves], restorers)| Places {
+        |([sites_at, moves_at], [thread, sites, moves], restorers)| PatchSites {
             thread,
             sites_at,
             sites,
@@ -114,18 +125,21 @@ fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec((any::<[u32; 2]>(), any::<u64>(), any::<Option<u32>>()), 0..30).prop_map(
             |of| {
                 let placed =
-                    |([id, hits], before, times): ([u32; 2], _, _)| Placed { id, hits, before, times };
+                    |([id, hits], before, times): ([u32; 2], _, _)| ProbeSlots { id, hits, before, times };
                 Reply::Placed { of: of.into_iter().map(placed).collect() }
             }
         ),
         (prop::collection::vec((any::<u32>(), state()), 0..30), any::<bool>()).prop_map(|(of, last)| {
-            Reply::Listed { of: of.into_iter().map(|(id, state)| Listed { id, state }).collect(), last }
+            Reply::ProbeStatus {
+                of: of.into_iter().map(|(id, state)| ProbeStatus { id, state }).collect(),
+                last,
+            }
         }),
         Just(Reply::Left),
         Just(Reply::Counting),
         Just(Reply::Recording),
         (prop::collection::vec((any::<u32>(), any::<u64>()), 0..30), any::<bool>()).prop_map(|(of, last)| {
-            Reply::Losses { of: of.into_iter().map(|(id, hits)| Count { id, hits }).collect(), last }
+            Reply::Losses { of: of.into_iter().map(|(id, hits)| HitCount { id, hits }).collect(), last }
         }),
         (any::<u32>(), any::<u64>(), prop::collection::vec(any::<(u64, u64)>(), 0..30), any::<bool>())
             .prop_map(|(id, others, of, last)| Reply::Callers { id, others, of, last }),
@@ -179,20 +193,20 @@ fn claims_too_much() {
 /// Checks that the longest lists fit into a packet.
 #[test]
 fn the_longest() {
-    let wanted = Wanted {
+    let wanted = ProbeSpec {
         id: 1,
         offset: 2,
         size_bytes: 3,
         room_bytes: 4,
         inside_bytes: 5,
         semaphore: 6,
-        what: What::Latency,
-        how: 7,
+        kind: ProbeKind::Latency,
+        action_id: 7,
     };
     let add = Command::Add { module: vec![b'x'; MOST_PATH_BYTES], probes: vec![wanted; MOST_ENTRIES] };
     assert!(add.encode().len() <= MOST_BYTES);
     assert_eq!(Command::decode(&add.encode()), Ok(add));
-    let placed = Placed { id: 1, hits: 2, before: 3, times: Some(4) };
+    let placed = ProbeSlots { id: 1, hits: 2, before: 3, times: Some(4) };
     assert!(Reply::Placed { of: vec![placed; MOST_ENTRIES] }.encode().len() <= MOST_BYTES);
     let bucket = Bucket { number: 1, calls: 2 };
     assert!(Reply::Before { id: 1, of: vec![bucket; MOST_ENTRIES] }.encode().len() <= MOST_BYTES);
@@ -201,22 +215,24 @@ fn the_longest() {
     let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };
     let test = Test { operand: operand.clone(), compare: Compare::Less, value: 7 };
     let condition = vec![vec![test; MOST_TESTS]; MOST_TESTS];
-    let fetches =
-        vec![Fetch { operand, kind: Kind::String { offset: -1, most: MOST_STRING_BYTES } }; MOST_FETCHES];
+    let fetches = vec![
+        Fetch { operand, kind: FetchKind::String { offset: -1, most: MOST_STRING_BYTES } };
+        MOST_FETCHES
+    ];
     let event = Some(EventId { id: u64::MAX, kind: 9 });
-    let how = How {
-        entry: condition.clone(),
-        back: condition,
+    let action = ProbeAction {
+        entry_condition: condition.clone(),
+        return_condition: condition,
         every: 1,
         callers: true,
         event,
         fetches: fetches.clone(),
-        back_event: event,
-        back_fetches: fetches,
+        return_event: event,
+        return_fetches: fetches,
     };
-    let how = Command::How { number: 1, how };
-    assert!(how.encode().len() <= MOST_BYTES);
-    assert_eq!(Command::decode(&how.encode()), Ok(how));
+    let action = Command::Action { id: 1, action };
+    assert!(action.encode().len() <= MOST_BYTES);
+    assert_eq!(Command::decode(&action.encode()), Ok(action));
 }
 
 /// Checks that a sentence that is too long is cut, and understood.

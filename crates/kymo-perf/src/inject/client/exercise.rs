@@ -1,6 +1,6 @@
 //! Any bytes as what an agent says: for the fuzz target, and for its corpus in tests.
 use super::*;
-use kymo_core::probe::wire::What;
+use kymo_core::probe::wire::ProbeKind;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Nothing is waited for: whatever the agent says is there before it is asked.
@@ -8,9 +8,18 @@ const EXERCISE_TIMEOUT: Duration = Duration::from_secs(2);
 /// As much as a socket surely holds.
 const MOST_PACKETS: usize = 64;
 
-pub(super) fn wanted(id: u32) -> Wanted {
+pub(super) fn wanted(id: u32) -> ProbeSpec {
     let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
-    Wanted { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, what: What::Count, how: 0 }
+    ProbeSpec {
+        id,
+        offset,
+        size_bytes,
+        room_bytes,
+        inside_bytes,
+        semaphore,
+        kind: ProbeKind::Count,
+        action_id: 0,
+    }
 }
 
 /// Asks an agent everything that there is to ask, of which it has said all answers in advance:
@@ -56,7 +65,7 @@ pub(super) fn is_shown(text: &str) -> bool {
 
 /// In the order in which it is done, as far as it is answered.
 pub(super) fn ask_everything(client: &Client) -> Result<(), ProtocolError> {
-    client.how(1, How::default())?;
+    client.define_action(1, ProbeAction::default())?;
     client.add(b"/lib/x.so", &[wanted(1), wanted(2), wanted(3)])?;
     let outcome = client.commit()?;
     assert!(outcome.refused.len() <= 3, "each is refused once");

@@ -5,7 +5,7 @@
 //! that is true and steers no terminal.
 use super::exercise::{ask_everything, exercise, is_shown};
 use super::*;
-use kymo_core::probe::wire::State;
+use kymo_core::probe::wire::ProbeState;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::fs::File;
@@ -79,7 +79,7 @@ fn hello(version: u32, cpus: u32, slots: u32) -> Reply {
 }
 
 fn placed(id: u32, hits: u32, before: u64, times: Option<u32>) -> Reply {
-    Reply::Placed { of: vec![Placed { id, hits, before, times }] }
+    Reply::Placed { of: vec![ProbeSlots { id, hits, before, times }] }
 }
 
 fn refused(id: u32, reason: &str) -> Reply {
@@ -88,7 +88,7 @@ fn refused(id: u32, reason: &str) -> Reply {
 
 fn ready(thread: u32, sites: u32) -> Reply {
     let (sites_at, moves_at, moves, restorers) = (u64::MAX, 0, sites, vec![0; 800]);
-    Reply::Ready(wire::Places { thread, sites_at, sites, moves_at, moves, restorers })
+    Reply::Ready(wire::PatchSites { thread, sites_at, sites, moves_at, moves, restorers })
 }
 
 /// The answer of one that does not lie.
@@ -101,7 +101,7 @@ fn honest(command: &Command) -> Option<Reply> {
         Command::Rings { .. } => Reply::Recording,
         Command::Losses => Reply::Losses { of: Vec::new(), last: true },
         Command::Callers => Reply::Callers { id: 0, others: 0, of: Vec::new(), last: true },
-        Command::List => Reply::Listed { of: Vec::new(), last: true },
+        Command::List => Reply::ProbeStatus { of: Vec::new(), last: true },
         Command::Leave => Reply::Left,
         _ => return None,
     })
@@ -496,7 +496,7 @@ fn at_one_question() -> Vec<LieKind> {
                 say(
                     socket,
                     &Reply::Losses {
-                        of: vec![Count { id: u32::MAX, hits: u64::MAX }; MOST_ENTRIES],
+                        of: vec![HitCount { id: u32::MAX, hits: u64::MAX }; MOST_ENTRIES],
                         last: false,
                     },
                 );
@@ -510,7 +510,7 @@ fn at_one_question() -> Vec<LieKind> {
             |socket| {
                 while say(
                     socket,
-                    &Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false },
+                    &Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }; MOST_ENTRIES], last: false },
                 ) {}
                 Then::Mute
             },
@@ -548,8 +548,8 @@ fn at_one_question() -> Vec<LieKind> {
             |socket| {
                 while say(
                     socket,
-                    &Reply::Listed {
-                        of: vec![Listed { id: 1, state: State::Waiting }; MOST_ENTRIES],
+                    &Reply::ProbeStatus {
+                        of: vec![ProbeStatus { id: 1, state: ProbeState::Waiting }; MOST_ENTRIES],
                         last: false,
                     },
                 ) {}
@@ -662,9 +662,9 @@ fn said_in_advance() {
         refused(2, "odd"),
         Reply::Armed { armed: 2, stopped_ns: 0 },
         Reply::Recording,
-        Reply::Losses { of: vec![Count { id: 1, hits: 1 }], last: true },
+        Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }], last: true },
         Reply::Callers { id: 1, others: 2, of: vec![(1, 2)], last: true },
-        Reply::Listed { of: vec![Listed { id: 1, state: State::Armed }], last: true },
+        Reply::ProbeStatus { of: vec![ProbeStatus { id: 1, state: ProbeState::Armed }], last: true },
         Reply::Armed { armed: 0, stopped_ns: 0 },
         Reply::Left,
     ];

@@ -1,6 +1,6 @@
 //! Agents that do not listen, talk without end, or say what nobody asked.
 use super::*;
-use kymo_core::probe::wire::What;
+use kymo_core::probe::wire::ProbeKind;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// A client that soon loses patience, and who answers it. Nobody here says when something is to happen, only that it ends.
@@ -10,9 +10,18 @@ fn pair() -> (Client, OwnedFd) {
     (Client { patience: Duration::from_millis(100), ..Client::new(ours, None) }, its)
 }
 
-fn wanted(id: u32) -> Wanted {
+fn wanted(id: u32) -> ProbeSpec {
     let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
-    Wanted { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, what: What::Count, how: 0 }
+    ProbeSpec {
+        id,
+        offset,
+        size_bytes,
+        room_bytes,
+        inside_bytes,
+        semaphore,
+        kind: ProbeKind::Count,
+        action_id: 0,
+    }
 }
 
 fn tell(socket: &OwnedFd, reply: &Reply) -> bool {
@@ -50,7 +59,7 @@ fn endless() {
 /// Checks that probes which nobody has added are neither refused nor placed.
 #[test]
 fn unknown_probes() {
-    let placed = |id| Reply::Placed { of: vec![Placed { id, hits: 0, before: 0, times: None }] };
+    let placed = |id| Reply::Placed { of: vec![ProbeSlots { id, hits: 0, before: 0, times: None }] };
     for (reply, known) in [(refused(7), false), (placed(7), false), (refused(1), true), (placed(1), true)] {
         let (client, its) = pair();
         client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
@@ -64,7 +73,8 @@ fn unknown_probes() {
 /// Checks that threads are not held for one question without end, and that lists end, too.
 #[test]
 fn too_much() {
-    let places = wire::Places { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
+    let places =
+        wire::PatchSites { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
     let ready = Reply::Ready(places);
     let (mut client, its) = pair();
     client.patience = ANSWER_TIMEOUT;
@@ -74,7 +84,7 @@ fn too_much() {
     assert!(matches!(client.commit(), Err(ProtocolError::Unexpected)));
     let (mut client, its) = pair();
     client.patience = ANSWER_TIMEOUT;
-    let some = Reply::Losses { of: vec![Count { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
+    let some = Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
     let losses = std::thread::scope(|scope| {
         scope.spawn(|| while tell(&its, &some) {});
         let losses = client.losses();

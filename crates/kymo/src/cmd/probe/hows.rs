@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kymo_core::probe::wire::{self, How};
+use kymo_core::probe::wire::{self, ProbeAction};
 use kymo_perf::bpf::uprobe::{Condition, Operand, Register, Test};
 use kymo_perf::inject::{Client, ProtocolError};
 
@@ -27,10 +27,10 @@ pub(crate) fn fetch(of: &kymo_symbols::place::call::Fetch) -> Option<wire::Fetch
     let operand =
         wire::Operand { register, steps: of.steps.clone(), bytes: of.len_bytes, signed: of.is_signed() };
     let kind = match &of.text {
-        None => wire::Kind::Number,
+        None => wire::FetchKind::Number,
         Some(text) => {
             let most = text.most.unwrap_or(u32::MAX).min(u32::from(wire::MOST_STRING_BYTES));
-            wire::Kind::String { offset: text.offset, most: most as u8 }
+            wire::FetchKind::String { offset: text.offset, most: most as u8 }
         }
     };
     Some(wire::Fetch { operand, kind })
@@ -53,12 +53,12 @@ pub(crate) fn condition(of: &Condition) -> Option<wire::Condition> {
 
 /// All things to do of one conversation, with their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Hows(HashMap<How, u16>);
+pub(crate) struct ActionTable(HashMap<ProbeAction, u16>);
 
-impl Hows {
+impl ActionTable {
     /// The number of a thing to do; `None` when there are too many.
-    pub(crate) fn number(&mut self, how: How) -> Option<u16> {
-        if how == How::default() {
+    pub(crate) fn number(&mut self, how: ProbeAction) -> Option<u16> {
+        if how == ProbeAction::default() {
             return Some(0);
         }
         let next = u16::try_from(self.0.len() + 1).ok()?;
@@ -67,7 +67,7 @@ impl Hows {
 
     /// Tells the agent what the numbers mean.
     pub(crate) fn tell(&self, client: &Client) -> Result<(), ProtocolError> {
-        self.0.iter().try_for_each(|(how, number)| client.how(*number, how.clone()))
+        self.0.iter().try_for_each(|(how, number)| client.define_action(*number, how.clone()))
     }
 }
 
@@ -78,8 +78,8 @@ mod tests {
     /// Checks that what is the same has one number, that nothing has none, and that operands keep their registers, widths and steps.
     #[test]
     fn said_once() {
-        let mut hows = Hows::default();
-        assert_eq!(hows.number(How::default()), Some(0));
+        let mut hows = ActionTable::default();
+        assert_eq!(hows.number(ProbeAction::default()), Some(0));
         let Some(register) = Register::argument(1).filter(|register| register.number().is_some()) else {
             // Of a machine that the agent does not patch.
             return;
@@ -89,9 +89,9 @@ mod tests {
             vec![vec![Test { operand, compare: wire::Compare::GreaterEqual, value: 7, characters: None }]];
         let entry = condition(&tests).expect("short enough");
         assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
-        let how = How { entry, every: 2, ..How::default() };
+        let how = ProbeAction { entry_condition: entry, every: 2, ..ProbeAction::default() };
         assert_eq!(hows.number(how.clone()), Some(1));
-        assert_eq!(hows.number(How { every: 3, ..how.clone() }), Some(2));
+        assert_eq!(hows.number(ProbeAction { every: 3, ..how.clone() }), Some(2));
         assert_eq!(hows.number(how), Some(1));
         assert_eq!(condition(&vec![tests[0].clone(); 9]), None, "more than the agent takes");
     }

@@ -9,14 +9,14 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use kymo_core::probe::wire::{How, Listed, State, Wanted, What};
+use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState, ProbeStatus};
 use kymo_perf::inject::{self, Client, ProtocolError};
 use kymo_record::Callers;
 use kymo_symbols::sites::{Site, SiteKind};
 
 use super::engine::{Caller, Choice, Engine, Reading, Target, Wish};
 use super::exits::ReturnAddresses;
-use super::hows::{self, Hows};
+use super::hows::{self, ActionTable};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use kymo_agent::patch::returns_oddly;
@@ -119,7 +119,7 @@ fn objection_to(site: &Site, timed: bool, inside: bool) -> Option<&'static str> 
 pub(crate) fn candidates(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
-) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
+) -> (Vec<(usize, ProbeSpec)>, Vec<(usize, String)>) {
     candidates_of(sites, timed, false)
 }
 
@@ -129,7 +129,7 @@ fn candidates_of(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
     inside: bool,
-) -> (Vec<(usize, Wanted)>, Vec<(usize, String)>) {
+) -> (Vec<(usize, ProbeSpec)>, Vec<(usize, String)>) {
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
     let objections: Vec<Option<&str>> =
@@ -151,15 +151,15 @@ fn candidates_of(
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
         wanted.push((
             number,
-            Wanted {
+            ProbeSpec {
                 id: number as u32,
                 offset: begin,
                 size_bytes: bytes(size),
                 room_bytes: bytes(room),
                 inside_bytes: bytes(site.offset - begin),
                 semaphore: site.semaphore.unwrap_or(0),
-                what: What::Count,
-                how: 0,
+                kind: ProbeKind::Count,
+                action_id: 0,
             },
         ));
     }
@@ -195,8 +195,8 @@ pub(super) fn plan(
 /// What an agent is told: the sites that it is to serve.
 pub(super) struct Plan {
     /// By module, as a list of mappings names it.
-    modules: Vec<(Vec<u8>, Vec<Wanted>)>,
-    hows: Hows,
+    modules: Vec<(Vec<u8>, Vec<ProbeSpec>)>,
+    hows: ActionTable,
     /// Numbers of sites, ascending.
     served: Vec<usize>,
     refused: Vec<(usize, String)>,
@@ -210,17 +210,22 @@ impl Plan {
     pub(super) fn of(sites: &[Site], wish: &Wish) -> Result<Plan, String> {
         let timed = wish.timed;
         let (wanted, refused) = candidates_of(sites, &|_| timed, true);
-        let mut plan = Plan { modules: Vec::new(), hows: Hows::default(), served: Vec::new(), refused };
+        let mut plan =
+            Plan { modules: Vec::new(), hows: ActionTable::default(), served: Vec::new(), refused };
         for (number, wanted) in wanted {
             let site = &sites[number];
             // Only at a function's first instruction the stack shows who called.
-            let told = |how: How| How { callers: how.callers && site.kind == SiteKind::Function, ..how };
-            let Some(how) = how(wish, number).map(told).and_then(|how| plan.hows.number(how)) else {
+            let told = |how: ProbeAction| ProbeAction {
+                callers: how.callers && site.kind == SiteKind::Function,
+                ..how
+            };
+            let Some(action_id) = action(wish, number).map(told).and_then(|how| plan.hows.number(how)) else {
                 plan.refused.push((number, "its condition is too long".to_owned()));
                 continue;
             };
-            let what = if timed && site.kind == SiteKind::Function { What::Latency } else { What::Count };
-            let wanted = Wanted { what, how, ..wanted };
+            let kind =
+                if timed && site.kind == SiteKind::Function { ProbeKind::Latency } else { ProbeKind::Count };
+            let wanted = ProbeSpec { kind, action_id, ..wanted };
             let module = mapped_name(site);
             match plan.modules.last_mut() {
                 Some((last, list)) if *last == module => list.push(wanted),
@@ -276,7 +281,7 @@ impl Plan {
         self.hows.tell(client)?;
         for (module, wanted) in &self.modules {
             let wanted = wanted.iter().filter(|wanted| without.binary_search(&(wanted.id as usize)).is_err());
-            let wanted: Vec<Wanted> = wanted.copied().collect();
+            let wanted: Vec<ProbeSpec> = wanted.copied().collect();
             if !wanted.is_empty() {
                 client.add(module, &wanted)?;
             }
@@ -320,7 +325,7 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, St
     if (outcome.armed as usize) < served.len() {
         // Its list of mappings names the module otherwise, or it is not loaded: the kernel knows files.
         let listed = client.list().map_err(|broken| broken.to_string())?;
-        let waits = |listed: &Listed| listed.state == State::Waiting;
+        let waits = |listed: &ProbeStatus| listed.state == ProbeState::Waiting;
         let waiting: HashSet<usize> =
             listed.iter().filter(|listed| waits(listed)).map(|listed| listed.id as usize).collect();
         served.retain(|number| !waiting.contains(number));
@@ -338,17 +343,17 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, St
 }
 
 /// What a site is to do besides counting; `None` if the agent does not take as much.
-fn how(wish: &Wish, number: usize) -> Option<How> {
+fn action(wish: &Wish, number: usize) -> Option<ProbeAction> {
     let none = Default::default();
     let (entry, back) = wish.conditions.get(number).unwrap_or(&none);
     // Counting looks at every hit.
     let every = if wish.every > 1 && (wish.timed || wish.callers) { wish.every } else { 0 };
-    Some(How {
-        entry: hows::condition(entry)?,
-        back: hows::condition(back)?,
+    Some(ProbeAction {
+        entry_condition: hows::condition(entry)?,
+        return_condition: hows::condition(back)?,
         every,
         callers: wish.callers,
-        ..How::default()
+        ..ProbeAction::default()
     })
 }
 
@@ -356,14 +361,14 @@ fn how(wish: &Wish, number: usize) -> Option<How> {
 pub(crate) fn arm(
     client: &Client,
     sites: &[Site],
-    wanted: &[(usize, Wanted)],
+    wanted: &[(usize, ProbeSpec)],
 ) -> Result<inject::Outcome, ProtocolError> {
     let mut rest = wanted;
     while let Some((first, _)) = rest.first() {
         let module = sites[*first].module.path();
         let end = rest.iter().position(|(number, _)| sites[*number].module.path() != module);
         let (same, others) = rest.split_at(end.unwrap_or(rest.len()));
-        let same: Vec<Wanted> = same.iter().map(|(_, wanted)| *wanted).collect();
+        let same: Vec<ProbeSpec> = same.iter().map(|(_, wanted)| *wanted).collect();
         client.add(module.as_os_str().as_bytes(), &same)?;
         rest = others;
     }

@@ -136,16 +136,16 @@ trait Subject: Sync {
 
 impl<F: Fence> Subject for Registry<Count, NoSites, F> {
     fn batch(&self, task: u64, ret: bool) -> Box<dyn FnMut() + '_> {
-        let (seat, mut count, mut returns) = (self.join(TaskId(task)), 0, Returns::new(TRAMPOLINE));
+        let (reader, mut count, mut returns) = (self.join(TaskId(task)), 0, Returns::new(TRAMPOLINE));
         let frame = Frame { slot: 0x7000, return_address: 42, stack: Some(StackId(1)) };
         Box::new(move || {
             let hot = std::hint::black_box(key(0));
             for _ in 0..BATCH {
                 if ret {
-                    seat.enter().call(hot, &mut count, frame, &mut returns);
-                    std::hint::black_box(seat.enter().returned(frame.slot, &mut count, &mut returns));
+                    reader.enter().call(hot, &mut count, frame, &mut returns);
+                    std::hint::black_box(reader.enter().returned(frame.slot, &mut count, &mut returns));
                 } else {
-                    seat.enter().hit(hot, &mut count);
+                    reader.enter().hit(hot, &mut count);
                 }
             }
             std::hint::black_box(count);

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use kymo_agent::patch::{self, Clock, Consumers, Function, Look, Only, OwnMemory, Rings, Surroundings};
+use kymo_agent::patch::{
+    self, Clock, Consumers, FilteredProbe, Function, Measure, OwnMemory, Rings, Surroundings,
+};
 use kymo_agent::trigger::Trigger;
-use kymo_core::probe::wire::{Compare, How, Operand, Test};
+use kymo_core::probe::wire::{Compare, Operand, ProbeAction, Test};
 use kymo_core::ring::Reader;
 use kymo_perf::bpf::uprobe::{ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes};
 use kymo_perf::proc::{self, Mappings};
@@ -130,11 +132,15 @@ impl Engine {
                 const REGISTER: u8 = 4;
                 let operand = Operand::register(REGISTER);
                 let holds = Test { operand, compare: Compare::NotEqual, value: 0 };
-                Consumers::Only(Only::new(Look::Count, How { entry: vec![vec![holds]], ..How::default() }))
+                Consumers::Filtered(FilteredProbe::new(
+                    Measure::Count,
+                    ProbeAction { entry_condition: vec![vec![holds]], ..ProbeAction::default() },
+                ))
             }
-            Engine::InprocCallers => {
-                Consumers::Only(Only::new(Look::Count, How { callers: true, ..How::default() }))
-            }
+            Engine::InprocCallers => Consumers::Filtered(FilteredProbe::new(
+                Measure::Count,
+                ProbeAction { callers: true, ..ProbeAction::default() },
+            )),
         };
         let memory = OwnMemory::open().context("failed to open /proc/self/mem")?;
         let start = trigger.address();

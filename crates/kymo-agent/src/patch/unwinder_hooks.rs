@@ -6,15 +6,15 @@
 //! | a copy of libgcc in a program or library (`-static-libgcc`), from GCC 12 on | `_dl_find_object` of the C library |
 //! | an older copy, LLVM's unwinder, others | `dl_iterate_phdr`, which lists modules: stubs are one without a file |
 //!
-//! The words by which modules find these functions are exchanged (`mask.rs`), in the agent's own module not. They stay so, like stubs, for return
+//! The words by which modules find these functions are exchanged (`got_hooks.rs`), in the agent's own module not. They stay so, like stubs, for return
 //! addresses on stacks lead into these. No lock is taken, so that a forked child can throw what it likes.
 //!
 //! # Safety
 //! What is unsafe here are structures of the callers, as the functions' contracts say, and calls of the functions whose places are taken.
 #![allow(unsafe_code)]
-use super::mask::Exchange;
+use super::got_hooks::PatchOutcome;
 use super::shadow::Region;
-use super::{mask, unwind};
+use super::{got_hooks, unwind};
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -119,15 +119,15 @@ unsafe extern "C" fn find_object(address: u64, object: *mut Object) -> c_int {
 }
 
 /// What `dl_iterate_phdr` calls. It may throw.
-type Look = unsafe extern "C-unwind" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type PhdrCallback = unsafe extern "C-unwind" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
 unsafe extern "C-unwind" {
-    fn dl_iterate_phdr(look: Look, data: *mut c_void) -> c_int;
+    fn dl_iterate_phdr(look: PhdrCallback, data: *mut c_void) -> c_int;
 }
 
 /// Who asked, and what the loader has counted: callers that remember what they saw compare these numbers.
-struct Asker {
-    look: Look,
+struct PhdrCaller {
+    look: PhdrCallback,
     data: *mut c_void,
     loads: (u64, u64),
 }
@@ -135,7 +135,7 @@ struct Asker {
 /// Shows a module to who asked.
 unsafe extern "C-unwind" fn pass(info: *mut libc::dl_phdr_info, bytes: usize, asker: *mut c_void) -> c_int {
     // SAFETY: from modules(), which waits for us.
-    let asker = unsafe { &mut *asker.cast::<Asker>() };
+    let asker = unsafe { &mut *asker.cast::<PhdrCaller>() };
     // SAFETY: the loader's structure.
     let module = unsafe { &*info };
     asker.loads = (module.dlpi_adds, module.dlpi_subs);
@@ -144,8 +144,8 @@ unsafe extern "C-unwind" fn pass(info: *mut libc::dl_phdr_info, bytes: usize, as
 }
 
 /// Takes the place of `dl_iterate_phdr`: behind all modules come the ranges.
-unsafe extern "C-unwind" fn modules(look: Look, data: *mut c_void) -> c_int {
-    let mut asker = Asker { look, data, loads: (0, 0) };
+unsafe extern "C-unwind" fn modules(look: PhdrCallback, data: *mut c_void) -> c_int {
+    let mut asker = PhdrCaller { look, data, loads: (0, 0) };
     // SAFETY: a function of the right type and an asker of ours.
     let mut done = unsafe { dl_iterate_phdr(pass, (&raw mut asker).cast()) };
     for range in ranges() {
@@ -181,14 +181,14 @@ fn instead_of(name: &[u8]) -> Option<u64> {
 fn take_places() -> (usize, bool) {
     let first = find_description as *const () as u64;
     let (mut asked, mut waits) = (0, false);
-    mask::each_word(instead_of, &mut |word| {
-        let done = if mask::read(word.at) == word.function {
-            Exchange::Done
+    got_hooks::each_word(instead_of, &mut |word| {
+        let done = if got_hooks::read(word.at) == word.function {
+            PatchOutcome::Done
         } else {
-            mask::exchange(word, word.function)
+            got_hooks::exchange(word, word.function)
         };
-        waits |= done == Exchange::NotYet;
-        asked += usize::from(done == Exchange::Done && word.function == first);
+        waits |= done == PatchOutcome::NotYet;
+        asked += usize::from(done == PatchOutcome::Done && word.function == first);
     });
     (asked, waits)
 }
@@ -207,7 +207,7 @@ fn is_asked() -> bool {
 /// Looks for unwinders in modules that have been loaded since the last time, if there are stubs that they must know.
 pub(super) fn look_again() {
     static LOADED: AtomicU64 = AtomicU64::new(0);
-    let loaded = mask::loaded();
+    let loaded = got_hooks::loaded();
     // Relaxed: only called under the patcher's lock.
     if !ranges().is_empty() && LOADED.swap(loaded, Ordering::Relaxed) != loaded && take_places().1 {
         LOADED.store(0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The counts that all tasks and CPUs share.
 use super::sync::{AtomicU32, Ordering};
 use super::{Config, CpuId, Error, MAX_SLOTS};
-use crate::gate::ReadGuard;
+use crate::big_reader_lock::ReadGuard;
 use std::collections::BTreeMap;
 
 /// Which of one or two pools.
@@ -10,10 +10,10 @@ pub(super) type PoolIndex = usize;
 /// Tasks (or CPUs) by how many slots they have: `[n - 1]` is how many have n.
 type Cells<C> = [C; MAX_SLOTS];
 
-/// What one lane contributes to the tasks by what they have anywhere. A cache line (and its neighbour) of its own.
+/// What one shard contributes to the tasks by what they have anywhere. A cache line (and its neighbour) of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct LaneCells([Cells<AtomicU32>; 2]);
+struct ShardCells([Cells<AtomicU32>; 2]);
 
 /// What a task has in one pool.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Holds {
 }
 
 #[derive(Debug)]
-struct Own {
+struct PoolCounts {
     /// What each CPU has for itself: P.
     on: Vec<u32>,
     /// CPUs by what they have for themselves.
@@ -40,16 +40,16 @@ struct Own {
     bound: Vec<Cells<AtomicU32>>,
 }
 
-/// What the gate guards: what only its writers change is plain, what its readers change is atomic.
+/// What the lock guards: what only its writers change is plain, what its readers change is atomic.
 #[derive(Debug)]
-pub(super) struct Books {
-    pools: Vec<Own>,
-    /// Tasks by what they have anywhere, a part for each lane: only the sum means something (B2).
-    anywhere: Vec<LaneCells>,
+pub(super) struct SlotCounts {
+    pools: Vec<PoolCounts>,
+    /// Tasks by what they have anywhere, a part for each shard: only the sum means something (B2).
+    anywhere: Vec<ShardCells>,
 }
 
 /// Moves a task from one count to another; 0 is not counted.
-// Relaxed, twice: what is between them is seen by other readers of the gate only, who do not look; to a writer the gate shows both.
+// Relaxed, twice: what is between them is seen by other readers of the lock only, who do not look; to a writer the lock shows both.
 fn shift(cells: &Cells<AtomicU32>, from: u32, to: u32) {
     if let Some(at) = from.checked_sub(1) {
         cells[at as usize].fetch_sub(1, Ordering::Relaxed);
@@ -71,15 +71,15 @@ fn reserve<T>(cpus: usize, make: impl FnMut() -> T) -> Result<Vec<T>, Error> {
     Ok(rows)
 }
 
-impl Books {
-    pub(super) fn new(config: Config) -> Result<Books, Error> {
+impl SlotCounts {
+    pub(super) fn new(config: Config) -> Result<SlotCounts, Error> {
         let own = |_| {
             let (on, bound) = (reserve(config.cpus, || 0)?, reserve(config.cpus, Cells::default)?);
-            Ok(Own { on, by_own: [0; MAX_SLOTS], bound })
+            Ok(PoolCounts { on, by_own: [0; MAX_SLOTS], bound })
         };
         let pools = (0..config.pools()).map(own).collect::<Result<_, _>>()?;
-        let anywhere = (0..ReadGuard::<Books>::LANES).map(|_| LaneCells::default()).collect();
-        Ok(Books { pools, anywhere })
+        let anywhere = (0..ReadGuard::<SlotCounts>::SHARDS).map(|_| ShardCells::default()).collect();
+        Ok(SlotCounts { pools, anywhere })
     }
 
     /// What is taken where it is tightest for this task, on one CPU or on all. By who has the task's mutex.
@@ -98,9 +98,9 @@ impl Books {
     }
 
     /// Gives a task one more slot. By who has the task's mutex.
-    pub(super) fn add(&self, lane: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
+    pub(super) fn add(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
         match cpu {
-            None => self.move_anywhere(lane, pool, holds, holds.any + 1),
+            None => self.move_anywhere(shard, pool, holds, holds.any + 1),
             Some(cpu) => {
                 let bound = holds.bound.entry(cpu).or_insert(0);
                 let before = if *bound == 0 { 0 } else { holds.any + *bound };
@@ -111,9 +111,9 @@ impl Books {
     }
 
     /// Takes a slot back from a task that has it. By who has the task's mutex.
-    pub(super) fn remove(&self, lane: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
+    pub(super) fn remove(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
         match cpu {
-            None => self.move_anywhere(lane, pool, holds, holds.any - 1),
+            None => self.move_anywhere(shard, pool, holds, holds.any - 1),
             Some(cpu) => {
                 let before = holds.on(cpu);
                 let after = before - 1;
@@ -128,28 +128,28 @@ impl Books {
         }
     }
 
-    fn move_anywhere(&self, lane: usize, pool: PoolIndex, holds: &mut Holds, to: u32) {
-        shift(&self.anywhere[lane].0[pool], holds.any, to);
+    fn move_anywhere(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, to: u32) {
+        shift(&self.anywhere[shard].0[pool], holds.any, to);
         for (cpu, bound) in &holds.bound {
             shift(&self.pools[pool].bound[cpu.0 as usize], holds.any + bound, to + bound);
         }
         holds.any = to;
     }
 
-    /// The most that any task has on a CPU. Only with the gate closed (hence `&mut`): no task is between two counts.
+    /// The most that any task has on a CPU. Only with the lock held for writing (hence `&mut`): no task is between two counts.
     pub(super) fn largest_task(&mut self, pool: PoolIndex, cpu: CpuId) -> u32 {
         let bound = &self.pools[pool].bound[cpu.0 as usize];
-        // Relaxed: the gate is closed.
+        // Relaxed: the lock is held for writing.
         top(|at| bound[at].load(Ordering::Relaxed)).max(top(|at| self.anywhere(pool, at)))
     }
 
-    /// The sum over lanes. One may be below zero and wrap; the sum is not (B2).
+    /// The sum over shards. One may be below zero and wrap; the sum is not (B2).
     fn anywhere(&self, pool: PoolIndex, at: usize) -> u32 {
-        let cell = |lane: &LaneCells| lane.0[pool][at].load(Ordering::Relaxed);
+        let cell = |shard: &ShardCells| shard.0[pool][at].load(Ordering::Relaxed);
         self.anywhere.iter().map(cell).fold(0, u32::wrapping_add)
     }
 
-    /// What is taken on a CPU: by itself and by the task that has most. With the gate closed.
+    /// What is taken on a CPU: by itself and by the task that has most. with the lock held for writing.
     pub(super) fn taken_for_cpu(&mut self, pool: PoolIndex, cpu: CpuId) -> u32 {
         self.own(pool, cpu) + self.largest_task(pool, cpu)
     }
@@ -180,9 +180,9 @@ impl Books {
         }
     }
 
-    /// Whether every count is 0. With the gate closed.
+    /// Whether every count is 0. with the lock held for writing.
     pub(super) fn are_empty(&mut self) -> bool {
-        let pool = |(at, own): (PoolIndex, &Own)| {
+        let pool = |(at, own): (PoolIndex, &PoolCounts)| {
             own.on.iter().chain(&own.by_own).all(|&n| n == 0)
                 && own.bound.iter().flatten().all(|cell| cell.load(Ordering::Relaxed) == 0)
                 && (0..MAX_SLOTS).all(|cell| self.anywhere(at, cell) == 0)
@@ -190,7 +190,7 @@ impl Books {
         self.pools.iter().enumerate().all(pool)
     }
 
-    /// Tasks by what they have: anywhere, and bound to a CPU. With the gate closed.
+    /// Tasks by what they have: anywhere, and bound to a CPU. with the lock held for writing.
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(
         &mut self,

@@ -1,4 +1,4 @@
-//! Locks, atomics and the cell, from the standard library or from loom; and which lane a thread uses.
+//! Locks, atomics and the cell, from the standard library or from loom; and which shard a thread uses.
 #![allow(unsafe_code)]
 #[cfg(loom)]
 pub(super) use loom::{
@@ -11,27 +11,27 @@ pub(super) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
 pub(super) use std::sync::PoisonError;
 pub(super) use std::sync::atomic::Ordering;
 
-/// How many lanes a gate has: a power of two. More than cores that are busy at once is a waste of the writers' time.
+/// How many shards a lock has: a power of two. More than cores that are busy at once is a waste of the writers' time.
 #[cfg(not(loom))]
-pub(super) const LANES: usize = 64;
+pub(super) const SHARDS: usize = 64;
 /// Two are enough to meet in one or not.
 #[cfg(loom)]
-pub(super) const LANES: usize = 2;
+pub(super) const SHARDS: usize = 2;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The mutexes of a gate guard no data, so there is nothing that a panic could have left half done.
+    // The mutexes of a lock guard no data, so there is nothing that a panic could have left half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lane of this thread: the next one at its first question, so that threads spread evenly.
+/// The shard of this thread: the next one at its first question, so that threads spread evenly.
 #[cfg(not(loom))]
-pub(crate) fn lane() -> usize {
+pub(crate) fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         // Relaxed: any number is right.
-        static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LANES;
+        static LANE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
     }
-    LANE.with(|lane| *lane)
+    LANE.with(|shard| *shard)
 }
 
 #[cfg(loom)]
@@ -39,15 +39,15 @@ loom::thread_local! {
     static LANE: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
-/// Under loom each execution must be like the first: the test says which lane a thread stands in.
+/// Under loom each execution must be like the first: the test says which shard a thread stands in.
 #[cfg(loom)]
-pub(crate) fn lane() -> usize {
-    LANE.with(|lane| lane.get())
+pub(crate) fn shard() -> usize {
+    LANE.with(|shard| shard.get())
 }
 
 #[cfg(all(test, loom))]
-pub(crate) fn stand_in_lane(lane: usize) {
-    LANE.with(|mine| mine.set(lane % LANES));
+pub(crate) fn stand_in_shard(shard: usize) {
+    LANE.with(|mine| mine.set(shard % SHARDS));
 }
 
 /// The standard cell with loom's way in.

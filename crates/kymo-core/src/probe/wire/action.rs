@@ -69,7 +69,7 @@ pub type Condition = Vec<Vec<Test>>;
 
 /// What of an operand an event holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FetchKind {
     /// The number, extended to 64 bits. 0 where memory cannot be read.
     Number,
     /// The text so many bytes behind where it points to, up to a zero byte or `most` bytes. Empty where memory cannot be read.
@@ -87,7 +87,7 @@ pub struct Fetch {
     /// Where it is found.
     pub operand: Operand,
     /// What of it.
-    pub kind: Kind,
+    pub kind: FetchKind,
 }
 
 /// An event's numbers.
@@ -101,11 +101,11 @@ pub struct EventId {
 
 /// What a probe does besides counting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct How {
+pub struct ProbeAction {
     /// Which hits count.
-    pub entry: Condition,
+    pub entry_condition: Condition,
     /// Which returns count.
-    pub back: Condition,
+    pub return_condition: Condition,
     /// Only each so-many-th hit of a CPU is looked at further than to count it; 0 and 1: all.
     pub every: u32,
     /// Callers are told apart.
@@ -115,9 +115,9 @@ pub struct How {
     /// Its values.
     pub fetches: Vec<Fetch>,
     /// The event that is written at a return.
-    pub back_event: Option<EventId>,
+    pub return_event: Option<EventId>,
     /// Its values.
-    pub back_fetches: Vec<Fetch>,
+    pub return_fetches: Vec<Fetch>,
 }
 
 fn operand(packer: Packer, operand: &Operand) -> Packer {
@@ -165,8 +165,8 @@ fn event(packer: Packer, event: Option<EventId>, fetches: &[Fetch]) -> Packer {
     packer.list(fetches, |packer, fetch| {
         let packer = operand(packer, &fetch.operand);
         match fetch.kind {
-            Kind::Number => packer.u8(0),
-            Kind::String { offset, most } => packer.u8(1).u32(offset as u32).u8(most),
+            FetchKind::Number => packer.u8(0),
+            FetchKind::String { offset, most } => packer.u8(1).u32(offset as u32).u8(most),
         }
     })
 }
@@ -176,27 +176,36 @@ fn event_of(rest: &mut Unpacker<'_>) -> Result<(Option<EventId>, Vec<Fetch>), Ma
     let fetch = |rest: &mut Unpacker<'_>| {
         let operand = operand_of(rest)?;
         let kind = if rest.flag()? {
-            Kind::String { offset: rest.u32()? as i32, most: rest.u8()?.min(MOST_STRING_BYTES) }
+            FetchKind::String { offset: rest.u32()? as i32, most: rest.u8()?.min(MOST_STRING_BYTES) }
         } else {
-            Kind::Number
+            FetchKind::Number
         };
         Ok(Fetch { operand, kind })
     };
     Ok((event, bounded(rest.list(fetch)?, MOST_FETCHES)?))
 }
 
-impl How {
+impl ProbeAction {
     pub(super) fn pack(&self, packer: Packer) -> Packer {
-        let packer = condition(condition(packer, &self.entry), &self.back);
+        let packer = condition(condition(packer, &self.entry_condition), &self.return_condition);
         let packer = packer.u32(self.every).u8(u8::from(self.callers));
-        event(event(packer, self.event, &self.fetches), self.back_event, &self.back_fetches)
+        event(event(packer, self.event, &self.fetches), self.return_event, &self.return_fetches)
     }
 
-    pub(super) fn of(rest: &mut Unpacker<'_>) -> Result<How, Malformed> {
-        let (entry, back) = (condition_of(rest)?, condition_of(rest)?);
+    pub(super) fn of(rest: &mut Unpacker<'_>) -> Result<ProbeAction, Malformed> {
+        let (entry_condition, return_condition) = (condition_of(rest)?, condition_of(rest)?);
         let (every, callers) = (rest.u32()?, rest.flag()?);
-        let ((event, fetches), (back_event, back_fetches)) = (event_of(rest)?, event_of(rest)?);
-        Ok(How { entry, back, every, callers, event, fetches, back_event, back_fetches })
+        let ((event, fetches), (return_event, return_fetches)) = (event_of(rest)?, event_of(rest)?);
+        Ok(ProbeAction {
+            entry_condition,
+            return_condition,
+            every,
+            callers,
+            event,
+            fetches,
+            return_event,
+            return_fetches,
+        })
     }
 }
 
@@ -215,10 +224,10 @@ pub struct Layout {
     pub most_bytes: u32,
 }
 
-impl How {
+impl ProbeAction {
     /// The layout of its event at an entry, or (`returns`) at a return.
     pub fn layout(&self, returns: bool) -> Layout {
-        Layout::of(if returns { &self.back_fetches } else { &self.fetches }, returns)
+        Layout::of(if returns { &self.return_fetches } else { &self.fetches }, returns)
     }
 }
 
@@ -231,8 +240,8 @@ impl Layout {
         for fetch in fetches {
             at.push(next);
             match fetch.kind {
-                Kind::Number => next += 8,
-                Kind::String { most, .. } => {
+                FetchKind::Number => next += 8,
+                FetchKind::String { most, .. } => {
                     next += 4;
                     texts += u32::from(most) + 1;
                 }

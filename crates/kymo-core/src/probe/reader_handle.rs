@@ -1,7 +1,7 @@
 //! A hit: from the key to the consumers, without a lock or a store that another thread sees.
 //!
 //! # Safety
-//! The cells are read in a section of the registry's own domain: a seat is made by its registry.
+//! The cells are read in a section of the registry's own domain: a reader is made by its registry.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::instance::{ConsumerId, Cookies, Frame};
@@ -16,14 +16,14 @@ use crate::epoch::{self, Fence, Reader};
 use std::fmt;
 
 /// A thread's way to a registry.
-pub struct Seat<'r, C: Consumer, S: Sites, F: Fence> {
+pub struct ReaderHandle<'r, C: Consumer, S: Sites, F: Fence> {
     registry: &'r Registry<C, S, F>,
     reader: Reader<'r, F>,
 }
 
-impl<'r, C: Consumer, S: Sites, F: Fence> Seat<'r, C, S, F> {
+impl<'r, C: Consumer, S: Sites, F: Fence> ReaderHandle<'r, C, S, F> {
     pub(super) fn new(registry: &'r Registry<C, S, F>, reader: Reader<'r, F>) -> Self {
-        Seat { registry, reader }
+        ReaderHandle { registry, reader }
     }
 
     pub(super) fn reader(&self) -> &Reader<'r, F> {
@@ -37,9 +37,9 @@ impl<'r, C: Consumer, S: Sites, F: Fence> Seat<'r, C, S, F> {
     }
 }
 
-impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for Seat<'_, C, S, F> {
+impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for ReaderHandle<'_, C, S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("reader", &self.reader).finish()
+        f.debug_struct("ReaderHandle").field("reader", &self.reader).finish()
     }
 }
 

@@ -24,12 +24,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A word of a table that was exchanged, and what it held.
-struct Exchanged {
+struct PatchedEntry {
     word: u64,
     before: u64,
 }
 
-static EXCHANGED: Mutex<Vec<Exchanged>> = Mutex::new(Vec::new());
+static EXCHANGED: Mutex<Vec<PatchedEntry>> = Mutex::new(Vec::new());
 /// How many modules had been loaded when the tables were looked through last.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
@@ -174,9 +174,9 @@ pub(super) fn guard() {
             return;
         }
         match exchange(word, word.function) {
-            Exchange::Done => exchanged.push(Exchanged { word: word.at, before }),
-            Exchange::NotYet => all = false,
-            Exchange::Failed => {}
+            PatchOutcome::Done => exchanged.push(PatchedEntry { word: word.at, before }),
+            PatchOutcome::NotYet => all = false,
+            PatchOutcome::Failed => {}
         }
     });
     if !all {
@@ -185,11 +185,11 @@ pub(super) fn guard() {
 }
 
 /// Who takes the place of a function of this name, if anybody does.
-pub(super) type Instead = fn(&[u8]) -> Option<u64>;
+pub(super) type Replacement = fn(&[u8]) -> Option<u64>;
 
 /// A word by which a module finds a function.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word {
+pub(super) struct GotEntry {
     pub(super) at: u64,
     /// What is to take the function's place.
     pub(super) function: u64,
@@ -199,23 +199,23 @@ pub(super) struct Word {
 
 /// Calls `with` for the words of all modules but the agent by which they find functions that `instead` knows, while the loader can take no module
 /// away.
-pub(super) fn each_word(instead: Instead, with: &mut dyn FnMut(&Word)) {
-    let mut search = Search { instead, with };
+pub(super) fn each_word(instead: Replacement, with: &mut dyn FnMut(&GotEntry)) {
+    let mut search = GotSearch { instead, with };
     // SAFETY: a function of the right type and a search of ours.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
 }
 
 /// What [`look`] looks for, and what is done with it.
-struct Search<'a> {
-    instead: Instead,
-    with: &'a mut dyn FnMut(&Word),
+struct GotSearch<'a> {
+    instead: Replacement,
+    with: &'a mut dyn FnMut(&GotEntry),
 }
 
 /// Puts all words back that still hold what [`guard`] put there.
 pub(super) fn release() {
     let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut before: HashMap<u64, u64> =
-        exchanged.drain(..).map(|Exchanged { word, before }| (word, before)).collect();
+        exchanged.drain(..).map(|PatchedEntry { word, before }| (word, before)).collect();
     // Modules may be gone, and others where they were.
     each_word(instead_of, &mut |word| {
         if read(word.at) == word.function
@@ -242,7 +242,7 @@ pub(super) fn read(address: u64) -> u64 {
 
 /// What became of a word that was to be exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exchange {
+pub(super) enum PatchOutcome {
     Done,
     /// The loader is still filling this table, and makes it read-only at any moment.
     NotYet,
@@ -250,7 +250,7 @@ pub(super) enum Exchange {
 }
 
 /// Stores a word of a table, which may be in a page that was made read-only after it was filled. To be called by [`each_word`] only.
-pub(super) fn exchange(word: &Word, value: u64) -> Exchange {
+pub(super) fn exchange(word: &GotEntry, value: u64) -> PatchOutcome {
     let page = (word.at & !4095) as *mut c_void;
     let writable = os::text("/proc/self/maps").is_ok_and(|maps| {
         maps.lines().any(|line| {
@@ -263,12 +263,12 @@ pub(super) fn exchange(word: &Word, value: u64) -> Exchange {
     });
     if writable && word.sealed {
         // Another thread is in `dlopen`: it would make the page read-only before our store, or fill it after we have made it read-only.
-        return Exchange::NotYet;
+        return PatchOutcome::NotYet;
     }
     if !writable {
         // SAFETY: a page of data of a loaded module; nobody loses an access by this.
         if unsafe { libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
-            return Exchange::Failed;
+            return PatchOutcome::Failed;
         }
     }
     // SAFETY: an aligned word of a loaded module, which other threads read as one.
@@ -278,7 +278,7 @@ pub(super) fn exchange(word: &Word, value: u64) -> Exchange {
         // SAFETY: as it was before.
         unsafe { libc::mprotect(page, 4096, libc::PROT_READ) };
     }
-    Exchange::Done
+    PatchOutcome::Done
 }
 
 /// Finds the words of one module that lead to the functions.
@@ -290,7 +290,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
     // SAFETY: the loader's structure.
     let info = unsafe { &*info };
     // SAFETY: the search of each_word(), which waits for us.
-    let search = unsafe { &mut *search.cast::<Search<'_>>() };
+    let search = unsafe { &mut *search.cast::<GotSearch<'_>>() };
     // SAFETY: as the loader says.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let own = look as *const () as u64;
@@ -343,7 +343,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
             let name = unsafe { CStr::from_ptr(name as *const _) };
             let Some(function) = (search.instead)(name.to_bytes()) else { continue };
             let at = info.dlpi_addr + read(relocation);
-            (search.with)(&Word { at, function, sealed: sealed.contains(&at) });
+            (search.with)(&GotEntry { at, function, sealed: sealed.contains(&at) });
         }
     }
     0
@@ -363,12 +363,12 @@ mod tests {
         let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, WRITABLE, flags, -1, 0) };
         assert_ne!(page, libc::MAP_FAILED);
         let at = page as u64 + 8;
-        let word = |sealed| Word { at, function: 0, sealed };
-        assert_eq!((exchange(&word(false), 3), read(at)), (Exchange::Done, 3));
-        assert_eq!((exchange(&word(true), 4), read(at)), (Exchange::NotYet, 3));
+        let word = |sealed| GotEntry { at, function: 0, sealed };
+        assert_eq!((exchange(&word(false), 3), read(at)), (PatchOutcome::Done, 3));
+        assert_eq!((exchange(&word(true), 4), read(at)), (PatchOutcome::NotYet, 3));
         // SAFETY: our page.
         assert_eq!(unsafe { libc::mprotect(page, 4096, libc::PROT_READ) }, 0);
-        assert_eq!((exchange(&word(true), 5), read(at)), (Exchange::Done, 5));
+        assert_eq!((exchange(&word(true), 5), read(at)), (PatchOutcome::Done, 5));
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let line = maps.lines().find(|line| line.starts_with(&format!("{:x}-", page as u64)));
         assert!(line.is_some_and(|line| line.contains(" r--p ")), "{line:?}");

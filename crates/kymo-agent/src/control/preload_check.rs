@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int};
 
 /// What becomes of a program with the agent's library in its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum PreloadCheck {
     /// It comes up with the agent in it.
     Well,
     /// There is nothing that could be executed.
@@ -31,7 +31,7 @@ struct File(c_int);
 
 impl File {
     /// Opens what would be executed.
-    fn open(folder: c_int, path: &CStr, flags: u64) -> Result<File, Fit> {
+    fn open(folder: c_int, path: &CStr, flags: u64) -> Result<File, PreloadCheck> {
         const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
         // A pipe is not waited for.
         let access = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
@@ -46,8 +46,8 @@ impl File {
             unsafe { call(libc::SYS_openat, [folder as u64, path.as_ptr() as u64, access, 0, 0, 0]) }
         };
         match -opened as c_int {
-            libc::EACCES | libc::EPERM => Err(Fit::Not("not readable")),
-            1.. => Err(Fit::Nothing),
+            libc::EACCES | libc::EPERM => Err(PreloadCheck::Not("not readable")),
+            1.. => Err(PreloadCheck::Nothing),
             _ => Ok(File(opened as c_int)),
         }
     }
@@ -67,13 +67,13 @@ impl File {
     }
 
     /// Whether executing it gives rights, so that its dynamic linker ignores the environment.
-    fn gives_rights(&self) -> Result<bool, Fit> {
+    fn gives_rights(&self) -> Result<bool, PreloadCheck> {
         // SAFETY: plain numbers, for which 0 is a value.
         let mut about: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: writes what is ours.
         let asked = unsafe { call(libc::SYS_fstat, [self.0 as u64, (&raw mut about) as u64, 0, 0, 0, 0]) };
         if asked != 0 || about.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(Fit::Nothing);
+            return Err(PreloadCheck::Nothing);
         }
         let name = c"security.capability".as_ptr() as u64;
         // SAFETY: a text that ends with a zero; nothing is written.
@@ -104,24 +104,24 @@ fn digits(number: c_int, into: &mut [u8]) {
 }
 
 /// Whether the program fits, and the library is where the environment says that it is. Scripts are what their first lines name.
-pub(super) fn fits(folder: c_int, path: &CStr, flags: u64, library: &CStr) -> Fit {
+pub(super) fn check(folder: c_int, path: &CStr, flags: u64, library: &CStr) -> PreloadCheck {
     let there = library.as_ptr() as u64;
     // SAFETY: a text that ends with a zero, and numbers.
     let found =
         unsafe { call(libc::SYS_faccessat, [libc::AT_FDCWD as u64, there, libc::R_OK as u64, 0, 0, 0]) };
     if found != 0 {
-        return Fit::Not("where the agent's library is not found");
+        return PreloadCheck::Not("where the agent's library is not found");
     }
     match File::open(folder, path, flags) {
-        Ok(file) => file_fits(&file, SCRIPTS),
+        Ok(file) => check_file(&file, SCRIPTS),
         Err(fit) => fit,
     }
 }
 
-fn file_fits(file: &File, scripts: u32) -> Fit {
+fn check_file(file: &File, scripts: u32) -> PreloadCheck {
     match file.gives_rights() {
         Err(fit) => return fit,
-        Ok(true) => return Fit::Not("setuid, setgid, or with capabilities"),
+        Ok(true) => return PreloadCheck::Not("setuid, setgid, or with capabilities"),
         Ok(false) => {}
     }
     let mut head = [0; LINE_BYTES + 1];
@@ -129,29 +129,29 @@ fn file_fits(file: &File, scripts: u32) -> Fit {
     match head {
         [b'#', b'!', ..] => match interpreter(&mut head) {
             Some(at) if scripts > 1 => {
-                let Ok(path) = CStr::from_bytes_until_nul(&head[at..]) else { return Fit::Nothing };
+                let Ok(path) = CStr::from_bytes_until_nul(&head[at..]) else { return PreloadCheck::Nothing };
                 // No deeper than needed: the stack may be small.
                 match File::open(libc::AT_FDCWD, path, 0) {
-                    Ok(next) => file_fits(&next, scripts - 1),
+                    Ok(next) => check_file(&next, scripts - 1),
                     Err(fit) => fit,
                 }
             }
-            _ => Fit::Nothing,
+            _ => PreloadCheck::Nothing,
         },
         [0x7f, b'E', b'L', b'F', class, order, ..] if got >= 64 => {
             let machine = u16::from(head[18]) | u16::from(head[19]) << 8;
             if class != 2 || order != 1 || i32::from(machine) != libc::EM_X86_64 as i32 {
-                return Fit::Not("of 32 bits or for another processor");
+                return PreloadCheck::Not("of 32 bits or for another processor");
             }
             let word = |at: usize| {
                 let bytes = head.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
                 bytes.map_or(0, u64::from_le_bytes)
             };
-            program_fits(file, word(32), (word(54) & 0xffff, word(56) & 0xffff))
+            check_program(file, word(32), (word(54) & 0xffff, word(56) & 0xffff))
         }
         // Whoever runs it, it is not the kernel alone.
-        _ if got > 0 => Fit::Not("neither a program nor a script"),
-        _ => Fit::Nothing,
+        _ if got > 0 => PreloadCheck::Not("neither a program nor a script"),
+        _ => PreloadCheck::Nothing,
     }
 }
 
@@ -168,16 +168,16 @@ fn interpreter(head: &mut [u8; LINE_BYTES + 1]) -> Option<usize> {
 type Load = [u64; 3];
 
 /// By its parts: `table` has `count` entries of so many bytes.
-fn program_fits(file: &File, table: u64, (bytes, count): (u64, u64)) -> Fit {
+fn check_program(file: &File, table: u64, (bytes, count): (u64, u64)) -> PreloadCheck {
     const MOST_PARTS: u64 = 256;
     const MOST_LOADS: usize = 12;
     if bytes != 56 || count > MOST_PARTS {
-        return Fit::Not("of an odd kind");
+        return PreloadCheck::Not("of an odd kind");
     }
     let (mut linker, mut dynamic, mut loads, mut loaded) = (None, None, [[0; 3]; MOST_LOADS], 0);
     for number in 0..count {
         let Some([kind, offset, address, _, bytes]) = file.words(table.saturating_add(number * 56)) else {
-            return Fit::Nothing;
+            return PreloadCheck::Nothing;
         };
         match kind as u32 {
             libc::PT_LOAD if loaded < MOST_LOADS => {
@@ -189,18 +189,18 @@ fn program_fits(file: &File, table: u64, (bytes, count): (u64, u64)) -> Fit {
             _ => {}
         }
     }
-    let Some((at, bytes)) = linker else { return Fit::Not("linked statically") };
+    let Some((at, bytes)) = linker else { return PreloadCheck::Not("linked statically") };
     let mut name = [0; LINE_BYTES];
     let got = file.some(at, &mut name[..(bytes as usize).min(LINE_BYTES)]);
     let last = name[..got].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     if !starts_with(&name[last..got], b"ld-linux") {
-        return Fit::Not("not for the GNU C library");
+        return PreloadCheck::Not("not for the GNU C library");
     }
     match dynamic {
         Some((at, bytes)) if needs_to_be_first(file, at, bytes, &loads[..loaded]) => {
-            Fit::Not("with a sanitizer that must be loaded first")
+            PreloadCheck::Not("with a sanitizer that must be loaded first")
         }
-        _ => Fit::Well,
+        _ => PreloadCheck::Well,
     }
 }
 
@@ -233,9 +233,9 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    fn fit(path: &Path) -> Fit {
+    fn fit(path: &Path) -> PreloadCheck {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-        fits(libc::AT_FDCWD, &path, 0, c"/dev/null")
+        check(libc::AT_FDCWD, &path, 0, c"/dev/null")
     }
 
     /// Checks that this program fits, a script of it does, and copies do not that are setuid, cut, of 32 bits, unknown, or not there; and none where the
@@ -245,32 +245,32 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("kymo-fits-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (own, copy) = (std::env::current_exe().unwrap(), folder.join("copy"));
-        assert_eq!(fit(&own), Fit::Well);
+        assert_eq!(fit(&own), PreloadCheck::Well);
         let name = CString::new(own.as_os_str().as_encoded_bytes()).unwrap();
-        assert!(matches!(fits(libc::AT_FDCWD, &name, 0, c"/no/such/library"), Fit::Not(_)));
+        assert!(matches!(check(libc::AT_FDCWD, &name, 0, c"/no/such/library"), PreloadCheck::Not(_)));
         let content = std::fs::read(&own).unwrap();
         let write = |bytes: &[u8], mode: u32| {
             std::fs::write(&copy, bytes).unwrap();
             std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(mode)).unwrap();
             fit(&copy)
         };
-        assert!(matches!(write(&content, 0o4755), Fit::Not(why) if why.contains("setuid")));
+        assert!(matches!(write(&content, 0o4755), PreloadCheck::Not(why) if why.contains("setuid")));
         let mut other = content[..4096].to_vec();
         other[4] = 1;
-        assert!(matches!(write(&other, 0o755), Fit::Not(why) if why.contains("32 bits")));
-        assert!(matches!(write(b"words\n", 0o755), Fit::Not(_)));
-        assert_eq!(write(b"", 0o755), Fit::Nothing);
+        assert!(matches!(write(&other, 0o755), PreloadCheck::Not(why) if why.contains("32 bits")));
+        assert!(matches!(write(b"words\n", 0o755), PreloadCheck::Not(_)));
+        assert_eq!(write(b"", 0o755), PreloadCheck::Nothing);
         let script = |path: &Path| format!("#! \t{} -x\necho\n", path.display());
-        assert_eq!(write(script(&own).as_bytes(), 0o755), Fit::Well);
-        assert_eq!(write(b"#!/no/such/interpreter\n", 0o755), Fit::Nothing);
+        assert_eq!(write(script(&own).as_bytes(), 0o755), PreloadCheck::Well);
+        assert_eq!(write(b"#!/no/such/interpreter\n", 0o755), PreloadCheck::Nothing);
         // By itself, for ever.
-        assert_eq!(write(script(&copy).as_bytes(), 0o755), Fit::Nothing);
+        assert_eq!(write(script(&copy).as_bytes(), 0o755), PreloadCheck::Nothing);
         for bytes in (0..4096).step_by(7) {
             // Whatever is cut off.
             _ = write(&content[..bytes], 0o755);
         }
-        assert_eq!(fit(&folder), Fit::Nothing);
-        assert_eq!(fit(Path::new("/no/such/program")), Fit::Nothing);
+        assert_eq!(fit(&folder), PreloadCheck::Nothing);
+        assert_eq!(fit(Path::new("/no/such/program")), PreloadCheck::Nothing);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -280,7 +280,7 @@ mod tests {
         use std::os::fd::AsRawFd;
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
         let empty = libc::AT_EMPTY_PATH as u64;
-        assert_eq!(fits(file.as_raw_fd(), c"", empty, c"/dev/null"), Fit::Well);
-        assert_eq!(fits(1_234_567, c"", empty, c"/dev/null"), Fit::Nothing);
+        assert_eq!(check(file.as_raw_fd(), c"", empty, c"/dev/null"), PreloadCheck::Well);
+        assert_eq!(check(1_234_567, c"", empty, c"/dev/null"), PreloadCheck::Nothing);
     }
 }

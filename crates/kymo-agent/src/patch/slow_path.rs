@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   stub: all registers and flags into a frame --> handle(frame, which)
-//!                                                    |  this thread's seat, a section          (kymo_core::probe, kymo_core::epoch)
+//!                                                    |  this thread's reader, a section          (kymo_core::probe, kymo_core::epoch)
 //!                                                    |  the registry: which --> consumers
 //!                                                    v
-//!                                                  Watch: conditions, counters, callers, the event into the frame's buffer
+//!                                                  SlowProbe: conditions, counters, callers, the event into the frame's buffer
 //!   stub: event into this CPU's ring, all registers back <-- what is to be done
 //! ```
 //!
@@ -20,15 +20,15 @@
 //! a cancelled thread) never comes back: then consumers stay.
 #![allow(unsafe_code)]
 use super::callers::Callers;
-use super::gate;
-use super::only::Kept;
+use super::filter::InternedAction;
+use super::predicate;
 use super::record::{self, RAW_AT};
 use super::shadow;
 use crate::fence::Membarrier;
 use crate::sys::fork;
 use kymo_core::epoch::{Fence, Symmetric, TaskId};
-use kymo_core::probe::wire::{Compare, Condition, Fetch, How, Kind, Layout, Operand, Test};
-use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, Registry, Seat, Verdict, Wants};
+use kymo_core::probe::wire::{Compare, Condition, Fetch, FetchKind, Layout, Operand, ProbeAction, Test};
+use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, ReaderHandle, Registry, Verdict, Wants};
 use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,8 +36,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Threads that can have a seat; those beyond are missed.
-const SEATS: usize = 8 << 10;
+/// Threads that can have a reader; those beyond are missed.
+const READERS: usize = 8 << 10;
 
 /// What a stub keeps for the handler, at its stack pointer. Stubs know these offsets.
 #[repr(C)]
@@ -63,8 +63,8 @@ pub(super) const LEAST_EVENT: u32 = 2;
 
 /// One probe that needs the handler.
 #[derive(Debug)]
-pub(super) struct Watch {
-    how: Kept,
+pub(super) struct SlowProbe {
+    action: InternedAction,
     layouts: [Layout; 2],
     /// The table of the CPUs' counters, and the counters in them.
     pub(super) table: u64,
@@ -94,13 +94,18 @@ pub(super) struct Counters {
     pub(super) returns: u32,
 }
 
-impl Watch {
-    pub(super) fn new(how: Kept, counters: Counters, site: u64, rseq: i32) -> std::io::Result<Watch> {
-        let callers = if how.callers { Some(Callers::map()?) } else { None };
+impl SlowProbe {
+    pub(super) fn new(
+        action: InternedAction,
+        counters: Counters,
+        site: u64,
+        rseq: i32,
+    ) -> std::io::Result<SlowProbe> {
+        let callers = if action.callers { Some(Callers::map()?) } else { None };
         let Counters { table, hits, returns } = counters;
-        let layouts = [how.layout(false), how.layout(true)];
+        let layouts = [action.layout(false), action.layout(true)];
         let process = std::process::id();
-        Ok(Watch { how, layouts, table, hits, returns, site, cpu_at: rseq, process, callers })
+        Ok(SlowProbe { action, layouts, table, hits, returns, site, cpu_at: rseq, process, callers })
     }
 
     pub(super) fn callers(&self) -> Option<&Callers> {
@@ -108,9 +113,9 @@ impl Watch {
     }
 
     /// Room for its longest event.
-    pub(super) fn room(how: &How) -> u32 {
-        let most = |event: bool, returns| if event { how.layout(returns).most_bytes } else { 0 };
-        let most = most(how.event.is_some(), false).max(most(how.back_event.is_some(), true));
+    pub(super) fn room(action: &ProbeAction) -> u32 {
+        let most = |event: bool, returns| if event { action.layout(returns).most_bytes } else { 0 };
+        let most = most(action.event.is_some(), false).max(most(action.return_event.is_some(), true));
         // A word more than needed, so that the end can be cleared at once.
         (RAW_AT as u32 + most + 16).next_multiple_of(16)
     }
@@ -140,37 +145,37 @@ impl Watch {
     }
 
     fn note(&self, hit: &mut Hit) {
-        let how = self.how.how();
+        let action = self.action.get();
         if hit.returned {
-            if holds(&how.back, hit) {
+            if holds(&action.return_condition, hit) {
                 self.raise(self.returns);
                 hit.verdict = 1;
-                if how.back_event.is_some() {
-                    self.event(hit, &how.back_fetches, &self.layouts[1]);
+                if action.return_event.is_some() {
+                    self.event(hit, &action.return_fetches, &self.layouts[1]);
                 }
             }
             return;
         }
-        if !holds(&how.entry, hit) {
+        if !holds(&action.entry_condition, hit) {
             return;
         }
         let number = self.raise(self.hits);
-        if how.every > 1 && number.checked_rem(u64::from(how.every)) != Some(0) {
+        if action.every > 1 && number.checked_rem(u64::from(action.every)) != Some(0) {
             return;
         }
         hit.verdict = 1;
         if let Some(callers) = &self.callers {
             callers.count(self.cpu(), hit.stack_word(0));
         }
-        if how.event.is_some() {
-            self.event(hit, &how.fetches, &self.layouts[0]);
+        if action.event.is_some() {
+            self.event(hit, &action.fetches, &self.layouts[0]);
         }
     }
 
     /// Writes the event into the frame's buffer, but for its time and CPU.
     fn event(&self, hit: &mut Hit, fetches: &[Fetch], layout: &Layout) {
-        let how = self.how.how();
-        let event = if hit.returned { how.back_event } else { how.event };
+        let action = self.action.get();
+        let event = if hit.returned { action.return_event } else { action.event };
         let Some(event) = event else { return };
         let mut place = self.site;
         if hit.returned {
@@ -190,11 +195,11 @@ impl Watch {
         while let (Some(fetch), Some(at)) = (fetches.get(number), layout.at.get(number)) {
             number += 1;
             match fetch.kind {
-                Kind::Number => {
+                FetchKind::Number => {
                     let value = hit.number(&fetch.operand).unwrap_or(0);
                     hit.put(RAW_AT as u32 + *at, value);
                 }
-                Kind::String { offset, most } => {
+                FetchKind::String { offset, most } => {
                     let bytes = hit.text(&fetch.operand, offset, most, RAW_AT as u32 + end);
                     hit.put(RAW_AT as u32 + *at, end | bytes << 16);
                     end += bytes;
@@ -211,7 +216,7 @@ impl Watch {
     }
 }
 
-impl Consumer for Watch {
+impl Consumer for SlowProbe {
     type Context = Hit;
 
     fn wants(&self) -> Wants {
@@ -228,7 +233,7 @@ impl Hit {
     fn register(&self, number: u8) -> u64 {
         // SAFETY: the stub's frame, which is there until handle() returns.
         let frame = unsafe { &*self.frame };
-        frame.registers[usize::from(number) % gate::REGISTERS.len()]
+        frame.registers[usize::from(number) % predicate::REGISTERS.len()]
     }
 
     /// A word of the stack by its distance from the stack pointer, where a call has put a return address.
@@ -241,7 +246,7 @@ impl Hit {
     /// Writes into the buffer, somewhere in its room.
     fn put<T: Copy>(&mut self, at: u32, value: T) {
         let to: *mut T = self.frame.cast::<u8>().wrapping_add(BUFFER_AT as usize + at as usize).cast();
-        // SAFETY: the stub has made room for the longest event behind the frame (Watch::room).
+        // SAFETY: the stub has made room for the longest event behind the frame (SlowProbe::room).
         unsafe { to.write_unaligned(value) };
     }
 
@@ -354,8 +359,8 @@ impl Fence for Patience {
     }
 }
 
-type Probes = Registry<Watch, NoSites, Patience>;
-type OwnSeat = Seat<'static, Watch, NoSites, Patience>;
+type Probes = Registry<SlowProbe, NoSites, Patience>;
+type ThreadHandle = ReaderHandle<'static, SlowProbe, NoSites, Patience>;
 
 static REGISTRY: OnceLock<Probes> = OnceLock::new();
 /// A grace period did not end: none is waited for any more.
@@ -364,7 +369,7 @@ static FOREVER: AtomicBool = AtomicBool::new(false);
 fn registry() -> &'static Probes {
     REGISTRY.get_or_init(|| {
         let registry = Registry::new(Patience(Membarrier::register()), NoSites);
-        registry.reserve(SEATS);
+        registry.reserve(READERS);
         // From here on a hit asks without making anything.
         _ = fork::is_child();
         registry
@@ -377,7 +382,7 @@ fn key(number: u64, returned: bool) -> Key {
 }
 
 /// Makes hits of the stubs with this number come to `watch`. To be called before the first of them, and not by threads that are hit.
-pub(super) fn register(number: u64, watch: &Arc<Watch>) -> Vec<Handle> {
+pub(super) fn register(number: u64, watch: &Arc<SlowProbe>) -> Vec<Handle> {
     let both = [false, true].map(|returned| (key(number, returned).into(), Arc::clone(watch)));
     // Nothing is armed by this, so nothing is refused.
     registry().register_all(both).into_iter().flatten().collect()
@@ -399,23 +404,23 @@ pub(super) fn unregister(handles: &[Handle], tid: u32) {
     }
 }
 
-/// This thread's part of its page: whether it is handling, and its seat.
+/// This thread's part of its page: whether it is handling, and its reader.
 #[repr(C)]
-struct Own {
+struct ThreadState {
     /// The frame of the hit that is handled.
     busy: u64,
-    seated: u64,
-    seat: MaybeUninit<OwnSeat>,
+    joined: u64,
+    reader: MaybeUninit<ThreadHandle>,
 }
 
-const _: () = assert!(size_of::<Own>() as u64 <= shadow::OWN_BYTES);
+const _: () = assert!(size_of::<ThreadState>() as u64 <= shadow::OWN_BYTES);
 
 /// Called by stubs with their frame and what they ask by.
 pub(super) extern "C" fn handle(frame: *mut Frame, which: u64) -> u64 {
     let Some(registry) = REGISTRY.get() else { return 0 };
     let key = Key { module: ModuleId(0), offset: which };
     let (tid, own) = shadow::own();
-    let own = own as *mut Own;
+    let own = own as *mut ThreadState;
     if own.is_null() {
         return MISSED;
     }
@@ -428,19 +433,19 @@ pub(super) extern "C" fn handle(frame: *mut Frame, which: u64) -> u64 {
         // A probe in what handling does.
         return MISSED;
     }
-    if own.seated == 0 {
-        let Some(seat) = registry.try_join(TaskId(u64::from(tid))) else {
+    if own.joined == 0 {
+        let Some(reader) = registry.try_join(TaskId(u64::from(tid))) else {
             return MISSED;
         };
-        own.seat.write(seat);
-        own.seated = 1;
+        own.reader.write(reader);
+        own.joined = 1;
     }
-    // SAFETY: written when `seated` became 1.
-    let seat = unsafe { own.seat.assume_init_ref() };
+    // SAFETY: written when `joined` became 1.
+    let reader = unsafe { own.reader.assume_init_ref() };
     let before = own.busy;
     own.busy = at;
     let mut hit = Hit { frame, returned: which & 1 == 1, tid, verdict: 0 };
-    let found = seat.enter().hit(key, &mut hit);
+    let found = reader.enter().hit(key, &mut hit);
     own.busy = if before > at { 0 } else { before };
     // A hit that began before the probe went is nobody's.
     if found { hit.verdict } else { 0 }

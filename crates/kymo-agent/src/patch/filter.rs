@@ -1,11 +1,11 @@
 //! Which hits count, and what is noted of them, as stubs carry it: kept once for all stubs that do the same.
-use kymo_core::probe::wire::{Condition, Fetch, How, Kind, Operand};
+use kymo_core::probe::wire::{Condition, Fetch, FetchKind, Operand, ProbeAction};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 /// What a probe counts of the hits that meet its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Look {
+pub enum Measure {
     /// The hits.
     Count,
     /// The hits and the returns.
@@ -16,69 +16,72 @@ pub enum Look {
 
 /// Some of the hits, or more than to count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Only {
-    pub(super) look: Look,
-    pub(super) how: Kept,
+pub struct FilteredProbe {
+    pub(super) measure: Measure,
+    pub(super) action: InternedAction,
 }
 
-impl Only {
+impl FilteredProbe {
     /// From what was asked for; an event in it is not written ([`Record`](super::Record) does that).
-    pub fn new(look: Look, how: How) -> Only {
-        Only { look, how: Kept::of(how) }
+    pub fn new(measure: Measure, action: ProbeAction) -> FilteredProbe {
+        FilteredProbe { measure, action: InternedAction::of(action) }
     }
 }
 
 /// One of the things to do that were ever asked for. They stay: stubs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kept(&'static How);
+pub(super) struct InternedAction(&'static ProbeAction);
 
-impl std::ops::Deref for Kept {
-    type Target = How;
+impl std::ops::Deref for InternedAction {
+    type Target = ProbeAction;
 
-    fn deref(&self) -> &How {
+    fn deref(&self) -> &ProbeAction {
         self.0
     }
 }
 
-impl Kept {
-    pub(super) fn of(how: How) -> Kept {
-        static ALL: Mutex<Option<HashSet<&'static How>>> = Mutex::new(None);
+impl InternedAction {
+    pub(super) fn of(action: ProbeAction) -> InternedAction {
+        static ALL: Mutex<Option<HashSet<&'static ProbeAction>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_default();
-        if let Some(known) = all.get(&how) {
-            return Kept(known);
+        if let Some(known) = all.get(&action) {
+            return InternedAction(known);
         }
-        let how: &'static How = Box::leak(Box::new(how));
-        all.insert(how);
-        Kept(how)
+        let action: &'static ProbeAction = Box::leak(Box::new(action));
+        all.insert(action);
+        InternedAction(action)
     }
 
     /// The same for good, where it can be changed.
-    pub(super) fn how(self) -> &'static How {
+    pub(super) fn get(self) -> &'static ProbeAction {
         self.0
     }
 
     /// Whether hits are looked at before they count, or some are not looked at further.
     pub(super) fn chooses(&self) -> bool {
-        !self.entry.is_empty() || self.every > 1
+        !self.entry_condition.is_empty() || self.every > 1
     }
 
-    /// Whether a stub's own instructions do not do for what happens at an entry (`handler.rs` does then).
+    /// Whether a stub's own instructions do not do for what happens at an entry (`slow_path.rs` does then).
     pub(super) fn needs_handler(&self, records: bool) -> bool {
         self.callers
-            || reads_memory(&self.entry)
+            || reads_memory(&self.entry_condition)
             || records && self.event.is_some() && self.fetches.iter().any(is_far)
     }
 
     /// Likewise at a return.
     pub(super) fn needs_handler_back(&self, records: bool) -> bool {
-        reads_memory(&self.back) || records && self.back_fetches.iter().any(is_far)
+        reads_memory(&self.return_condition) || records && self.return_fetches.iter().any(is_far)
     }
 }
 
 /// Whether the handler is needed at an entry, and at a return, by what was asked for.
-pub(super) fn needs(how: Kept, records: bool) -> (bool, bool) {
-    (how.needs_handler(records), records && how.back_event.is_some() && how.needs_handler_back(records))
+pub(super) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
+    (
+        action.needs_handler(records),
+        records && action.return_event.is_some() && action.needs_handler_back(records),
+    )
 }
 
 /// Whether one of the tests looks at memory.
@@ -88,5 +91,5 @@ pub(super) fn reads_memory(condition: &Condition) -> bool {
 }
 
 fn is_far(fetch: &Fetch) -> bool {
-    !fetch.operand.steps.is_empty() || matches!(fetch.kind, Kind::String { .. })
+    !fetch.operand.steps.is_empty() || matches!(fetch.kind, FetchKind::String { .. })
 }

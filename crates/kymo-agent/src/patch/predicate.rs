@@ -7,7 +7,7 @@
 //!   on unless it is the Nth
 //! ```
 use super::count::Counter;
-use super::stub::Ground;
+use super::stub::CodegenContext;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, ax, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, r12, r13,
@@ -151,13 +151,13 @@ pub(super) fn before(
     a: &mut CodeAssembler,
     (condition, every): (&Condition, u32),
     (counter, slot): (&mut Counter, u32),
-    ground: &Ground,
+    context: &CodegenContext,
     out: CodeLabel,
 ) -> Result<(), IcedError> {
     let (mut shut, mut passed) = (a.create_label(), a.create_label());
     open(a)?;
     only_if(a, condition, false, shut)?;
-    counter.raise(a, ground, slot)?;
+    counter.raise(a, context, slot)?;
     only_each(a, every, shut)?;
     a.jmp(passed)?;
     a.set_label(&mut shut)?;

@@ -1,4 +1,4 @@
-//! The part of a stub that has `handler.rs` look at a hit, and puts the event that it made into this CPU's ring.
+//! The part of a stub that has `slow_path.rs` look at a hit, and puts the event that it made into this CPU's ring.
 //!
 //! ```text
 //!   rsp -= frame; all registers and the flags into it
@@ -7,11 +7,11 @@
 //!   everything as it was;  verdict 0: on to where hits go that are not to be looked at
 //! ```
 use super::count::Counter;
-use super::gate::REGISTERS;
-use super::handler::{BUFFER_AT, FLAGS_AT, LEAST_EVENT, MISSED, VERDICT_AT};
+use super::predicate::REGISTERS;
 use super::record::{self, Record, RecordSlots, Recorder};
 use super::rings::{HEAD_AT, LOST_AT, PAGE_BYTES, TAIL_AT};
-use super::stub::Ground;
+use super::slow_path::{BUFFER_AT, FLAGS_AT, LEAST_EVENT, MISSED, VERDICT_AT};
+use super::stub::CodegenContext;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, qword_ptr, r8, rax, rcx, rdi, rdx, rsi, rsp,
@@ -23,17 +23,17 @@ const USED: [AsmRegister64; 6] = [rax, rcx, rdx, rsi, rdi, r8];
 
 /// What of a stub is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Handling {
+pub(super) struct SlowPath {
     /// What the handler knows the probe by.
     pub(super) number: u64,
     /// Bytes for an event.
     pub(super) room: u32,
-    pub(super) entry: bool,
-    pub(super) back: bool,
+    pub(super) at_entry: bool,
+    pub(super) at_return: bool,
 }
 
 /// What a stub has for it: a counter of what was not looked at, or what writes events.
-pub(super) enum Means<'a> {
+pub(super) enum SlowPathParts<'a> {
     Count(&'a mut Counter, u32),
     Record(&'a mut Recorder, Record, RecordSlots),
 }
@@ -42,19 +42,19 @@ pub(super) enum Means<'a> {
 /// do.
 pub(super) fn write(
     a: &mut CodeAssembler,
-    (handling, returned): (Handling, bool),
-    ground: &Ground,
-    means: Means<'_>,
+    (slow_path, returned): (SlowPath, bool),
+    context: &CodegenContext,
+    means: SlowPathParts<'_>,
     out: CodeLabel,
 ) -> Result<(), IcedError> {
     let (mut done, mut shut, mut looked) = (a.create_label(), a.create_label(), a.create_label());
     let (missed, recorder) = match means {
-        Means::Count(counter, slot) => ((counter, slot), None),
-        Means::Record(Recorder { hits, lost, write }, record, slots) => {
+        SlowPathParts::Count(counter, slot) => ((counter, slot), None),
+        SlowPathParts::Record(Recorder { hits, lost, write }, record, slots) => {
             ((hits, slots.lost), Some((lost, write, record, slots)))
         }
     };
-    let frame = BUFFER_AT + handling.room as i32 + RED_ZONE;
+    let frame = BUFFER_AT + slow_path.room as i32 + RED_ZONE;
     debug_assert!(frame % 16 == 0);
     a.lea(rsp, rsp - frame)?;
     for (at, register) in REGISTERS.into_iter().enumerate().filter(|(_, register)| *register != rsp) {
@@ -67,12 +67,12 @@ pub(super) fn write(
     a.seto(al)?;
     a.mov(qword_ptr(rsp + FLAGS_AT), rax)?;
     a.mov(rax, rsp)?;
-    a.mov(rcx, handling.number << 1 | u64::from(returned))?;
-    a.call(ground.calls.handle)?;
+    a.mov(rcx, slow_path.number << 1 | u64::from(returned))?;
+    a.call(context.calls.handle)?;
     a.mov(qword_ptr(rsp + VERDICT_AT), rcx)?;
     a.cmp(rcx, MISSED as i32)?;
     a.jne(looked)?;
-    missed.0.raise(a, ground, missed.1)?;
+    missed.0.raise(a, context, missed.1)?;
     a.mov(qword_ptr(rsp + VERDICT_AT), 0)?;
     a.jmp(done)?;
     a.set_label(&mut looked)?;
@@ -80,7 +80,7 @@ pub(super) fn write(
     if let Some((lost, write, record, slots)) = recorder {
         a.cmp(rcx, LEAST_EVENT as i32)?;
         a.jb(done)?;
-        event(a, ground, &record, slots, (lost, write), done)?;
+        event(a, context, &record, slots, (lost, write), done)?;
     }
     a.set_label(&mut done)?;
     a.mov(rcx, qword_ptr(rsp + VERDICT_AT))?;
@@ -109,14 +109,14 @@ fn close(a: &mut CodeAssembler, frame: i32) -> Result<(), IcedError> {
 /// Copies the event into the ring.
 fn event(
     a: &mut CodeAssembler,
-    ground: &Ground,
+    context: &CodegenContext,
     record: &Record,
     slots: RecordSlots,
     (lost, write): (&mut Counter, &mut Counter),
     done: CodeLabel,
 ) -> Result<(), IcedError> {
     let (mut room, mut next) = (a.create_label(), a.create_label());
-    write.begin_at(a, ground, record.table)?;
+    write.begin_at(a, context, record.table)?;
     a.mov(rsi, rcx)?;
     a.test(rsi, rsi)?;
     a.jz(done)?;
@@ -127,7 +127,7 @@ fn event(
     a.add(rdx, r8)?;
     a.cmp(rdx, record.data_bytes as i32)?;
     a.jb(room)?;
-    lost.raise(a, ground, slots.lost)?;
+    lost.raise(a, context, slots.lost)?;
     a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
     a.jmp(done)?;
 

@@ -15,7 +15,7 @@ const WAITS: u32 = 1;
 const WRITES: u32 = 2;
 
 /// A tracer that takes longer is in trouble, and the program is not to be.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TRACER_TIMEOUT: Duration = Duration::from_secs(10);
 
 static STATE: AtomicU32 = AtomicU32::new(RUNS);
 
@@ -27,7 +27,7 @@ pub(super) fn will_wait() {
 
 /// Returns when the program may run.
 pub(super) fn wait() {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TRACER_TIMEOUT;
     loop {
         // Acquire: pairs with the Release in let_run() and release(): the code that runs now is what was written.
         let state = STATE.load(Ordering::Acquire);
@@ -53,10 +53,10 @@ pub(super) fn let_run() {
 
 /// It, as somebody who holds it would.
 #[derive(Debug)]
-pub(super) struct First;
+pub(super) struct StartupGate;
 
 #[cfg(target_arch = "x86_64")]
-impl crate::patch::Hold for First {
+impl crate::patch::Hold for StartupGate {
     fn hold(&mut self, _: &crate::patch::Request<'_>) -> Result<(), String> {
         let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         if threads != 2 {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   execve in the C library               here                                           kernel
-//!     mov eax, 59  --jmp-->   does the program fit? (fits.rs)
+//!     mov eax, 59  --jmp-->   does the program fit? (preload_check.rs)
 //!     syscall                 no: the environment without us, and kymo is told
 //!                             the system call itself          ------------------------>  executes
 //!     cmp rax, -4095  <--jmp--  it has failed
@@ -20,7 +20,7 @@
 //! What callers pass is read as the kernel would read it; the rest is system calls with numbers and memory of this file. The ways in are code that keeps all
 //! registers but those that the system call changes.
 #![allow(unsafe_code)]
-use super::fits::{Fit, fits};
+use super::preload_check::{PreloadCheck, check};
 use crate::sys::raw::{self, call};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -112,11 +112,11 @@ fn executes(
         if environment.has_us() {
             let fit = if is_filtered() {
                 // Not another word (X3).
-                Fit::Not("")
+                PreloadCheck::Not("")
             } else {
-                fits(folder, path, flags, library)
+                check(folder, path, flags, library)
             };
-            if let Fit::Not(why) = fit {
+            if let PreloadCheck::Not(why) = fit {
                 room = environment.without_us();
                 if let Some(room) = &room {
                     changed[number] = room.at;
@@ -170,7 +170,7 @@ impl Environment<'_> {
     }
 
     /// The same without what is ours.
-    fn without_us(&self) -> Option<Room> {
+    fn without_us(&self) -> Option<ExecMemory> {
         let (mut variables, mut text_bytes) = (1, 0);
         for variable in self.each() {
             variables += 1;
@@ -178,7 +178,7 @@ impl Environment<'_> {
                 text_bytes += variable.to_bytes().len() + 1;
             }
         }
-        let room = Room::of(variables * 8 + text_bytes)?;
+        let room = ExecMemory::of(variables * 8 + text_bytes)?;
         let (mut list, mut text) = (room.at as *mut u64, room.at + variables as u64 * 8);
         let mut put = |word: u64| {
             // SAFETY: inside of the room, which has a word for each variable and one more.
@@ -215,7 +215,7 @@ impl Environment<'_> {
         };
         let mut parts = at.split(|byte| *byte == b'.');
         let (Some(name), Some(password)) = (parts.next(), parts.next()) else { return };
-        let mut said = Said { bytes: [0; 320], used: 0 };
+        let mut said = Sentence { bytes: [0; 320], used: 0 };
         let path = path.to_bytes();
         for part in [password, b".", why.as_bytes(), b"\n", &path[..path.len().min(MOST_PATH_BYTES)]] {
             said.add(part);
@@ -240,12 +240,12 @@ impl Environment<'_> {
     }
 }
 
-struct Said {
+struct Sentence {
     bytes: [u8; 320],
     used: usize,
 }
 
-impl Said {
+impl Sentence {
     fn add(&mut self, part: &[u8]) {
         for (place, byte) in self.bytes[self.used..].iter_mut().zip(part) {
             *place = *byte;
@@ -282,7 +282,7 @@ fn may_be_told(socket: c_int) -> bool {
 }
 
 /// Memory until a program is executed.
-struct Room {
+struct ExecMemory {
     at: u64,
     bytes: u64,
     /// A child of `vfork` has one of these, as the memory is its parent's and stays.
@@ -298,25 +298,25 @@ struct Place {
 }
 
 const PLACES: usize = 32;
-static ROOMS: [Place; PLACES] =
+static SHARED_MEMORY: [Place; PLACES] =
     [const { Place { owner: AtomicU32::new(0), at: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; PLACES];
 
-impl Room {
-    fn of(bytes: usize) -> Option<Room> {
+impl ExecMemory {
+    fn of(bytes: usize) -> Option<ExecMemory> {
         let bytes = (bytes as u64).next_multiple_of(4096);
         let guest = guest();
         // Acquire: pairs with the Release in give_back(); what a child whose place the kernel has freed wrote is long there.
         let free = |place: &&Place| {
             place.owner.compare_exchange(0, guest, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let Some(place) = (guest != 0).then(|| ROOMS.iter().find(free)).flatten() else {
+        let Some(place) = (guest != 0).then(|| SHARED_MEMORY.iter().find(free)).flatten() else {
             // Of more children at a time than there are places one page each is lost.
-            return Some(Room { at: map(bytes)?, bytes, place: None });
+            return Some(ExecMemory { at: map(bytes)?, bytes, place: None });
         };
         // SAFETY: a word that stays. Such a child has none of its own.
         unsafe { call(libc::SYS_set_tid_address, [place.owner.as_ptr() as u64, 0, 0, 0, 0, 0]) };
         let (at, had) = (place.at.load(Ordering::Relaxed), place.bytes.load(Ordering::Relaxed));
-        let room = |at: u64, bytes: u64| Room { at, bytes, place: Some(place) };
+        let room = |at: u64, bytes: u64| ExecMemory { at, bytes, place: Some(place) };
         if had >= bytes {
             return Some(room(at, had));
         }

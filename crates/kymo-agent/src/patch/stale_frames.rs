@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Entries of a page, between the first and the last, which have the page's own words.
 pub(super) const ROOM: u64 = STACK_BYTES as u64 / ENTRY_BYTES as u64 - 2;
 /// A page that is full is tidied up when it was found so as often.
-const PATIENCE: u64 = 64;
+const TIDY_INTERVAL: u64 = 64;
 
 /// From a shadow stack to its page.
 static DISTANCE: AtomicU64 = AtomicU64::new(0);
@@ -41,7 +41,7 @@ const MAIN_BYTES: u64 = 64 << 20;
 
 /// What a page begins with.
 #[repr(C)]
-struct Own {
+struct PageHeader {
     /// The last entry that was ever used.
     used: AtomicU64,
     /// The thread's own stack; 0: not looked for yet.
@@ -50,7 +50,7 @@ struct Own {
     /// The return slot of the call that is at it just now, or was when it was left; 0: none.
     busy: AtomicU64,
 }
-const _: () = assert!(size_of::<Own>() == ENTRY_BYTES as usize);
+const _: () = assert!(size_of::<PageHeader>() == ENTRY_BYTES as usize);
 
 /// Maps the region for as many bytes of shadow stacks, which begin at `base`; its begin.
 pub(super) fn region(base: u64, bytes: usize) -> io::Result<u64> {
@@ -68,9 +68,9 @@ fn page(bottom: u64) -> u64 {
     bottom.wrapping_add(DISTANCE.load(Ordering::Relaxed))
 }
 
-fn own(bottom: u64) -> &'static Own {
+fn own(bottom: u64) -> &'static PageHeader {
     // SAFETY: a shadow stack's page, mapped for good and zeroed, made of atomics.
-    unsafe { &*(page(bottom) as *const Own) }
+    unsafe { &*(page(bottom) as *const PageHeader) }
 }
 
 fn entry(bottom: u64, at: u64) -> &'static Entry {
@@ -200,7 +200,7 @@ pub(super) fn put(bottom: u64, signals: Signals, (first, count): (u64, u64), now
     }
     let mut place = place_for(bottom, count);
     // Not each time: it looks at all slots.
-    if place == 0 && patience(bottom).fetch_add(1, Ordering::Relaxed).is_multiple_of(PATIENCE) {
+    if place == 0 && patience(bottom).fetch_add(1, Ordering::Relaxed).is_multiple_of(TIDY_INTERVAL) {
         tidy(bottom);
         place = place_for(bottom, count);
     }

@@ -1,6 +1,6 @@
-//! The gate beside its model, with threads.
+//! The lock beside its model, with threads.
 use super::model::OneLock;
-use super::{Gate, ReadGuard};
+use super::{BigReaderLock, ReadGuard};
 use proptest::prelude::*;
 use std::ops::{Deref, DerefMut};
 use std::sync::Barrier;
@@ -14,22 +14,22 @@ struct Pair {
     reads: AtomicU64,
 }
 
-/// Gate and model alike.
+/// BigReaderLock and model alike.
 trait Lock: Sync {
     fn new() -> Self;
     fn read(&self) -> impl Deref<Target = Pair>;
     fn write(&self) -> impl DerefMut<Target = Pair>;
 }
 
-impl Lock for Gate<Pair> {
+impl Lock for BigReaderLock<Pair> {
     fn new() -> Self {
-        Gate::new(Pair::default())
+        BigReaderLock::new(Pair::default())
     }
     fn read(&self) -> impl Deref<Target = Pair> {
-        Gate::read(self)
+        BigReaderLock::read(self)
     }
     fn write(&self) -> impl DerefMut<Target = Pair> {
-        Gate::write(self)
+        BigReaderLock::write(self)
     }
 }
 
@@ -91,18 +91,18 @@ proptest! {
     fn as_one_lock(programs in prop::collection::vec(
         prop::collection::vec(prop::option::weighted(0.2, 1u64..9), 0..60), 1..5)
     ) {
-        prop_assert_eq!(run::<Gate<Pair>>(&programs), run::<OneLock<Pair>>(&programs));
+        prop_assert_eq!(run::<BigReaderLock<Pair>>(&programs), run::<OneLock<Pair>>(&programs));
     }
 }
 
 /// Checks that readers are in together: each waits inside for the other (G1).
 #[test]
 fn readers_are_together() {
-    let (gate, inside) = (Gate::new(7), Barrier::new(3));
+    let (lock, inside) = (BigReaderLock::new(7), Barrier::new(3));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let value = gate.read();
+                let value = lock.read();
                 inside.wait();
                 assert_eq!(*value, 7);
             });
@@ -113,11 +113,11 @@ fn readers_are_together() {
 /// Checks that a writer does not get in while a reader of another thread is there, and does afterwards (G1).
 #[test]
 fn a_writer_waits() {
-    let (gate, wrote) = (Gate::new(0), AtomicBool::new(false));
+    let (lock, wrote) = (BigReaderLock::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let value = gate.read();
+        let value = lock.read();
         scope.spawn(|| {
-            *gate.write() = 1;
+            *lock.write() = 1;
             wrote.store(true, Ordering::SeqCst);
         });
         for _ in 0..100 {
@@ -127,63 +127,63 @@ fn a_writer_waits() {
         drop(value);
     });
     assert!(wrote.into_inner());
-    assert_eq!(gate.into_inner(), 1);
+    assert_eq!(lock.into_inner(), 1);
 }
 
 /// Checks that a writer gets through although readers keep coming until it did (G3).
 #[test]
 fn readers_do_not_starve_a_writer() {
-    let (gate, start) = (Gate::new(false), Barrier::new(4));
+    let (lock, start) = (BigReaderLock::new(false), Barrier::new(4));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 // One is always inside when the next one asks.
                 start.wait();
-                while !*gate.read() {
+                while !*lock.read() {
                     std::thread::yield_now();
                 }
             });
         }
         start.wait();
-        *gate.write() = true;
+        *lock.write() = true;
     });
 }
 
-/// Checks that a panic of a writer or a reader leaves the gate usable, with what was written until then.
+/// Checks that a panic of a writer or a reader leaves the lock usable, with what was written until then.
 #[test]
 fn a_panic_opens_the_gate() {
-    let gate = Gate::new(1);
+    let lock = BigReaderLock::new(1);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            *gate.write() = 2;
-            let mut value = gate.write();
+            *lock.write() = 2;
+            let mut value = lock.write();
             *value = 3;
             std::panic::resume_unwind(Box::new("a test's panic"));
         });
         assert!(writer.join().is_err());
         let reader = scope.spawn(|| {
-            let _value = gate.read();
+            let _value = lock.read();
             std::panic::resume_unwind(Box::new("a test's panic"));
         });
         assert!(reader.join().is_err());
     });
-    *gate.write() += 1;
-    assert_eq!(*gate.read(), 4);
+    *lock.write() += 1;
+    assert_eq!(*lock.read(), 4);
 }
 
-/// Checks that a thread keeps its lane, and that threads which come one after the other get different ones.
+/// Checks that a thread keeps its shard, and that threads which come one after the other get different ones.
 #[test]
-fn a_thread_keeps_its_lane() {
-    let gate = Gate::new(());
-    let mine = gate.read().lane();
-    assert!(mine < ReadGuard::<()>::LANES);
-    assert_eq!(gate.read().lane(), mine);
+fn a_thread_keeps_its_shard() {
+    let lock = BigReaderLock::new(());
+    let mine = lock.read().shard();
+    assert!(mine < ReadGuard::<()>::SHARDS);
+    assert_eq!(lock.read().shard(), mine);
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (gate.read().lane(), gate.read().lane())))
+        let shards: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (lock.read().shard(), lock.read().shard())))
             .map(|thread| thread.join().expect("it only reads"))
             .collect();
-        assert!(lanes.iter().all(|(first, second)| first == second));
-        assert!(lanes.iter().any(|lane| *lane != lanes[0]), "{lanes:?}: all in one lane");
+        assert!(shards.iter().all(|(first, second)| first == second));
+        assert!(shards.iter().any(|shard| *shard != shards[0]), "{shards:?}: all in one shard");
     });
 }
