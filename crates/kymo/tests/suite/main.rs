@@ -6,6 +6,7 @@
 //! | the same with perf of three Debian releases, and every kind of recording | `matrix/`: a kind in `kinds.rs` |
 //! | programs that nobody here wrote | `real.rs` |
 //! | options, exit codes, what is printed where | `cli.rs` |
+//! | the pages of options in the book | `reference.rs` |
 //! | what a run of `record` leaves behind, whatever happens | `record.rs` |
 //! | what fails around a recorder: disks, pipes, limits, CPUs, the recorder itself, the programs | `faults/` |
 //! | `kymo bench`: that it measures what perf's benchmark does (never how fast) | `bench.rs` |
@@ -59,6 +60,7 @@ mod probe_refusals;
 mod programs;
 mod real;
 mod record;
+mod reference;
 mod runtimes;
 mod scenario;
 mod scopes;
