@@ -31,7 +31,7 @@ def prose(text):
 
 def sentences(paragraph):
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
-    plain = re.sub(r"`[^`]*`", "code", plain)
+    plain = re.sub(r"`[^`]*`", "Code", plain)
     return re.split(r"(?<=[.!?])[)\"']? +(?=[A-Z`*\"(])", plain)
 
 

@@ -4,7 +4,7 @@ import itertools
 import re
 
 UNSAFE = re.compile(r"\bunsafe (?:\{|fn\b|impl\b|extern\b)|#\[unsafe\(|\bunsafe extern")
-SENTENCE = re.compile(r"nsafe code is in (.*?) only\b", re.DOTALL)
+SENTENCE = re.compile(r"nsafe\s+code\s+is\s+in\s+(.*?)\s+only\b", re.DOTALL)
 
 
 def listed(tree):
