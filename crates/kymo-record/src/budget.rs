@@ -1,6 +1,6 @@
 //! How much memory records take on their way: the buffers behind the rings, within `--max-memory`.
+use crate::error::RecordError;
 use crate::pool::BufferPool;
-use crate::session::RecordError;
 
 /// Bytes of records that may be on their way to the disk if nobody says how many. More only where there are so many drains that each could not
 /// have its two buffers.

@@ -1,6 +1,6 @@
 //! The command that is recorded: found, forked, and at the end waited for or told to end.
+use crate::error::RecordError;
 use crate::run_loop::{Ended, SIGTERM};
-use crate::session::RecordError;
 use kymo_perf::workload::{Exit, Workload};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, FileType};

@@ -5,18 +5,16 @@
 //!
 //! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
 //! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
-use crate::channel::{Notifier, Sender, timespec};
-use crate::pool::BufferPool;
-use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
-use crate::round::RoundNumber;
-use crate::throttle::ThrottleRequest;
+use crate::channel::{Sender, timespec};
+use crate::ring_scan::{DrainRequest, ScanInterval};
+use crate::shared::{DrainShared, Message};
 use crate::user_rings::UserRing;
 use kymo_core::ring::Reader;
 use kymo_perf::ring::Ring;
 use kymo_perf::sys::{self, counter};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a drain sleeps at most while records come.
@@ -32,73 +30,6 @@ const BUFFER_WAIT: Duration = Duration::from_millis(20);
 const ROOM_WAIT: Duration = Duration::from_millis(2);
 /// What every drain polls beside its rings: the pool's bell, the stop sign, the poke.
 const OWN_FDS: usize = 3;
-
-/// From a drain to the writer, or to whoever reduces what is written.
-#[derive(Debug)]
-pub(crate) enum Message {
-    /// Records.
-    Full {
-        /// The ring's index.
-        ring: usize,
-        /// The buffer that holds them.
-        buffer: Vec<u8>,
-        /// How many bytes of it.
-        len: usize,
-        /// The round that ran when the ring's head was read.
-        round: u64,
-        /// When that was.
-        scan: ScanInterval,
-        /// Whether this is all that was in the ring then.
-        emptied: bool,
-        /// Whether the drain had to wait for a buffer since the last message.
-        starved: bool,
-    },
-    /// What the recorder says about the recording: it belongs to no ring and no round.
-    Note(Vec<u8>),
-    /// Records that were made up; markers may follow from now on.
-    Synthesized(Vec<u8>),
-    /// A ring was found empty.
-    Empty {
-        /// The ring's index.
-        ring: usize,
-        /// The round that ran when the ring's head was read.
-        round: u64,
-        /// When that was.
-        scan: ScanInterval,
-    },
-}
-
-/// What the drains share with the rest of the session.
-#[derive(Debug)]
-pub(crate) struct DrainShared {
-    /// Buffers.
-    pub(crate) pool: BufferPool,
-    /// The running round.
-    pub(crate) round: RoundNumber,
-    /// The order of looks at rings.
-    pub(crate) clock: LogicalClock,
-    /// The events are off: empty the rings and end.
-    pub(crate) stop: AtomicBool,
-    /// Rings with `stop`, for ever.
-    pub(crate) stop_notifier: Notifier,
-    /// Pressed when buffers run short, where the target may be stopped for that.
-    pub(crate) throttle_request: Option<ThrottleRequest>,
-    /// Whether drains run before everyone else, where permitted.
-    pub(crate) first: bool,
-    /// Bytes skipped in rings with impossible counters.
-    pub(crate) corrupt_bytes: AtomicU64,
-    /// The same in rings that observed programs write, and what is there that is none of their events.
-    pub(crate) claimed_corrupt_bytes: AtomicU64,
-    /// How often a drain woke up and found records.
-    pub(crate) wakeups: AtomicU64,
-}
-
-impl DrainShared {
-    /// Where it counts what made no sense in a ring: what a program wrote tells nothing of other rings.
-    fn corrupt_in(&self, user_ring: &Option<UserRing<'_>>) -> &AtomicU64 {
-        if user_ring.is_some() { &self.claimed_corrupt_bytes } else { &self.corrupt_bytes }
-    }
-}
 
 /// One ring to drain and the descriptors that write into it (to be polled: the first that is alive).
 #[derive(Debug)]
@@ -251,8 +182,8 @@ impl<'a> Drain<'a> {
         let spare = self.spare.take().or_else(|| self.shared.pool.take());
         let Some(mut buffer) = spare.filter(|_| self.out.has_room()) else {
             self.states[at].starved = true;
-            if let Some(throttle_request) = &self.shared.throttle_request {
-                throttle_request.press();
+            if let Some(request) = &self.shared.throttle_request {
+                request.set();
             }
             self.starve();
             return ScanResult::Much;
@@ -270,7 +201,7 @@ impl<'a> Drain<'a> {
             Err(corrupt) => {
                 tracing::warn!(%corrupt, "skipped");
                 let skipped = corrupt.head.wrapping_sub(corrupt.tail).min(corrupt.size_bytes as u64);
-                self.shared.corrupt_in(&state.user_ring).fetch_add(skipped, Ordering::Relaxed);
+                self.shared.corrupt_in(state.user_ring.is_some()).fetch_add(skipped, Ordering::Relaxed);
                 state.reader.skip();
                 self.spare = Some(buffer);
                 return ScanResult::Nothing;
@@ -294,7 +225,7 @@ impl<'a> Drain<'a> {
         if len == 0 {
             // No record begins with an honest size there.
             tracing::warn!(ring = state.index, bytes = available, "skipped what is no record");
-            self.shared.corrupt_in(&state.user_ring).fetch_add(available as u64, Ordering::Relaxed);
+            self.shared.corrupt_in(state.user_ring.is_some()).fetch_add(available as u64, Ordering::Relaxed);
             state.reader.skip();
             self.spare = Some(buffer);
             return ScanResult::Some;
@@ -310,7 +241,9 @@ impl<'a> Drain<'a> {
         }
         if kept < len {
             // Relaxed: a statistic.
-            self.shared.corrupt_in(&state.user_ring).fetch_add((len - kept) as u64, Ordering::Relaxed);
+            self.shared
+                .corrupt_in(state.user_ring.is_some())
+                .fetch_add((len - kept) as u64, Ordering::Relaxed);
         }
         if kept == 0 {
             self.spare = Some(buffer);
@@ -326,10 +259,10 @@ impl<'a> Drain<'a> {
             state.asked = false;
         }
         let message = Message::Full { ring: state.index, buffer, len, round, scan, emptied, starved };
-        if let Some(throttle_request) = &self.shared.throttle_request
+        if let Some(request) = &self.shared.throttle_request
             && self.shared.pool.is_short()
         {
-            throttle_request.press();
+            request.set();
         }
         // There was room, and only this thread fills it.
         let _ = self.out.send(message);
@@ -391,6 +324,8 @@ impl<'a> Drain<'a> {
 mod tests {
     use super::*;
     use crate::channel::channel;
+    use crate::options::Overload;
+    use crate::pool::BufferPool;
     use kymo_core::handover::Next;
     use kymo_core::ring::Writer;
     use kymo_perf::inject::ProgramClock;
@@ -406,18 +341,9 @@ mod tests {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, (kymo_perf::sys::page_size() + DATA_BYTES) as u64).unwrap();
         let ring = Ring::map(file.as_fd(), DATA_BYTES / kymo_perf::sys::page_size()).unwrap();
-        let shared = DrainShared {
-            pool: BufferPool::new(8, 2 * DATA_BYTES, 8, 1).unwrap(),
-            round: RoundNumber::default(),
-            clock: LogicalClock::default(),
-            stop: AtomicBool::new(true),
-            stop_notifier: Notifier::new().unwrap(),
-            throttle_request: None,
-            first: false,
-            corrupt_bytes: AtomicU64::new(0),
-            claimed_corrupt_bytes: AtomicU64::new(0),
-            wakeups: AtomicU64::new(0),
-        };
+        let pool = BufferPool::new(8, 2 * DATA_BYTES, 8, 1).unwrap();
+        let shared = DrainShared::new(pool, Overload::Drop).unwrap();
+        shared.stop.store(true, Ordering::Relaxed);
         let request = DrainRequest::new().unwrap();
         let (mut senders, mut messages) = channel([16]).unwrap();
         let state = RingState {

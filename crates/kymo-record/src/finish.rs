@@ -1,16 +1,44 @@
-//! Completing a recording when no more records come.
-use crate::account::{Claimed, LossAccount};
+//! Completing a recording when no more records come, and its [`Summary`].
+use crate::account::{Claimed, LossAccount, Unwound};
 use crate::build_ids;
+use crate::coverage::Coverage;
 use crate::disk::WriteError;
-use crate::drain::DrainShared;
 use crate::series::{Content, Last, RemovedFiles};
-use crate::session::Summary;
+use crate::shared::DrainShared;
 use crate::throttle::Pauses;
 use crate::writer::WriterState;
 use kymo_data::{EventSpec, Features, SampleId, abi, build};
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc::Module;
+use kymo_perf::workload::Exit;
 use std::sync::atomic::Ordering;
+
+/// What a recording came to.
+#[derive(Debug)]
+pub struct Summary {
+    /// Size of the recording in bytes.
+    pub bytes: u64,
+    /// How often drains woke up and found records.
+    pub wakeups: u64,
+    /// Samples and losses.
+    pub account: LossAccount,
+    /// How far back the last file reaches, if it holds what the rings of a flight recorder held at the end.
+    pub coverage: Option<Coverage>,
+    /// What unwinding while recording came to, if there was any.
+    pub unwound: Option<Unwound>,
+    /// How often and how long the target stood still for the recorder.
+    pub pauses: Pauses,
+    /// How the command ended, if there was one and it did.
+    pub exit: Option<Exit>,
+    /// Why writing ended early: the recording holds what came before.
+    pub write_error: Option<WriteError>,
+    /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
+    pub unfollowed: u64,
+    /// Files of it that were removed again, because only so many are kept.
+    pub removed: RemovedFiles,
+    /// What else the user should know.
+    pub remarks: Vec<String>,
+}
 
 /// What remains to be done when no more records come.
 pub(crate) struct Finish<'a> {

@@ -1,15 +1,32 @@
 //! Opening what the plan says: the scope, the events, the rings; and what the file's header says of them.
+use crate::budget::Budget;
 use crate::drain::RingSource;
+use crate::error::{RecordError, system};
 use crate::machine;
 use crate::observe::Observer;
 use crate::plan::Plan;
-use crate::session::{RecordError, system};
-use crate::user_rings::UserEvent;
+use crate::user_rings::{DrainedUserRings, UserEvent};
 use kymo_data::{Attr, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
 use kymo_perf::sys::{self, Kernel};
 use rustix::io::Errno;
 use std::sync::Arc;
+
+/// What a session has opened. Every stage of the pipeline borrows from it.
+pub(crate) struct Opened {
+    pub(crate) plan: Plan,
+    // Rings before events: an event's ring is unmapped before it is closed.
+    pub(crate) rings: Vec<MappedRing>,
+    /// Rings that keep the newest records, and are not drained.
+    pub(crate) kept: Vec<MappedRing>,
+    pub(crate) events: Evlist,
+    /// The events as the recording has them.
+    pub(crate) specs: Vec<EventSpec>,
+    /// The events as the kernel writes their samples, if those are reduced.
+    pub(crate) unreduced: Option<Vec<EventSpec>>,
+    pub(crate) budget: Budget,
+    pub(crate) observer: Observer,
+}
 
 /// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way for the next best, unless it was asked for.
 pub(crate) fn open(
@@ -123,4 +140,20 @@ pub(crate) fn sources<'a>(
         }
     }
     groups
+}
+
+/// Adds a program's rings to those that each CPU's drain empties. `first`: how many rings precede them.
+pub(crate) fn add_user_rings<'a>(
+    groups: &mut [(Option<u32>, Vec<RingSource<'a>>)],
+    user_rings: &'a DrainedUserRings,
+    first: usize,
+) {
+    let Some(last) = groups.len().checked_sub(1) else { return };
+    for (cpu, ring, user_ring) in user_rings.readers() {
+        let own = groups.iter().position(|(of, _)| *of == Some(cpu));
+        // The ring of a CPU without a drain goes to another drain.
+        let group = &mut groups[own.unwrap_or(last.min(cpu as usize))];
+        let user_ring = Some(user_ring);
+        group.1.push(RingSource { index: first + cpu as usize, ring, fds: Vec::new(), user_ring });
+    }
 }

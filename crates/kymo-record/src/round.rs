@@ -17,7 +17,7 @@ impl RoundNumber {
 }
 
 /// The writer's view: which rings were emptied in the running round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Rounds {
     seen: Vec<bool>,
     missing: usize,

@@ -1,11 +1,11 @@
-//! Conducting a recording: the events on, the command begun, then waiting for the end.
+//! The main thread during a recording: it enables the events, starts the command, and waits for the end.
 use crate::channel::timespec;
 use crate::control::{self, ControlChannel, Execution};
+use crate::error::{RecordError, system};
 use crate::options::Delay;
 use crate::output::{self, SharedNaming};
 use crate::plan::Plan;
 use crate::series::SwitchRequest;
-use crate::session::{RecordError, system};
 use crate::user_rings::UserEventControl;
 use kymo_perf::evlist::Evlist;
 use kymo_perf::proc;
@@ -13,7 +13,7 @@ use kymo_perf::workload::Workload;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,44 +33,85 @@ pub(crate) const SIGTERM: i32 = 15;
 pub(crate) struct RunLoop<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) events: &'a Evlist,
-    /// Who turns the events of programs on.
-    pub(crate) user_rings: Option<&'a mut Box<dyn UserEventControl + Send>>,
+    /// Starts and stops the events that programs write.
+    pub(crate) user_events: Option<&'a mut Box<dyn UserEventControl + Send>>,
     pub(crate) workload: Option<&'a mut Workload>,
     /// The file's way to its name, once everything has begun.
     pub(crate) naming: Option<SharedNaming>,
     pub(crate) channel: Option<ControlChannel>,
     /// Becomes readable when another file is wanted.
     pub(crate) requests: Option<OwnedFd>,
-    /// Whom to ask for it; `None`: there is one file only.
-    pub(crate) ask: Option<Arc<SwitchRequest>>,
+    /// Asks the writer for it; `None`: there is one file only.
+    pub(crate) switch_request: Option<Arc<SwitchRequest>>,
 }
 
 impl RunLoop<'_> {
+    /// Stops the events that programs write; how many of each were lost, and a remark for the user.
+    pub(crate) fn end_user_events(&mut self) -> (Vec<u64>, Option<String>) {
+        self.user_events.as_mut().map(|events| events.end()).unwrap_or_default()
+    }
+
     /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the control channel says so.
     pub(crate) fn run(
         &mut self,
         until: Option<BorrowedFd<'_>>,
         failed: BorrowedFd<'_>,
     ) -> Result<Ended, RecordError> {
-        let delay = self.plan.options.delay;
-        let on_exec = self.plan.starts_on_exec() && delay.is_none();
-        if !on_exec && delay.is_none() {
+        self.begin()?;
+        let mut state = LoopState {
+            enable_at: match self.plan.options.delay {
+                Some(Delay::After(delay)) => Some(Instant::now() + delay),
+                Some(Delay::Disabled) | None => None,
+            },
+            observed: self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect(),
+            pending_switch: None,
+        };
+        let waits_for_observed = !self.plan.until.is_empty();
+        loop {
+            if waits_for_observed && state.observed.is_empty() {
+                return Ok(Ended::ByItself);
+            }
+            let stops = [Some(failed), until];
+            let Some(woken) = self.wait(&state, stops)? else { continue };
+            if woken.contains(&Wake::Stop) {
+                return Ok(Ended::ByUs);
+            }
+            if woken.contains(&Wake::CommandEnded) {
+                return Ok(Ended::ByItself);
+            }
+            let mut index = 0..;
+            state.observed.retain(|_| !index.next().is_some_and(|at| woken.contains(&Wake::TaskEnded(at))));
+            if woken.contains(&Wake::Switched) {
+                self.switched(&mut state);
+            }
+            if woken.contains(&Wake::SwitchRequested) {
+                self.forward_switch_request();
+            }
+            if state.enable_at.is_some_and(|at| at <= Instant::now()) {
+                state.enable_at = None;
+                self.events.enable(false).map_err(system("enable events"))?;
+            }
+            if self.execute_commands(&mut state) {
+                return Ok(Ended::ByUs);
+            }
+        }
+    }
+
+    /// Turns the events on, starts the command and names the file.
+    fn begin(&mut self) -> Result<(), RecordError> {
+        if self.plan.options.delay.is_none() && !self.plan.starts_on_exec() {
             self.events.enable(false).map_err(system("enable events"))?;
         }
-        // Behind the kernel's, as they end before them: what the kernel has to tell of the time of a program's event is there.
-        if let Some(user_rings) = &mut self.user_rings {
+        // After the kernel's events, as they end before those: the kernel's records cover all the time of a program's event.
+        if let Some(user_events) = &mut self.user_events {
             let failed = |why| system("begin the events of the program")(io::Error::other(why));
-            user_rings.begin().map_err(failed)?;
+            user_events.begin().map_err(failed)?;
         }
         if let Some(workload) = &mut self.workload {
-            workload.start().map_err(|source| RecordError::Command {
-                command: self
-                    .plan
-                    .command
-                    .first()
-                    .map(|name| name.to_string_lossy().into_owned())
-                    .unwrap_or_default(),
-                source,
+            workload.start().map_err(|source| {
+                let name = self.plan.command.first();
+                let command = name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                RecordError::Command { command, source }
             })?;
         }
         if let Some(Err(error)) = self.naming.as_ref().map(output::publish) {
@@ -79,89 +120,104 @@ impl RunLoop<'_> {
             }
             return Err(error.into());
         }
-        let mut enable_at = match delay {
-            Some(Delay::After(delay)) => Some(Instant::now() + delay),
-            Some(Delay::Disabled) | None => None,
-        };
-        let mut observed: Vec<OwnedFd> = self.plan.until.iter().filter_map(|&task| ended_fd(task)).collect();
-        let waits_for_observed = !self.plan.until.is_empty();
-        // The question for a file that was commanded and is not done yet: further commands wait.
-        let mut owing: Option<u64> = None;
-        loop {
-            if waits_for_observed && observed.is_empty() {
-                return Ok(Ended::ByItself);
-            }
-            let mut fds = vec![PollFd::from_borrowed_fd(failed, PollFlags::IN)];
-            fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            let told = fds.len();
-            let command = self.workload.as_ref().map(|workload| workload.ended_fd());
-            fds.extend(command.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            let others = fds.len();
-            fds.extend(observed.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let listening = enable_at.is_none() && owing.is_none();
-            let commands = self.channel.as_ref().filter(|_| listening).and_then(ControlChannel::poll_fd);
-            fds.extend(commands.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            let answered = fds.len();
-            let answer = self.ask.as_ref().map(|ask| ask.done_notifier());
-            fds.extend(answer.map(|notifier| PollFd::new(notifier.fd(), PollFlags::IN)));
-            let asking = fds.len();
-            fds.extend(self.requests.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let left = enable_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = left.map(timespec);
-            match poll(&mut fds, timeout.as_ref()) {
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return Err(system("wait")(errno.into())),
-                Ok(_) => {}
-            }
-            let fired: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
-            if fired[..told].contains(&true) {
-                return Ok(Ended::ByUs);
-            }
-            if fired[told..others].contains(&true) {
-                return Ok(Ended::ByItself);
-            }
-            let mut index = others;
-            observed.retain(|_| {
-                index += 1;
-                !fired[index - 1]
-            });
-            if fired[answered..asking].contains(&true)
-                && let Some(ask) = &self.ask
-            {
-                ask.done_notifier().clear();
-                if owing.take_if(|number| ask.is_answered(*number)).is_some()
-                    && let Some(channel) = &mut self.channel
-                {
-                    channel.ack();
-                }
-            }
-            if fired.get(asking) == Some(&true)
-                && let Some(fd) = &self.requests
-            {
-                let mut many = [0; 64];
-                if matches!(rustix::io::read(fd, &mut many), Ok(0) | Err(_)) {
-                    self.requests = None;
-                } else if let Some(ask) = &self.ask {
-                    ask.ask();
-                }
-            }
-            if enable_at.is_some_and(|at| at <= Instant::now()) {
-                enable_at = None;
-                self.events.enable(false).map_err(system("enable events"))?;
-            }
-            if enable_at.is_none()
-                && owing.is_none()
-                && let Some(channel) = &mut self.channel
-            {
-                match control::execute(channel, self.events, self.ask.is_some()) {
-                    Execution::All => {}
-                    Execution::Stop => return Ok(Ended::ByUs),
-                    Execution::UpToSnapshot => owing = self.ask.as_ref().map(|ask| ask.ask()),
-                }
-            }
+        Ok(())
+    }
+
+    /// Waits for anything to happen; `None` if a signal interrupted it.
+    fn wait(
+        &self,
+        state: &LoopState,
+        stops: [Option<BorrowedFd<'_>>; 2],
+    ) -> Result<Option<Vec<Wake>>, RecordError> {
+        let mut fds: Vec<(Wake, BorrowedFd<'_>)> = Vec::new();
+        fds.extend(stops.into_iter().flatten().map(|fd| (Wake::Stop, fd)));
+        let command = self.workload.as_ref().map(|workload| workload.ended_fd());
+        fds.extend(command.map(|fd| (Wake::CommandEnded, fd)));
+        let tasks = state.observed.iter().enumerate();
+        fds.extend(tasks.map(|(index, fd)| (Wake::TaskEnded(index), fd.as_fd())));
+        let channel = self.channel.as_ref().filter(|_| state.takes_commands());
+        fds.extend(channel.and_then(ControlChannel::poll_fd).map(|fd| (Wake::Command, fd)));
+        let request = self.switch_request.as_ref();
+        fds.extend(request.map(|request| (Wake::Switched, request.done_notifier().fd().as_fd())));
+        fds.extend(self.requests.as_ref().map(|fd| (Wake::SwitchRequested, fd.as_fd())));
+        let left = state.enable_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let mut polled: Vec<PollFd<'_>> =
+            fds.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        match poll(&mut polled, left.map(timespec).as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(system("wait")(errno.into())),
+            Ok(_) => {}
+        }
+        let fired = fds.into_iter().zip(&polled).filter(|(_, polled)| !polled.revents().is_empty());
+        Ok(Some(fired.map(|((wake, _), _)| wake).collect()))
+    }
+
+    /// Acknowledges the command that asked for a file which is complete now.
+    fn switched(&mut self, state: &mut LoopState) {
+        let Some(request) = &self.switch_request else { return };
+        request.done_notifier().clear();
+        if state.pending_switch.take_if(|number| request.is_answered(*number)).is_some()
+            && let Some(channel) = &mut self.channel
+        {
+            channel.ack();
         }
     }
+
+    /// Passes on what can be read from `requests`.
+    fn forward_switch_request(&mut self) {
+        let Some(fd) = &self.requests else { return };
+        let mut many = [0; 64];
+        if matches!(rustix::io::read(fd, &mut many), Ok(0) | Err(_)) {
+            self.requests = None;
+        } else if let Some(request) = &self.switch_request {
+            request.ask();
+        }
+    }
+
+    /// Executes the commands that wait in the channel, if it is time for any. Whether one of them ends the recording.
+    fn execute_commands(&mut self, state: &mut LoopState) -> bool {
+        let Some(channel) = self.channel.as_mut().filter(|_| state.takes_commands()) else { return false };
+        match control::execute(channel, self.events, self.switch_request.is_some()) {
+            Execution::All => {}
+            Execution::Stop => return true,
+            Execution::UpToSnapshot => {
+                state.pending_switch = self.switch_request.as_ref().map(|request| request.ask());
+            }
+        }
+        false
+    }
+}
+
+/// What the loop waits for, beside what does not change.
+struct LoopState {
+    /// The end of the delay before events are enabled.
+    enable_at: Option<Instant>,
+    /// Of each observed task that has not ended.
+    observed: Vec<OwnedFd>,
+    /// The number of the request for a file that was commanded and is not complete yet: further commands wait.
+    pending_switch: Option<u64>,
+}
+
+impl LoopState {
+    fn takes_commands(&self) -> bool {
+        self.enable_at.is_none() && self.pending_switch.is_none()
+    }
+}
+
+/// Why the loop woke up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    /// The caller wants the end, or writing failed.
+    Stop,
+    CommandEnded,
+    /// The observed task of this index.
+    TaskEnded(usize),
+    /// A command in the control channel.
+    Command,
+    /// Another file has begun.
+    Switched,
+    /// Another file is wanted.
+    SwitchRequested,
 }
 
 /// A descriptor that becomes readable when the task ends; `None` if it is gone already.

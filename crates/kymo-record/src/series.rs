@@ -4,7 +4,7 @@
 //! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
 use crate::build_ids;
 use crate::channel::Notifier;
-use crate::flight::Coverage;
+use crate::coverage::Coverage;
 use crate::output::{Naming, Output, OutputError, SharedNaming};
 use crate::sideband::Sideband;
 use crate::sink::Sink;

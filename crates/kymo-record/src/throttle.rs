@@ -1,18 +1,19 @@
-//! `--overload=pause`: the target stands still while the recorder catches up, and the recording says when.
+//! `--overload=pause`: the target is paused while the recorder catches up, and the recording says when.
 //!
 //! ```text
-//!  drain: few buffers are free -> press --bell--> brake: stops the target, waits until most are free, lets it run,
-//!                                                        writes a mark of the time between
+//!  drain: few buffers are free -> ThrottleRequest -> throttle: pauses the target, waits until most buffers
+//!                                                    are free, resumes it, writes a mark of the interval
 //! ```
 //!
-//! A launched command is frozen as a cgroup: whatever it has started stops with it, and nobody sees a signal. Where that is not to be
-//! had, and for processes that ran already, SIGSTOP and SIGCONT go to each of them and all their descendants: a shell may remark on that.
-//! Should the recorder be killed within a pause, SIGCONT (or, for a cgroup, the next start of kymo) lets the target go on.
+//! A launched command is frozen as a cgroup: all its descendants stop with it, and none sees a
+//! signal. Where there is no cgroup, and for processes that ran already, SIGSTOP and SIGCONT go to
+//! each of them and their descendants; a shell may print a remark about that. If the recorder is
+//! killed during a pause, SIGCONT (or, for a cgroup, the next start of kymo) resumes the target.
 use crate::RecordingClock;
 use crate::channel::{Notifier, Sender, timespec};
-use crate::drain::{DrainShared, Message};
 use crate::machine;
 use crate::plan::Plan;
+use crate::shared::{DrainShared, Message, ThrottleRequest};
 use kymo_data::Mark;
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::{proc, sys};
@@ -20,37 +21,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a cgroup may take to stand still before it is taken for paused.
-const FREEZING: Duration = Duration::from_millis(200);
-/// How often the brake looks whether the queue is empty again.
-const LOOK: Duration = Duration::from_millis(2);
+const FREEZE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Between two checks whether the queue is empty again.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Rounds of stopping processes that were started meanwhile.
 const ROUNDS: usize = 16;
-
-/// Pressed by drains.
-#[derive(Debug)]
-pub(crate) struct ThrottleRequest {
-    pressed: AtomicBool,
-    notifier: Notifier,
-}
-
-impl ThrottleRequest {
-    pub(crate) fn new() -> io::Result<ThrottleRequest> {
-        Ok(ThrottleRequest { pressed: AtomicBool::new(false), notifier: Notifier::new()? })
-    }
-
-    /// Asks for a pause. Cheap while one was asked for; never waits.
-    pub(crate) fn press(&self) {
-        // Relaxed: who wakes looks at the pool, which has its own orderings.
-        if !self.pressed.load(Ordering::Relaxed) && !self.pressed.swap(true, Ordering::Relaxed) {
-            self.notifier.notify();
-        }
-    }
-}
 
 /// What stands still.
 #[derive(Debug)]
@@ -112,10 +91,10 @@ impl<'a> Throttle<'a> {
     }
 
     /// Stops the target whenever the pedal is pressed, until the stop sign.
-    pub(crate) fn run(mut self, throttle_request: &ThrottleRequest, shared: &DrainShared) -> Pauses {
+    pub(crate) fn run(mut self, request: &ThrottleRequest, shared: &DrainShared) -> Pauses {
         // It must come to run while the target keeps all CPUs busy.
         if let Err(error) = sys::run_early() {
-            tracing::debug!(%error, "the brake runs at ordinary priority");
+            tracing::debug!(%error, "the throttle runs at ordinary priority");
         }
         let mut pauses = Pauses::default();
         let wait = |notifier: Option<&Notifier>, most: Option<Duration>| {
@@ -126,20 +105,20 @@ impl<'a> Throttle<'a> {
         };
         // Acquire: pairs with the Release of whoever ends the recording.
         while !shared.stop.load(Ordering::Acquire) {
-            wait(Some(&throttle_request.notifier), None);
-            throttle_request.notifier.clear();
-            if !throttle_request.pressed.load(Ordering::Relaxed) {
+            wait(Some(request.notifier()), None);
+            request.notifier().clear();
+            if !request.is_pending() {
                 continue;
             }
             let start_ns = machine::now_ns(self.clock);
-            self.stop();
+            self.pause();
             while !shared.pool.has_recovered() && !shared.stop.load(Ordering::Acquire) {
-                wait(None, Some(LOOK));
+                wait(None, Some(POLL_INTERVAL));
             }
-            throttle_request.pressed.store(false, Ordering::Relaxed);
+            request.reset();
             // The target runs only after this: what it does then is later.
             let end_ns = machine::now_ns(self.clock);
-            self.go();
+            self.resume();
             pauses.count += 1;
             pauses.total_ns += end_ns.saturating_sub(start_ns);
             self.marks.send_blocking(Message::Note(Mark::Pause { start_ns, end_ns }.record()));
@@ -147,10 +126,10 @@ impl<'a> Throttle<'a> {
         pauses
     }
 
-    fn stop(&mut self) {
+    fn pause(&mut self) {
         match &self.held {
             ThrottleTarget::Cgroup(cgroup) => {
-                if let Err(error) = cgroup.freeze(FREEZING) {
+                if let Err(error) = cgroup.freeze(FREEZE_TIMEOUT) {
                     tracing::warn!(%error, "the target is not paused");
                 }
             }
@@ -176,7 +155,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    fn go(&mut self) {
+    fn resume(&mut self) {
         match &self.held {
             ThrottleTarget::Cgroup(cgroup) => {
                 if let Err(error) = cgroup.thaw() {
@@ -220,7 +199,7 @@ fn family(roots: &[i32], parents: &BTreeMap<i32, i32>) -> BTreeSet<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ThrottleRequest, family};
+    use super::family;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Checks that descendants of every generation belong to the family, strangers and this process do not.
@@ -230,15 +209,5 @@ mod tests {
         let parents = BTreeMap::from([(10, 1), (11, 10), (12, 11), (5, 12), (20, 1), (own, 12)]);
         assert_eq!(family(&[10], &parents), BTreeSet::from([5, 10, 11, 12]));
         assert_eq!(family(&[20, own], &parents), BTreeSet::from([20]));
-    }
-
-    /// Checks that a pedal which is pressed many times rings once.
-    #[test]
-    fn rings_once() {
-        let throttle_request = ThrottleRequest::new().unwrap();
-        (0..3).for_each(|_| throttle_request.press());
-        let mut count = [0; 8];
-        rustix::io::read(throttle_request.notifier.fd(), &mut count).unwrap();
-        assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

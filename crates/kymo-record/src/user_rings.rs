@@ -9,7 +9,6 @@
 //! scan that did not see the record and the one that did, in the recording's clock. A thread must
 //! belong to the program, or have ended. Only what the program reports about itself (addresses and
 //! values) is taken as it is.
-use crate::drain::RingSource;
 use kymo_data::{Attr, EventSpec, abi};
 use kymo_perf::inject::ProgramClock;
 use kymo_perf::ring::Ring;
@@ -89,31 +88,55 @@ impl UserEvent {
 }
 
 /// An event's number in its records, and its number in tracefs' description.
-pub(crate) type EventId = (u64, u32);
+type EventId = (u64, u32);
 
 /// The numbers of these events, ascending.
-pub(crate) fn event_ids(events: &[UserEvent]) -> Vec<EventId> {
+fn event_ids(events: &[UserEvent]) -> Vec<EventId> {
     let number = |event: &UserEvent| Some((event.id, u32::try_from(event.kind).ok()?));
     let mut event_ids: Vec<EventId> = events.iter().filter_map(number).collect();
     event_ids.sort_unstable();
     event_ids
 }
 
-/// Adds the programs' rings to those that each CPU's drain empties. `first`: how many rings precede them.
-pub(crate) fn join<'a>(
-    groups: &mut [(Option<u32>, Vec<RingSource<'a>>)],
-    rings: &'a [Ring],
-    user_ring: &UserRing<'a>,
-    first: usize,
-) {
-    let Some(count) = groups.len().checked_sub(1) else { return };
-    for (cpu, ring) in rings.iter().enumerate() {
-        let own = groups.iter().position(|(of, _)| of.is_some_and(|of| of as usize == cpu));
-        // Of a CPU that nobody drains, any other can.
-        let group = &mut groups[own.unwrap_or(cpu.min(count))];
-        let user_ring = Some(UserRing { cpu: cpu as u32, ..user_ring.clone() });
-        group.1.push(RingSource { index: first + cpu, ring, fds: Vec::new(), user_ring });
+/// The rings of one program while they are drained; none by default.
+#[derive(Default)]
+pub(crate) struct DrainedUserRings {
+    pub(crate) rings: Vec<Ring>,
+    event_ids: Vec<EventId>,
+    writer: Option<(i32, ProgramClock)>,
+    /// Records that had been lost before the recording.
+    lost_before: u64,
+}
+
+impl DrainedUserRings {
+    pub(crate) fn new(rings: Vec<Ring>, events: &[UserEvent], pid: i32, clock: ProgramClock) -> Self {
+        let lost_before = lost_in(&rings);
+        DrainedUserRings { rings, event_ids: event_ids(events), writer: Some((pid, clock)), lost_before }
     }
+
+    /// The reader's state of each CPU's ring.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = (u32, &Ring, UserRing<'_>)> {
+        let (pid, clock) = self.writer.unzip();
+        let state = pid.zip(clock).map(|(pid, clock)| UserRing::new(&self.event_ids, pid, clock));
+        (0..)
+            .zip(&self.rings)
+            .filter_map(move |(cpu, ring)| Some((cpu, ring, UserRing { cpu, ..state.clone()? })))
+    }
+
+    /// How many records of each event were lost, by the event's index in the recording. `reported`: by
+    /// the program itself. The rings know more where it has ended, and cannot tell which event it was.
+    pub(crate) fn lost(&self, reported: Vec<u64>, first_event: usize) -> Vec<(usize, u64)> {
+        let all_reported = reported.iter().fold(0_u64, |all, lost| all.saturating_add(*lost));
+        let missing = lost_in(&self.rings).saturating_sub(self.lost_before).saturating_sub(all_reported);
+        let mut lost: Vec<(usize, u64)> = (first_event..).zip(reported).collect();
+        lost.extend((missing > 0).then_some((first_event, missing)));
+        lost
+    }
+}
+
+/// The sum of what the rings say, to which the program may have written anything.
+fn lost_in(rings: &[Ring]) -> u64 {
+    rings.iter().fold(0, |all, ring| all.saturating_add(ring.lost()))
 }
 
 /// Threads whose process is known, by the lowest bits of their numbers.

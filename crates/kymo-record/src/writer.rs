@@ -1,14 +1,14 @@
 //! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
 use crate::channel::{Next, Receiver};
+use crate::coverage::Coverage;
 use crate::disk::count_samples;
-use crate::drain::{DrainShared, Message};
-use crate::flight::Coverage;
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::record_stats::{RecordStats, whole_records_bytes};
-use crate::ring_scan::{DrainRequest, FullScan};
+use crate::ring_scan::{DrainRequest, FullScan, ScanInterval};
 use crate::round::Rounds;
 use crate::series::{Content, Series};
+use crate::shared::{DrainShared, Message};
 use crate::sink::Sink;
 use kymo_data::{Compressor, build};
 use rustix::process::setpriority_process;
@@ -28,9 +28,7 @@ const WRITER_NICE: i32 = -19;
 
 /// What the writer needs.
 pub(crate) struct WriterThread<'a> {
-    pub(crate) sink: Sink,
-    pub(crate) stats: RecordStats,
-    pub(crate) compressor: Option<Compressor>,
+    pub(crate) state: WriterState,
     pub(crate) pid_filter: PidFilter,
     pub(crate) rings: usize,
     pub(crate) shared: &'a DrainShared,
@@ -38,10 +36,6 @@ pub(crate) struct WriterThread<'a> {
     pub(crate) requests: Vec<&'a DrainRequest>,
     /// Whether it runs before the target, where permitted.
     pub(crate) preferred: bool,
-    /// The recording ends at this size.
-    pub(crate) max_bytes: Option<u64>,
-    /// The files that it is made of, if it is more than one.
-    pub(crate) series: Option<Series>,
     /// Becomes readable when writing has failed, or the recording is as large as it may be.
     pub(crate) failed_fd: &'a OwnedFd,
 }
@@ -74,7 +68,8 @@ pub(crate) struct WriterState {
     pub(crate) earlier: Content,
     /// How far back the last file reaches, of a flight recorder.
     pub(crate) coverage: Option<Coverage>,
-    max_bytes: Option<u64>,
+    /// The recording ends at this size.
+    pub(crate) max_bytes: Option<u64>,
 }
 
 /// What the writer has to do next.
@@ -121,7 +116,7 @@ pub(crate) fn next(
 
 impl WriterThread<'_> {
     /// Writes until all drains have ended.
-    pub(crate) fn run(self, mut messages: Receiver<Message>) -> WriterState {
+    pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> WriterState {
         // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
         if self.preferred
             && let Err(error) = setpriority_process(None, WRITER_NICE)
@@ -129,113 +124,153 @@ impl WriterThread<'_> {
             tracing::debug!(%error, "the writer runs at ordinary priority");
         }
         let _ = rustix::thread::set_name(c"writer");
-        let mut rounds = Rounds::new(self.rings);
-        let mut state = WriterState::new(self.sink, self.stats, self.compressor, self.series);
-        state.max_bytes = self.max_bytes;
-        let (mut packed, mut unpublished, mut since_marker) = (Vec::new(), 0, 0);
-        // A reader takes what is made up as it comes, but holds the rest back until markers; so before the first of them everything
-        // that is made up must be there.
-        let mut complete = false;
-        // Another file begins when every ring has been emptied once more: what a quiet CPU has told of names and mappings would otherwise lie in its ring
-        // while files with samples of others pass, none of which could name them.
-        let mut full_scan: Option<FullScan> = None;
+        let mut progress = Progress { rounds: Rounds::new(self.rings), ..Progress::default() };
         loop {
-            let series = state.series.as_mut().filter(|_| full_scan.is_none());
-            let task = next(&mut messages, series, unpublished > 0, &self.shared.pool);
+            let series = self.state.series.as_mut().filter(|_| progress.full_scan.is_none());
+            let task = next(&mut messages, series, progress.unpublished > 0, &self.shared.pool);
             let resting = matches!(task, WriterTask::Rest);
             let message = match task {
                 WriterTask::Message(message) => Some(message),
                 WriterTask::Switch => {
-                    full_scan = Some(begin_full_scan(self.shared, &self.requests, self.rings));
+                    progress.full_scan = Some(self.begin_full_scan());
                     None
                 }
                 WriterTask::Rest => None,
                 WriterTask::End => break,
             };
             self.shared.pool.replenish();
-            let was_full = state.full;
-            let (written, drained) = match message {
-                None => (Ok(0), None),
-                Some(Message::Synthesized(records)) => {
-                    complete = true;
-                    if let Some(series) = &mut state.series {
-                        series.sideband.records(&records);
-                    }
-                    (state.append(&records, 0, &mut packed), None)
-                }
-                Some(Message::Note(records)) => (state.append(&records, 0, &mut packed), None),
-                Some(Message::Empty { ring, round, scan }) => (Ok(0), Some((ring, round, scan))),
-                Some(Message::Full { ring, mut buffer, len, round, scan, emptied, starved }) => {
-                    let len = self.pid_filter.remove(&mut buffer[..len]);
-                    let written = state.write(&buffer[..len], starved, &mut packed);
-                    self.shared.pool.give(buffer);
-                    (written, emptied.then_some((ring, round, scan)))
-                }
-            };
-            if state.full && !was_full {
+            let was_full = self.state.full;
+            let (written, drained) = self.take_in(message, &mut progress);
+            if self.state.full && !was_full {
                 let _ = rustix::io::write(self.failed_fd, &1u64.to_ne_bytes());
             }
             match written {
                 Ok(bytes) => {
-                    unpublished += bytes;
-                    since_marker += bytes;
+                    progress.unpublished += bytes;
+                    progress.since_marker += bytes;
                 }
-                Err(error) => state.fail(error, self.failed_fd),
+                Err(error) => self.state.fail(error, self.failed_fd),
             }
-            if state.error.is_some() {
-                unpublished = 0;
+            if self.state.error.is_some() {
+                progress.unpublished = 0;
                 continue;
             }
-            let due = drained.is_some_and(|(ring, round, _)| rounds.drained(ring, round));
-            if let (Some(full_scan), Some((ring, _, scan))) = (&mut full_scan, drained) {
-                full_scan.emptied(ring, scan);
-            }
-            let mut result = Ok(());
-            if due && complete && since_marker > 0 {
-                result = state.sink.append(&build::finished_round(), 0);
-                if let Some(series) = &mut state.series {
-                    series.sideband.round();
-                }
-                rounds.next(&self.shared.round);
-                since_marker = 0;
-                unpublished += 8;
-            }
-            // A file without the list of what was there would be of little use.
-            if result.is_ok()
-                && complete
-                && let Some(mut series) = state.series.take()
-            {
-                if full_scan.is_none() && series.is_due(state.sink.bytes()) {
-                    full_scan = Some(begin_full_scan(self.shared, &self.requests, self.rings));
-                }
-                if full_scan.as_ref().is_some_and(FullScan::is_done) {
-                    full_scan = None;
-                    let files = series.sideband.files();
-                    result = state
-                        .switch(&mut series, files)
-                        .and_then(|()| state.append(&series.sideband.told(), 0, &mut packed).map(|_| ()));
-                    series.asked.answer();
-                    (unpublished, since_marker) = (1, 0);
-                }
-                state.series = Some(series);
-            }
-            if result.is_ok() && unpublished > 0 && (resting || unpublished >= PUBLISH_BYTES) {
-                result = state.sink.publish(resting);
-                unpublished = 0;
-            }
+            let result = (self.mark_round(drained, &mut progress))
+                .and_then(|()| self.switch_if_due(&mut progress))
+                .and_then(|()| self.publish(resting, &mut progress));
             if let Err(error) = result {
-                state.fail(error, self.failed_fd);
+                self.state.fail(error, self.failed_fd);
             }
         }
-        state
+        self.state
+    }
+
+    /// Writes what a message brings. How many bytes that made, and the ring that was emptied, if one was.
+    fn take_in(
+        &mut self,
+        message: Option<Message>,
+        progress: &mut Progress,
+    ) -> (io::Result<u64>, Option<Emptied>) {
+        let (state, packed) = (&mut self.state, &mut progress.packed);
+        match message {
+            None => (Ok(0), None),
+            Some(Message::Synthesized(records)) => {
+                progress.complete = true;
+                if let Some(series) = &mut state.series {
+                    series.sideband.records(&records);
+                }
+                (state.append(&records, 0, packed), None)
+            }
+            Some(Message::Note(records)) => (state.append(&records, 0, packed), None),
+            Some(Message::Empty { ring, round, scan }) => (Ok(0), Some(Emptied { ring, round, scan })),
+            Some(Message::Full { ring, mut buffer, len, round, scan, emptied, starved }) => {
+                let len = self.pid_filter.remove(&mut buffer[..len]);
+                let written = state.write(&buffer[..len], starved, packed);
+                self.shared.pool.give(buffer);
+                (written, emptied.then_some(Emptied { ring, round, scan }))
+            }
+        }
+    }
+
+    /// Writes the round's marker if this ring was the last one to be emptied in it.
+    fn mark_round(&mut self, drained: Option<Emptied>, progress: &mut Progress) -> io::Result<()> {
+        let Some(Emptied { ring, round, scan }) = drained else { return Ok(()) };
+        if let Some(full_scan) = &mut progress.full_scan {
+            full_scan.emptied(ring, scan);
+        }
+        let due = progress.rounds.drained(ring, round);
+        if !due || !progress.complete || progress.since_marker == 0 {
+            return Ok(());
+        }
+        let written = self.state.sink.append(&build::finished_round(), 0);
+        if let Some(series) = &mut self.state.series {
+            series.sideband.round();
+        }
+        progress.rounds.next(&self.shared.round);
+        progress.since_marker = 0;
+        progress.unpublished += 8;
+        written
+    }
+
+    /// Goes on in another file if it is time for one and every ring has been emptied for it.
+    fn switch_if_due(&mut self, progress: &mut Progress) -> io::Result<()> {
+        // A file without the list of what existed before would be of little use.
+        let Some(mut series) = self.state.series.take_if(|_| progress.complete) else { return Ok(()) };
+        if progress.full_scan.is_none() && series.is_due(self.state.sink.bytes()) {
+            progress.full_scan = Some(self.begin_full_scan());
+        }
+        let mut result = Ok(());
+        if progress.full_scan.as_ref().is_some_and(FullScan::is_done) {
+            progress.full_scan = None;
+            let files = series.sideband.files();
+            result = self.state.switch(&mut series, files).and_then(|()| {
+                let existing = series.sideband.told();
+                self.state.append(&existing, 0, &mut progress.packed).map(|_| ())
+            });
+            series.asked.answer();
+            (progress.unpublished, progress.since_marker) = (1, 0);
+        }
+        self.state.series = Some(series);
+        result
+    }
+
+    fn publish(&mut self, resting: bool, progress: &mut Progress) -> io::Result<()> {
+        if progress.unpublished == 0 || !resting && progress.unpublished < PUBLISH_BYTES {
+            return Ok(());
+        }
+        progress.unpublished = 0;
+        self.state.sink.publish(resting)
+    }
+
+    /// Makes every drain scan its rings once more.
+    fn begin_full_scan(&self) -> FullScan {
+        let full_scan = FullScan::begin(&self.shared.clock, self.rings);
+        self.requests.iter().for_each(|request| request.ask());
+        full_scan
     }
 }
 
-/// Has every drain look at its rings once more.
-fn begin_full_scan(shared: &DrainShared, requests: &[&DrainRequest], rings: usize) -> FullScan {
-    let full_scan = FullScan::begin(&shared.clock, rings);
-    requests.iter().for_each(|request| request.ask());
-    full_scan
+/// A ring that was emptied: the round that ran, and when that was.
+struct Emptied {
+    ring: usize,
+    round: u64,
+    scan: ScanInterval,
+}
+
+/// How far the writer is in the current round and file.
+#[derive(Default)]
+struct Progress {
+    rounds: Rounds,
+    /// For compressed bytes.
+    packed: Vec<u8>,
+    /// Bytes that the header's size does not include yet, and bytes since the last marker.
+    unpublished: u64,
+    since_marker: u64,
+    /// All synthesized records are written. A reader takes those as they come, but holds the rest back until a marker, so none may come before that.
+    complete: bool,
+    /// Another file begins when every ring has been emptied once more: names and mappings of a quiet CPU would otherwise lie in its ring while files with
+    /// samples of others pass, none of which could name them.
+    full_scan: Option<FullScan>,
 }
 
 impl WriterState {

@@ -1,7 +1,7 @@
 //! What the rings held and what happened meanwhile, as one stream in order of time.
 use super::clock::{SampleClock, records};
-use super::coverage::{Coverage, RingCoverage};
 use super::snapshot::RingSnapshot;
+use crate::coverage::{Coverage, RingCoverage};
 use kymo_data::abi;
 
 /// One record: its time and its place.

@@ -20,7 +20,6 @@
 //!   run is the sum over its snapshots.
 //! - **F5** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
 mod clock;
-mod coverage;
 mod lookback;
 mod merge;
 mod missed;
@@ -28,14 +27,13 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use coverage::{Coverage, RingCoverage};
 pub(crate) use snapshot::SnapshotReader;
 
 use crate::channel::{Next, Receiver};
-use crate::drain::{DrainShared, Message};
 use crate::pid_filter::PidFilter;
 use crate::record_stats::RecordStats;
 use crate::ring_scan::DrainRequest;
+use crate::shared::{DrainShared, Message};
 use crate::writer::{self, WriterState, WriterTask};
 use clock::SampleClock;
 use kymo_data::{EventSpec, SampleId, abi, build};

@@ -1,9 +1,9 @@
 //! The parts of the flight recorder by themselves; whole ones are in the crate's suite.
 use super::clock::{SampleClock, records};
-use super::coverage::{Coverage, RingCoverage};
 use super::lookback::{LOG_BYTES, Lookback};
 use super::merge::Merge;
 use super::snapshot::RingSnapshot;
+use crate::coverage::{Coverage, RingCoverage};
 use kymo_data::{Attr, EventSpec, SampleId, abi, build};
 use proptest::prelude::*;
 

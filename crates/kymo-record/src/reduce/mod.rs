@@ -48,10 +48,10 @@ pub(crate) use rewrite::reduced;
 
 use crate::account::Unwound;
 use crate::channel::{Next, Receiver, Sender};
-use crate::drain::Message;
 use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::ring_scan::DrainRequest;
+use crate::shared::Message;
 use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};

@@ -5,12 +5,12 @@
 use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
 use crate::channel::{Next, channel};
-use crate::drain::Message;
 use crate::output::Output;
 use crate::plan::Plan;
 use crate::pool::BufferPool;
 use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
 use crate::session::Session;
+use crate::shared::Message;
 use crate::{CallGraph, Options, Rate, TargetSpec};
 use kymo_data::{EventSpec, Features, FileWriter, Mark, Recording, UnwindCounts, abi, build};
 use kymo_perf::machine::Machine;

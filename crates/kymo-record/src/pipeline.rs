@@ -1,0 +1,375 @@
+//! The threads of a running recording and the queues between them, as one value.
+//!
+//! ```text
+//!  drain (one per CPU) --+--> [reducer] --> writer or flight recorder
+//!  list of what existed -+                   ^
+//!  throttle (pauses) ------------------------+
+//! ```
+//! [`Pipeline::build`] makes every queue before a thread runs; [`Pipeline::run`] starts the threads,
+//! waits for the end of the recording, and joins them.
+use crate::channel::{Receiver, Sender, channel};
+use crate::drain::{self, RingSource};
+use crate::error::{RecordError, system};
+use crate::existing::{Existing, KernelThread, Listed};
+use crate::flight::{FlightContext, FlightThread, SnapshotReader};
+use crate::opening::{Opened, add_user_rings, sources};
+use crate::options::{LastSnapshot, Overload};
+use crate::output::{self, SharedNaming};
+use crate::pid_filter::PidFilter;
+use crate::pool::BufferPool;
+use crate::record_stats::RecordStats;
+use crate::reduce::Reducer;
+use crate::ring_scan::DrainRequest;
+use crate::run_loop::{Ended, RunLoop};
+use crate::series::{FileListener, Last, Limits, Series, SwitchRequest, SwitchRule};
+use crate::shared::{DrainShared, Message};
+use crate::sink::Sink;
+use crate::throttle::{Pauses, Throttle};
+use crate::user_rings::DrainedUserRings;
+use crate::writer::{WriterState, WriterThread};
+use crate::{account::Unwound, synth};
+use kymo_data::{Compressor, Features};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::thread::{Scope, ScopedJoinHandle};
+
+/// Places for notes on their way to the writer.
+const NOTES: usize = 16;
+
+/// The output before its first record.
+pub(crate) struct OpenedOutput {
+    pub(crate) sink: Sink,
+    /// Of the file, until it is clear that the recording begins.
+    pub(crate) naming: Option<SharedNaming>,
+    pub(crate) stats: RecordStats,
+    pub(crate) compressor: Option<Compressor>,
+    pub(crate) features: Features,
+}
+
+/// What the stages share; it outlives them.
+pub(crate) struct Base<'a> {
+    opened: &'a Opened,
+    user_rings: &'a DrainedUserRings,
+    pub(crate) shared: DrainShared,
+    /// One for each drain.
+    drain_requests: Vec<DrainRequest>,
+    /// Becomes readable when writing has failed.
+    failed_fd: OwnedFd,
+}
+
+/// The stages, connected; no thread runs.
+pub(crate) struct Pipeline<'a> {
+    base: &'a Base<'a>,
+    drains: Vec<DrainStage<'a>>,
+    reducer: Option<(Reducer<'a>, Receiver<Message>)>,
+    recorder: Recorder<'a>,
+    /// What the recorder receives.
+    messages: Receiver<Message>,
+    throttle: Option<Throttle<'a>>,
+    existing: Existing<'a>,
+    existing_sender: Option<Sender<Message>>,
+    /// Asks the recorder for another file, where there may be several.
+    pub(crate) switch_request: Option<Arc<SwitchRequest>>,
+}
+
+/// What a finished pipeline leaves.
+pub(crate) struct Outcome {
+    pub(crate) ended: Result<Ended, RecordError>,
+    /// `None`: the recorder's thread was not started, or panicked.
+    pub(crate) written: Option<WriterState>,
+    pub(crate) unwound: Option<Unwound>,
+    pub(crate) pauses: Pauses,
+    pub(crate) listed: Listed,
+    /// How many of each program's events were lost as the program reports it, and its remark.
+    pub(crate) user_lost: (Vec<u64>, Option<String>),
+}
+
+struct DrainStage<'a> {
+    cpu: Option<u32>,
+    sources: Vec<RingSource<'a>>,
+    request: &'a DrainRequest,
+    sender: Sender<Message>,
+}
+
+/// The thread that receives what the drains bring.
+enum Recorder<'a> {
+    Writer(Box<WriterThread<'a>>),
+    Flight(Box<FlightThread<'a>>),
+}
+
+fn notifier_error(source: io::Error) -> RecordError {
+    system("wake a thread of the recorder by an eventfd")(source)
+}
+
+impl<'a> Base<'a> {
+    pub(crate) fn new(opened: &'a Opened, user_rings: &'a DrainedUserRings) -> Result<Base<'a>, RecordError> {
+        let failed_fd =
+            eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system("make an eventfd")(errno.into()))?;
+        let drains = sources(&opened.events, &opened.rings).len();
+        let budget = &opened.budget;
+        let pool = BufferPool::new(budget.buffers, budget.buffer_bytes, budget.ready, drains)
+            .map_err(notifier_error)?;
+        let shared = DrainShared::new(pool, opened.plan.options.overload).map_err(notifier_error)?;
+        let drain_requests = (0..drains).map(|_| DrainRequest::new()).collect::<io::Result<Vec<_>>>();
+        let drain_requests = drain_requests.map_err(notifier_error)?;
+        Ok(Base { opened, user_rings, shared, drain_requests, failed_fd })
+    }
+
+    /// How many rings are drained.
+    fn rings(&self) -> usize {
+        self.opened.rings.len() + self.user_rings.rings.len()
+    }
+}
+
+impl<'a> Pipeline<'a> {
+    /// Connects the stages. `command`: the process of the command.
+    pub(crate) fn build(
+        base: &'a Base<'a>,
+        output: OpenedOutput,
+        limits: Limits,
+        listener: Option<FileListener>,
+        kernel: KernelThread,
+        command: Option<i32>,
+    ) -> Result<Pipeline<'a>, RecordError> {
+        let opened = base.opened;
+        let plan = &opened.plan;
+        let mut groups = sources(&opened.events, &opened.rings);
+        add_user_rings(&mut groups, base.user_rings, opened.rings.len());
+        // One queue for each drain and one for the list of what existed. Each ring has a few places for messages that it is empty.
+        let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len()).chain([1, NOTES]);
+        let (mut senders, messages) = channel(places).map_err(notifier_error)?;
+        let mut notes = senders.pop();
+        let existing_sender = senders.pop();
+        let drains: Vec<DrainStage<'a>> = (groups.into_iter().zip(&base.drain_requests).zip(senders))
+            .map(|(((cpu, sources), request), sender)| DrainStage { cpu, sources, request, sender })
+            .collect();
+        let attrs = opened.events.events.iter().map(|event| &event.request.attr);
+        let mut pid_filter = PidFilter::new(opened.observer.ever_followed(), attrs);
+        let (reducer, messages) = match reducer(base, &drains)? {
+            None => (None, messages),
+            Some((reducer, note_sender, reduced)) => {
+                notes = Some(note_sender);
+                // The reducer filters, so nothing is left for the writer to take out.
+                let reducer = reducer.without(std::mem::take(&mut pid_filter));
+                (Some((reducer, messages)), reduced)
+            }
+        };
+        let request = Arc::new(SwitchRequest::new(messages.notifier()).map_err(notifier_error)?);
+        let series = series(opened, &output, limits, &request, listener);
+        let switch_request = series.is_some().then_some(request);
+        let recorder = recorder(base, &drains, output, series, limits, pid_filter);
+        let throttle = notes.map(|notes| Throttle::new(plan, opened.observer.cgroup(), command, notes));
+        let attr = opened.specs.first().map(|spec| spec.attr.clone()).unwrap_or_default();
+        let command = command.filter(|_| plan.observe_command);
+        let command = command.map(|pid| synth::name_only(&attr, pid)).unwrap_or_default();
+        let existing = Existing { plan, attr, kernel, command };
+        Ok(Pipeline {
+            base,
+            drains,
+            reducer,
+            recorder,
+            messages,
+            throttle,
+            existing,
+            existing_sender,
+            switch_request,
+        })
+    }
+
+    /// Starts the threads, runs the loop until the recording ends, and joins the threads.
+    pub(crate) fn run(self, mut run_loop: RunLoop<'_>, until: Option<BorrowedFd<'_>>) -> Outcome {
+        let Pipeline { base, drains, reducer, recorder, messages, throttle, existing, .. } = self;
+        let Opened { plan, events, .. } = base.opened;
+        let existing_sender = self.existing_sender;
+        std::thread::scope(|scope| {
+            let mut threads = ThreadStarter { scope, failed: None };
+            let recorder = threads.start(move || match recorder {
+                Recorder::Writer(writer) => writer.run(messages),
+                Recorder::Flight(flight) => flight.run(messages),
+            });
+            let reducer =
+                reducer.and_then(|(reducer, messages)| threads.start(move || reducer.run(messages)));
+            let are_ready = threads.start_drains(drains, &base.shared);
+            let request = base.shared.throttle_request.as_ref();
+            let throttle = (throttle.zip(request))
+                .and_then(|(throttle, request)| threads.start(move || throttle.run(request, &base.shared)));
+            // Until each drain is ready, or has ended.
+            are_ready.iter().for_each(|()| ());
+            // From here on nothing new is missed, so what exists already can be listed.
+            let tracking = threads.started().and_then(|()| match plan.starts_on_exec() {
+                true => Ok(()),
+                false => events.enable(true).map_err(system("enable the tracking event")),
+            });
+            let list = move || {
+                let mut listed = existing.run();
+                if let Some(mut sender) = existing_sender {
+                    sender.send_blocking(Message::Synthesized(std::mem::take(&mut listed.records)));
+                }
+                listed
+            };
+            let (listed, listing) = if plan.system() && !plan.command.is_empty() {
+                // Before the command begins: what it does at its start did not exist before.
+                (Some(list()), None)
+            } else {
+                (None, threads.start(list))
+            };
+            let started = tracking.and_then(|()| threads.started());
+            let ended = started.and_then(|()| run_loop.run(until, base.failed_fd.as_fd()));
+            let user_lost = run_loop.end_user_events();
+            if let Err(error) = events.disable() {
+                tracing::warn!(%error, "failed to disable events");
+            }
+            base.shared.stop();
+            Outcome {
+                ended,
+                listed: listed.or_else(|| listing?.join().ok()).unwrap_or_default(),
+                unwound: reducer.map(|reducer| reducer.join().unwrap_or_default()),
+                pauses: throttle.and_then(|throttle| throttle.join().ok()).unwrap_or_default(),
+                written: recorder.and_then(|recorder| recorder.join().ok()),
+                user_lost,
+            }
+        })
+    }
+}
+
+/// Starts the threads of the recorder.
+///
+/// The first one that cannot be made ends the recording: those that run are stopped and joined as at
+/// any end, and what the others would have worked with is dropped, which closes their queues.
+struct ThreadStarter<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    failed: Option<io::Error>,
+}
+
+impl<'scope> ThreadStarter<'scope, '_> {
+    fn start<T: Send + 'scope>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> Option<ScopedJoinHandle<'scope, T>> {
+        let started = std::thread::Builder::new().spawn_scoped(self.scope, work);
+        started.map_err(|error| self.failed = self.failed.take().or(Some(error))).ok()
+    }
+
+    /// Starts the drains; the receiver ends when each is ready, or has ended.
+    fn start_drains(
+        &mut self,
+        drains: Vec<DrainStage<'scope>>,
+        shared: &'scope DrainShared,
+    ) -> mpsc::Receiver<()> {
+        // With its places made here: a drain allocates nothing that depends on the others.
+        let (ready, are_ready) = mpsc::sync_channel(drains.len());
+        for DrainStage { cpu, sources, request, sender } in drains {
+            let ready = ready.clone();
+            let ready = move || _ = ready.send(());
+            if self.start(move || drain::run(cpu, sources, shared, request, sender, ready)).is_none() {
+                break;
+            }
+        }
+        are_ready
+    }
+
+    /// Whether all could be made since the last call.
+    fn started(&mut self) -> Result<(), RecordError> {
+        self.failed.take().map_or(Ok(()), Err).map_err(system("start a thread of the recorder"))
+    }
+}
+
+/// The reducer with the sender of notes that go round it, and the receiver of what it has reduced.
+type ReducerStage<'a> = (Reducer<'a>, Sender<Message>, Receiver<Message>);
+
+/// The reducer, if stacks are unwound.
+fn reducer<'a>(
+    base: &'a Base<'a>,
+    drains: &[DrainStage<'a>],
+) -> Result<Option<ReducerStage<'a>>, RecordError> {
+    let Some(specs) = &base.opened.unreduced else { return Ok(None) };
+    let plan = &base.opened.plan;
+    let mut of_rings: Vec<(usize, &'a DrainRequest)> = (drains.iter())
+        .flat_map(|drain| drain.sources.iter().map(|source| (source.index, drain.request)))
+        .collect();
+    of_rings.sort_unstable_by_key(|(ring, _)| *ring);
+    let requests = of_rings.into_iter().map(|(_, request)| request).collect();
+    // Each buffer has a place.
+    let places = base.shared.pool.most() + 4 * base.rings();
+    let (senders, reduced) = channel([NOTES, places]).map_err(notifier_error)?;
+    let Ok([notes, sender]) = <[Sender<Message>; 2]>::try_from(senders) else { return Ok(None) };
+    let mut reducer = Reducer::new(specs, requests, &base.shared.pool, sender);
+    if plan.observe_command {
+        reducer = reducer.without_existing();
+    }
+    if plan.options.overload == Overload::Drop {
+        reducer = reducer.normal_priority();
+    }
+    Ok(Some((reducer, notes, reduced)))
+}
+
+/// The files of the recording, where there may be several.
+fn series(
+    opened: &Opened,
+    output: &OpenedOutput,
+    limits: Limits,
+    request: &Arc<SwitchRequest>,
+    listener: Option<FileListener>,
+) -> Option<Series> {
+    let options = &opened.plan.options;
+    let flight = opened.plan.keeps_newest();
+    let rule = limits.switch.or(flight.then(SwitchRule::default))?;
+    let output::Output::File(path) = &options.output else { return None };
+    let mut series = Series::new(
+        rule,
+        path.clone(),
+        Arc::clone(output.naming.as_ref()?),
+        opened.specs.clone(),
+        output.features.clone(),
+        options.build_ids,
+        Arc::clone(request),
+        listener.unwrap_or_else(|| Box::new(|_, _| {})),
+    );
+    if flight {
+        series.last = match options.last_snapshot {
+            LastSnapshot::Plain => Last::Stays,
+            LastSnapshot::Dated => Last::Joins,
+            LastSnapshot::Not => Last::Goes,
+        };
+    }
+    Some(series)
+}
+
+fn recorder<'a>(
+    base: &'a Base<'a>,
+    drains: &[DrainStage<'a>],
+    output: OpenedOutput,
+    series: Option<Series>,
+    limits: Limits,
+    pid_filter: PidFilter,
+) -> Recorder<'a> {
+    let (opened, shared, failed_fd) = (base.opened, &base.shared, &base.failed_fd);
+    let options = &opened.plan.options;
+    let OpenedOutput { sink, stats, compressor, .. } = output;
+    let mut state = WriterState::new(sink, stats, compressor, series);
+    if !opened.plan.keeps_newest() {
+        state.max_bytes = limits.max_bytes;
+        return Recorder::Writer(Box::new(WriterThread {
+            state,
+            pid_filter,
+            rings: base.rings(),
+            shared,
+            requests: base.drain_requests.iter().collect(),
+            preferred: options.overload != Overload::Drop,
+            failed_fd,
+        }));
+    }
+    let of_rings = drains.iter().flat_map(|drain| vec![drain.request; drain.sources.len()]);
+    let context = FlightContext {
+        reader: SnapshotReader::new(&opened.events, &opened.kept),
+        pid_filter,
+        shared,
+        requests: of_rings.collect(),
+        failed_fd,
+    };
+    let at_end = options.last_snapshot != LastSnapshot::Not;
+    let flight = FlightThread::new(context, &opened.specs, state, at_end, options.build_ids);
+    Recorder::Flight(Box::new(flight))
+}
