@@ -1,6 +1,8 @@
-//! Copies a recording record by record, compressed if asked: `... --example repack -- IN OUT [LEVEL]`.
+//! Copies a recording record by record, compressed if asked:
+//! `... --example repack -- IN OUT [LEVEL]`.
 //!
-//! What perf says about OUT and IN has to be the same; a pipe or a directory becomes one plain file.
+//! What perf says about OUT and IN has to be the same; a pipe or a directory becomes one plain
+//! file.
 
 use kymo_data::{Compressor, EventSpec, Features, FileWriter, RecordHeader, Recording, abi};
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! Times `read_parallel` over a recording: `cargo run --release -p kymo-data --example scan -- perf.data [threads]`.
+//! Times `read_parallel` over a recording:
+//! `cargo run --release -p kymo-data --example scan -- perf.data [threads]`.
 
 use kymo_data::Recording;
 use kymo_data::abi::PERF_RECORD_SAMPLE;

@@ -1,7 +1,7 @@
 //! The kernel's and perf's constants, by their own names.
 //!
-//! Values come from the kernel's user ABI header `perf_event.h` and, for record types from 64 on, from perf's
-//! file format. Names keep the kernel's spelling so that they can be searched for.
+//! Values come from the kernel's user ABI header `perf_event.h` and, for record types from 64 on,
+//! from perf's file format. Names keep the kernel's spelling so that they can be searched for.
 
 // Record types: below 64 the kernel's, from 64 on perf's.
 /// A memory mapping (old form).
@@ -52,7 +52,8 @@ pub const PERF_RECORD_CALLCHAIN_DEFERRED: u32 = 22;
 pub const PERF_RECORD_HEADER_ATTR: u32 = 64;
 /// Obsolete.
 pub const PERF_RECORD_HEADER_EVENT_TYPE: u32 = 65;
-/// The fewest bytes of a HEADER_EVENT_TYPE record: a header, an id and a name. perf 7 warns of shorter ones.
+/// The fewest bytes of a HEADER_EVENT_TYPE record: a header, an id and a name. perf 7 warns of
+/// shorter ones.
 pub(crate) const SMALLEST_EVENT_TYPE_RECORD: usize = 80;
 /// Pipe form: tracing data follows the record.
 pub const PERF_RECORD_HEADER_TRACING_DATA: u32 = 66;
@@ -339,7 +340,8 @@ pub const PERF_COUNT_HW_STALLED_CYCLES_BACKEND: u64 = 8;
 /// `ref_cpu_cycles`.
 pub const PERF_COUNT_HW_REF_CPU_CYCLES: u64 = 9;
 
-// Marks within a callchain: the following addresses belong to this place. A value from PERF_CONTEXT_MAX up is a mark.
+// Marks within a callchain: the following addresses belong to this place. A value from
+// PERF_CONTEXT_MAX up is a mark.
 /// Hypervisor.
 pub const PERF_CONTEXT_HV: u64 = 32u64.wrapping_neg();
 /// Kernel.

@@ -5,9 +5,9 @@ use crate::words::{u16_at, u32_at, u64_at};
 
 /// The settings of one event: `perf_event_attr` with the kernel's field names.
 ///
-/// Union members share one field, named after its first use: `sample_period` is also the frequency (see
-/// [`freq`](Attr::freq)), `wakeup` is events or bytes, `config1` is also the breakpoint's address and `config2`
-/// its length.
+/// Union members share one field, named after its first use: `sample_period` is also the frequency
+/// (see [`freq`](Attr::freq)), `wakeup` is events or bytes, `config1` is also the breakpoint's
+/// address and `config2` its length.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[doc(alias = "perf_event_attr")]
 pub struct Attr {
@@ -65,8 +65,9 @@ pub const ATTR_SIZE_VER0: u32 = 64;
 pub const ATTR_SIZE_WRITTEN: u32 = 128;
 
 impl Attr {
-    /// Reads an attr; `bytes` is as long as the attr is stored. Shorter forms of old kernels are filled up with
-    /// zeros, bytes beyond what this library knows are ignored. `None` below 64 bytes, the first kernel's size.
+    /// Reads an attr; `bytes` is as long as the attr is stored. Shorter forms of old kernels are
+    /// filled up with zeros, bytes beyond what this library knows are ignored. `None` below 64
+    /// bytes, the first kernel's size.
     pub fn parse(bytes: &[u8]) -> Option<Attr> {
         if bytes.len() < ATTR_SIZE_VER0 as usize {
             return None;
@@ -106,7 +107,8 @@ impl Attr {
         self.to_bytes_sized(ATTR_SIZE_WRITTEN)
     }
 
-    /// The attr in exactly `size` bytes (at most 256, filled up with zeros or cut), with its `size` field set.
+    /// The attr in exactly `size` bytes (at most 256, filled up with zeros or cut), with its `size`
+    /// field set.
     pub fn to_bytes_sized(&self, size: u32) -> Vec<u8> {
         let size = size.min(256);
         let mut out = Vec::with_capacity(size as usize);

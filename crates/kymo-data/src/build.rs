@@ -1,7 +1,8 @@
 //! Records made up by a recorder: what already ran before, rounds, losses, build IDs.
 //!
-//! Every builder returns one whole record, padded to 8 bytes (but for build IDs and features, as in perf). Kernel record types end with the [`SampleId`] trailer
-//! that the event's attr asks for, so give them the attr of the event that the reader will take them for: the first.
+//! Every builder returns one whole record, padded to 8 bytes (but for build IDs and features, as in
+//! perf). Kernel record types end with the [`SampleId`] trailer that the event's attr asks for, so
+//! give them the attr of the event that the reader will take them for: the first.
 
 use crate::abi::*;
 use crate::attr::Attr;
@@ -11,7 +12,8 @@ use crate::sample::SampleId;
 /// The longest name that a record can carry; longer ones are cut.
 const NAME_MAX: usize = 65_536 / 2;
 
-/// Puts a header before `body`, padded to 8 bytes. A body that cannot fit is cut at 65,528 bytes in all.
+/// Puts a header before `body`, padded to 8 bytes. A body that cannot fit is cut at 65,528 bytes in
+/// all.
 pub fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 8];
     out.extend_from_slice(body);
@@ -27,7 +29,8 @@ fn set_header(record: &mut [u8], kind: u32, misc: u16) {
     }
 }
 
-/// The trailer that `attr` asks for; fields that are `None` become 0, as in perf's synthesized records.
+/// The trailer that `attr` asks for; fields that are `None` become 0, as in perf's synthesized
+/// records.
 pub fn sample_id(attr: &Attr, id: &SampleId) -> Vec<u8> {
     let mut out = Vec::new();
     if !attr.sample_id_all() {
@@ -200,7 +203,8 @@ pub fn header_attr(attr: &Attr, ids: &[u64]) -> Vec<u8> {
     record(PERF_RECORD_HEADER_ATTR, 0, &Body(attr.to_bytes()).u64s(ids).0)
 }
 
-/// HEADER_FEATURE: a feature section of a pipe recording. `None` when it does not fit into a record.
+/// HEADER_FEATURE: a feature section of a pipe recording. `None` when it does not fit into a
+/// record.
 pub fn header_feature(bit: u32, section: &[u8]) -> Option<Vec<u8>> {
     if section.len() > 65_000 {
         return None;
@@ -229,14 +233,16 @@ pub fn tracing_data(blob: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A build ID as a record (for pipes: [`PERF_RECORD_HEADER_BUILD_ID`]) or an entry of the feature section (type 0).
+/// A build ID as a record (for pipes: [`PERF_RECORD_HEADER_BUILD_ID`]) or an entry of the feature
+/// section (type 0).
 pub fn build_id_entry(kind: u32, id: &BuildId) -> Vec<u8> {
     let bytes = id.id.get(..20).unwrap_or(&id.id);
     let mut field = bytes.to_vec();
     field.resize(20, 0);
     field.extend_from_slice(&[bytes.len() as u8, 0, 0, 0]);
     let misc = id.misc | PERF_RECORD_MISC_BUILD_ID_SIZE;
-    // perf pads the name of these entries to 64 bytes, and nothing else: their size is no multiple of 8.
+    // perf pads the name of these entries to 64 bytes, and nothing else: their size is no multiple
+    // of 8.
     let mut name = id.filename.get(..NAME_MAX).unwrap_or(&id.filename).to_vec();
     name.resize((name.len() + 1).next_multiple_of(64), 0);
     let mut out = Body(vec![0; 8]).i32s(&[id.pid]).bytes(&field).bytes(&name).0;

@@ -1,8 +1,10 @@
-//! A piece of a recording: about 1 MiB of whole records, the unit in which work is handed to threads.
+//! A piece of a recording: about 1 MiB of whole records, the unit in which work is handed to
+//! threads.
 
 use crate::record::{ParseError, RECORD_HEADER_BYTES, RawRecord, RecordHeader};
 
-/// How many bytes are read at once. A record has at most 65535, so there is always a whole one within.
+/// How many bytes are read at once. A record has at most 65535, so there is always a whole one
+/// within.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// Whole records, one after the other.
@@ -32,7 +34,8 @@ impl Chunk {
         self.stream
     }
 
-    /// The records in order. After an error (only possible when the file changed while it was read) it ends.
+    /// The records in order. After an error (only possible when the file changed while it was read)
+    /// it ends.
     #[inline]
     pub fn records(&self) -> Records<'_> {
         Records { rest: self.bytes(), position: self.position }
@@ -95,7 +98,8 @@ impl<'a> Iterator for Records<'a> {
 mod tests {
     use super::*;
 
-    /// Checks that records follow each other, and that a size below the header's ends the walk with an error.
+    /// Checks that records follow each other, and that a size below the header's ends the walk with
+    /// an error.
     #[test]
     fn walks_and_stops() {
         let mut bytes = Vec::new();

@@ -6,12 +6,15 @@ use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
 use std::io;
 use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
 
-/// Largest record that is written; the size field has 16 bits, and perf keeps a little distance, too.
+/// Largest record that is written; the size field has 16 bits, and perf keeps a little distance,
+/// too.
 const RECORD_MAX: usize = 65_520;
-/// perf unpacks each COMPRESSED record into a buffer as large as `mmap_len` says, so no more goes into one flush.
+/// perf unpacks each COMPRESSED record into a buffer as large as `mmap_len` says, so no more goes
+/// into one flush.
 const PIECE_BYTES: usize = 512 << 10;
 
-/// A zstd stream of records. One per stream of the recording: readers unpack them in the order of writing.
+/// A zstd stream of records. One per stream of the recording: readers unpack them in the order of
+/// writing.
 pub struct Compressor {
     encoder: Encoder<'static>,
     level: u32,
@@ -20,7 +23,8 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// Starts a stream with a compression level from 1 (fast) to 22 (small); others are brought into that range.
+    /// Starts a stream with a compression level from 1 (fast) to 22 (small); others are brought
+    /// into that range.
     ///
     /// # Errors
     /// When zstd cannot be set up (out of memory).
@@ -37,8 +41,8 @@ impl Compressor {
         Compressor::new(self.level)
     }
 
-    /// Appends to `out` the COMPRESSED records that hold `records`. Everything given can be unpacked from what was
-    /// written so far: nothing stays behind.
+    /// Appends to `out` the COMPRESSED records that hold `records`. Everything given can be
+    /// unpacked from what was written so far: nothing stays behind.
     ///
     /// # Errors
     /// When zstd fails (out of memory).

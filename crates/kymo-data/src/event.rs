@@ -45,7 +45,8 @@ pub struct Events {
     lookup: Lookup,
 }
 
-/// From id to event: a table when the ids lie close together (they nearly always do), else a sorted list.
+/// From id to event: a table when the ids lie close together (they nearly always do), else a sorted
+/// list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lookup {
     base: u64,
@@ -121,8 +122,9 @@ impl Events {
 
     /// The index of the event that wrote `record`.
     ///
-    /// With a single event it is that one. Otherwise the record's id decides; id 0 (records that the recorder
-    /// made up) and records without an id belong to the first event. `None`: an id that no event has.
+    /// With a single event it is that one. Otherwise the record's id decides; id 0 (records that
+    /// the recorder made up) and records without an id belong to the first event. `None`: an id
+    /// that no event has.
     #[inline]
     pub fn event_of(&self, record: &RawRecord<'_>) -> Option<usize> {
         if self.list.len() <= 1 {
@@ -141,8 +143,8 @@ impl Events {
         }
     }
 
-    /// Who and when, from the trailer of a record that is not a sample. Everything is `None` for records that
-    /// perf wrote (type 64 and up) and for recordings without `sample_id_all`.
+    /// Who and when, from the trailer of a record that is not a sample. Everything is `None` for
+    /// records that perf wrote (type 64 and up) and for recordings without `sample_id_all`.
     pub fn sample_id(&self, record: &RawRecord<'_>) -> SampleId {
         if record.is_user_type() || record.header.kind == abi::PERF_RECORD_SAMPLE {
             return SampleId::default();
@@ -160,7 +162,8 @@ impl Events {
     }
 }
 
-/// A name for an event that the recording does not name, spelled as perf spells it where perf has a word.
+/// A name for an event that the recording does not name, spelled as perf spells it where perf has a
+/// word.
 fn made_up_name(attr: &Attr) -> String {
     const SOFTWARE: [&str; 12] = [
         "cpu-clock",
@@ -218,7 +221,8 @@ mod tests {
         RawRecord { header, body, position: 0 }
     }
 
-    /// Checks that ids find their events, close together or far apart, and that id 0 goes to the first event.
+    /// Checks that ids find their events, close together or far apart, and that id 0 goes to the
+    /// first event.
     #[test]
     fn ids_find_events() {
         for far in [0u64, u64::MAX - 100] {

@@ -1,22 +1,27 @@
 //! Records whose headers the kernel changed for another event, and did not change back.
 //!
-//! A record about a kernel symbol or a BPF program goes to every event on the machine that asked for such. For each of them the kernel adds the
-//! size of its trailer to the same header and does not take it away again (seen on Linux 6.18): so where several recorders are at work, the
-//! record of one has behind its trailer as many bytes, of whatever lay in the ring, as the trailers of others take. Read from the record's end,
-//! as trailers are, the id is then garbage, and perf gives up on the file.
+//! A record about a kernel symbol or a BPF program goes to every event on the machine that asked
+//! for such. For each of them the kernel adds the size of its trailer to the same header and does
+//! not take it away again (seen on Linux 6.18): so where several recorders are at work, the record
+//! of one has behind its trailer as many bytes, of whatever lay in the ring, as the trailers of
+//! others take. Read from the record's end, as trailers are, the id is then garbage, and perf gives
+//! up on the file.
 
 //!
-//! A record about a mapping is in the same way one header for all events that see it. For an event with build ids the kernel
-//! sets a bit in it (`PERF_RECORD_MISC_MMAP_BUILD_ID`) that stays for the events after it, whose records have a device and
-//! an inode there (`perf_event_mmap_output`, seen on Linux 6.18): beside a perf that records build ids of the whole machine,
-//! the files of another recorder seem to have ids like `00000000d7c403...`. perf 6.1 crashes on them.
+//! A record about a mapping is in the same way one header for all events that see it. For an event
+//! with build ids the kernel sets a bit in it (`PERF_RECORD_MISC_MMAP_BUILD_ID`) that stays for the
+//! events after it, whose records have a device and an inode there (`perf_event_mmap_output`, seen
+//! on Linux 6.18): beside a perf that records build ids of the whole machine, the files of another
+//! recorder seem to have ids like `00000000d7c403...`. perf 6.1 crashes on them.
 
 use crate::abi;
 
-/// Whether the 24 bytes that identify a mapping's file are a build id, if the record's header says so.
+/// Whether the 24 bytes that identify a mapping's file are a build id, if the record's header says
+/// so.
 ///
-/// A build id is its length, three zeros, and the id with zeros after it. A device's number has its low byte where the length
-/// would be: 254 and 0 are none, and after 7 to 9 (loop, sd, md) a small minor number follows, which no hash begins with.
+/// A build id is its length, three zeros, and the id with zeros after it. A device's number has its
+/// low byte where the length would be: 254 and 0 are none, and after 7 to 9 (loop, sd, md) a small
+/// minor number follows, which no hash begins with.
 pub fn holds_build_id(identity: &[u8]) -> bool {
     let Some((&[size, 0, 0, 0], id)) = identity.split_first_chunk::<4>() else { return false };
     let Some((id, rest)) = id.split_at_checked(usize::from(size)) else { return false };
@@ -24,8 +29,8 @@ pub fn holds_build_id(identity: &[u8]) -> bool {
     !id.is_empty() && !is_device && rest.iter().all(|&byte| byte == 0)
 }
 
-/// How many bytes of this record's body mean anything: all, but of those records that the kernel makes too long. `trailer_bytes`: the length of
-/// the trailer of the event that wrote it.
+/// How many bytes of this record's body mean anything: all, but of those records that the kernel
+/// makes too long. `trailer_bytes`: the length of the trailer of the event that wrote it.
 pub fn meant_bytes(kind: u32, body: &[u8], trailer_bytes: usize) -> usize {
     // Address, length, type and flags of a symbol; type, flags, id and tag of a program.
     const FIXED: usize = 16;
@@ -46,7 +51,8 @@ mod tests {
     use super::{holds_build_id, meant_bytes};
     use crate::abi;
 
-    /// Checks ids of the usual lengths, and devices and inodes under a header that another event's build id has left.
+    /// Checks ids of the usual lengths, and devices and inodes under a header that another event's
+    /// build id has left.
     #[test]
     fn inodes_are_no_build_ids() {
         let id = |size: u8| {

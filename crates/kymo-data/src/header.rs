@@ -45,7 +45,8 @@ pub(crate) enum FileForm {
     Pipe { data: Range<u64> },
 }
 
-/// Whether a file that starts with these bytes is a recording: of this machine's byte order or the other, of version 2 or 1.
+/// Whether a file that starts with these bytes is a recording: of this machine's byte order or the
+/// other, of version 2 or 1.
 pub fn is_recording(start: &[u8]) -> bool {
     [MAGIC, b"2ELIFREP", b"PERFFILE", b"ELIFFREP"].iter().any(|magic| start.starts_with(*magic))
 }
@@ -114,7 +115,8 @@ fn read_file_form(source: &dyn ReadAt, header: &[u8], len: u64) -> Result<FileFo
     let mut is_unfinished = false;
     let data = match data_offset.checked_add(data_size) {
         Some(end) if end <= len => {
-            // A recorder sets the size last. perf sets the feature bits first, so they prove nothing.
+            // A recorder sets the size last. perf sets the feature bits first, so they prove
+            // nothing.
             let unfinished = data_size == 0 && !is_feature_table(source, end, &bits, len);
             if unfinished && len > data_offset {
                 let what = "the header says that there are no records: the recorder did not finish; \
@@ -195,8 +197,8 @@ fn is_feature_table(source: &dyn ReadAt, offset: u64, bits: &[u32], len: u64) ->
     }
     let start = u64_at(&first, 0).unwrap_or(0);
     let end = start.checked_add(u64_at(&first, 8).unwrap_or(0));
-    // Read as an offset, a record header is beyond any file: its size is in the highest bits. What kymo knew from the
-    // start lies before the data, what was added at the end behind it.
+    // Read as an offset, a record header is beyond any file: its size is in the highest bits. What
+    // kymo knew from the start lies before the data, what was added at the end behind it.
     start >= FILE_HEADER_BYTES && end.is_some_and(|end| end <= len)
 }
 

@@ -1,4 +1,5 @@
-//! jitdump: generated code with its bytes, line numbers and unwinding tables, as written by JIT compilers.
+//! jitdump: generated code with its bytes, line numbers and unwinding tables, as written by JIT
+//! compilers.
 //!
 //! ```text
 //!  "DTiJ" (little-endian 0x4A695444) | version | header size | machine | pad | pid | timestamp u64 | flags u64
@@ -138,7 +139,8 @@ pub struct JitLine<'a> {
     pub file: &'a [u8],
 }
 
-/// Reads a jitdump file: its header, and its records as an iterator that ends after the first damaged one.
+/// Reads a jitdump file: its header, and its records as an iterator that ends after the first
+/// damaged one.
 ///
 /// # Errors
 /// When it is no jitdump file.
@@ -269,7 +271,8 @@ mod tests {
         out
     }
 
-    /// Checks that records come back, that the short form of a file name is resolved, and unknown types pass.
+    /// Checks that records come back, that the short form of a file name is resolved, and unknown
+    /// types pass.
     #[test]
     fn reads_records() {
         let bytes = file(&[(2, lines()), (0, load()), (99, vec![1; 8]), (3, Vec::new())]);
@@ -281,7 +284,8 @@ mod tests {
         assert_eq!(all[2..], [JitEvent::Other { id: 99 }, JitEvent::Close]);
     }
 
-    /// Checks that every cut ends in an error or in fewer records, and false sizes and counts in an error.
+    /// Checks that every cut ends in an error or in fewer records, and false sizes and counts in an
+    /// error.
     #[test]
     fn cuts_and_lies() {
         let bytes = file(&[(2, lines()), (0, load())]);

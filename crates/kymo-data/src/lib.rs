@@ -1,9 +1,10 @@
 //! perf.data, jitdump and perf maps: bytes in, structs out.
 //!
-//! *You give it* bytes that can be read at any offset ([`ReadAt`]: a file, a vector); *it gives you* a [`Recording`]:
-//! its [`Events`], what it tells about the machine ([`Features`]), and its records, in parallel or one by one. The
-//! other way round, *you give it* records and something that takes bytes at any offset ([`WriteAt`]); *it gives you*
-//! a file that perf opens, valid after every publication ([`FileWriter`]).
+//! *You give it* bytes that can be read at any offset ([`ReadAt`]: a file, a vector); *it gives
+//! you* a [`Recording`]: its [`Events`], what it tells about the machine ([`Features`]), and its
+//! records, in parallel or one by one. The other way round, *you give it* records and something
+//! that takes bytes at any offset ([`WriteAt`]); *it gives you* a file that perf opens, valid after
+//! every publication ([`FileWriter`]).
 //!
 //! # The file
 //!
@@ -20,28 +21,34 @@
 //! ```
 //!
 //! # Your part
-//! - Open the files, and spool a pipe to a file first. For a directory open `data` and pass its `data.N` as parts.
+//! - Open the files, and spool a pipe to a file first. For a directory open `data` and pass its
+//!   `data.N` as parts.
 //! - Order records by time if you need an order: they are delivered as they lie in the file.
-//! - A [`FileWriter`] takes whole records, and makes them readable when [`publish`](Writer::publish) is called.
+//! - A [`FileWriter`] takes whole records, and makes them readable when
+//!   [`publish`](Writer::publish) is called.
 //!
 //! # Guarantees
-//! - No bytes whatever make it panic, loop for ever, or allocate by a size that a file claims: every size is checked
-//!   against what is really there. A compressed stream may make zstd use its window, at most 128 MiB.
-//! - Damage does not hide what is whole: everything up to the damage is delivered, and a [`Problem`] names the byte
-//!   offset, the record type, and what was wrong. Record types of a newer perf are passed over and counted.
-//! - Each record is delivered exactly once, in chunks of about 1 MiB; memory does not grow with the file, apart from
-//!   24 bytes per chunk that make a second reading lock-free.
-//! - Parsing a record (but for build IDs) or a sample allocates nothing: everything borrows from the chunk.
+//! - No bytes whatever make it panic, loop for ever, or allocate by a size that a file claims:
+//!   every size is checked against what is really there. A compressed stream may make zstd use its
+//!   window, at most 128 MiB.
+//! - Damage does not hide what is whole: everything up to the damage is delivered, and a
+//!   [`Problem`] names the byte offset, the record type, and what was wrong. Record types of a
+//!   newer perf are passed over and counted.
+//! - Each record is delivered exactly once, in chunks of about 1 MiB; memory does not grow with the
+//!   file, apart from 24 bytes per chunk that make a second reading lock-free.
+//! - Parsing a record (but for build IDs) or a sample allocates nothing: everything borrows from
+//!   the chunk.
 //! - All features are written as perf writes them, byte for byte.
 //!
 //! # Non-goals
-//! Big-endian recordings, version 1 files, opening files, time ordering, AUX data (passed over), what records mean.
+//! Big-endian recordings, version 1 files, opening files, time ordering, AUX data (passed over),
+//! what records mean.
 //!
 //! # Modules
 //! - [`abi`]: the kernel's constants by their names. [`build`]: records made up by a recorder.
 //! - [`tracing_data`]: fields of tracepoints. [`perf_map`], [`jitdump`]: names of generated code.
-//! - Everything else is at the top: [`Recording`], [`RawRecord`] and [`Record`], [`SampleLayout`] and [`Sample`],
-//!   [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`].
+//! - Everything else is at the top: [`Recording`], [`RawRecord`] and [`Record`], [`SampleLayout`]
+//!   and [`Sample`], [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`].
 //!
 //! # Example
 //! Which thread has most samples? Each worker counts for itself, the counts are added at the end.
@@ -80,10 +87,11 @@
 //! ```
 //!
 //! # Why it is fast
-//! One thread holds the stream's lock only to read 1 MiB and to walk over its record headers, then works on its own
-//! copy without anybody else. The cuts are remembered, so a second reading takes chunks by a counter. One thread
-//! parses a 207 MB recording of 882,000 samples with call chains at about 5 GB/s, two at 4 to 9 GB/s, on a machine
-//! with two CPUs that other programs used, too (`bench/runs/2026-11-21-scan.txt`; the file was in memory);
+//! One thread holds the stream's lock only to read 1 MiB and to walk over its record headers, then
+//! works on its own copy without anybody else. The cuts are remembered, so a second reading takes
+//! chunks by a counter. One thread parses a 207 MB recording of 882,000 samples with call chains at
+//! about 5 GB/s, two at 4 to 9 GB/s, on a machine with two CPUs that other programs used, too
+//! (`bench/runs/2026-11-21-scan.txt`; the file was in memory);
 //! `cargo run --release -p kymo-data --example scan -- perf.data` measures it on yours.
 //!
 //! # Support

@@ -1,8 +1,10 @@
-//! What kymo writes among the records that perf has no record for (docs/reference/formats/marks.md).
+//! What kymo writes among the records that perf has no record for
+//! (docs/reference/formats/marks.md).
 //!
-//! A mark is a record of type `HEADER_EVENT_TYPE`, which perf stopped writing in 2011 and steps over ever since,
-//! whatever is in it, as long as it has 80 bytes: perf 7 warns of shorter ones. An unknown type would make perf give up
-//! on the file. Marks of earlier versions of kymo are shorter, and read all the same.
+//! A mark is a record of type `HEADER_EVENT_TYPE`, which perf stopped writing in 2011 and steps
+//! over ever since, whatever is in it, as long as it has 80 bytes: perf 7 warns of shorter ones. An
+//! unknown type would make perf give up on the file. Marks of earlier versions of kymo are shorter,
+//! and read all the same.
 
 use crate::abi::{PERF_RECORD_HEADER_EVENT_TYPE, SMALLEST_EVENT_TYPE_RECORD};
 use crate::build;
@@ -15,7 +17,8 @@ const MAGIC: &[u8; 8] = b"kymomark";
 const PAUSE: u32 = 1;
 const UNWOUND: u32 = 2;
 
-/// What walking the stacks of user programs came to, from one mark to the next: the numbers of all marks add up.
+/// What walking the stacks of user programs came to, from one mark to the next: the numbers of all
+/// marks add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnwindCounts {
     /// Stacks walked.
@@ -28,7 +31,8 @@ pub struct UnwindCounts {
     pub without_stack: u64,
     /// Buffers of samples that were walked before all mappings were known.
     pub early_buffers: u64,
-    /// Stacks by the cause that ended the walk, in the order that docs/reference/formats/marks.md states; the first is the outermost frame.
+    /// Stacks by the cause that ended the walk, in the order that docs/reference/formats/marks.md
+    /// states; the first is the outermost frame.
     pub ended: [u64; UnwindCounts::CAUSES],
 }
 
@@ -178,7 +182,8 @@ mod tests {
         }
     }
 
-    /// Checks that no mark is shorter than the record whose type it has: perf 7 warned at each mark of 40 bytes.
+    /// Checks that no mark is shorter than the record whose type it has: perf 7 warned at each mark
+    /// of 40 bytes.
     #[test]
     fn perf_7_does_not_warn_of_marks() {
         let counts = UnwindCounts::default();
@@ -187,7 +192,8 @@ mod tests {
         }
     }
 
-    /// Checks that counts add up to what they were parts of, that none overflows, and that a later kymo's counters are passed over.
+    /// Checks that counts add up to what they were parts of, that none overflows, and that a later
+    /// kymo's counters are passed over.
     #[test]
     fn counts() {
         let early = UnwindCounts::from_words(|at| at as u64);

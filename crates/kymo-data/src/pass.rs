@@ -8,12 +8,14 @@
 //!                                              processes the records that start in it, nobody waits for that
 //! ```
 //!
-//! Only the walk is in turn: some 30 us per MiB. Where the walk meets something that is more than headers
-//! (compressed records, AUX data), the stream is read on in order: one thread at a time, 1 MiB under the stream's lock.
-//! Afterwards the cuts are known, and a second reading takes chunks by a counter alone.
+//! Only the walk is in turn: some 30 us per MiB. Where the walk meets something that is more than
+//! headers (compressed records, AUX data), the stream is read on in order: one thread at a time, 1
+//! MiB under the stream's lock. Afterwards the cuts are known, and a second reading takes chunks by
+//! a counter alone.
 //!
 //! Invariants:
-//! - I1: turn i is taken after turn i - 1, so the walker knows where the first record of its window starts.
+//! - I1: turn i is taken after turn i - 1, so the walker knows where the first record of its window
+//!   starts.
 //! - I2: whoever claimed a window takes its turn or ends the stream: no one waits for ever.
 
 use crate::chunk::{CHUNK_BYTES, Chunk};

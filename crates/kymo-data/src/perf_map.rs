@@ -1,7 +1,7 @@
 //! `/tmp/perf-PID.map`: the names of generated code, as JIT compilers write them.
 //!
-//! One line per symbol: start and size in hexadecimal, then the name up to the end of the line. Compilers append and
-//! reuse memory, so of entries that overlap the later one counts.
+//! One line per symbol: start and size in hexadecimal, then the name up to the end of the line.
+//! Compilers append and reuse memory, so of entries that overlap the later one counts.
 
 /// The symbols of one process, ordered by address and without overlap at their starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct MapSymbol {
 }
 
 impl PerfMap {
-    /// Reads the text of a perf map. Lines that are no entries (a compiler may be in the middle of writing one) are
-    /// left out.
+    /// Reads the text of a perf map. Lines that are no entries (a compiler may be in the middle of
+    /// writing one) are left out.
     pub fn parse(text: &[u8]) -> PerfMap {
         let mut symbols: Vec<MapSymbol> =
             text.split(|&byte| byte == b'\n').filter_map(MapSymbol::parse).collect();

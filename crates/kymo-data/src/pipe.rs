@@ -1,4 +1,5 @@
-//! What a pipe recording says about itself: descriptions come as records, anywhere among the others.
+//! What a pipe recording says about itself: descriptions come as records, anywhere among the
+//! others.
 
 use crate::abi::*;
 use crate::attr::Attr;

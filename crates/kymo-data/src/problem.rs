@@ -12,8 +12,8 @@ pub struct Problem {
     pub kind: Option<u32>,
     /// What is wrong and what that means for the reader, without the place.
     pub what: String,
-    /// Something of the recording is missing: it is cut off or damaged. If not, it only has more than is known here, or less than
-    /// its recorder had meant to write.
+    /// Something of the recording is missing: it is cut off or damaged. If not, it only has more
+    /// than is known here, or less than its recorder had meant to write.
     pub is_damage: bool,
 }
 

@@ -9,7 +9,8 @@
 //!  |<------------------------- size ------------------------------------------>|
 //! ```
 //!
-//! The trailer is read by [`Events::sample_id`](crate::Events::sample_id), because its layout depends on the event.
+//! The trailer is read by [`Events::sample_id`](crate::Events::sample_id), because its layout
+//! depends on the event.
 
 use crate::abi::*;
 use crate::excess::holds_build_id;
@@ -77,8 +78,9 @@ pub struct RawRecord<'a> {
     pub header: RecordHeader,
     /// Everything after the header.
     pub body: &'a [u8],
-    /// Where the record starts. Unique, and increasing within one stream: the file offset in a plain file;
-    /// `stream << 48 | offset` in compressed recordings and directories, where `offset` counts decompressed bytes.
+    /// Where the record starts. Unique, and increasing within one stream: the file offset in a
+    /// plain file; `stream << 48 | offset` in compressed recordings and directories, where `offset`
+    /// counts decompressed bytes.
     pub position: u64,
 }
 
@@ -95,7 +97,8 @@ pub struct Mapping<'a> {
     pub len: u64,
     /// Offset within the file, in bytes.
     pub pgoff: u64,
-    /// Protection bits (1 read, 2 write, 4 execute). An MMAP record tells only "executable or not": 5 or 1.
+    /// Protection bits (1 read, 2 write, 4 execute). An MMAP record tells only "executable or not":
+    /// 5 or 1.
     pub prot: u32,
     /// Mapping flags (`MAP_*`); 0 for an MMAP record.
     pub flags: u32,
@@ -423,8 +426,8 @@ impl<'a> RawRecord<'a> {
         self.header.kind >= PERF_RECORD_HEADER_ATTR
     }
 
-    /// Reads the record's fields. Samples come back as [`Record::Sample`]; parse them with their event's
-    /// [`SampleLayout`](crate::SampleLayout).
+    /// Reads the record's fields. Samples come back as [`Record::Sample`]; parse them with their
+    /// event's [`SampleLayout`](crate::SampleLayout).
     ///
     /// # Errors
     /// When the record is too short for its type.
@@ -582,7 +585,8 @@ impl<'a> RawRecord<'a> {
 }
 
 impl BuildId {
-    /// Reads the part after the record header: pid, 24 bytes of build ID, filename. `None` when it is too short.
+    /// Reads the part after the record header: pid, 24 bytes of build ID, filename. `None` when it
+    /// is too short.
     pub(crate) fn parse_body(misc: u16, body: &[u8]) -> Option<BuildId> {
         let mut cursor = Cursor::new(body);
         let pid = cursor.u32()?.cast_signed();

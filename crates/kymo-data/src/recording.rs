@@ -1,4 +1,5 @@
-//! A recording, opened: its events, what it tells about the machine, and its records in parallel or in order.
+//! A recording, opened: its events, what it tells about the machine, and its records in parallel or
+//! in order.
 
 use crate::chunk::{Chunk, Records};
 use crate::event::Events;
@@ -14,9 +15,10 @@ use std::sync::{Arc, OnceLock};
 
 /// An opened recording.
 ///
-/// Opening reads the header and the descriptions of events, and for a pipe recording walks over all record headers
-/// once, because descriptions may come anywhere. Records are read by [`read_parallel`](Recording::read_parallel)
-/// or [`records`](Recording::records), as often as wanted.
+/// Opening reads the header and the descriptions of events, and for a pipe recording walks over all
+/// record headers once, because descriptions may come anywhere. Records are read by
+/// [`read_parallel`](Recording::read_parallel) or [`records`](Recording::records), as often as
+/// wanted.
 pub struct Recording {
     /// The events.
     pub events: Events,
@@ -26,7 +28,8 @@ pub struct Recording {
     pub problems: Vec<Problem>,
     /// Whether it has the pipe form.
     pub is_pipe: bool,
-    /// Whether its recorder ended, or was killed, before the header told of records; its end may be half written.
+    /// Whether its recorder ended, or was killed, before the header told of records; its end may be
+    /// half written.
     pub is_unfinished: bool,
     pub(crate) streams: Vec<Stream>,
     pub(crate) indexes: Vec<OnceLock<Index>>,
@@ -39,7 +42,8 @@ pub struct ReadSummary {
     pub records: u64,
     /// Bytes delivered, after unpacking.
     pub bytes: u64,
-    /// Damage that was found: cut-off ends, unknown record types (once per type), broken compression.
+    /// Damage that was found: cut-off ends, unknown record types (once per type), broken
+    /// compression.
     pub problems: Vec<Problem>,
 }
 
@@ -56,8 +60,9 @@ impl std::fmt::Debug for Recording {
 }
 
 impl Recording {
-    /// Opens a recording: `main` is the file (or `data` of a `perf record --threads` directory), `parts` are the
-    /// directory's `data.N` with their names, in the order in which they shall count as streams 1, 2, ...
+    /// Opens a recording: `main` is the file (or `data` of a `perf record --threads` directory),
+    /// `parts` are the directory's `data.N` with their names, in the order in which they shall
+    /// count as streams 1, 2, ...
     ///
     /// # Errors
     /// When it is no recording or its description of events cannot be read; see [`OpenError`].
@@ -126,11 +131,13 @@ impl Recording {
         self.streams.len()
     }
 
-    /// Reads all records with `threads` threads (0: as many as there are CPUs). Each thread makes its own state
-    /// with `make` and hands it every chunk that it gets to `each`; the states come back in no particular order.
+    /// Reads all records with `threads` threads (0: as many as there are CPUs). Each thread makes
+    /// its own state with `make` and hands it every chunk that it gets to `each`; the states come
+    /// back in no particular order.
     ///
-    /// Chunks of one stream are cut in order but processed in any. `progress` hears the bytes done and in all, from
-    /// any of the threads. A cut or damaged recording is delivered as far as it goes; the summary says what was wrong.
+    /// Chunks of one stream are cut in order but processed in any. `progress` hears the bytes done
+    /// and in all, from any of the threads. A cut or damaged recording is delivered as far as it
+    /// goes; the summary says what was wrong.
     ///
     /// # Errors
     /// When the operating system cannot read.

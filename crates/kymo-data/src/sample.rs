@@ -1,7 +1,8 @@
 //! Samples: which fields a record of type SAMPLE has, and where.
 //!
-//! The fields follow each other in a fixed order, each present or not by the event's `sample_type`. All fields up
-//! to the period are 8 bytes wide, so [`SampleLayout`] knows their places before it sees a sample.
+//! The fields follow each other in a fixed order, each present or not by the event's `sample_type`.
+//! All fields up to the period are 8 bytes wide, so [`SampleLayout`] knows their places before it
+//! sees a sample.
 
 use crate::abi::*;
 use crate::attr::Attr;
@@ -53,7 +54,8 @@ pub struct CounterValue {
 }
 
 impl<'a> ReadValues<'a> {
-    /// Reads as many words as `format` needs from the start of `bytes`; `None` when they are not there.
+    /// Reads as many words as `format` needs from the start of `bytes`; `None` when they are not
+    /// there.
     pub fn parse(format: u64, bytes: &'a [u8]) -> Option<ReadValues<'a>> {
         let times = (format & (PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING)).count_ones();
         let entry = 1 + (format & (PERF_FORMAT_ID | PERF_FORMAT_LOST)).count_ones() as usize;
@@ -206,7 +208,8 @@ const TRAILER: u64 = PERF_SAMPLE_TID
     | PERF_SAMPLE_CPU
     | PERF_SAMPLE_IDENTIFIER;
 
-/// Where parts of a sample lie in its body, in bytes; each begins with the word that says what or how much follows.
+/// Where parts of a sample lie in its body, in bytes; each begins with the word that says what or
+/// how much follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackParts {
     /// The call chain: count, then addresses.
@@ -217,7 +220,8 @@ pub struct StackParts {
     pub stack_user: Range<usize>,
 }
 
-/// How one event's samples and sample ids lie in bytes. Cheap to build, `Copy`, no allocation when parsing.
+/// How one event's samples and sample ids lie in bytes. Cheap to build, `Copy`, no allocation when
+/// parsing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLayout {
     sample_type: u64,
@@ -340,11 +344,12 @@ impl SampleLayout {
         }
     }
 
-    /// Reads the body of a SAMPLE record. `misc` is the record header's; it does not change the layout today.
+    /// Reads the body of a SAMPLE record. `misc` is the record header's; it does not change the
+    /// layout today.
     ///
     /// # Errors
-    /// When a field reaches beyond the record. The error's position is 0: `body` does not tell where it came from;
-    /// [`ParseError`]s of [`parse_record`](SampleLayout::parse_record) know it.
+    /// When a field reaches beyond the record. The error's position is 0: `body` does not tell
+    /// where it came from; [`ParseError`]s of [`parse_record`](SampleLayout::parse_record) know it.
     #[inline]
     pub fn parse<'a>(&self, misc: u16, body: &'a [u8]) -> Result<Sample<'a>, ParseError> {
         let mut sample = Sample::default();
@@ -352,8 +357,8 @@ impl SampleLayout {
         Ok(sample)
     }
 
-    /// As [`parse`](SampleLayout::parse) into a new [`Sample::default`]: a sample is large, and a loop over millions of
-    /// them notices the copy.
+    /// As [`parse`](SampleLayout::parse) into a new [`Sample::default`]: a sample is large, and a
+    /// loop over millions of them notices the copy.
     ///
     /// # Errors
     /// When a field reaches beyond the record; the sample then has what came before.
@@ -479,8 +484,9 @@ impl SampleLayout {
         Ok(())
     }
 
-    /// Where the call chain, the user's registers and the user's stack lie in the body of a SAMPLE record. `None` when the event
-    /// does not record all three, and when a field reaches beyond the record.
+    /// Where the call chain, the user's registers and the user's stack lie in the body of a SAMPLE
+    /// record. `None` when the event does not record all three, and when a field reaches beyond the
+    /// record.
     pub fn stack_parts(&self, body: &[u8]) -> Option<StackParts> {
         const ALL: u64 = PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER;
         let bits = self.sample_type;

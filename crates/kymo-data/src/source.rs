@@ -1,11 +1,12 @@
-//! Where bytes come from and go to: positioned reads and writes, so that threads share a file without a cursor.
+//! Where bytes come from and go to: positioned reads and writes, so that threads share a file
+//! without a cursor.
 
 use std::io;
 
 /// Bytes that can be read at any offset by several threads at once.
 ///
-/// Positioned reads instead of a file mapping: a file that shrinks while it is read ends in a short read, not in a
-/// fatal signal.
+/// Positioned reads instead of a file mapping: a file that shrinks while it is read ends in a short
+/// read, not in a fatal signal.
 pub trait ReadAt: Send + Sync {
     /// Reads some bytes at `offset` into `buf`; 0 means end of file, fewer than asked is normal.
     ///
@@ -115,7 +116,8 @@ pub(crate) fn read_full(source: &dyn ReadAt, buf: &mut [u8], offset: u64) -> io:
     Ok(filled)
 }
 
-/// Reads `size` bytes at `offset`, which the caller has checked to lie within the file; fewer if the file shrank.
+/// Reads `size` bytes at `offset`, which the caller has checked to lie within the file; fewer if
+/// the file shrank.
 pub(crate) fn read_section(source: &dyn ReadAt, offset: u64, size: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     let count = read_full(source, &mut bytes, offset)?;

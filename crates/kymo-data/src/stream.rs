@@ -6,8 +6,9 @@
 //!  chunks  [ about 1 MiB of whole records ] [ ... ]
 //! ```
 //!
-//! A stream without compressed records is cut by walking over record headers, nothing is copied twice, and the
-//! cuts are remembered: a second reading needs no order. A compressed stream has to be unpacked in order, each time.
+//! A stream without compressed records is cut by walking over record headers, nothing is copied
+//! twice, and the cuts are remembered: a second reading needs no order. A compressed stream has to
+//! be unpacked in order, each time.
 
 use crate::abi::*;
 use crate::chunk::{CHUNK_BYTES, Chunk};
@@ -38,8 +39,8 @@ pub(crate) struct ChunkPlace {
     pub(crate) records: u64,
 }
 
-/// Records unpack to some 5 to 50 times their length. A stream that makes more than this of its bytes, beyond the first
-/// [`FREE_BYTES`], is made to keep its reader busy.
+/// Records unpack to some 5 to 50 times their length. A stream that makes more than this of its
+/// bytes, beyond the first [`FREE_BYTES`], is made to keep its reader busy.
 const BEST_RATIO: u64 = 1000;
 const FREE_BYTES: u64 = 64 << 20;
 
@@ -72,7 +73,8 @@ struct Packed {
     at: usize,
     /// What is left of the current record's payload, within `input`.
     payload: Range<usize>,
-    /// The decoder took its input but had no room for all that it made: more comes without further input.
+    /// The decoder took its input but had no room for all that it made: more comes without further
+    /// input.
     holds_output: bool,
     /// Unpacked bytes of a record whose end is not there yet.
     carry: Vec<u8>,
@@ -110,7 +112,8 @@ fn is_unknown(kind: u32) -> bool {
         || kind > PERF_RECORD_SCHEDSTAT_DOMAIN
 }
 
-/// Types that the walk has to look at: payload that follows, and compressed bytes. One test in the common case.
+/// Types that the walk has to look at: payload that follows, and compressed bytes. One test in the
+/// common case.
 fn is_special(kind: u32) -> bool {
     kind >= PERF_RECORD_HEADER_TRACING_DATA
         && matches!(
@@ -267,8 +270,9 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Walks over the records that start in the window of which `got` bytes from file offset `start` are in `chunk`,
-    /// and makes them the chunk. The window has one header more than `CHUNK_BYTES`, unless the stream ends before.
+    /// Walks over the records that start in the window of which `got` bytes from file offset
+    /// `start` are in `chunk`, and makes them the chunk. The window has one header more than
+    /// `CHUNK_BYTES`, unless the stream ends before.
     pub(crate) fn walk_window(&mut self, chunk: &mut Chunk, start: u64, got: usize) -> Walked {
         let mut walked = Walked::default();
         chunk.stream = self.stream.number;
@@ -323,7 +327,8 @@ impl StreamReader {
         walked
     }
 
-    /// Walks over whole records from the start of `bytes`; returns how many bytes they have and why it stopped.
+    /// Walks over whole records from the start of `bytes`; returns how many bytes they have and why
+    /// it stopped.
     #[inline]
     fn walk(&mut self, bytes: &[u8], position: u64) -> (usize, WalkEnd) {
         let mut at = 0;
@@ -413,7 +418,8 @@ impl StreamReader {
         result
     }
 
-    /// `whole..filled` of the chunk's buffer always is the start of a record that is not complete yet.
+    /// `whole..filled` of the chunk's buffer always is the start of a record that is not complete
+    /// yet.
     fn unpack_into(&mut self, packed: &mut Packed, chunk: &mut Chunk) -> io::Result<()> {
         let buffer = chunk.make_room(CHUNK_BYTES);
         let room = buffer.len();
@@ -515,7 +521,8 @@ impl StreamReader {
         Ok(())
     }
 
-    /// As `walk`, but nothing is special within unpacked bytes: a compressed record in them stays opaque.
+    /// As `walk`, but nothing is special within unpacked bytes: a compressed record in them stays
+    /// opaque.
     fn walk_unpacked(&mut self, bytes: &[u8], position: u64) -> (usize, WalkEnd) {
         let mut at = 0;
         loop {

@@ -8,8 +8,9 @@
 //!  u32 size, kallsyms | u32 size, printk formats | u64 size, saved command lines
 //! ```
 //!
-//! [`parse`] reads it, [`Files::to_blob`] writes it from the texts of tracefs. Format texts come from the kernel that
-//! was recorded and are as untrusted as the rest of a file: a line that does not fit the pattern is left out.
+//! [`parse`] reads it, [`Files::to_blob`] writes it from the texts of tracefs. Format texts come
+//! from the kernel that was recorded and are as untrusted as the rest of a file: a line that does
+//! not fit the pattern is left out.
 
 use crate::words::{Cursor, until_nul};
 use std::collections::HashMap;
@@ -76,7 +77,8 @@ pub enum FieldKind {
     Dynamic {
         /// Whether the data is text.
         text: bool,
-        /// Whether the offset counts from the end of this field (otherwise from the start of the raw bytes).
+        /// Whether the offset counts from the end of this field (otherwise from the start of the
+        /// raw bytes).
         relative: bool,
     },
 }
@@ -256,8 +258,8 @@ impl Format {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// All fields of `raw` but those that every tracepoint has, each as ` name=value`: what libtraceevent prints where the
-    /// print format is of no use.
+    /// All fields of `raw` but those that every tracepoint has, each as ` name=value`: what
+    /// libtraceevent prints where the print format is of no use.
     pub fn print_fields(&self, raw: &[u8]) -> String {
         let mut out = String::new();
         for field in self.fields.iter().filter(|field| !field.name.starts_with("common_")) {
@@ -296,8 +298,8 @@ impl Field {
             FieldKind::Dynamic { text: is_text, relative }
         } else if let Some(length) = length {
             let count = length.trim().parse().ok().filter(|&count| count > 0);
-            // The length may be missing, as in probe events, or the name of a constant: then the type
-            // tells how large an element is.
+            // The length may be missing, as in probe events, or the name of a constant: then the
+            // type tells how large an element is.
             let element_bytes = count.map_or_else(|| element_bytes(type_name), |count: usize| size / count);
             match type_name {
                 "char" => FieldKind::Text,
@@ -336,8 +338,8 @@ impl Field {
         })
     }
 
-    /// Prints the value as libtraceevent does: what is or may be an address in base 16, texts as they are, other arrays as
-    /// bytes.
+    /// Prints the value as libtraceevent does: what is or may be an address in base 16, texts as
+    /// they are, other arrays as bytes.
     fn print(&self, raw: &[u8], out: &mut String) {
         use std::fmt::Write;
         let is_long = self.type_name.contains("long");
@@ -399,7 +401,8 @@ fn element_bytes(type_name: &str) -> usize {
     known_bits_of_type(&words).map_or(1, |bits| bits as usize / 8)
 }
 
-/// Texts of tracefs from which tracing data is made. Everything may be empty; perf needs `header_page`.
+/// Texts of tracefs from which tracing data is made. Everything may be empty; perf needs
+/// `header_page`.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// `events/header_page`.

@@ -1,6 +1,7 @@
 //! Little-endian integers in bytes that carry no alignment promise.
 
-/// A list of unaligned little-endian `u64`s over borrowed bytes: a callchain, registers, branch entries.
+/// A list of unaligned little-endian `u64`s over borrowed bytes: a callchain, registers, branch
+/// entries.
 ///
 /// Nothing is copied. Bytes after the last whole word are ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

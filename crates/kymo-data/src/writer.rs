@@ -5,16 +5,20 @@
 //!                                                                ^ published end
 //! ```
 //!
-//! The header's data size is brought up to date by [`FileWriter::publish`], so that a recorder that is killed leaves a
-//! file that ends at the last publication. A reader looks for the table of features where the data ends. Features
-//! that are known when the recording starts (the formats of tracepoints, without which perf opens nothing) are given
-//! to [`FileWriter::create_with_features`]: their payloads lie before the data, and each publication writes a small
-//! table of them after the records. The next one turns the old table into a record that readers pass over.
+//! The header's data size is brought up to date by [`FileWriter::publish`], so that a recorder that
+//! is killed leaves a file that ends at the last publication. A reader looks for the table of
+//! features where the data ends. Features that are known when the recording starts (the formats of
+//! tracepoints, without which perf opens nothing) are given to
+//! [`FileWriter::create_with_features`]: their payloads lie before the data, and each publication
+//! writes a small table of them after the records. The next one turns the old table into a record
+//! that readers pass over.
 //!
-//! perf opens no file without a single record: a recorder publishes one before it gives the file its name.
+//! perf opens no file without a single record: a recorder publishes one before it gives the file
+//! its name.
 //!
 //! Invariants:
-//! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table at `table`.
+//! - I1: `data_offset..contiguous` of the file holds whole records, apart from one table at
+//!   `table`.
 //! - I2: the header never tells of bytes that are not written.
 //! - I3: the header has feature bits only while the table after the data that it tells of is whole.
 
@@ -50,7 +54,8 @@ impl EventSpec {
     }
 }
 
-/// Describes groups for [`Features::groups`]: one entry per leader that has members, from each event's leader index.
+/// Describes groups for [`Features::groups`]: one entry per leader that has members, from each
+/// event's leader index.
 pub fn groups(leaders: &[usize]) -> Vec<GroupDesc> {
     let mut out: Vec<GroupDesc> = Vec::new();
     for (index, &leader) in leaders.iter().enumerate() {
@@ -87,7 +92,8 @@ struct WriteState {
     islands: BTreeMap<u64, u64>,
     /// Data end that the header tells.
     published: u64,
-    /// Where the table of the published state lies; it has to become a record before data after it is published.
+    /// Where the table of the published state lies; it has to become a record before data after it
+    /// is published.
     table: Option<u64>,
     /// A table that was given a place, but records before it are not written yet.
     pending: Option<u64>,
@@ -106,7 +112,8 @@ pub struct Reserved {
 }
 
 impl<W: WriteAt> FileWriter<W> {
-    /// Starts a recording without features that are known beforehand: writes the header and the events.
+    /// Starts a recording without features that are known beforehand: writes the header and the
+    /// events.
     ///
     /// # Errors
     /// What the operating system says to a write.
@@ -241,8 +248,8 @@ impl<W: WriteAt> FileWriter<W> {
     /// Appends whole records.
     ///
     /// # Errors
-    /// What the operating system says. The piece then is a hole: nothing that is appended later is published, and
-    /// [`finish`](Writer::finish) ends the file before it.
+    /// What the operating system says. The piece then is a hole: nothing that is appended later is
+    /// published, and [`finish`](Writer::finish) ends the file before it.
     pub fn append(&self, records: &[u8]) -> io::Result<()> {
         let piece = self.reserve(records.len() as u64);
         self.out.write_all_at(records, piece.offset)?;
@@ -251,8 +258,8 @@ impl<W: WriteAt> FileWriter<W> {
 
     /// Makes all records readable that are written without a hole before them.
     ///
-    /// With early features, the publication covers what was reserved before this call, and takes effect as soon as
-    /// that is complete; without, it covers at once what is complete.
+    /// With early features, the publication covers what was reserved before this call, and takes
+    /// effect as soon as that is complete; without, it covers at once what is complete.
     ///
     /// # Errors
     /// What the operating system says. The file is readable up to the previous publication.
@@ -297,7 +304,8 @@ impl<W: WriteAt> FileWriter<W> {
         Ok(())
     }
 
-    /// Turns the published table into a record that readers pass over. For that moment the header has no features.
+    /// Turns the published table into a record that readers pass over. For that moment the header
+    /// has no features.
     fn retire_table(&self, state: &mut WriteState) -> io::Result<()> {
         let Some(table) = state.table else { return Ok(()) };
         self.out.write_all_at(&self.header(state.published - self.data_offset, &[]), 0)?;
@@ -311,8 +319,8 @@ impl<W: WriteAt> FileWriter<W> {
         Ok(())
     }
 
-    /// Ends the recording: publishes everything and writes the features. Early features that `features` has too are
-    /// replaced; the others stay.
+    /// Ends the recording: publishes everything and writes the features. Early features that
+    /// `features` has too are replaced; the others stay.
     ///
     /// Returns the number of bytes that are lost because a write before them had failed; usually 0.
     ///

@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// Read and write for all; the umask takes from that.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 
-/// An output that a person named. A file gets its name when it is complete ([`Export::finish`]); one that had the name stays
-/// until then.
+/// An output that a person named. A file gets its name when it is complete ([`Export::finish`]);
+/// one that had the name stays until then.
 #[derive(Debug)]
 pub struct Export {
     place: ExportTarget,
@@ -34,8 +34,9 @@ enum ExportTarget {
 }
 
 impl Export {
-    /// Prepares a file at this path: one that exists is replaced as a whole, unless `keep` says why it must not be. Our own and
-    /// root's symbolic links, pipes and devices are used as they are; `-` is standard output.
+    /// Prepares a file at this path: one that exists is replaced as a whole, unless `keep` says why
+    /// it must not be. Our own and root's symbolic links, pipes and devices are used as they are;
+    /// `-` is standard output.
     ///
     /// # Errors
     /// What the system says; a sentence for what belongs to another user and could lead elsewhere.
@@ -223,7 +224,8 @@ mod tests {
         export.finish()
     }
 
-    /// Checks that a file is there whole or not at all, that its mode stays, and that our own link leads to it.
+    /// Checks that a file is there whole or not at all, that its mode stays, and that our own link
+    /// leads to it.
     #[test]
     fn whole_or_not_at_all() {
         let top = tempfile::tempdir().unwrap();
@@ -244,7 +246,8 @@ mod tests {
         assert_eq!(kept.to_string(), "it is precious");
     }
 
-    /// Checks that behind what is there is written, and that a pipe without a reader is refused instead of waited for.
+    /// Checks that behind what is there is written, and that a pipe without a reader is refused
+    /// instead of waited for.
     #[test]
     fn appended() {
         let top = tempfile::tempdir().unwrap();

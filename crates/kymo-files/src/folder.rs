@@ -29,7 +29,8 @@ impl AsFd for Folder {
     }
 }
 
-/// Which descriptor of this process a path stands for: `/dev/stdout`, `/dev/fd/N`, `/proc/self/fd/N`.
+/// Which descriptor of this process a path stands for: `/dev/stdout`, `/dev/fd/N`,
+/// `/proc/self/fd/N`.
 pub fn passed_descriptor(path: &Path) -> Option<i32> {
     let text = path.to_str()?;
     let own = format!("/proc/{}/fd/", std::process::id());
@@ -49,7 +50,8 @@ impl Folder {
     /// The folder that a path's last name is in, and that name.
     ///
     /// # Errors
-    /// What the system says about a part of the path; a sentence for a link of another user, and for a path without a name.
+    /// What the system says about a part of the path; a sentence for a link of another user, and
+    /// for a path without a name.
     pub fn of(path: &Path) -> io::Result<(Folder, OsString)> {
         let name = match path.components().next_back() {
             Some(Component::Normal(name)) if !path.as_os_str().as_bytes().ends_with(b"/") => name,
@@ -168,7 +170,8 @@ mod tests {
         (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
     }
 
-    /// Checks that a path leads where the kernel's own look-up leads, through our own links, and that endless links end.
+    /// Checks that a path leads where the kernel's own look-up leads, through our own links, and
+    /// that endless links end.
     #[test]
     fn ways() {
         let top = tempfile::tempdir().unwrap();
@@ -190,7 +193,8 @@ mod tests {
         assert!(Folder::of(&top.path().join("none/x")).is_err_and(|e| e.kind() == io::ErrorKind::NotFound));
     }
 
-    /// Checks that a link of another user is refused with that user's number, and followed if it is root's.
+    /// Checks that a link of another user is refused with that user's number, and followed if it is
+    /// root's.
     #[test]
     fn a_link_of_another_user() {
         if !rustix::process::geteuid().is_root() {

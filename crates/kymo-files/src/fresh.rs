@@ -166,7 +166,8 @@ mod tests {
         Arc::new(Folder::of(&path.join("x")).unwrap().0)
     }
 
-    /// Checks that a file without a name leaves nothing, that a name which exists is not taken, and that one can be replaced whole.
+    /// Checks that a file without a name leaves nothing, that a name which exists is not taken, and
+    /// that one can be replaced whole.
     #[test]
     fn names() {
         let top = tempfile::tempdir().unwrap();

@@ -1,17 +1,21 @@
 //! Opening and making files in folders that others may change.
 //!
-//! kymo often runs as root and is given paths in folders of ordinary users: recordings to read, programs and debug files to
-//! look symbols up in, places to write to. Whoever may change such a folder can exchange a file for a symbolic link, a named
-//! pipe or another file between any two system calls. So a path is opened once, and everything else is asked of the descriptor.
+//! kymo often runs as root and is given paths in folders of ordinary users: recordings to read,
+//! programs and debug files to look symbols up in, places to write to. Whoever may change such a
+//! folder can exchange a file for a symbolic link, a named pipe or another file between any two
+//! system calls. So a path is opened once, and everything else is asked of the descriptor.
 //!
 //! # Invariants
-//! - **F1** Opening to read never waits for another process: a named pipe opens at once and is refused by its descriptor.
-//! - **F2** What is written appears under a name that did not exist, or takes the place of a whole file by one `rename(2)`.
-//!   No byte goes through a symbolic link, into a pipe, or into a file that belongs to another user (but root).
-//! - **F3** The folder of an output is reached once, and all later steps start from its descriptor. Symbolic links of other users
-//!   (but root's) on the way are refused, as `fs.protected_symlinks` does in `/tmp`.
-//! - **F4** A file that was not completed leaves nothing, except where the file system has no nameless files and kymo is killed:
-//!   then a hidden `.NAME.kymo-*` stays.
+//! - **F1** Opening to read never waits for another process: a named pipe opens at once and is
+//!   refused by its descriptor.
+//! - **F2** What is written appears under a name that did not exist, or takes the place of a whole
+//!   file by one `rename(2)`. No byte goes through a symbolic link, into a pipe, or into a file
+//!   that belongs to another user (but root).
+//! - **F3** The folder of an output is reached once, and all later steps start from its descriptor.
+//!   Symbolic links of other users (but root's) on the way are refused, as `fs.protected_symlinks`
+//!   does in `/tmp`.
+//! - **F4** A file that was not completed leaves nothing, except where the file system has no
+//!   nameless files and kymo is killed: then a hidden `.NAME.kymo-*` stays.
 #![forbid(unsafe_code)]
 
 mod export;

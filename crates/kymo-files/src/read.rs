@@ -6,8 +6,8 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// `NONBLOCK`: a named pipe without a writer opens at once, and a lease of another process refuses instead of delaying.
-/// `NOCTTY`: a terminal does not become ours.
+/// `NONBLOCK`: a named pipe without a writer opens at once, and a lease of another process refuses
+/// instead of delaying. `NOCTTY`: a terminal does not become ours.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// What a path given by a person turned out to be.
@@ -87,8 +87,8 @@ pub fn read_regular(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u
     Ok(bytes)
 }
 
-/// Opens what a person named to be read: a file, a pipe or a directory. Reading a pipe waits for its writer; a named pipe that
-/// nothing has open for writing is at its end.
+/// Opens what a person named to be read: a file, a pipe or a directory. Reading a pipe waits for
+/// its writer; a named pipe that nothing has open for writing is at its end.
 ///
 /// # Errors
 /// What `open(2)` says; `InvalidInput` with a sentence for a block device.
@@ -99,7 +99,8 @@ pub fn open_input(path: &Path) -> io::Result<Input> {
         FileType::Directory => Ok(Input::Folder(file)),
         FileType::BlockDevice => Err(refused("it is a block device, not a file")),
         _ => {
-            // From now on reading waits. A descriptor that was passed to us is a description of our own by now.
+            // From now on reading waits. A descriptor that was passed to us is a description of our
+            // own by now.
             fcntl_setfl(&file, OFlags::empty())?;
             Ok(Input::Stream(File::from(file)))
         }
@@ -122,7 +123,8 @@ mod tests {
     use rustix::fs::{FileType, mknodat};
     use std::fs;
 
-    /// Checks that a file is read, and that a directory, a device and a named pipe without a writer are refused at once, in words.
+    /// Checks that a file is read, and that a directory, a device and a named pipe without a writer
+    /// are refused at once, in words.
     #[test]
     fn only_regular_files() {
         let folder = tempfile::tempdir().unwrap();
@@ -142,7 +144,8 @@ mod tests {
         assert_eq!(open_regular(folder.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
-    /// Checks what a person may name as an input, and that a named pipe without a writer is at its end.
+    /// Checks what a person may name as an input, and that a named pipe without a writer is at its
+    /// end.
     #[test]
     fn inputs() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! How long event lists would take on machines of other sizes: what each call costs is measured here, then the same engines open, map,
-//! switch and close lists on a simulated kernel that charges these costs. Prints markdown for docs/internals/design/0002-event-lists.md.
+//! How long event lists would take on machines of other sizes: what each call costs is measured
+//! here, then the same engines open, map, switch and close lists on a simulated kernel that charges
+//! these costs. Prints markdown for docs/internals/design/0002-event-lists.md.
 use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::simulated::{Costs, Simulated};
@@ -116,7 +117,8 @@ fn measure() -> (Costs, Costs) {
     (costs(near_cpu, far_cpu), costs(near_task, far_task))
 }
 
-/// An event that is switched by itself, and one list-wide tracker, so that nothing is switched by prctl.
+/// An event that is switched by itself, and one list-wide tracker, so that nothing is switched by
+/// prctl.
 fn events(count: usize) -> Vec<Request> {
     let mut events: Vec<Request> =
         (0..count).map(|index| Request::new(format!("event{index}"), attr())).collect();

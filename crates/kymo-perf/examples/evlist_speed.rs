@@ -1,6 +1,8 @@
-//! What event lists cost here: each phase of both engines, for CPU-wide lists and for a process of many sleeping threads.
+//! What event lists cost here: each phase of both engines, for CPU-wide lists and for a process of
+//! many sleeping threads.
 //!
-//! `evlist_speed [THREADS [EVENTS [ROUNDS [WORKERS]]]]`; THREADS 0: CPU-wide. Median/least of alternating rounds, in microseconds.
+//! `evlist_speed [THREADS [EVENTS [ROUNDS [WORKERS]]]]`; THREADS 0: CPU-wide. Median/least of
+//! alternating rounds, in microseconds.
 use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 use kymo_perf::sys::{Kernel as _, Perf, Real, attr_zeroed, online_cpus};
 use std::sync::{Arc, Barrier, Mutex};

@@ -1,9 +1,10 @@
-//! What following in the kernel costs: setting up, tearing down, making threads, and each sample. Needs privilege.
+//! What following in the kernel costs: setting up, tearing down, making threads, and each sample.
+//! Needs privilege.
 //!
 //! `cargo run --release -p kymo-perf --example follow_cost [ROUNDS]`
 //!
-//! Everything is measured in turns (one of each kind, then again), and medians are printed, so that a machine that slows down does so
-//! for all kinds.
+//! Everything is measured in turns (one of each kind, then again), and medians are printed, so that
+//! a machine that slows down does so for all kinds.
 use kymo_perf::bpf::{Attachment, Follow, FollowOptions, Follower};
 use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed, online_cpus};
@@ -99,7 +100,8 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Microseconds of CPU time per thread made and joined: unlike wall time, not lengthened by what else runs on the machine.
+/// Microseconds of CPU time per thread made and joined: unlike wall time, not lengthened by what
+/// else runs on the machine.
 fn spawn() -> f64 {
     let start = cpu_ns();
     for _ in 0..THREADS {

@@ -1,8 +1,10 @@
-//! What it costs a program to be observed, by the scope of the events: creating threads and processes, and switching between them,
-//! with events that are inherited, bound to a cgroup, open on whole CPUs and filtered there, or not; and what the cgroup itself costs.
+//! What it costs a program to be observed, by the scope of the events: creating threads and
+//! processes, and switching between them, with events that are inherited, bound to a cgroup, open
+//! on whole CPUs and filtered there, or not; and what the cgroup itself costs.
 //!
-//! `cargo run --release -p kymo-perf --example scope_cost [ROUNDS]`. One worker process does the same work in every configuration; the
-//! configurations alternate in every round, so that what else runs on the machine hits all alike. Root, no other recording.
+//! `cargo run --release -p kymo-perf --example scope_cost [ROUNDS]`. One worker process does the
+//! same work in every configuration; the configurations alternate in every round, so that what else
+//! runs on the machine hits all alike. Root, no other recording.
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_perf::cgroup::OwnCgroup;
 use kymo_perf::sys::{Descriptor, EventTarget, Kernel as _, Perf, Real, attr_zeroed, online_cpus};
@@ -186,7 +188,8 @@ fn ask(to: &mut ChildStdin, from: &mut BufReader<ChildStdout>, work: &str) -> Re
     Ok(answer.trim().parse()?)
 }
 
-/// The worker hands lines to and fro with this process, which is not observed: two switches each time between who is and who is not.
+/// The worker hands lines to and fro with this process, which is not observed: two switches each
+/// time between who is and who is not.
 fn echo(
     to: &mut ChildStdin,
     from: &mut BufReader<ChildStdout>,

@@ -1,7 +1,8 @@
 //! What this process may do here: facts, not judgements.
 //!
-//! [`probe`] reads /proc and tries a few harmless opens, each closed at once. What to say about the facts is decided in
-//! [`explain`](crate::explain). Everything that can be wrong is an `Option`: a file that cannot be read is not a zero.
+//! [`probe`] reads /proc and tries a few harmless opens, each closed at once. What to say about the
+//! facts is decided in [`explain`](crate::explain). Everything that can be wrong is an `Option`: a
+//! file that cannot be read is not a zero.
 
 use crate::machine::Machine;
 use crate::pmu::text;
@@ -111,13 +112,15 @@ pub struct Caps {
     pub euid: u32,
     /// The effective capabilities, as bits by the kernel's numbers.
     pub effective: u64,
-    /// The process is in a user namespace other than the first. Its capabilities do not count for events then.
+    /// The process is in a user namespace other than the first. Its capabilities do not count for
+    /// events then.
     pub user_namespace: bool,
     /// `NoNewPrivs`: setuid programs and file capabilities have no effect.
     pub no_new_privileges: bool,
     /// A seccomp filter is active, which may refuse system calls.
     pub seccomp: bool,
-    /// The container's kind, if it looks like one (`docker`, `podman`, `lxc`, `kubernetes`, `systemd-nspawn`).
+    /// The container's kind, if it looks like one (`docker`, `podman`, `lxc`, `kubernetes`,
+    /// `systemd-nspawn`).
     pub container: Option<String>,
     /// `kernel.perf_event_paranoid`; `None` if the kernel has no perf events.
     pub paranoid: Option<i32>,
@@ -199,13 +202,15 @@ impl Caps {
     }
 }
 
-/// Finds out what this process may do on this machine. Takes well under a millisecond and changes nothing.
+/// Finds out what this process may do on this machine. Takes well under a millisecond and changes
+/// nothing.
 #[must_use]
 pub fn probe() -> Caps {
     probe_at(&Machine::here(), &Real)
 }
 
-/// The same for any machine and kernel. Paths that are not below the machine's roots are looked for beside its `proc`.
+/// The same for any machine and kernel. Paths that are not below the machine's roots are looked for
+/// beside its `proc`.
 #[must_use]
 pub fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
     let proc = machine.proc();

@@ -1,8 +1,9 @@
-//! Everything that can be counted on this machine, with what each event is and whether it can be opened here.
+//! Everything that can be counted on this machine, with what each event is and whether it can be
+//! opened here.
 //!
-//! Fixed events are tried, each opened and closed at once, because only the kernel knows which of them a CPU or a
-//! hypervisor serves. Tracepoints are too many and too dear to try (each open patches the kernel): one of them stands
-//! for all.
+//! Fixed events are tried, each opened and closed at once, because only the kernel knows which of
+//! them a CPU or a hypervisor serves. Tracepoints are too many and too dear to try (each open
+//! patches the kernel): one of them stands for all.
 
 use crate::caps::{Caps, TracefsState};
 use crate::machine::Machine;
@@ -110,7 +111,8 @@ pub struct Catalog {
     pub notes: Vec<String>,
 }
 
-/// Lists the events whose name, alias or section matches `filter`: a glob, or a part of the name. `None`: all.
+/// Lists the events whose name, alias or section matches `filter`: a glob, or a part of the name.
+/// `None`: all.
 #[must_use]
 pub fn catalog(machine: &Machine, caps: &Caps, kernel: &dyn Kernel, filter: Option<&str>) -> Catalog {
     let mut lister = Lister { kernel, filter, entries: Vec::new() };

@@ -1,6 +1,7 @@
 //! What works here and what does not, each with the one command that permits more.
 //!
-//! The facts are [`Caps`]; this module turns them into a list that people read from top to bottom, most needed first.
+//! The facts are [`Caps`]; this module turns them into a list that people read from top to bottom,
+//! most needed first.
 
 use crate::caps::{Capability, Caps, TracefsState, Trial};
 use crate::explain::{Attempt, Explanation, explain_open, setcap_all_command};
@@ -8,7 +9,8 @@ use crate::selector::EventAttr;
 use crate::sys::ANY;
 use perf_event_open_sys::bindings;
 
-/// Ring memory per CPU that recording should have: 512 KiB and the head page, perf's and kymo's default.
+/// Ring memory per CPU that recording should have: 512 KiB and the head page, perf's and kymo's
+/// default.
 const RING_WANTED_BYTES: u64 = 516 << 10;
 /// Descriptors that suffice for a few events on a large machine.
 const DESCRIPTORS_WANTED: u64 = 4096;

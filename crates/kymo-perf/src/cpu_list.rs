@@ -1,6 +1,7 @@
 //! Lists of CPUs as the kernel writes them: `0-3,8,10-11`.
 
-/// The CPUs of such a list, ascending and each once; what cannot be read is left out. At most 2^16 CPUs.
+/// The CPUs of such a list, ascending and each once; what cannot be read is left out. At most 2^16
+/// CPUs.
 pub fn parse(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {

@@ -1,7 +1,8 @@
 //! Why the kernel refused, in words: which event, task and CPU, why, and what to do.
 //!
-//! The kernel answers with one number; the reason follows from that number, what was asked, and what this process may
-//! do ([`Caps`]). Libraries return the number; only the program's surface calls this module.
+//! The kernel answers with one number; the reason follows from that number, what was asked, and
+//! what this process may do ([`Caps`]). Libraries return the number; only the program's surface
+//! calls this module.
 
 use crate::caps::{Capability, Caps};
 use crate::evlist::{OpenError, Request};
@@ -39,7 +40,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn of(error: &'a OpenError, requests: &'a [Request], descriptors: Option<u64>) -> Option<Self> {
         let request = requests.get(error.index)?;
-        // Which place was the last is no news where descriptors ran out: the words are about none then.
+        // Which place was the last is no news where descriptors ran out: the words are about none
+        // then.
         let task = error.task.unwrap_or(if error.shortage.is_some() { 0 } else { ANY });
         Some(Self {
             event: &error.event,
@@ -141,7 +143,8 @@ pub fn setcap_command(caps: &Caps) -> String {
     setcap(caps, "cap_perfmon,cap_sys_ptrace,cap_syslog")
 }
 
-/// The command that gives this program every right it has a use for. `setcap` replaces, so nothing may be left out.
+/// The command that gives this program every right it has a use for. `setcap` replaces, so nothing
+/// may be left out.
 #[must_use]
 pub fn setcap_all_command(caps: &Caps) -> String {
     setcap(caps, "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock")
@@ -271,7 +274,8 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
             );
             return lower_paranoid(because(why), level_for(attempt), caps);
         }
-        // The kernel refuses the kernel side first, but without it the task would be refused all the same.
+        // The kernel refuses the kernel side first, but without it the task would be refused all
+        // the same.
         let foreign = attempt.task_owner.is_some_and(|owner| owner != caps.euid);
         if attempt.task > 0 && foreign && !caps.has(Capability::SysPtrace) {
             return other_task(attempt, caps);
@@ -511,7 +515,8 @@ fn unsupported(attempt: &Attempt<'_>) -> Explanation {
         .hint("`kymo list` shows the events that can be opened here")
 }
 
-/// Explains why mapping a ring answered with `errno`: `rings` rings of `bytes` bytes each were wanted in all.
+/// Explains why mapping a ring answered with `errno`: `rings` rings of `bytes` bytes each were
+/// wanted in all.
 #[must_use]
 pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps) -> Explanation {
     let kib = bytes.div_ceil(1024);

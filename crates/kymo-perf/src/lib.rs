@@ -1,8 +1,8 @@
 //! The kernel boundary of kymo: events, rings, /proc, /sys and tracefs.
 //!
-//! *You give it* what a person wrote (`-e cycles:u`, a process id, a command); *it gives you* open events with mapped
-//! rings, what was there before (tasks, mappings, kernel modules), and for every refusal of the kernel the reason and
-//! what to do about it.
+//! *You give it* what a person wrote (`-e cycles:u`, a process id, a command); *it gives you* open
+//! events with mapped rings, what was there before (tasks, mappings, kernel modules), and for every
+//! refusal of the kernel the reason and what to do about it.
 //!
 //! ```text
 //!  "cycles:u,{a,b}" --selector--> attrs --evlist--> descriptors --ring--> Area (kymo-core) --> who drains it
@@ -11,9 +11,11 @@
 //! ```
 //!
 //! # Guarantees
-//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs`, `bpf/sys.rs` and `watch/entry.rs` only. Everything that opens events goes through the trait
-//!   [`sys::Kernel`], so that refusals can be tested on a machine that refuses nothing.
-//! - What a fallback changed is a [`evlist::Note`], never silence. After an error no descriptor is left open.
+//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs`, `bpf/sys.rs` and
+//!   `watch/entry.rs` only. Everything that opens events goes through the trait [`sys::Kernel`], so
+//!   that refusals can be tested on a machine that refuses nothing.
+//! - What a fallback changed is a [`evlist::Note`], never silence. After an error no descriptor is
+//!   left open.
 //! - The texts of /proc, /sys and tracefs are read as untrusted input.
 //!
 //! # Non-goals
@@ -24,16 +26,19 @@
 //! - [`evlist`]: event lists: open with fallbacks, rings, enable, disable, loss counts.
 //! - [`ring`]: one mapped ring.
 //! - [`proc`]: tasks, mappings and kernel modules as /proc tells them. [`cpu_list`]: `0-3,8`.
-//! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`].
+//! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and
+//!   [`tracefs`].
 //! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
 //! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
 //! - [`user_probes`]: tracepoints in programs. [`patched`]: processes in which these would crash.
-//! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for it.
+//! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for
+//!   it.
 //! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
 //! - `inject`: the agent's library into a running process, and the conversation with it (x86-64).
 //! - [`uring`]: writes to a file that the kernel does by itself, several at once.
 //! - [`watch`]: breakpoints on memory: planned with the ledger of slots, in turns, on every thread.
-//! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their samples.
+//! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their
+//!   samples.
 //!
 //! # Example
 //! What becomes of `cycles` on a machine without hardware counters? The scripted kernel has none.

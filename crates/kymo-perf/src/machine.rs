@@ -1,7 +1,7 @@
 //! Where this machine describes itself: the roots of /proc, /sys and tracefs.
 //!
-//! Everything that reads those trees gets its paths from here, so that a test can put a made-up machine in a
-//! temporary folder. A real one is [`Machine::here`].
+//! Everything that reads those trees gets its paths from here, so that a test can put a made-up
+//! machine in a temporary folder. A real one is [`Machine::here`].
 
 use crate::pmu::{self, Pmu};
 use crate::tracefs::Tracefs;
@@ -66,7 +66,8 @@ impl Machine {
         self.pmus().iter().find(|pmu| pmu.name == name)
     }
 
-    /// The PMUs of the CPU cores: one named `cpu`, or several on a hybrid machine or on Arm; none in many VMs.
+    /// The PMUs of the CPU cores: one named `cpu`, or several on a hybrid machine or on Arm; none
+    /// in many VMs.
     pub fn core_pmus(&self) -> impl Iterator<Item = &Pmu> {
         self.pmus().iter().filter(|pmu| pmu.is_core())
     }

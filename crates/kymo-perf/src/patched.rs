@@ -1,16 +1,16 @@
 //! Processes whose code is not what its file says, where the kernel is to put a uprobe.
 //!
 //! A uprobe replaces the first byte in memory by a trap, and at a hit the kernel executes the
-//! instruction that the *file* has there. Where another tool has written a jump into the process, the
-//! thread then goes on in the middle of that jump, and the program dies:
+//! instruction that the *file* has there. Where another tool has written a jump into the process,
+//! the thread then goes on in the middle of that jump, and the program dies:
 //!
 //! ```text
 //!   file      8d 14 3f | 81 c2 c1 03 00 00
 //!   memory    e9 0b 95   e3 fb c1 03 00 00      patched: a jump of five bytes
 //!   uprobe    cc 0b 95   e3 fb c1 03 00 00      executes 8d 14 3f, goes on at e3
 //! ```
-//! kymo's own agent writes such jumps. They are there as long as its kymo lives, some moments longer
-//! when that was killed, and those in the C library until the next kymo enters the process.
+//! kymo's own agent writes such jumps. They are there as long as its kymo lives, some moments
+//! longer when that was killed, and those in the C library until the next kymo enters the process.
 //!
 //! A tool that patches a process after it was looked at is not seen; kymo's agent looks for the
 //! kernel's traps before it writes.
@@ -134,8 +134,9 @@ fn differing(pid: i32, files: &[Probed<'_>]) -> Vec<(usize, bool)> {
     found
 }
 
-/// Whether memory has the file's instruction, but for a trap in place of its first byte. What follows
-/// it is another instruction, which may be patched: a `ret` stands right before the next function.
+/// Whether memory has the file's instruction, but for a trap in place of its first byte. What
+/// follows it is another instruction, which may be patched: a `ret` stands right before the next
+/// function.
 fn is_of_file(memory: &ProcessMemory, address: u64, file: &File, offset: u64, bytes: usize) -> Option<bool> {
     let (mut its, mut files) = ([0; MOST_BYTES], [0; MOST_BYTES]);
     memory.read(address, &mut its[..bytes]).ok()?;
@@ -172,7 +173,8 @@ mod tests {
         Mappings::new(&maps).find(is).map(|mapping| (mapping.start, mapping.offset))
     }
 
-    /// Checks that only the instruction at the place is compared: a `ret` is the file's, whatever is written right behind it.
+    /// Checks that only the instruction at the place is compared: a `ret` is the file's, whatever
+    /// is written right behind it.
     #[test]
     fn what_follows_the_instruction_may_be_patched() {
         assert_eq!(instruction_bytes(&[0xc3, 0xe9, 1, 2, 3, 4]), 1);

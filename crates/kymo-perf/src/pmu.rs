@@ -1,8 +1,9 @@
 //! What the kernel says about its PMUs, in `/sys/bus/event_source/devices`.
 //!
-//! Each folder there is a PMU: `type` is its number, `format/` names bit ranges of the attr's config words,
-//! `events/` holds ready-made term lists, and `cpumask` or `cpus` says on which CPUs it can be opened. All of it is
-//! text written by kernel modules and is treated as untrusted: sizes are bounded and what does not parse is left out.
+//! Each folder there is a PMU: `type` is its number, `format/` names bit ranges of the attr's
+//! config words, `events/` holds ready-made term lists, and `cpumask` or `cpus` says on which CPUs
+//! it can be opened. All of it is text written by kernel modules and is treated as untrusted: sizes
+//! are bounded and what does not parse is left out.
 
 use crate::cpu_list;
 use std::fs;
@@ -28,7 +29,8 @@ pub struct Pmu {
     pub cpus: Option<Vec<u32>>,
     /// Counts for a socket or the whole machine, so it cannot follow a task.
     pub system_wide: bool,
-    /// Has the `cpus` file that marks the PMU of some cores on a machine with several kinds of cores.
+    /// Has the `cpus` file that marks the PMU of some cores on a machine with several kinds of
+    /// cores.
     pub part_of_cores: bool,
     /// Most precise level that the PMU claims (`caps/max_precise`), if it says so.
     pub max_precise: Option<u8>,
@@ -77,7 +79,8 @@ impl Format {
         if width >= 64 { u64::MAX } else { (1 << width) - 1 }
     }
 
-    /// Puts `value` into `word`'s bits, lowest first. Bits of `value` that have no place are dropped.
+    /// Puts `value` into `word`'s bits, lowest first. Bits of `value` that have no place are
+    /// dropped.
     pub fn deposit(&self, word: &mut u64, value: u64) {
         let mut rest = value;
         for range in &self.bits {
@@ -167,7 +170,8 @@ fn aliases(dir: &Path) -> Vec<Alias> {
         .collect()
 }
 
-/// A small text file, or `None` if it cannot be read. Longer files are cut, bytes that are not UTF-8 replaced.
+/// A small text file, or `None` if it cannot be read. Longer files are cut, bytes that are not
+/// UTF-8 replaced.
 pub(crate) fn text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     fs::File::open(path).ok()?.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes).ok()?;
@@ -187,7 +191,8 @@ fn names_in(dir: &Path) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Checks that a value is spread over split ranges from its lowest bit up, and that old bits give way.
+    /// Checks that a value is spread over split ranges from its lowest bit up, and that old bits
+    /// give way.
     #[test]
     fn format_deposits_low_bits_first() {
         let format = Format::parse("event", "config:0-7,32-35\n").unwrap();

@@ -1,9 +1,9 @@
 //! A ring buffer that the kernel fills, mapped into this process.
 //!
 //! # Safety
-//! The risk is a view that outlives the mapping or is longer than it: views borrow the [`Ring`], which unmaps on drop, and their
-//! lengths are those of the mapping, not those that the shared page claims. The memory is changed by the kernel at any time, so it is seen only as
-//! atomics.
+//! The risk is a view that outlives the mapping or is longer than it: views borrow the [`Ring`],
+//! which unmaps on drop, and their lengths are those of the mapping, not those that the shared page
+//! claims. The memory is changed by the kernel at any time, so it is seen only as atomics.
 #![allow(unsafe_code, reason = "views of memory that the kernel changes")]
 use kymo_core::ring::{Area, AtomicU64, backward};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -24,7 +24,8 @@ pub enum Keeps {
     /// It drops new records until the reader has made room.
     #[default]
     Oldest,
-    /// It overwrites the oldest records, and has no reader that makes room: for events with `write_backward`.
+    /// It overwrites the oldest records, and has no reader that makes room: for events with
+    /// `write_backward`.
     Newest,
 }
 
@@ -51,7 +52,8 @@ impl Ring {
         Ring::map_as(fd, data_pages, Keeps::Oldest)
     }
 
-    /// Maps one of several rings in a file, from this offset on, for reading by its one consumer. The file must be as long as that, and stay so.
+    /// Maps one of several rings in a file, from this offset on, for reading by its one consumer.
+    /// The file must be as long as that, and stay so.
     ///
     /// # Errors
     /// As [`Ring::map`].
@@ -59,7 +61,8 @@ impl Ring {
         Ring::map_at(fd, offset, data_pages, Keeps::Oldest)
     }
 
-    /// Maps the ring of an event, of the given kind. The event must fit: the kernel writes a ring downward that keeps the newest.
+    /// Maps the ring of an event, of the given kind. The event must fit: the kernel writes a ring
+    /// downward that keeps the newest.
     ///
     /// # Errors
     /// As [`Ring::map`].
@@ -98,7 +101,8 @@ impl Ring {
     /// The ring's two counters and its data, for a [`kymo_core::ring::Reader`].
     ///
     /// # Panics
-    /// If it keeps the newest records: who makes room in it would write to memory that is only read.
+    /// If it keeps the newest records: who makes room in it would write to memory that is only
+    /// read.
     pub fn area(&self) -> Area<'_> {
         assert_eq!(self.keeps, Keeps::Oldest, "nobody makes room in this ring");
         // SAFETY: within the control page, which is at least 4096 bytes long.
@@ -107,7 +111,8 @@ impl Ring {
             .expect("a power of two of pages is a power of two of words")
     }
 
-    /// The counter and the data of a ring that keeps the newest records, for a [`backward::Reader`].
+    /// The counter and the data of a ring that keeps the newest records, for a
+    /// [`backward::Reader`].
     ///
     /// # Panics
     /// If it keeps the oldest.
@@ -117,10 +122,12 @@ impl Ring {
             .expect("a power of two of pages is a power of two of words")
     }
 
-    /// How the processor's time stamp counter becomes a time of the event, `zero_ns + (ticks * tick >> 32)`, as `(tick, zero_ns)`; `None` where the
-    /// kernel does not say, or not in these terms. For rings of the kernel's.
+    /// How the processor's time stamp counter becomes a time of the event,
+    /// `zero_ns + (ticks * tick >> 32)`, as `(tick, zero_ns)`; `None` where the kernel does not
+    /// say, or not in these terms. For rings of the kernel's.
     pub fn tick_and_zero(&self) -> Option<(u64, u64)> {
-        /// Of `struct perf_event_mmap_page`: a count of changes in the upper half, what is valid, a shift and a factor, the time of tick 0.
+        /// Of `struct perf_event_mmap_page`: a count of changes in the upper half, what is valid, a
+        /// shift and a factor, the time of tick 0.
         const LOCK_AT: usize = 8;
         const CAPABILITIES_AT: usize = 40;
         const SHIFT_AT: usize = 48;
@@ -158,7 +165,8 @@ impl Ring {
     }
 
     fn data(&self) -> &[AtomicU64] {
-        // SAFETY: the data begins one page after the base and is data_bytes long (map); page-aligned, so aligned for u64.
+        // SAFETY: the data begins one page after the base and is data_bytes long (map);
+        // page-aligned, so aligned for u64.
         unsafe { self.words(self.page_bytes, self.data_bytes / 8) }
     }
 
@@ -167,8 +175,9 @@ impl Ring {
     unsafe fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         // SAFETY: the caller's promise keeps the offset within the mapping.
         let start = unsafe { self.base.add(at) };
-        // SAFETY: mapped readable until drop, and writable for those that store; any bit pattern is a u64; only seen as atomics, and what is mapped
-        // for reading only is loaded with Relaxed, 8 bytes at a time, which needs no more than that.
+        // SAFETY: mapped readable until drop, and writable for those that store; any bit pattern is
+        // a u64; only seen as atomics, and what is mapped for reading only is loaded with Relaxed,
+        // 8 bytes at a time, which needs no more than that.
         unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), count) }
     }
 }
@@ -190,8 +199,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
-    /// Checks that a record written through one mapping is read through another of the same file, and that a bad page
-    /// count is refused.
+    /// Checks that a record written through one mapping is read through another of the same file,
+    /// and that a bad page count is refused.
     #[test]
     fn two_mappings_of_a_file() {
         let file = tempfile::tempfile().unwrap();
@@ -210,13 +219,15 @@ mod tests {
         assert_eq!(Reader::new(producer.area()).position(), 16, "the tail is in the file");
     }
 
-    /// Checks that a ring that keeps the newest is read through a mapping that cannot be written, and that each kind refuses the other's reader.
+    /// Checks that a ring that keeps the newest is read through a mapping that cannot be written,
+    /// and that each kind refuses the other's reader.
     #[test]
     fn a_ring_that_is_only_read() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * page_size() as u64).unwrap();
         let ring = Ring::map_as(file.as_fd(), 2, Keeps::Newest).unwrap();
-        // The producer writes to the file: 16 bytes below the end of the ring, then its head, 16 bytes below 0.
+        // The producer writes to the file: 16 bytes below the end of the ring, then its head, 16
+        // bytes below 0.
         let mut record = [7u8; 16];
         record[6..8].copy_from_slice(&16u16.to_le_bytes());
         file.write_all_at(&record, 3 * page_size() as u64 - 16).unwrap();

@@ -1,7 +1,8 @@
 //! Tracepoints: which the kernel has, and their numbers.
 //!
-//! They live in tracefs, usually `/sys/kernel/tracing`, which may be not mounted, or readable by root only. Those two
-//! and a name that does not exist are three different failures, and each is told with what to do about it.
+//! They live in tracefs, usually `/sys/kernel/tracing`, which may be not mounted, or readable by
+//! root only. Those two and a name that does not exist are three different failures, and each is
+//! told with what to do about it.
 
 use crate::pmu::text;
 use std::fmt;
@@ -26,7 +27,8 @@ pub struct Tracepoint {
     pub id: u64,
 }
 
-/// Why tracepoints cannot be looked up. `Display` is one sentence; [`hint`](Self::hint) is what to run.
+/// Why tracepoints cannot be looked up. `Display` is one sentence; [`hint`](Self::hint) is what to
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TracefsError {
@@ -114,13 +116,15 @@ impl Tracefs {
     /// The folder `events` of the mounted tracefs.
     ///
     /// # Errors
-    /// [`TracefsError::NotMounted`], or [`TracefsError::Unreadable`] where it exists and is refused.
+    /// [`TracefsError::NotMounted`], or [`TracefsError::Unreadable`] where it exists and is
+    /// refused.
     pub fn events(&self) -> Result<PathBuf, TracefsError> {
         for (index, candidate) in self.candidates.iter().enumerate() {
             let events = candidate.join("events");
             match fs::read_dir(&events) {
                 Ok(_) => return Ok(events),
-                // A refusal further down says nothing: ordinary users may not look into debugfs, mounted tracefs or not.
+                // A refusal further down says nothing: ordinary users may not look into debugfs,
+                // mounted tracefs or not.
                 Err(error) if index == 0 && error.kind() == io::ErrorKind::PermissionDenied => {
                     return Err(TracefsError::Unreadable { path: events });
                 }
@@ -249,12 +253,14 @@ fn near(events: &Path, system: &str, name: &str) -> Option<String> {
     Some(format!("{system}:{near}"))
 }
 
-/// Whether `text` matches a glob with `*`, `?` and `[a-z]`, `[!a-z]`. A `[` without `]` stands for itself.
+/// Whether `text` matches a glob with `*`, `?` and `[a-z]`, `[!a-z]`. A `[` without `]` stands for
+/// itself.
 #[must_use]
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where to go on if the match fails: just behind the last `*`, having it swallow one character more.
+    // Where to go on if the match fails: just behind the last `*`, having it swallow one character
+    // more.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         if pattern.get(p) == Some(&'*') {
@@ -280,7 +286,8 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// Whether the pattern's first item (not `*`) matches `c`, and how many characters of the pattern it takes.
+/// Whether the pattern's first item (not `*`) matches `c`, and how many characters of the pattern
+/// it takes.
 fn one(pattern: &[char], c: char) -> Option<usize> {
     match *pattern.first()? {
         '?' => Some(1),
@@ -356,7 +363,8 @@ mod tests {
         dir
     }
 
-    /// Checks lookups by name and by glob, and that files beside the folders (`enable`, `filter`) are no events.
+    /// Checks lookups by name and by glob, and that files beside the folders (`enable`, `filter`)
+    /// are no events.
     #[test]
     fn finds_by_name_and_glob() {
         let dir =
@@ -372,7 +380,8 @@ mod tests {
         assert!(tracefs.format(&tracefs.find("irq", "softirq_entry").unwrap()).unwrap().contains("ID: 9"));
     }
 
-    /// Checks that a name that does not exist names its nearest neighbour, also when the system is what is wrong.
+    /// Checks that a name that does not exist names its nearest neighbour, also when the system is
+    /// what is wrong.
     #[test]
     fn unknown_names_suggest() {
         let dir = tree(&[("sched", "sched_switch", 7), ("syscalls", "sys_enter_read", 8)]);

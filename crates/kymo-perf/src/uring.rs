@@ -1,15 +1,16 @@
 //! Writes to one file that the kernel does by itself, several at once, through io_uring.
 //!
-//! *You give it* buffers and where their bytes belong; *it gives back* each buffer with what became of it, in any order. A buffer belongs to
-//! the kernel while it is on its way.
+//! *You give it* buffers and where their bytes belong; *it gives back* each buffer with what became
+//! of it, in any order. A buffer belongs to the kernel while it is on its way.
 //!
-//! Many containers and hardened machines forbid io_uring ([`Uring::open`] finds out by a first round trip); an ordinary `pwrite(2)` is the
-//! way there.
+//! Many containers and hardened machines forbid io_uring ([`Uring::open`] finds out by a first
+//! round trip); an ordinary `pwrite(2)` is the way there.
 //!
 //! # Safety
-//! The risk is memory that the kernel reads after it was freed or changed. So a buffer is owned by its slot from before it is submitted until
-//! the kernel's answer was taken, and nobody else can reach it; a [`Uring`] that goes away waits for all answers, and where even that fails
-//! the buffers are leaked instead of freed.
+//! The risk is memory that the kernel reads after it was freed or changed. So a buffer is owned by
+//! its slot from before it is submitted until the kernel's answer was taken, and nobody else can
+//! reach it; a [`Uring`] that goes away waits for all answers, and where even that fails the
+//! buffers are leaked instead of freed.
 #![allow(unsafe_code, reason = "hands buffers to the kernel")]
 use io_uring::{IoUring, Probe, opcode, types};
 use std::io;
@@ -55,10 +56,12 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// Prepares for `depth` writes at once, after making sure that the kernel takes and answers requests.
+    /// Prepares for `depth` writes at once, after making sure that the kernel takes and answers
+    /// requests.
     ///
     /// # Errors
-    /// EPERM or EACCES where a policy forbids io_uring, ENOSYS where there is none, EOPNOTSUPP where it is too old to write.
+    /// EPERM or EACCES where a policy forbids io_uring, ENOSYS where there is none, EOPNOTSUPP
+    /// where it is too old to write.
     pub fn open(file: OwnedFd, depth: u32) -> io::Result<Uring> {
         let depth = depth.max(1);
         // The command is forked from this process and has no business with the ring.
@@ -91,7 +94,8 @@ impl Uring {
         self.in_flight
     }
 
-    /// Sends the piece's remaining bytes on their way. Gives the piece back if as many are on their way as may be.
+    /// Sends the piece's remaining bytes on their way. Gives the piece back if as many are on their
+    /// way as may be.
     ///
     /// # Errors
     /// The piece.
@@ -105,14 +109,16 @@ impl Uring {
             .offset(piece.offset + piece.done as u64)
             .build()
             .user_data(slot as u64);
-        // SAFETY: the bytes are in the slot's buffer, which nothing touches until the answer was taken (`take`) and which outlives the
-        // request (`drop`); moving the Vec does not move them. The file is ours and open as long.
+        // SAFETY: the bytes are in the slot's buffer, which nothing touches until the answer was
+        // taken (`take`) and which outlives the request (`drop`); moving the Vec does not move
+        // them. The file is ours and open as long.
         let pushed = unsafe { self.ring.submission().push(&write) };
         if pushed.is_err() {
             return Err(self.slots[slot].take().unwrap_or_default());
         }
         self.in_flight += 1;
-        // What the kernel does not take now (it may be interrupted or short of memory) goes with the next request or wait.
+        // What the kernel does not take now (it may be interrupted or short of memory) goes with
+        // the next request or wait.
         if let Err(error) = self.ring.submit() {
             tracing::debug!(%error, "io_uring takes the write later");
         }
@@ -178,8 +184,9 @@ mod tests {
             .ok()
     }
 
-    /// Checks that pieces land where they belong whatever the order of answers, that no more are on their way than agreed, that a piece
-    /// continues where it was left, and that nothing is lost when the ring goes away at once.
+    /// Checks that pieces land where they belong whatever the order of answers, that no more are on
+    /// their way than agreed, that a piece continues where it was left, and that nothing is lost
+    /// when the ring goes away at once.
     #[test]
     fn pieces_land() {
         let file = tempfile::tempfile().unwrap();

@@ -1,7 +1,9 @@
-//! Tracepoints in user programs: places that the kernel is asked to make events of, for as long as they are needed.
+//! Tracepoints in user programs: places that the kernel is asked to make events of, for as long as
+//! they are needed.
 //!
-//! They are global: every process that executes such a place makes a hit if an event is open for it. So they are named after the process that made them
-//! (`kymo_PID:NAME`), and what a process that is gone has left is removed by the next one.
+//! They are global: every process that executes such a place makes a hit if an event is open for
+//! it. So they are named after the process that made them (`kymo_PID:NAME`), and what a process
+//! that is gone has left is removed by the next one.
 
 use crate::patched::patched;
 use crate::tracefs::{Tracefs, TracefsError};
@@ -29,10 +31,11 @@ pub struct UserProbeSpec {
     pub semaphore: Option<u64>,
     /// The return of the function there, not its entry.
     pub returns: bool,
-    /// Where in the file the function's `ret` instructions are, if these are to be the event: nothing of the program is touched then. None: the kernel replaces its
-    /// return address.
+    /// Where in the file the function's `ret` instructions are, if these are to be the event:
+    /// nothing of the program is touched then. None: the kernel replaces its return address.
     pub exits: Vec<u64>,
-    /// What a hit carries, in the kernel's words: `size=%si:u64 path=+0(%di):string`; `None`: the first arguments' registers, or what is returned.
+    /// What a hit carries, in the kernel's words: `size=%si:u64 path=+0(%di):string`; `None`: the
+    /// first arguments' registers, or what is returned.
     pub fields: Option<String>,
 }
 
@@ -55,7 +58,8 @@ impl UserProbeSpec {
             Some(fields) => format!(" {fields}"),
             None => fields(self.returns).to_owned(),
         };
-        // At a `ret` the result is in its register; the kernel's own word for it is for its return probes only.
+        // At a `ret` the result is in its register; the kernel's own word for it is for its return
+        // probes only.
         line.extend(if replaces { words } else { words.replace("$retval", "%ax") }.bytes());
         line
     }
@@ -92,7 +96,8 @@ pub enum UserProbesError {
     Path(PathBuf),
 }
 
-/// Refuses places where a process would crash. Events are opened on every CPU, so for all processes.
+/// Refuses places where a process would crash. Events are opened on every CPU, so for all
+/// processes.
 fn check_code(wanted: &[UserProbeSpec]) -> Result<(), UserProbesError> {
     let spots: Vec<(&UserProbeSpec, u64)> = wanted
         .iter()
@@ -210,15 +215,16 @@ fn write_line(list: &Path, line: &[u8]) -> io::Result<()> {
     OpenOptions::new().append(true).open(list)?.write_all(line)
 }
 
-/// How long the kernel may take to end the probes of a process that was killed: it closes its events
-/// one by one.
+/// How long the kernel may take to end the probes of a process that was killed: it closes its
+/// events one by one.
 const ENDING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Waits until what killed kymos left in the kernel's list is not in use any more, and removes it;
 /// five seconds at most. Returns at once where the list cannot be read.
 ///
-/// While one is in use its trap may be in a program's memory, and the agent refuses a function that is not as in its file.
+/// While one is in use its trap may be in a program's memory, and the agent refuses a function that
+/// is not as in its file.
 pub fn wait_for_left(tracefs: &Tracefs) {
     let Ok(events) = tracefs.events() else { return };
     let list = events.parent().unwrap_or(&events).join("uprobe_events");
@@ -275,7 +281,8 @@ mod tests {
         }
     }
 
-    /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and that dropping takes all back.
+    /// Checks what is written: names that the kernel takes, each once, semaphores and returns; and
+    /// that dropping takes all back.
     #[test]
     fn lines() {
         let (root, tracefs) = made_up();
@@ -306,7 +313,8 @@ mod tests {
         assert!(matches!(UserProbes::make(&tracefs, &[spaced]), Err(UserProbesError::Path(_))));
     }
 
-    /// Checks that only what is left by processes that are gone is removed, without waiting where the kernel uses none of it.
+    /// Checks that only what is left by processes that are gone is removed, without waiting where
+    /// the kernel uses none of it.
     #[test]
     fn left_behind() {
         let (root, tracefs) = made_up();

@@ -1,4 +1,5 @@
-//! The command that is started to be observed: forked early, held until everything is ready, then executed.
+//! The command that is started to be observed: forked early, held until everything is ready, then
+//! executed.
 //!
 //! ```text
 //!  parent                          child
@@ -7,11 +8,12 @@
 //!  writes the byte ------------->  exec; on failure sends errno through the "error" pipe, which exec closes
 //!  reads the error pipe: end = running
 //! ```
-//! If the parent dies or gives up before that, the child reads the end of the pipe and exits without a trace.
+//! If the parent dies or gives up before that, the child reads the end of the pipe and exits
+//! without a trace.
 //!
 //! # Safety
-//! fork in a process that may have threads: between fork and exec the child makes only async-signal-safe calls, on memory that was prepared
-//! before.
+//! fork in a process that may have threads: between fork and exec the child makes only
+//! async-signal-safe calls, on memory that was prepared before.
 #![allow(unsafe_code, reason = "fork, and what the child does until exec")]
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::ffi::{CString, OsString};
@@ -46,7 +48,8 @@ pub struct Workload {
     usage: Option<Usage>,
 }
 
-/// What the kernel has accounted to a command when it ended: itself and those of its descendants that were waited for.
+/// What the kernel has accounted to a command when it ended: itself and those of its descendants
+/// that were waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time in user mode, in ns; the kernel tells microseconds.
@@ -98,8 +101,9 @@ impl Workload {
         Workload::fork(command, false, &[])
     }
 
-    /// The same; just before its exec the child asks the kernel for its CPU time and renames itself (to the name that it has), by which a
-    /// program in the kernel can tell its CPU time at the exec ([`crate::bpf::Tally`]).
+    /// The same; just before its exec the child asks the kernel for its CPU time and renames itself
+    /// (to the name that it has), by which a program in the kernel can tell its CPU time at the
+    /// exec ([`crate::bpf::Tally`]).
     ///
     /// # Errors
     /// As [`Workload::prepare`].
@@ -149,7 +153,8 @@ impl Workload {
         self.pidfd.as_fd()
     }
 
-    /// The command's standard output is to be ours of errors: for a recording that goes to standard output.
+    /// The command's standard output is to be ours of errors: for a recording that goes to standard
+    /// output.
     pub fn send_stdout_to_stderr(&mut self) {
         self.order = GO_ASIDE;
     }
@@ -171,7 +176,8 @@ impl Workload {
 
     /// Sends a signal to the command; one that has ended is left alone.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: not a signal number that would break rustix's own use (checked by from_named_raw being total for 1..=31).
+        // SAFETY: not a signal number that would break rustix's own use (checked by from_named_raw
+        // being total for 1..=31).
         if let Some(signal) = Signal::from_named_raw(signal) {
             let _ = pidfd_send_signal(&self.pidfd, signal);
         }
@@ -240,8 +246,8 @@ impl Drop for Workload {
     }
 }
 
-/// Dies by the signal that ended the command, so that a shell sees what it would have seen without us. Returns only if the
-/// signal does not kill.
+/// Dies by the signal that ended the command, so that a shell sees what it would have seen without
+/// us. Returns only if the signal does not kill.
 pub fn die_by(signal: i32) {
     // SAFETY: resetting a signal to its default action has no precondition.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -312,7 +318,8 @@ fn child(
     unsafe { libc::_exit(127) }
 }
 
-/// Makes the scheduler account this thread's time, and tells programs at `task_rename` that it has, with nothing in between.
+/// Makes the scheduler account this thread's time, and tells programs at `task_rename` that it has,
+/// with nothing in between.
 fn mark() {
     let mut name = [0u8; 16];
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -355,7 +362,8 @@ mod tests {
         assert_eq!(workload.wait().unwrap(), Exit::Code(0));
     }
 
-    /// Checks that a command that does not exist is reported with its errno, and one that is not started leaves no trace.
+    /// Checks that a command that does not exist is reported with its errno, and one that is not
+    /// started leaves no trace.
     #[test]
     fn not_executed() {
         let mut missing = Workload::prepare(&command(&["/no/such/command"])).unwrap();

@@ -8,16 +8,18 @@ use std::fmt;
 pub struct LossAccount {
     /// Samples that are in the recording.
     pub samples: u64,
-    /// Records that the kernel dropped because a ring was full although its drain was at work: the ring is too small or the drain
-    /// came too late.
+    /// Records that the kernel dropped because a ring was full although its drain was at work: the
+    /// ring is too small or the drain came too late.
     pub ring_full: u64,
-    /// Records that the kernel dropped while the drain had no free buffer: the writer or the disk is too slow.
+    /// Records that the kernel dropped while the drain had no free buffer: the writer or the disk
+    /// is too slow.
     pub queue_full: u64,
     /// Records that the kernel dropped at the very end, which no record in a ring tells of.
     pub at_the_end: u64,
     /// Samples that came while a flight recorder read their ring, within what a snapshot covers.
     pub while_read: u64,
-    /// Records about tasks and mappings that a flight recorder lost outside of its snapshots: names may be missing.
+    /// Records about tasks and mappings that a flight recorder lost outside of its snapshots: names
+    /// may be missing.
     pub tasks: u64,
     /// Bytes that were skipped because a ring's counters made no sense.
     pub corrupt_bytes: u64,
@@ -25,7 +27,8 @@ pub struct LossAccount {
     pub unwritten: u64,
     /// Bytes that were drained but could not be written.
     pub unwritten_bytes: u64,
-    /// How often the kernel throttled an event because samples came too fast. The samples in between do not exist.
+    /// How often the kernel throttled an event because samples came too fast. The samples in
+    /// between do not exist.
     pub throttled: u64,
     /// What the observed programs themselves say of the events that they write.
     pub claimed: Claimed,
@@ -43,7 +46,8 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// What counts as lost: nothing, where a program could so make data look lost that it has nothing to do with.
+    /// What counts as lost: nothing, where a program could so make data look lost that it has
+    /// nothing to do with.
     fn of_all_data(&self) -> Claimed {
         if self.alone { *self } else { Claimed::default() }
     }
@@ -114,7 +118,8 @@ pub struct Unwound {
     pub stats: UnwindStats,
     /// Samples of user tasks without one byte of stack: the task was just starting or ending.
     pub without_stack: u64,
-    /// Buffers that were unwound before all mappings were known, because a CPU's ring could not be read for too long.
+    /// Buffers that were unwound before all mappings were known, because a CPU's ring could not be
+    /// read for too long.
     pub early_buffers: u64,
 }
 
@@ -193,8 +198,8 @@ mod tests {
         assert!(!lossy.is_clean());
     }
 
-    /// Checks that losses which an observed program claims are named as its word, and do not make other
-    /// data look lost, whatever number it says; where there is no other data they count.
+    /// Checks that losses which an observed program claims are named as its word, and do not make
+    /// other data look lost, whatever number it says; where there is no other data they count.
     #[test]
     fn losses_that_programs_claim() {
         let account = |alone| {

@@ -1,4 +1,5 @@
-//! From an event as selected to an attr for recording it: what a sample carries, who is followed, what is tracked.
+//! From an event as selected to an attr for recording it: what a sample carries, who is followed,
+//! what is tracked.
 use crate::options::{CallGraph, Options, Rate};
 use kymo_perf::evlist::Request;
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};
@@ -31,7 +32,8 @@ pub(crate) struct Common {
     pub(crate) watermark_bytes: u32,
 }
 
-/// The request to open for a selected event. `tracking` makes it carry mappings, names, forks and exits.
+/// The request to open for a selected event. `tracking` makes it carry mappings, names, forks and
+/// exits.
 pub(crate) fn request(
     selected: &Selected,
     index: usize,
@@ -113,7 +115,8 @@ pub(crate) fn request(
     }
 }
 
-/// An event that samples nothing and only tracks mappings, names, forks and exits; it is enabled before all others.
+/// An event that samples nothing and only tracks mappings, names, forks and exits; it is enabled
+/// before all others.
 pub(crate) fn tracker(options: &Options, common: &Common) -> Request {
     let mut attr = attr_zeroed();
     attr.type_ = Perf::SOFTWARE;

@@ -10,7 +10,8 @@ pub(crate) enum BackgroundTask<T> {
 }
 
 impl<T: Send + Default + 'static> BackgroundTask<T> {
-    /// Begins the work in a thread of its own, or does it here where no thread can be made (`ulimit -u`, `pids.max`).
+    /// Begins the work in a thread of its own, or does it here where no thread can be made
+    /// (`ulimit -u`, `pids.max`).
     pub(crate) fn begin(work: impl FnOnce() -> T + Clone + Send + 'static) -> BackgroundTask<T> {
         match Builder::new().spawn(work.clone()) {
             Ok(thread) => BackgroundTask::Running(thread),

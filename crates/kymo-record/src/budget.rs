@@ -2,12 +2,13 @@
 use crate::error::RecordError;
 use crate::pool::BufferPool;
 
-/// Bytes of records that may be on their way to the disk if nobody says how many. More only where there are so many drains that each could not
-/// have its two buffers.
+/// Bytes of records that may be on their way to the disk if nobody says how many. More only where
+/// there are so many drains that each could not have its two buffers.
 const QUEUE_BYTES: usize = 128 << 20;
 /// The same of a flight recorder, which drains no samples.
 const FLIGHT_QUEUE_BYTES: usize = 4 << 20;
-/// A ring of so many bytes has buffers of half its size: they hold any record, and drains are woken when a quarter is full.
+/// A ring of so many bytes has buffers of half its size: they hold any record, and drains are woken
+/// when a quarter is full.
 const LARGE_RING_BYTES: usize = 256 << 10;
 /// Each drain keeps one buffer for its next look and can have one on its way.
 const LEAST_PER_DRAIN: usize = 2;
@@ -26,7 +27,8 @@ pub(crate) struct Load {
     pub(crate) drains: usize,
     /// Bytes of rings that nobody drains.
     pub(crate) kept_bytes: u64,
-    /// Samples have copies of stacks: they can come at a gigabyte per second from the start, faster than memory can be had meanwhile.
+    /// Samples have copies of stacks: they can come at a gigabyte per second from the start, faster
+    /// than memory can be had meanwhile.
     pub(crate) stacks: bool,
 }
 
@@ -46,7 +48,8 @@ impl Budget {
     /// The buffers for this load. `most`: what rings and buffers may take together, bytes.
     ///
     /// # Errors
-    /// [`RecordError::Memory`] if that is not enough for two buffers for each drain; it says what would be.
+    /// [`RecordError::Memory`] if that is not enough for two buffers for each drain; it says what
+    /// would be.
     pub(crate) fn new(load: &Load, most: Option<u64>) -> Result<Budget, RecordError> {
         let Load { rings, ring_bytes, drains, kept_bytes, stacks } = *load;
         let buffer_bytes = if ring_bytes < LARGE_RING_BYTES { ring_bytes } else { ring_bytes / 2 };
@@ -85,7 +88,8 @@ mod tests {
 
     const TWO_CPUS: Load = Load { rings: 2, ring_bytes: 512 << 10, drains: 2, kept_bytes: 0, stacks: false };
 
-    /// Checks that rings, buffers and small buffers stay within what is allowed, and that what is too little says what would do.
+    /// Checks that rings, buffers and small buffers stay within what is allowed, and that what is
+    /// too little says what would do.
     #[test]
     fn within_what_is_allowed() {
         for load in
@@ -107,8 +111,9 @@ mod tests {
         }
     }
 
-    /// Checks that without a limit the buffers take 128 MiB and no more on a machine with hundreds of CPUs or on thousands of threads, half of it
-    /// at most from the start, and that each drain can have two.
+    /// Checks that without a limit the buffers take 128 MiB and no more on a machine with hundreds
+    /// of CPUs or on thousands of threads, half of it at most from the start, and that each drain
+    /// can have two.
     #[test]
     fn large_machines() {
         for (rings, drains) in [(2, 2), (256, 256), (5000, 1), (4096, 4096)] {

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// No sane note segment is larger.
 const NOTES_LIMIT: u64 = 1 << 16;
 
-/// The GNU build ID of an ELF file; `None` if it has none, cannot be read, or is no (little-endian) ELF file.
+/// The GNU build ID of an ELF file; `None` if it has none, cannot be read, or is no (little-endian)
+/// ELF file.
 pub(crate) fn of_file(path: &Path) -> Option<Vec<u8>> {
     // Whoever is recorded names it: a pipe in its place would be waited for.
     let file = open_regular(path).ok()?;
@@ -87,8 +88,8 @@ mod tests {
         assert_eq!(of_file(Path::new("/dev/zero")), None);
     }
 
-    /// Checks a real library against what `file`-like tools see in it: 20 bytes, and nothing for a text file, a directory and a cut
-    /// ELF file.
+    /// Checks a real library against what `file`-like tools see in it: 20 bytes, and nothing for a
+    /// text file, a directory and a cut ELF file.
     #[test]
     fn files() {
         let text = std::fs::read("/proc/self/maps").unwrap();

@@ -1,4 +1,5 @@
-//! The functions that a stopped thread is in, by the unwind tables of its files: for entering a process where it is safe.
+//! The functions that a stopped thread is in, by the unwind tables of its files: for entering a
+//! process where it is safe.
 use crate::reduce;
 use kymo_perf::inject::{Registers, Unwind, UnwoundStack};
 use kymo_perf::proc::Mappings;
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// More than threads have that are not in an endless recursion.
 const MOST_FRAMES: usize = 4096;
 
-/// Walks stacks of one process. It reads files only while it is prepared: later the process's threads stand still, and one of
-/// them may serve the file system that a file is in.
+/// Walks stacks of one process. It reads files only while it is prepared: later the process's
+/// threads stand still, and one of them may serve the file system that a file is in.
 pub struct Callers {
     modules: UnwindModules,
     /// No more files are opened.
@@ -88,8 +89,8 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    /// Checks on a program of Debian that waits in `read`: its stack is walked to the function that it has begun in, and none of its
-    /// files is opened again when it stands still.
+    /// Checks on a program of Debian that waits in `read`: its stack is walked to the function that
+    /// it has begun in, and none of its files is opened again when it stands still.
     #[test]
     fn a_waiting_program() {
         const TEST: &str = "callers::a_waiting_program";

@@ -1,4 +1,5 @@
-//! The way of messages from the drains to who takes them: `kymo_core::handover` with sleep and wake.
+//! The way of messages from the drains to who takes them: `kymo_core::handover` with sleep and
+//! wake.
 use kymo_core::handover::{self, Inbox, Outbox, Wake};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
@@ -8,13 +9,15 @@ use std::time::Duration;
 
 pub(crate) use kymo_core::handover::Next;
 
-/// Wakes one thread, or whoever polls its descriptor. A call of the kernel's that never waits: a drain may make it.
+/// Wakes one thread, or whoever polls its descriptor. A call of the kernel's that never waits: a
+/// drain may make it.
 #[derive(Debug)]
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
     /// # Errors
-    /// There is none, or it cannot be rung: a thread would sleep for ever where `write` is refused (by a seccomp filter, say).
+    /// There is none, or it cannot be rung: a thread would sleep for ever where `write` is refused
+    /// (by a seccomp filter, say).
     pub(crate) fn new() -> io::Result<Notifier> {
         let notifier = Notifier(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         rustix::io::write(&notifier.0, &1u64.to_ne_bytes())?;
@@ -112,7 +115,8 @@ impl<T> Receiver<T> {
         self.inbox.receive()
     }
 
-    /// The next message, waiting for it; empty when the time is over, or somebody rang the bell for another reason.
+    /// The next message, waiting for it; empty when the time is over, or somebody rang the bell for
+    /// another reason.
     pub(crate) fn wait(&mut self, most: Option<Duration>) -> Next<T> {
         if let next @ (Next::Item(_) | Next::Closed) = self.inbox.receive() {
             return next;
@@ -144,7 +148,8 @@ mod tests {
     use super::{Next, channel};
     use std::time::Duration;
 
-    /// Checks that a receiver which sleeps without a limit wakes for a message, for a bell, and for the end of the last sender.
+    /// Checks that a receiver which sleeps without a limit wakes for a message, for a bell, and for
+    /// the end of the last sender.
     #[test]
     fn wakes() {
         let (senders, mut messages) = channel([1, 1]).unwrap();

@@ -9,8 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Forks the command, after a look whether it can be found at all: a typing error should not touch any file. `aside`: its standard
-/// output goes to standard error, because the recording goes to ours.
+/// Forks the command, after a look whether it can be found at all: a typing error should not touch
+/// any file. `aside`: its standard output goes to standard error, because the recording goes to
+/// ours.
 pub(crate) fn prepare(command: &[OsString], aside: bool) -> Result<Option<Workload>, RecordError> {
     let Some(name) = command.first() else { return Ok(None) };
     let fail = |source| RecordError::Command { command: name.to_string_lossy().into_owned(), source };
@@ -47,7 +48,8 @@ fn find(name: &OsStr) -> Result<(), Errno> {
 /// How the command ended. One that we outlive is told to end, and given some time for it.
 pub(crate) fn end(workload: &mut Workload, ended: Ended) -> Option<Exit> {
     if ended == Ended::ByItself {
-        // With -p beside a command the command may still run; its status is ours, so it is waited for.
+        // With -p beside a command the command may still run; its status is ours, so it is waited
+        // for.
         return workload.wait().ok();
     }
     workload.signal(SIGTERM);

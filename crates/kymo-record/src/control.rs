@@ -6,8 +6,9 @@
 //!       "ack\n" <--- descriptor or fifo ----  when it is done
 //! ```
 //!
-//! The commands are those of `perf record --control`. Whoever holds the pipe may write anything: lines are bounded, what is no command is
-//! said and ignored, and when the other side goes away the recording goes on without it. Nothing here waits for the other side.
+//! The commands are those of `perf record --control`. Whoever holds the pipe may write anything:
+//! lines are bounded, what is no command is said and ignored, and when the other side goes away the
+//! recording goes on without it. Nothing here waits for the other side.
 mod execute;
 #[cfg(test)]
 mod tests;
@@ -135,7 +136,8 @@ fn passed(number: i32, writes: bool) -> Result<OwnedFd, ControlError> {
 
 fn fifo(path: &PathBuf) -> Result<OwnedFd, ControlError> {
     let fail = |reason: String| ControlError { end: path.display().to_string(), reason };
-    // Open for both, so that it opens without anyone at the other end and never ends when one writer goes.
+    // Open for both, so that it opens without anyone at the other end and never ends when one
+    // writer goes.
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let fd = open(path, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT => fail("is not there; make it: `mkfifo PATH`".into()),
@@ -217,7 +219,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// The lines that these bytes complete; `None` stands for one that was too long. A zero byte ends a line, too, as for perf.
+    /// The lines that these bytes complete; `None` stands for one that was too long. A zero byte
+    /// ends a line, too, as for perf.
     fn push(&mut self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut done = Vec::new();
         for &byte in bytes {
@@ -294,7 +297,8 @@ impl ControlChannel {
         self.waiting.pop_front()
     }
 
-    /// Reads commands that have arrived, unless earlier ones wait still. Does not wait; at most one page of bytes is taken at a time.
+    /// Reads commands that have arrived, unless earlier ones wait still. Does not wait; at most one
+    /// page of bytes is taken at a time.
     pub(crate) fn read(&mut self) {
         if !self.waiting.is_empty() {
             return;

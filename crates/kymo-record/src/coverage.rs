@@ -8,11 +8,13 @@ pub struct RingCoverage {
     pub cpu: i32,
     /// The ring's task, or -1.
     pub task: i32,
-    /// The time of the oldest and the newest record, in ns of the recording's clock; `None` if there is none.
+    /// The time of the oldest and the newest record, in ns of the recording's clock; `None` if
+    /// there is none.
     pub span_ns: Option<(u64, u64)>,
     /// Samples.
     pub samples: u64,
-    /// Whether older records had been overwritten. If not, this is everything since the recording began.
+    /// Whether older records had been overwritten. If not, this is everything since the recording
+    /// began.
     pub overwritten: bool,
 }
 
@@ -33,7 +35,8 @@ impl Coverage {
         spans.reduce(|(first, last), (oldest, newest)| (first.min(oldest), last.max(newest)))
     }
 
-    /// Since when no ring had overwritten anything, in ns: from here on the snapshot has every sample.
+    /// Since when no ring had overwritten anything, in ns: from here on the snapshot has every
+    /// sample.
     pub fn complete_since_ns(&self) -> Option<u64> {
         let (first, _) = self.span_ns()?;
         let overwritten = self.rings.iter().filter(|ring| ring.overwritten);
@@ -74,7 +77,8 @@ impl fmt::Display for Coverage {
             let (what, number) = if ring.cpu >= 0 { ("CPU", ring.cpu) } else { ("task", ring.task) };
             write!(f, "{separator}{what} {number} ")?;
             match ring.span_ns {
-                // How far back from the newest of all: what an idle CPU has not written, it has not lost.
+                // How far back from the newest of all: what an idle CPU has not written, it has not
+                // lost.
                 Some((oldest, _)) => write!(f, "{}", Seconds(oldest, last))?,
                 None => f.write_str("nothing")?,
             }

@@ -1,10 +1,13 @@
-//! Emptying rings ahead of their producers: one thread per CPU, pinned there, before all ordinary threads where permitted.
+//! Emptying rings ahead of their producers: one thread per CPU, pinned there, before all ordinary
+//! threads where permitted.
 //!
-//! While it runs its CPU produces nothing, so however fast samples come, a drain that is on time loses none. It copies out, hands
-//! over, and never waits for the disk; if no buffer is free it leaves the records in the ring.
+//! While it runs its CPU produces nothing, so however fast samples come, a drain that is on time
+//! loses none. It copies out, hands over, and never waits for the disk; if no buffer is free it
+//! leaves the records in the ring.
 //!
-//! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU meanwhile: it takes no lock, allocates
-//! nothing once it has begun, and what it shares with others is lock-free (`kymo_core::handover`).
+//! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU
+//! meanwhile: it takes no lock, allocates nothing once it has begun, and what it shares with others
+//! is lock-free (`kymo_core::handover`).
 use crate::channel::{Sender, timespec};
 use crate::ring_scan::{DrainRequest, ScanInterval};
 use crate::shared::{DrainShared, Message};
@@ -31,7 +34,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(2);
 /// What every drain polls beside its rings: the pool's bell, the stop sign, the poke.
 const OWN_FDS: usize = 3;
 
-/// One ring to drain and the descriptors that write into it (to be polled: the first that is alive).
+/// One ring to drain and the descriptors that write into it (to be polled: the first that is
+/// alive).
 #[derive(Debug)]
 pub(crate) struct RingSource<'a> {
     /// Its index among all rings.
@@ -48,7 +52,8 @@ struct RingState<'a> {
     index: usize,
     reader: Reader<'a>,
     user_ring: Option<UserRing<'a>>,
-    /// How much is still taken from it, once the recording is to end: its program may write for ever.
+    /// How much is still taken from it, once the recording is to end: its program may write for
+    /// ever.
     left_bytes: Option<usize>,
     fds: Vec<BorrowedFd<'a>>,
     /// The descriptor that is polled; those before it have hung up.
@@ -128,10 +133,12 @@ struct Drain<'a> {
 impl<'a> Drain<'a> {
     fn run(&mut self) {
         loop {
-            // Acquire: pairs with the Release of whoever turned the events off; the last records are in the rings.
+            // Acquire: pairs with the Release of whoever turned the events off; the last records
+            // are in the rings.
             let stopping = self.shared.stop.load(Ordering::Acquire);
             if self.request.take() {
-                // Of a ring for which there is no buffer now somebody still hears when there is one.
+                // Of a ring for which there is no buffer now somebody still hears when there is
+                // one.
                 self.states.iter_mut().for_each(|state| state.asked = true);
             }
             let (some, much) = self.scan_all(stopping);
@@ -191,7 +198,8 @@ impl<'a> Drain<'a> {
         let state = &mut self.states[at];
         // Of the processor: what is not in the ring yet has not been written before.
         let counted = state.user_ring.as_ref().map_or(0, |_| counter::ticks());
-        // The round first, then the ring's head: see `round`. The ticks stand around it: see `scan`.
+        // The round first, then the ring's head: see `round`. The ticks stand around it: see
+        // `scan`.
         let before = self.shared.clock.tick();
         let round = self.shared.round.now();
         let span = state.reader.begin();
@@ -269,7 +277,8 @@ impl<'a> Drain<'a> {
         if much { ScanResult::Much } else { ScanResult::Some }
     }
 
-    /// Waits for a buffer that comes back, but not long: the other rings and the stop sign want to be looked at.
+    /// Waits for a buffer that comes back, but not long: the other rings and the stop sign want to
+    /// be looked at.
     fn starve(&mut self) {
         self.shared.pool.begin_to_wait();
         self.spare = self.spare.take().or_else(|| self.shared.pool.take());
@@ -335,7 +344,8 @@ mod tests {
     const DATA_BYTES: usize = 4096;
     const RECORD_BYTES: usize = 128;
 
-    /// Checks that of a ring into which a program goes on writing no more is taken than what can have been there when the recording was to end.
+    /// Checks that of a ring into which a program goes on writing no more is taken than what can
+    /// have been there when the recording was to end.
     #[test]
     fn a_program_that_never_stops() {
         let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();

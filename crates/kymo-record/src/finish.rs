@@ -22,7 +22,8 @@ pub struct Summary {
     pub wakeups: u64,
     /// Samples and losses.
     pub account: LossAccount,
-    /// How far back the last file reaches, if it holds what the rings of a flight recorder held at the end.
+    /// How far back the last file reaches, if it holds what the rings of a flight recorder held at
+    /// the end.
     pub coverage: Option<Coverage>,
     /// What unwinding while recording came to, if there was any.
     pub unwound: Option<Unwound>,
@@ -32,7 +33,8 @@ pub struct Summary {
     pub exit: Option<Exit>,
     /// Why writing ended early: the recording holds what came before.
     pub write_error: Option<WriteError>,
-    /// Tasks that were not followed because the kernel's table of followed ones was full: their samples are missing.
+    /// Tasks that were not followed because the kernel's table of followed ones was full: their
+    /// samples are missing.
     pub unfollowed: u64,
     /// Files of it that were removed again, because only so many are kept.
     pub removed: RemovedFiles,
@@ -47,14 +49,16 @@ pub(crate) struct Finish<'a> {
     pub(crate) features: Features,
     pub(crate) modules: &'a [Module],
     pub(crate) build_ids: bool,
-    /// Snapshots tell by themselves what is missing in them: what was lost at other times is missing in none.
+    /// Snapshots tell by themselves what is missing in them: what was lost at other times is
+    /// missing in none.
     pub(crate) flight: bool,
 }
 
 impl Finish<'_> {
     /// Tells what was lost, writes the features, and sums up.
     ///
-    /// `user_rings`: how many of the events that programs write did not fit into their rings, by number of the event.
+    /// `user_rings`: how many of the events that programs write did not fit into their rings, by
+    /// number of the event.
     pub(crate) fn run(
         mut self,
         mut written: WriterState,
@@ -99,7 +103,8 @@ impl Finish<'_> {
                 finished.error.get_or_insert(late);
             }
         }
-        // What the disk said first knows the place; what reached the writer of it is only that it failed.
+        // What the disk said first knows the place; what reached the writer of it is only that it
+        // failed.
         let write_error = finished.error.or(error).map(WriteError::from);
         let told = written.ring_full + written.queue_full;
         let account = LossAccount {

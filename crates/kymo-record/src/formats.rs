@@ -8,7 +8,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// What tracefs says of pages of its own rings, none of which are in a recording; perf wants to read it all the same.
+/// What tracefs says of pages of its own rings, none of which are in a recording; perf wants to
+/// read it all the same.
 const HEADER_PAGE: &[u8] = b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\tfield: char data;\toffset:16;\tsize:4080;\tsigned:1;\n";
 
 /// The tracing data for these tracepoints, each once, ordered by system.

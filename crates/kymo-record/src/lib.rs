@@ -1,7 +1,8 @@
 //! The recording pipeline of kymo: drain, reduce, write, account for every loss.
 //!
-//! You give [`Options`] (what to observe, whom, where to); they become a [`Plan`], which can be printed; a [`Session`] opens it, runs until
-//! it is told to stop or the command ends, and gives a [`Summary`] with the [`LossAccount`].
+//! You give [`Options`] (what to observe, whom, where to); they become a [`Plan`], which can be
+//! printed; a [`Session`] opens it, runs until it is told to stop or the command ends, and gives a
+//! [`Summary`] with the [`LossAccount`].
 //!
 //! ```text
 //!  kernel ring of CPU n          drain thread n (pinned, SCHED_FIFO)      writer thread
@@ -11,17 +12,21 @@
 //! ```
 //!
 //! # Guarantees
-//! - The recording is a perf.data file that opens at any moment: the header's data size is brought up to date as chunks land.
+//! - The recording is a perf.data file that opens at any moment: the header's data size is brought
+//!   up to date as chunks land.
 //! - Every record that could not be kept is counted in the [`LossAccount`], by cause.
-//! - Memory for records on their way is bounded; when it is used up, records stay in the rings, and what the kernel then drops is counted.
+//! - Memory for records on their way is bounded; when it is used up, records stay in the rings, and
+//!   what the kernel then drops is counted.
 //!
 //! # Non-goals
-//! What the recording means (that is `kymo-profile`), and talking to the user: this library returns notes, it prints nothing.
+//! What the recording means (that is `kymo-profile`), and talking to the user: this library returns
+//! notes, it prints nothing.
 //!
 //! # Modules
 //! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
 //! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
-//! `mail` and `pool` carry, `user_rings` are events that programs write, `reduce` unwinds stacks, `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
+//! `mail` and `pool` carry, `user_rings` are events that programs write, `reduce` unwinds stacks,
+//! `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
 //! `callers` walks stacks of stopped threads, for probes.
 //!
 //! # Example

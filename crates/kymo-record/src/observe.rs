@@ -1,5 +1,5 @@
-//! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks. Set up before events are opened, and
-//! gone when it is dropped.
+//! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks.
+//! Set up before events are opened, and gone when it is dropped.
 use crate::options::Overload;
 use crate::plan::Plan;
 use crate::scope::Scope;
@@ -19,7 +19,8 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Sets up what the plan's scope needs and completes the plan's targets. `Err` says why this scope cannot be had after all.
+    /// Sets up what the plan's scope needs and completes the plan's targets. `Err` says why this
+    /// scope cannot be had after all.
     pub(crate) fn prepare(plan: &mut Plan) -> Result<Observer, String> {
         let mut observer = Observer::default();
         match plan.scope {

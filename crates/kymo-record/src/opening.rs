@@ -1,4 +1,5 @@
-//! Opening what the plan says: the scope, the events, the rings; and what the file's header says of them.
+//! Opening what the plan says: the scope, the events, the rings; and what the file's header says of
+//! them.
 use crate::budget::Budget;
 use crate::drain::RingSource;
 use crate::error::{RecordError, system};
@@ -28,7 +29,8 @@ pub(crate) struct Opened {
     pub(crate) observer: Observer,
 }
 
-/// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way for the next best, unless it was asked for.
+/// Sets up the scope and opens events and rings. A scope that turns out to be impossible makes way
+/// for the next best, unless it was asked for.
 pub(crate) fn open(
     kernel: &Arc<dyn Kernel>,
     plan: &mut Plan,
@@ -58,7 +60,8 @@ fn refused(error: &OpenError) -> bool {
     matches!(errno, Some(Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP))
 }
 
-/// Opens events and rings; where rings must be smaller than planned, once more with earlier wakeups.
+/// Opens events and rings; where rings must be smaller than planned, once more with earlier
+/// wakeups.
 fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), RecordError> {
     let engine = match plan.options.jobs {
         None => OpenEngine::Auto,
@@ -142,7 +145,8 @@ pub(crate) fn sources<'a>(
     groups
 }
 
-/// Adds a program's rings to those that each CPU's drain empties. `first`: how many rings precede them.
+/// Adds a program's rings to those that each CPU's drain empties. `first`: how many rings precede
+/// them.
 pub(crate) fn add_user_rings<'a>(
     groups: &mut [(Option<u32>, Vec<RingSource<'a>>)],
     user_rings: &'a DrainedUserRings,

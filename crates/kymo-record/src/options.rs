@@ -8,7 +8,8 @@ use std::time::Duration;
 /// How often events sample, unless an event says it itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// So many samples per second, but the natural period for events that have one (1 for tracepoints and breakpoints).
+    /// So many samples per second, but the natural period for events that have one (1 for
+    /// tracepoints and breakpoints).
     Default(u64),
     /// So many samples per second.
     Frequency(u64),
@@ -23,7 +24,8 @@ pub enum CallGraph {
     None,
     /// By the kernel, along frame pointers.
     FramePointers,
-    /// By unwind data, from a copy of the user stack: while recording, or later (see [`Options::raw_stacks`]).
+    /// By unwind data, from a copy of the user stack: while recording, or later (see
+    /// [`Options::raw_stacks`]).
     Dwarf {
         /// Size of the copy: a multiple of 8, at most 65,528.
         stack_bytes: u32,
@@ -110,7 +112,8 @@ pub enum Overload {
     /// The target: the recorder runs before it, and it goes slower.
     #[default]
     Slow,
-    /// Completeness: the recorder has no priority over the target; what it cannot keep is lost and counted.
+    /// Completeness: the recorder has no priority over the target; what it cannot keep is lost and
+    /// counted.
     Drop,
     /// The target's progress: it stands still while the recorder catches up. Not for whole CPUs.
     Pause,
@@ -141,18 +144,20 @@ pub struct Options {
     pub targets: TargetSpec,
     /// How to bind events to the targets; `None`: the cheapest way that is permitted.
     pub scope: Option<Scope>,
-    /// How many workers open events: `None` decides by their number, 1 opens them one after the other.
+    /// How many workers open events: `None` decides by their number, 1 opens them one after the
+    /// other.
     pub jobs: Option<usize>,
     /// Follow children; `None`: yes, except for single threads.
     pub inherit: Option<bool>,
-    /// Data pages of each ring, a power of two; `None`: the kernel's allowance, and smaller if that is refused.
+    /// Data pages of each ring, a power of two; `None`: the kernel's allowance, and smaller if that
+    /// is refused.
     pub ring_pages: Option<usize>,
     /// Data addresses in samples, and data mappings.
     pub data: bool,
     /// Context switch records.
     pub switch_events: bool,
-    /// Rings keep the newest records instead of the oldest, and are written as snapshots: on request and at the end. The same as the term `overwrite`
-    /// of every event.
+    /// Rings keep the newest records instead of the oldest, and are written as snapshots: on
+    /// request and at the end. The same as the term `overwrite` of every event.
     pub overwrite: bool,
     /// With `overwrite`: what is taken at the end.
     pub last_snapshot: LastSnapshot,
@@ -176,11 +181,13 @@ pub struct Options {
     pub compress: Option<i32>,
     /// What gives way under overload.
     pub overload: Overload,
-    /// Rings and buffers take at most so many bytes; `None`: rings as large as they are, and 128 MiB of buffers.
+    /// Rings and buffers take at most so many bytes; `None`: rings as large as they are, and 128
+    /// MiB of buffers.
     pub max_memory_bytes: Option<u64>,
     /// Store build IDs of mapped files.
     pub build_ids: bool,
-    /// Programs write events of their own: samples say to which event they belong, and tracking begins before them.
+    /// Programs write events of their own: samples say to which event they belong, and tracking
+    /// begins before them.
     pub user_rings: bool,
     /// Where to.
     pub output: Output,
@@ -196,7 +203,8 @@ impl Options {
         event.overrides.overwrite.unwrap_or(self.overwrite)
     }
 
-    /// The plainest recording: call chains along frame pointers, 999 samples per second, everything else as it is if nobody says anything.
+    /// The plainest recording: call chains along frame pointers, 999 samples per second, everything
+    /// else as it is if nobody says anything.
     pub fn new(events: Vec<Selected>, targets: TargetSpec, output: Output) -> Options {
         Options {
             events,

@@ -1,7 +1,9 @@
-//! Where the recording goes: a fresh file that only its owner may read, the old one kept beside it, or a pipe.
+//! Where the recording goes: a fresh file that only its owner may read, the old one kept beside it,
+//! or a pipe.
 //!
-//! The file gets its name when the recording has begun ([`Naming::publish`]): whatever fails before that leaves the old recording
-//! where it is. Whoever finds the file can open it, even if the recorder was killed right then.
+//! The file gets its name when the recording has begun ([`Naming::publish`]): whatever fails before
+//! that leaves the old recording where it is. Whoever finds the file can open it, even if the
+//! recorder was killed right then.
 use crate::channel::timespec;
 use crate::disk::{Stream, UnderWay};
 use crate::previous;
@@ -49,7 +51,8 @@ impl Output {
         !statat(CWD, path, AtFlags::empty()).is_ok_and(|stat| is_special(&stat))
     }
 
-    /// Whether a recording can go there, as far as a look tells: so that nothing is begun, and no process is touched, for nothing.
+    /// Whether a recording can go there, as far as a look tells: so that nothing is begun, and no
+    /// process is touched, for nothing.
     ///
     /// # Errors
     /// [`OutputError`] with the reason.
@@ -140,7 +143,8 @@ fn refused(sentence: &str) -> io::Error {
 /// An output that is ready to be written.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    /// A file with a header that can be brought up to date, and its way to its name; a device has its name already.
+    /// A file with a header that can be brought up to date, and its way to its name; a device has
+    /// its name already.
     File(File, Option<Naming>),
     /// A stream.
     Pipe(Stream),
@@ -158,7 +162,8 @@ pub(crate) struct Naming {
 pub(crate) type SharedNaming = Arc<Mutex<Naming>>;
 
 impl Naming {
-    /// Gives the file its name, if it has none yet: an earlier recording of that name becomes `PATH.old`.
+    /// Gives the file its name, if it has none yet: an earlier recording of that name becomes
+    /// `PATH.old`.
     ///
     /// # Errors
     /// [`OutputError`] that names what is in the way.
@@ -233,7 +238,8 @@ fn is_special(stat: &Stat) -> bool {
     matches!(kind, FileType::Fifo | FileType::Socket | FileType::CharacterDevice | FileType::BlockDevice)
 }
 
-/// Whether a pipe or device may get a recording: our own or root's pipes, and the devices of `mem(4)` that keep nothing.
+/// Whether a pipe or device may get a recording: our own or root's pipes, and the devices of
+/// `mem(4)` that keep nothing.
 fn judge_special(stat: &Stat) -> io::Result<()> {
     let kind = FileType::from_raw_mode(stat.st_mode);
     let own = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
@@ -294,7 +300,8 @@ fn wait_for_reader(until: Option<BorrowedFd<'_>>) -> io::Result<()> {
     }
 }
 
-/// Whether two descriptors lead to the same file, pipe or socket, so that what is written to both is mixed. Devices mix nothing.
+/// Whether two descriptors lead to the same file, pipe or socket, so that what is written to both
+/// is mixed. Devices mix nothing.
 fn is_same_stream(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
     let (Ok(one), Ok(other)) = (fstat(one), fstat(other)) else { return false };
     let kind = FileType::from_raw_mode(one.st_mode);
@@ -356,7 +363,8 @@ mod tests {
         assert_eq!(fs::read(&old).unwrap(), b"PERFILE2 first");
     }
 
-    /// Checks that an error names the action and the path, and that what is no recording is refused before anything is opened.
+    /// Checks that an error names the action and the path, and that what is no recording is refused
+    /// before anything is opened.
     #[test]
     fn errors() {
         let error = open_file("/no/such/directory/perf.data".as_ref(), None).unwrap_err();

@@ -1,8 +1,10 @@
 //! Records about processes that nobody asked for, taken out before anything is made of them.
 //!
-//! Events on every CPU see the names, mappings, forks and exits of the whole machine, also where a program in the kernel keeps only the samples of
-//! some processes. The rest would be noise, and would carry other people's file names out of the machine. Who is followed *now* cannot
-//! decide: records are read late, and ring by ring. Who was *ever* followed can ([`FollowedBitmap`]), because that never becomes untrue.
+//! Events on every CPU see the names, mappings, forks and exits of the whole machine, also where a
+//! program in the kernel keeps only the samples of some processes. The rest would be noise, and
+//! would carry other people's file names out of the machine. Who is followed *now* cannot decide:
+//! records are read late, and ring by ring. Who was *ever* followed can ([`FollowedBitmap`]),
+//! because that never becomes untrue.
 use kymo_data::abi;
 use kymo_perf::bpf::FollowedBitmap;
 use kymo_perf::sys::perf_event_attr;
@@ -63,7 +65,8 @@ fn pid_at(record: &[u8], at: usize) -> Option<i32> {
 fn about(record: &[u8], writer_from_end: Option<usize>, followed: impl Fn(i32) -> bool) -> bool {
     let kind = u32::from_le_bytes([record[0], record[1], record[2], record[3]]);
     let also_at = match kind {
-        // Of a child that is being made the kernel says so before it is followed; its maker is by then.
+        // Of a child that is being made the kernel says so before it is followed; its maker is by
+        // then.
         abi::PERF_RECORD_FORK => Some(PARENT_AT),
         // The same; and a switch is from one to another: written by either of them.
         abi::PERF_RECORD_NAMESPACES | abi::PERF_RECORD_SWITCH_CPU_WIDE => {
@@ -83,7 +86,8 @@ fn about(record: &[u8], writer_from_end: Option<usize>, followed: impl Fn(i32) -
     wanted(pid) || also_at.and_then(|at| pid_at(record, at)).is_some_and(wanted)
 }
 
-/// Moves the records that are wanted to the front, in order, in one pass; returns their length. What comes behind an impossible size stays.
+/// Moves the records that are wanted to the front, in order, in one pass; returns their length.
+/// What comes behind an impossible size stays.
 fn retain(records: &mut [u8], wanted: impl Fn(&[u8]) -> bool) -> usize {
     // Before `kept` is what stays; from `run` to `at` is what stays, too, but is not there yet.
     let (mut kept, mut run, mut at) = (0, 0, 0);
@@ -133,7 +137,8 @@ mod tests {
         about(record, Some(WRITER_FROM_END), |pid| pid == OURS)
     }
 
-    /// Checks for each kind that names a process that ours stays and a stranger's goes, and that the kernel's own mappings stay.
+    /// Checks for each kind that names a process that ours stays and a stranger's goes, and that
+    /// the kernel's own mappings stay.
     #[test]
     fn by_process() {
         for kind in [
@@ -153,7 +158,8 @@ mod tests {
         }
     }
 
-    /// Checks that a new process is judged by its maker as well, as the kernel writes that record first; an ended one is not.
+    /// Checks that a new process is judged by its maker as well, as the kernel writes that record
+    /// first; an ended one is not.
     #[test]
     fn by_maker() {
         assert!(wanted(&record(abi::PERF_RECORD_FORK, &[OTHER, OURS, 7, 8], 1, OURS)));
@@ -190,7 +196,8 @@ mod tests {
         }
     }
 
-    /// Checks that what is kept is whole, in order and at the front, for every pattern of seven records of different lengths.
+    /// Checks that what is kept is whole, in order and at the front, for every pattern of seven
+    /// records of different lengths.
     #[test]
     fn every_pattern() {
         for pattern in 0..1 << 7u32 {
@@ -224,7 +231,8 @@ mod tests {
         assert_eq!(retain(&mut [], wanted), 0);
     }
 
-    /// Checks where the writer's ids are looked for, and that without knowledge of who was followed everything stays.
+    /// Checks where the writer's ids are looked for, and that without knowledge of who was followed
+    /// everything stays.
     #[test]
     fn layouts() {
         let mut attrs = [kymo_perf::sys::attr_zeroed(), kymo_perf::sys::attr_zeroed()];

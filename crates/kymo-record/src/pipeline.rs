@@ -5,8 +5,8 @@
 //!  list of what existed -+                   ^
 //!  throttle (pauses) ------------------------+
 //! ```
-//! [`Pipeline::build`] makes every queue before a thread runs; [`Pipeline::run`] starts the threads,
-//! waits for the end of the recording, and joins them.
+//! [`Pipeline::build`] makes every queue before a thread runs; [`Pipeline::run`] starts the
+//! threads, waits for the end of the recording, and joins them.
 use crate::channel::{Receiver, Sender, channel};
 use crate::drain::{self, RingSource};
 use crate::error::{RecordError, system};
@@ -137,7 +137,8 @@ impl<'a> Pipeline<'a> {
         let plan = &opened.plan;
         let mut groups = sources(&opened.events, &opened.rings);
         add_user_rings(&mut groups, base.user_rings, opened.rings.len());
-        // One queue for each drain and one for the list of what existed. Each ring has a few places for messages that it is empty.
+        // One queue for each drain and one for the list of what existed. Each ring has a few places
+        // for messages that it is empty.
         let places = groups.iter().map(|group| opened.budget.queued + 4 * group.1.len()).chain([1, NOTES]);
         let (mut senders, messages) = channel(places).map_err(notifier_error)?;
         let mut notes = senders.pop();
@@ -236,8 +237,8 @@ impl<'a> Pipeline<'a> {
 
 /// Starts the threads of the recorder.
 ///
-/// The first one that cannot be made ends the recording: those that run are stopped and joined as at
-/// any end, and what the others would have worked with is dropped, which closes their queues.
+/// The first one that cannot be made ends the recording: those that run are stopped and joined as
+/// at any end, and what the others would have worked with is dropped, which closes their queues.
 struct ThreadStarter<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     failed: Option<io::Error>,

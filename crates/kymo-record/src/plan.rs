@@ -1,4 +1,5 @@
-//! From what was asked to what will be opened: everything is decided here, and can be printed before anything happens.
+//! From what was asked to what will be opened: everything is decided here, and can be printed
+//! before anything happens.
 use crate::attr::{self, Common};
 use crate::options::{Options, Overload, Rate, RecordingClock};
 use crate::ring_size;
@@ -15,11 +16,13 @@ use std::io;
 /// Everything resolved: what will be opened, for whom, into what.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The events and targets to open, for the scope. The task of a command is not known yet: it stands as 0.
+    /// The events and targets to open, for the scope. The task of a command is not known yet: it
+    /// stands as 0.
     pub open: evlist::EvlistPlan,
     /// How events are bound to whom they observe.
     pub scope: Scope,
-    /// The scopes that were weighed, the cheapest first and the impossible last; empty if the target leaves no choice.
+    /// The scopes that were weighed, the cheapest first and the impossible last; empty if the
+    /// target leaves no choice.
     pub scopes: Vec<Choice>,
     /// Children and new threads are followed.
     pub follow: bool,
@@ -106,9 +109,10 @@ pub enum PlanError {
     },
 }
 
-/// Whether tracking needs an event of its own: when everything is observed (so that nothing is missed while what runs already is listed), when sampling
-/// is delayed, when the first event is not opened everywhere, when its ring forgets, and when programs write events (so that threads and mappings are
-/// recorded from before the first of these to behind the last).
+/// Whether tracking needs an event of its own: when everything is observed (so that nothing is
+/// missed while what runs already is listed), when sampling is delayed, when the first event is not
+/// opened everywhere, when its ring forgets, and when programs write events (so that threads and
+/// mappings are recorded from before the first of these to behind the last).
 pub fn tracking_event(options: &Options, system: bool) -> bool {
     let keeps_newest = options.events.iter().any(|event| options.keeps_newest(event));
     let partly = options.events.first().is_some_and(|event| event.cpus.is_some());
@@ -245,8 +249,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether the processes have made threads while their threads were opened one by one. A thread is inherited if its maker was open by then, and
-    /// missed otherwise, and nobody can tell which. So the list is made anew and all is opened again, a few times; then the user is told.
+    /// Whether the processes have made threads while their threads were opened one by one. A thread
+    /// is inherited if its maker was open by then, and missed otherwise, and nobody can tell which.
+    /// So the list is made anew and all is opened again, a few times; then the user is told.
     pub(crate) fn tasks_have_come(&mut self) -> bool {
         if self.scope != Scope::Inherit || self.observed.processes.is_empty() {
             return false;
@@ -282,7 +287,8 @@ impl Plan {
         self.scope == Scope::Cpus
     }
 
-    /// Whether the kernel turns the events on when the command is executed: only events of tasks know of that.
+    /// Whether the kernel turns the events on when the command is executed: only events of tasks
+    /// know of that.
     pub fn starts_on_exec(&self) -> bool {
         self.observe_command && !self.scope.is_per_cpu()
     }
@@ -481,7 +487,8 @@ mod tests {
         assert!(plan.observe_command && !plan.system());
     }
 
-    /// Checks that the whole machine has the CPU in samples and a tracking event of its own, which samples nothing.
+    /// Checks that the whole machine has the CPU in samples and a tracking event of its own, which
+    /// samples nothing.
     #[test]
     fn the_machine() {
         let targets = TargetSpec { all: true, command: vec!["true".into()], ..TargetSpec::default() };
@@ -494,7 +501,8 @@ mod tests {
         assert_eq!(event.attr.enable_on_exec(), 0);
     }
 
-    /// Checks which target wins when several are named, and that each one that is ignored gets a remark.
+    /// Checks which target wins when several are named, and that each one that is ignored gets a
+    /// remark.
     #[test]
     fn precedence() {
         let all = TargetSpec {
@@ -514,7 +522,8 @@ mod tests {
         assert_eq!((plan.open.targets.cpus.as_slice(), plan.notes.len()), (&[0][..], 2));
     }
 
-    /// Checks that children are followed except from single threads, per-thread rings, and when told not to.
+    /// Checks that children are followed except from single threads, per-thread rings, and when
+    /// told not to.
     #[test]
     fn inheritance() {
         let inherit = |targets: TargetSpec, change: Option<bool>, scope| {
@@ -534,7 +543,8 @@ mod tests {
         assert_eq!(inherit(process(), None, one_by_one), 0);
     }
 
-    /// Checks that events of a scope per CPU belong to no task: they are not inherited, start when told to, and are opened once per CPU.
+    /// Checks that events of a scope per CPU belong to no task: they are not inherited, start when
+    /// told to, and are opened once per CPU.
     #[test]
     fn per_cpu() {
         let mut plan = Plan::resolve(options("{cpu-clock,page-faults}", command())).unwrap();
@@ -553,7 +563,8 @@ mod tests {
         assert!(plan.starts_on_exec());
     }
 
-    /// Checks that threads which come while all are opened make it start over, a few times, and that it then goes on and says so.
+    /// Checks that threads which come while all are opened make it start over, a few times, and
+    /// that it then goes on and says so.
     #[test]
     fn threads_come_while_attaching() {
         let targets = TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() };
@@ -568,7 +579,8 @@ mod tests {
         assert!(plan.late_notes[0].contains("some may be missed"), "{:?}", plan.late_notes);
     }
 
-    /// Checks that a scope that proves impossible makes way for the next best one, but not if it was asked for.
+    /// Checks that a scope that proves impossible makes way for the next best one, but not if it
+    /// was asked for.
     #[test]
     fn giving_up_a_scope() {
         let mut plan = Plan::resolve(Options { scope: None, ..options("cpu-clock", command()) }).unwrap();
@@ -585,7 +597,8 @@ mod tests {
         assert!(error.to_string().contains("--scope inherit is not possible here: a test says so"));
     }
 
-    /// Checks that a group with :S is read as one by its leader, and that its members neither sample nor start by themselves.
+    /// Checks that a group with :S is read as one by its leader, and that its members neither
+    /// sample nor start by themselves.
     #[test]
     fn group_read() {
         let plan = Plan::resolve(options("{cpu-clock,page-faults}:S", command())).unwrap();

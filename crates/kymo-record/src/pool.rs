@@ -1,7 +1,9 @@
-//! Buffers for records on their way from the rings to the writer: a bounded number, each used again.
+//! Buffers for records on their way from the rings to the writer: a bounded number, each used
+//! again.
 //!
-//! Drains only take buffers that are there; whoever receives messages makes more while few are free, up to the bound. So a recording of
-//! few records has few buffers, and no drain ever waits for memory.
+//! Drains only take buffers that are there; whoever receives messages makes more while few are
+//! free, up to the bound. So a recording of few records has few buffers, and no drain ever waits
+//! for memory.
 use crate::channel::Notifier;
 use kymo_core::handover;
 use std::io;
@@ -20,7 +22,8 @@ const HANDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     large: BufferClass,
-    /// Buffers for what became small on its way: a slow writer then does not keep large ones from the drains.
+    /// Buffers for what became small on its way: a slow writer then does not keep large ones from
+    /// the drains.
     small: BufferClass,
     /// How many buffers drains may keep for their next looks.
     kept: usize,
@@ -40,8 +43,8 @@ struct BufferClass {
 }
 
 impl BufferPool {
-    /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones; `ready` of them are made now. `drains`: how many
-    /// threads keep one for themselves.
+    /// At most `count` buffers of `buffer_bytes` each, and a quarter of their bytes in small ones;
+    /// `ready` of them are made now. `drains`: how many threads keep one for themselves.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -73,7 +76,8 @@ impl BufferPool {
         self.large.most + self.small.most
     }
 
-    /// The first `len` bytes of a buffer, in a small one if they fit and one is free; the large one is free again then.
+    /// The first `len` bytes of a buffer, in a small one if they fit and one is free; the large one
+    /// is free again then.
     pub(crate) fn compact(&self, buffer: Vec<u8>, len: usize) -> Vec<u8> {
         if len > self.small.bytes || buffer.len() != self.large.bytes {
             return buffer;
@@ -96,14 +100,15 @@ impl BufferPool {
             return;
         }
         self.large.give(Some(buffer));
-        // SeqCst, as in `wait_for_one`: either the buffer is seen there, or the waiting one is seen here. A wake that is missed all the
-        // same costs it no more than the time it set itself.
+        // SeqCst, as in `wait_for_one`: either the buffer is seen there, or the waiting one is seen
+        // here. A wake that is missed all the same costs it no more than the time it set itself.
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.notifier.notify();
         }
     }
 
-    /// From now on the bell rings when a buffer comes back. To be followed by a look at [`BufferPool::take`].
+    /// From now on the bell rings when a buffer comes back. To be followed by a look at
+    /// [`BufferPool::take`].
     pub(crate) fn begin_to_wait(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
     }
@@ -119,7 +124,8 @@ impl BufferPool {
         &self.notifier
     }
 
-    /// Makes more buffers if less than half of them are free and there may be more. For whoever receives messages, often.
+    /// Makes more buffers if less than half of them are free and there may be more. For whoever
+    /// receives messages, often.
     pub(crate) fn replenish(&self) {
         let made = self.large.made.load(Ordering::Relaxed);
         if made == self.large.most || self.large.free_count.load(Ordering::Relaxed) > made / 2 {
@@ -131,7 +137,8 @@ impl BufferPool {
         }
     }
 
-    /// Whether few are free and no more can be made: who fills them should be stopped while there is room for what comes until it stands still.
+    /// Whether few are free and no more can be made: who fills them should be stopped while there
+    /// is room for what comes until it stands still.
     pub(crate) fn is_short(&self) -> bool {
         let free = self.large.free_count.load(Ordering::Relaxed);
         free <= self.large.most / 3 && self.large.made.load(Ordering::Relaxed) == self.large.most
@@ -167,7 +174,8 @@ impl BufferClass {
 
     fn take(&self) -> Option<Vec<u8>> {
         let buffer = self.free.take()?;
-        // Relaxed, here and in `give`: a measure, which may be off by those who are in the middle of it.
+        // Relaxed, here and in `give`: a measure, which may be off by those who are in the middle
+        // of it.
         self.free_count.fetch_sub(1, Ordering::Relaxed);
         Some(buffer)
     }
@@ -180,7 +188,8 @@ impl BufferClass {
         let _ = self.free.give(buffer);
     }
 
-    /// A new buffer if there may be more. Its memory is really there: it is not zeroes that the kernel would provide at first use.
+    /// A new buffer if there may be more. Its memory is really there: it is not zeroes that the
+    /// kernel would provide at first use.
     fn make(&self) -> Option<Vec<u8>> {
         let more = |made: usize| (made < self.most).then_some(made + 1);
         // Relaxed: only the count matters.
@@ -193,8 +202,8 @@ impl BufferClass {
 mod tests {
     use super::BufferPool;
 
-    /// Checks that no more buffers exist than allowed, that taking makes none, that more are made while few are free, and that one that came
-    /// back is given out again.
+    /// Checks that no more buffers exist than allowed, that taking makes none, that more are made
+    /// while few are free, and that one that came back is given out again.
     #[test]
     fn bounded() {
         let pool = BufferPool::new(5, 16, 2, 0).unwrap();
@@ -218,8 +227,8 @@ mod tests {
         );
     }
 
-    /// Regression: a pool of which few buffers were made, or of which drains keep most, never counted as recovered, so that a target which was
-    /// stopped for it stood still for ever.
+    /// Regression: a pool of which few buffers were made, or of which drains keep most, never
+    /// counted as recovered, so that a target which was stopped for it stood still for ever.
     #[test]
     fn recovers() {
         for (most, ready, drains) in [(256, 8, 2), (4, 4, 2), (2, 2, 1), (1, 1, 1)] {
@@ -237,7 +246,8 @@ mod tests {
         }
     }
 
-    /// Checks that what became small moves into a small buffer while there are some, and that both kinds come back to their places.
+    /// Checks that what became small moves into a small buffer while there are some, and that both
+    /// kinds come back to their places.
     #[test]
     fn small_ones() {
         let pool = BufferPool::new(1, 64, 1, 0).unwrap();

@@ -1,9 +1,12 @@
-//! What has the name that a recording is to get: an earlier recording is kept as `NAME.old`, everything else is left alone.
+//! What has the name that a recording is to get: an earlier recording is kept as `NAME.old`,
+//! everything else is left alone.
 //!
 //! # Invariants
-//! - **P1** Only recordings are moved or removed: files that begin with perf.data's magic number, and directories that hold nothing but
-//!   `data` and `data.N`, of which `data` is one. An empty file is replaced; there is nothing in it.
-//! - **P2** What it is, is read through a descriptor, never through a name that could lead elsewhere by now.
+//! - **P1** Only recordings are moved or removed: files that begin with perf.data's magic number,
+//!   and directories that hold nothing but `data` and `data.N`, of which `data` is one. An empty
+//!   file is replaced; there is nothing in it.
+//! - **P2** What it is, is read through a descriptor, never through a name that could lead
+//!   elsewhere by now.
 use kymo_data::is_recording;
 use kymo_files::{Folder, Identity, Input, kind_name};
 use rustix::fs::{
@@ -120,7 +123,8 @@ pub(crate) fn judge(folder: &Folder, name: &OsStr) -> Result<(), (OsString, io::
     }
 }
 
-/// Makes room for a new recording: the one that has the name becomes `NAME.old`, and takes the place of the one that was called so.
+/// Makes room for a new recording: the one that has the name becomes `NAME.old`, and takes the
+/// place of the one that was called so.
 ///
 /// # Errors
 /// The name that is in the way, and a sentence why.
@@ -147,7 +151,8 @@ pub(crate) fn make_room(folder: &Folder, name: &OsStr) -> Result<(), (OsString, 
         remove(folder, &old, previous).map_err(at(&old))?;
         folder.rename_to_free(name, &old).map_err(at(name))?;
     }
-    // Whoever may change the folder may have exchanged it since it was looked at: then it goes back.
+    // Whoever may change the folder may have exchanged it since it was looked at: then it goes
+    // back.
     let stat = statat(folder, &old, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| at(&old)(errno.into()))?;
     if Identity::from(&stat) != identity {
         let _ = folder.rename_to_free(&old, name);
@@ -162,7 +167,8 @@ fn remove(folder: &Folder, name: &OsStr, previous: Previous) -> io::Result<()> {
         Previous::Nothing => Ok(()),
         Previous::Empty | Previous::File(_) => Ok(unlinkat(folder, name, AtFlags::empty())?),
         Previous::Directory(_, directory, files) => {
-            // Names in the directory that was looked at, wherever it is called so now; and a directory is removed only if it is empty.
+            // Names in the directory that was looked at, wherever it is called so now; and a
+            // directory is removed only if it is empty.
             for file in files {
                 unlinkat(&directory, file, AtFlags::empty())?;
             }
@@ -196,7 +202,8 @@ mod tests {
         fs::write(path, format!("PERFILE2{rest}")).unwrap();
     }
 
-    /// Checks that recordings, files and directories in all four combinations, become `x.old` in the place of the one before.
+    /// Checks that recordings, files and directories in all four combinations, become `x.old` in
+    /// the place of the one before.
     #[test]
     fn an_old_recording_is_kept() {
         for (first, second) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -218,8 +225,8 @@ mod tests {
         }
     }
 
-    /// Checks that nothing but a recording is moved or removed, in the place of the new one and in that of the old one, and that the
-    /// reason is said.
+    /// Checks that nothing but a recording is moved or removed, in the place of the new one and in
+    /// that of the old one, and that the reason is said.
     #[test]
     fn what_is_no_recording_is_left_alone() {
         type Make = fn(&Path);

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 /// What a pass over the records found out.
 #[derive(Debug, Default)]
 pub(crate) struct RecordStats {
-    /// Where a sample holds its time, in bytes from the record's start; `None` if samples have none.
+    /// Where a sample holds its time, in bytes from the record's start; `None` if samples have
+    /// none.
     time_at: Option<usize>,
     /// Samples seen.
     pub(crate) samples: u64,
@@ -19,7 +20,8 @@ pub(crate) struct RecordStats {
     pub(crate) files: HashSet<Vec<u8>>,
     /// Bytes behind each record's own fields.
     trailer_bytes: usize,
-    /// Whether the last records that were looked at had some whose headers are another event's (`kymo_data::meant_bytes`).
+    /// Whether the last records that were looked at had some whose headers are another event's
+    /// (`kymo_data::meant_bytes`).
     pub(crate) excess: bool,
     /// Whether to collect files.
     collect_files: bool,
@@ -50,7 +52,8 @@ impl RecordStats {
         RecordStats { time_at, collect_files, trailer_bytes, ..RecordStats::default() }
     }
 
-    /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is impossible).
+    /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is
+    /// impossible).
     pub(crate) fn records(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         self.excess = false;
@@ -83,7 +86,8 @@ impl RecordStats {
         at
     }
 
-    /// Whole records as they should be: without what the kernel left behind some of them, and in the headers of others.
+    /// Whole records as they should be: without what the kernel left behind some of them, and in
+    /// the headers of others.
     pub(crate) fn mended(&self, bytes: &[u8]) -> Vec<u8> {
         let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
         while let Some(header) = u64_at(bytes, at) {
@@ -158,8 +162,8 @@ mod tests {
         assert_eq!(stats.records(&[1, 2, 3]), 0);
     }
 
-    /// Checks that a mapping does not keep the mark that the kernel made for an event of another recorder, which asked for
-    /// build ids: what is in the record is an inode.
+    /// Checks that a mapping does not keep the mark that the kernel made for an event of another
+    /// recorder, which asked for build ids: what is in the record is an inode.
     #[test]
     fn marks_of_build_ids_for_others() {
         let mut stats = RecordStats::new(abi::PERF_SAMPLE_TID, false);
@@ -173,7 +177,8 @@ mod tests {
         assert_eq!(stats.mended(&marked), right);
     }
 
-    /// Checks that a record which the kernel made too long becomes what it should be, and that nothing else changes.
+    /// Checks that a record which the kernel made too long becomes what it should be, and that
+    /// nothing else changes.
     #[test]
     fn excess() {
         let mut stats =

@@ -1,8 +1,10 @@
-//! In which order rings were looked at: a clock that every look advances, of use where no other clock is the same for all CPUs.
+//! In which order rings were looked at: a clock that every look advances, of use where no other
+//! clock is the same for all CPUs.
 //!
-//! A look has a tick before its ring's head is read and one after. If the tick before a look at ring B is later than the tick after a look
-//! at ring A, B's head was read later than A's: then whatever was in any ring before a record that the look at A found is known to the look
-//! at B, if it was in ring B.
+//! A look has a tick before its ring's head is read and one after. If the tick before a look at
+//! ring B is later than the tick after a look at ring A, B's head was read later than A's: then
+//! whatever was in any ring before a record that the look at A found is known to the look at B, if
+//! it was in ring B.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::channel::Notifier;
@@ -14,9 +16,11 @@ use std::os::fd::OwnedFd;
 pub(crate) struct LogicalClock(AtomicU64);
 
 impl LogicalClock {
-    /// A number that is larger than all before; what the caller reads afterwards is read after them, too.
+    /// A number that is larger than all before; what the caller reads afterwards is read after
+    /// them, too.
     pub(crate) fn tick(&self) -> u64 {
-        // AcqRel: the looks stand in one order, and neither head is read on the wrong side of its ticks.
+        // AcqRel: the looks stand in one order, and neither head is read on the wrong side of its
+        // ticks.
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
@@ -44,7 +48,8 @@ impl FullScan {
         FullScan { since: clock.tick(), seen: vec![false; rings], missing: rings }
     }
 
-    /// What this look found in the ring, if anything, has been dealt with, and it was all that was there.
+    /// What this look found in the ring, if anything, has been dealt with, and it was all that was
+    /// there.
     pub(crate) fn emptied(&mut self, ring: usize, scan: ScanInterval) {
         if scan.before > self.since
             && let Some(seen) = self.seen.get_mut(ring)
@@ -92,7 +97,8 @@ impl DrainRequest {
         self.notifier.fd()
     }
 
-    /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none is missed.
+    /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none
+    /// is missed.
     pub(crate) fn woken(&self) {
         self.notifier.clear();
     }

@@ -17,8 +17,9 @@ pub(crate) fn default_pages(call_graph: CallGraph) -> usize {
     pages(allowed, stacks && geteuid().is_root(), sys::online_cpus().len())
 }
 
-/// What the kernel allows a user for each CPU, minus the control page, rounded down to a power of two. For stacks more: larger rings mean fewer
-/// wakeups, which are context switches with stacks of their own.
+/// What the kernel allows a user for each CPU, minus the control page, rounded down to a power of
+/// two. For stacks more: larger rings mean fewer wakeups, which are context switches with stacks of
+/// their own.
 fn pages(allowed_bytes: usize, larger: bool, cpus: usize) -> usize {
     let page = sys::page_size();
     // The largest power of two that is not above it.
@@ -30,12 +31,14 @@ fn pages(allowed_bytes: usize, larger: bool, cpus: usize) -> usize {
     share * usual
 }
 
-/// A quarter of the ring: the drain comes early enough that three quarters are left for the burst meanwhile.
+/// A quarter of the ring: the drain comes early enough that three quarters are left for the burst
+/// meanwhile.
 pub(crate) fn watermark_bytes(ring_pages: usize) -> u32 {
     u32::try_from(ring_pages * sys::page_size() / 4).unwrap_or(u32::MAX)
 }
 
-/// What to say of rings that hold so few samples with stacks that the next ones are lost while a drain wakes up.
+/// What to say of rings that hold so few samples with stacks that the next ones are lost while a
+/// drain wakes up.
 pub(crate) fn few_samples(ring_pages: usize, call_graph: CallGraph) -> Option<String> {
     const ENOUGH: usize = 4;
     /// A sample without its stack, and more than that.
@@ -59,8 +62,8 @@ mod tests {
     use super::{ALL_RINGS_BYTES, CallGraph, few_samples, pages};
     use kymo_perf::sys;
 
-    /// Checks that rings are what the kernel allows, four times that for stacks, and that this never makes the rings of a large machine take
-    /// more than their bound.
+    /// Checks that rings are what the kernel allows, four times that for stacks, and that this
+    /// never makes the rings of a large machine take more than their bound.
     #[test]
     fn pages_of_rings() {
         let page = sys::page_size();
@@ -74,7 +77,8 @@ mod tests {
         assert_eq!(pages(0, true, 1), 4);
     }
 
-    /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a size that would not, and others are not.
+    /// Checks that rings which hold hardly a sample with its stack are said to lose samples, with a
+    /// size that would not, and others are not.
     #[test]
     fn rings_of_few_samples() {
         let stacks = CallGraph::Dwarf { stack_bytes: 8192 };

@@ -1,7 +1,8 @@
 //! When a FINISHED_ROUND marker may be written.
 //!
-//! A reader that meets a marker delivers everything up to the latest time that it had seen at the *previous* marker. So between two markers
-//! every ring must have been emptied up to a head that was read after the first of them: then nothing older can follow the second.
+//! A reader that meets a marker delivers everything up to the latest time that it had seen at the
+//! *previous* marker. So between two markers every ring must have been emptied up to a head that
+//! was read after the first of them: then nothing older can follow the second.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of the round that is running, read by drains and advanced by the writer.
@@ -30,7 +31,8 @@ impl Rounds {
         Rounds { seen: vec![false; rings], missing: rings, now: 0 }
     }
 
-    /// A ring's bytes up to a head that was read in `round` have been written; true if a marker is due.
+    /// A ring's bytes up to a head that was read in `round` have been written; true if a marker is
+    /// due.
     pub(crate) fn drained(&mut self, ring: usize, round: u64) -> bool {
         if round == self.now
             && let Some(seen) = self.seen.get_mut(ring)
@@ -56,7 +58,8 @@ mod tests {
     use super::{RoundNumber, Rounds};
     use proptest::prelude::*;
 
-    /// A drain as the test plays it: reads the round, takes what was produced until then, hands it over later.
+    /// A drain as the test plays it: reads the round, takes what was produced until then, hands it
+    /// over later.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Produce(usize),
@@ -74,8 +77,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks, for any interleaving of three rings, that a reader which flushes at each marker up to the previous marker's latest
-        /// time never meets an older record afterwards.
+        /// Checks, for any interleaving of three rings, that a reader which flushes at each marker
+        /// up to the previous marker's latest time never meets an older record afterwards.
         #[test]
         fn nothing_late(steps in steps()) {
             let (number, mut rounds) = (RoundNumber::default(), Rounds::new(3));

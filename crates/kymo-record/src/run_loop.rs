@@ -1,4 +1,5 @@
-//! The main thread during a recording: it enables the events, starts the command, and waits for the end.
+//! The main thread during a recording: it enables the events, starts the command, and waits for the
+//! end.
 use crate::channel::timespec;
 use crate::control::{self, ControlChannel, Execution};
 use crate::error::{RecordError, system};
@@ -51,7 +52,8 @@ impl RunLoop<'_> {
         self.user_events.as_mut().map(|events| events.end()).unwrap_or_default()
     }
 
-    /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the control channel says so.
+    /// Until the command or what is observed ends, `until` or `failed` becomes readable, or the
+    /// control channel says so.
     pub(crate) fn run(
         &mut self,
         until: Option<BorrowedFd<'_>>,
@@ -102,7 +104,8 @@ impl RunLoop<'_> {
         if self.plan.options.delay.is_none() && !self.plan.starts_on_exec() {
             self.events.enable(false).map_err(system("enable events"))?;
         }
-        // After the kernel's events, as they end before those: the kernel's records cover all the time of a program's event.
+        // After the kernel's events, as they end before those: the kernel's records cover all the
+        // time of a program's event.
         if let Some(user_events) = &mut self.user_events {
             let failed = |why| system("begin the events of the program")(io::Error::other(why));
             user_events.begin().map_err(failed)?;
@@ -174,7 +177,8 @@ impl RunLoop<'_> {
         }
     }
 
-    /// Executes the commands that wait in the channel, if it is time for any. Whether one of them ends the recording.
+    /// Executes the commands that wait in the channel, if it is time for any. Whether one of them
+    /// ends the recording.
     fn execute_commands(&mut self, state: &mut LoopState) -> bool {
         let Some(channel) = self.channel.as_mut().filter(|_| state.takes_commands()) else { return false };
         match control::execute(channel, self.events, self.switch_request.is_some()) {
@@ -194,7 +198,8 @@ struct LoopState {
     enable_at: Option<Instant>,
     /// Of each observed task that has not ended.
     observed: Vec<OwnedFd>,
-    /// The number of the request for a file that was commanded and is not complete yet: further commands wait.
+    /// The number of the request for a file that was commanded and is not complete yet: further
+    /// commands wait.
     pending_switch: Option<u64>,
 }
 

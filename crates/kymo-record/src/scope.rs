@@ -25,7 +25,8 @@ pub enum Scope {
     Cpus,
     /// One event and one ring per thread, on whatever CPU it runs (`--per-thread`).
     PerThread,
-    /// The command runs in a cgroup of its own: one event per CPU, which counts while the cgroup runs there.
+    /// The command runs in a cgroup of its own: one event per CPU, which counts while the cgroup
+    /// runs there.
     Cgroup,
     /// One event per CPU, and a BPF program that drops the samples of everyone else in the kernel.
     Filtered,
@@ -88,16 +89,19 @@ pub struct Estimate {
     pub start_us: f64,
     /// What each thread or process that the target creates pays, in microseconds.
     pub per_child_us: f64,
-    /// What the target pays each time it leaves a CPU to someone else, or to nobody, and comes back, in microseconds.
+    /// What the target pays each time it leaves a CPU to someone else, or to nobody, and comes
+    /// back, in microseconds.
     pub per_switch_us: f64,
-    /// CPU time that the whole machine spends each second on samples that are dropped, in microseconds.
+    /// CPU time that the whole machine spends each second on samples that are dropped, in
+    /// microseconds.
     pub dropped_us_per_s: f64,
     /// What is different with its samples; scopes without come first.
     pub reservation: Option<String>,
 }
 
 impl Estimate {
-    /// One number to compare by: microseconds spent on ten seconds of a target that creates `children` tasks.
+    /// One number to compare by: microseconds spent on ten seconds of a target that creates
+    /// `children` tasks.
     fn total_us(&self, children: f64) -> f64 {
         self.start_us
             + children * self.per_child_us
@@ -130,8 +134,8 @@ pub struct Choice {
     pub verdict: Result<Estimate, String>,
 }
 
-/// What things cost, in microseconds: from `bench/runs/2026-11-21-scopes.txt` (`kymo-perf`'s examples `scope_cost` and `follow_cost`). Only
-/// their proportions matter here.
+/// What things cost, in microseconds: from `bench/runs/2026-11-21-scopes.txt` (`kymo-perf`'s
+/// examples `scope_cost` and `follow_cost`). Only their proportions matter here.
 struct Costs;
 
 impl Costs {
@@ -155,9 +159,11 @@ impl Costs {
     const SWITCH_FURTHER: f64 = 0.9;
     /// One sample that the filter drops: the interrupt and the program.
     const DROPPED_SAMPLE: f64 = 1.0;
-    /// How often a target leaves a CPU to others: not known beforehand; a program that waits for nothing hardly, a server often.
+    /// How often a target leaves a CPU to others: not known beforehand; a program that waits for
+    /// nothing hardly, a server often.
     const SWITCHES_PER_S: f64 = 2000.0;
-    /// Tasks that a command is expected to create: not known either, and threads are what this is about.
+    /// Tasks that a command is expected to create: not known either, and threads are what this is
+    /// about.
     const CHILDREN_OF_COMMAND: f64 = 10_000.0;
     /// New tasks of a running process, for each that it has: as it made those, it will make more.
     const CHILDREN_PER_TASK: f64 = 10.0;
@@ -362,7 +368,8 @@ fn samples_per_second(options: &Options) -> f64 {
     }
 }
 
-/// What is different, not wrong, with samples that are filtered: worth another scope if there is one.
+/// What is different, not wrong, with samples that are filtered: worth another scope if there is
+/// one.
 fn reservation(options: &Options) -> Option<String> {
     let by_time = |event: &Selected| {
         // Hardware counters advance with whatever runs, as clocks do.

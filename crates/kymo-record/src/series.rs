@@ -1,7 +1,8 @@
 //! A recording in several files: when the next one begins, what it is called, and which are kept.
 //!
-//! Each file is a recording by itself: header, events, features, build IDs, and at its start what [`Sideband`] knows of tasks and mappings.
-//! The file that is being written has the plain name; one that is done has the time behind it, as perf does it.
+//! Each file is a recording by itself: header, events, features, build IDs, and at its start what
+//! [`Sideband`] knows of tasks and mappings. The file that is being written has the plain name; one
+//! that is done has the time behind it, as perf does it.
 use crate::build_ids;
 use crate::channel::Notifier;
 use crate::coverage::Coverage;
@@ -60,7 +61,8 @@ impl SwitchRequest {
         Ok(SwitchRequest { asked, heard, answered, notifier, done_notifier: Notifier::new()? })
     }
 
-    /// Asks; the number of the question. One answer stands for all that were asked before it was begun.
+    /// Asks; the number of the question. One answer stands for all that were asked before it was
+    /// begun.
     pub(crate) fn ask(&self) -> u64 {
         // Release: pairs with `take`; whatever the caller did before is seen by who makes the file.
         let number = self.asked.fetch_add(1, Ordering::Release) + 1;
@@ -82,7 +84,8 @@ impl SwitchRequest {
 
     /// Another file has begun, and the one before it is done.
     pub(crate) fn answer(&self) {
-        // Release: pairs with `is_answered`; the file is complete. Relaxed: only the writer, who calls this, changes it.
+        // Release: pairs with `is_answered`; the file is complete. Relaxed: only the writer, who
+        // calls this, changes it.
         self.answered.store(self.heard.load(Ordering::Relaxed), Ordering::Release);
         self.done_notifier.notify();
     }
@@ -172,7 +175,8 @@ impl fmt::Debug for Series {
 }
 
 impl Series {
-    /// Files at `path`, of which the first has begun. `features`: what is known of all files from the start.
+    /// Files at `path`, of which the first has begun. `features`: what is known of all files from
+    /// the start.
     pub(crate) fn new(
         rule: SwitchRule,
         path: PathBuf,
@@ -294,7 +298,8 @@ impl Series {
         Ok(())
     }
 
-    /// Removes a file of ours. It may have gone already, or another may have its name: that one stays.
+    /// Removes a file of ours. It may have gone already, or another may have its name: that one
+    /// stays.
     fn remove(&mut self, naming: &Naming, oldest: &FinishedFile) {
         if let Err(error) = naming.folder().remove(&oldest.name, oldest.file) {
             tracing::warn!(%error, name = %oldest.name.display(), "an older file was not removed");

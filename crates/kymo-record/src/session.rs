@@ -70,8 +70,10 @@ impl Session {
         Session::open(Arc::new(sys::Real), plan, None, None)
     }
 
-    /// As [`Session::start`], with events that programs write themselves. The options must say so ([`Options::user_rings`](crate::Options::guests)), and no ring
-    /// may keep the newest records. A named pipe as output waits for its reader until `until` can be read, and so does each write to one.
+    /// As [`Session::start`], with events that programs write themselves. The options must say so
+    /// ([`Options::user_rings`](crate::Options::guests)), and no ring may keep the newest records.
+    /// A named pipe as output waits for its reader until `until` can be read, and so does each
+    /// write to one.
     ///
     /// # Errors
     /// As [`Session::start`].
@@ -107,7 +109,8 @@ impl Session {
         let (observer, events, rings) = open(&kernel, &mut plan)?;
         let (kept, rings): (Vec<_>, Vec<_>) =
             rings.into_iter().partition(|ring| ring.ring.keeps() == Keeps::Newest);
-        // No thread before: it would take a CPU from those who open, and make the kernel wait for all CPUs when the table of descriptors grows.
+        // No thread before: it would take a CPU from those who open, and make the kernel wait for
+        // all CPUs when the table of descriptors grows.
         let text = existing::read_kernel();
         // A few files for each CPU: many, where there are hundreds.
         let (version, cmdline) = (plan.options.version.clone(), plan.options.cmdline.clone());
@@ -150,9 +153,9 @@ impl Session {
         })
     }
 
-    /// Lets the recording be controlled through this channel while it runs. Commands that wait there already are done, and acknowledged,
-    /// once the recording really runs: rings are drained, events are on (unless `Delay::Disabled`), the command has begun, and a delay
-    /// has passed.
+    /// Lets the recording be controlled through this channel while it runs. Commands that wait
+    /// there already are done, and acknowledged, once the recording really runs: rings are drained,
+    /// events are on (unless `Delay::Disabled`), the command has begun, and a delay has passed.
     #[must_use]
     pub fn control(mut self, channel: ControlChannel) -> Session {
         self.channel = Some(channel);
@@ -166,8 +169,9 @@ impl Session {
         self
     }
 
-    /// Where the recording is divided into several files: begins another file each time something can be read from `requests`, and tells
-    /// `say` the name of each file that is done, and how far back it reaches, if it is a snapshot of a flight recorder. A flight recorder takes one for
+    /// Where the recording is divided into several files: begins another file each time something
+    /// can be read from `requests`, and tells `say` the name of each file that is done, and how far
+    /// back it reaches, if it is a snapshot of a flight recorder. A flight recorder takes one for
     /// each request, also if nothing else divides the recording.
     #[must_use]
     pub fn on_switch(
@@ -189,11 +193,12 @@ impl Session {
         &self.opened.plan
     }
 
-    /// Records until the command or all observed processes end, or `until` becomes readable; then completes the recording.
+    /// Records until the command or all observed processes end, or `until` becomes readable; then
+    /// completes the recording.
     ///
     /// # Errors
-    /// [`RecordError::Command`] if the command cannot be executed. A write error is no error of this function: see
-    /// [`Summary::write_error`].
+    /// [`RecordError::Command`] if the command cannot be executed. A write error is no error of
+    /// this function: see [`Summary::write_error`].
     pub fn run(self, until: Option<BorrowedFd<'_>>) -> Result<Summary, RecordError> {
         let Session { opened, output, kernel, mut workload, channel, limits, switches, user_rings } = self;
         let (user_rings, mut control) = match user_rings {

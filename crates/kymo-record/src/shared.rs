@@ -97,7 +97,8 @@ pub(crate) struct DrainShared {
     pub(crate) first: bool,
     /// Bytes skipped in rings with impossible counters.
     pub(crate) corrupt_bytes: AtomicU64,
-    /// The same in rings that observed programs write, with records there that are none of their events.
+    /// The same in rings that observed programs write, with records there that are none of their
+    /// events.
     pub(crate) claimed_corrupt_bytes: AtomicU64,
     /// How often a drain woke up and found records.
     pub(crate) wakeups: AtomicU64,

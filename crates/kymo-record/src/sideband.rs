@@ -1,8 +1,10 @@
-//! Who is there, with which name and mappings: what a file that begins in the middle of a recording has to tell first.
+//! Who is there, with which name and mappings: what a file that begins in the middle of a recording
+//! has to tell first.
 //!
-//! Folded from the records on their way, so it is what the recording knows, not what /proc says by now: programs that have ended meanwhile
-//! and whose samples are still to come are in it. Records of several rings are not in order of time, so each thing remembers its time, and
-//! what is older than what is known changes nothing.
+//! Folded from the records on their way, so it is what the recording knows, not what /proc says by
+//! now: programs that have ended meanwhile and whose samples are still to come are in it. Records
+//! of several rings are not in order of time, so each thing remembers its time, and what is older
+//! than what is known changes nothing.
 use kymo_data::{Attr, RecordHeader, SampleId, abi, build};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -10,7 +12,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 const KERNEL_PID: i32 = -1;
 /// A name that came with an exec.
 const MISC_COMM_EXEC: u16 = 1 << 13;
-/// A task that has ended is told of for so many more rounds: samples of it may be under way in other rings.
+/// A task that has ended is told of for so many more rounds: samples of it may be under way in
+/// other rings.
 const GRACE_ROUNDS: u64 = 2;
 /// Kernel symbols, programs of BPF and the like, at most.
 const OTHERS_LIMIT: usize = 1 << 16;
@@ -340,7 +343,8 @@ mod tests {
         out
     }
 
-    /// Checks names, inherited and covered mappings, exec, and that who has ended is told of for a while and then no more.
+    /// Checks names, inherited and covered mappings, exec, and that who has ended is told of for a
+    /// while and then no more.
     #[test]
     fn tasks_come_and_go() {
         let mut sideband = Sideband::new(attr());

@@ -1,4 +1,5 @@
-//! The two forms of a recording behind one face: a file that can be brought up to date, or a stream.
+//! The two forms of a recording behind one face: a file that can be brought up to date, or a
+//! stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
 use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};
@@ -20,15 +21,17 @@ pub(crate) enum Sink {
     Closed,
 }
 
-/// Publishes an empty round: perf opens no file without a record, and a recorder may be killed before the first one comes.
+/// Publishes an empty round: perf opens no file without a record, and a recorder may be killed
+/// before the first one comes.
 pub(crate) fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
     writer.append(&build::finished_round())?;
     writer.publish()
 }
 
 impl Sink {
-    /// Begins the recording. `early`: what readers need at once; `all`: everything that is known now, for a stream, which cannot be
-    /// completed later. The file has a header then, and no name yet ([`Naming::publish`]).
+    /// Begins the recording. `early`: what readers need at once; `all`: everything that is known
+    /// now, for a stream, which cannot be completed later. The file has a header then, and no name
+    /// yet ([`Naming::publish`]).
     pub(crate) fn create(
         output: &Output,
         until: Option<BorrowedFd<'_>>,
@@ -73,7 +76,8 @@ impl Sink {
         }
     }
 
-    /// Makes what was appended readable for whoever opens the file now; without `all`, what of it has reached the file so far.
+    /// Makes what was appended readable for whoever opens the file now; without `all`, what of it
+    /// has reached the file so far.
     pub(crate) fn publish(&mut self, all: bool) -> io::Result<()> {
         match self {
             Sink::File(landing) => landing.publish(all),

@@ -1,4 +1,5 @@
-//! A recording of records that somebody else has read from rings: the file, what was there before, and the end.
+//! A recording of records that somebody else has read from rings: the file, what was there before,
+//! and the end.
 use crate::disk::Retrying;
 use crate::output::{self, Opened, Output, OutputError};
 use crate::record_stats::RecordStats;
@@ -14,7 +15,8 @@ use std::path::Path;
 /// So many bytes are written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Writes a perf.data file piece by piece. It opens at every moment, with all that was [published](Scribe::publish).
+/// Writes a perf.data file piece by piece. It opens at every moment, with all that was
+/// [published](Scribe::publish).
 pub struct StandaloneWriter {
     writer: FileWriter<Retrying<File>>,
     stats: RecordStats,
@@ -30,8 +32,9 @@ impl fmt::Debug for StandaloneWriter {
 }
 
 impl StandaloneWriter {
-    /// Makes the file (one that is there becomes `PATH.old`), with its header and the names and mappings of these processes as they are now.
-    /// The first of the events is the one that tells of names and mappings.
+    /// Makes the file (one that is there becomes `PATH.old`), with its header and the names and
+    /// mappings of these processes as they are now. The first of the events is the one that tells
+    /// of names and mappings.
     ///
     /// # Errors
     /// [`OutputError`]; pipes are refused.
@@ -138,7 +141,8 @@ mod tests {
         (records, recording.events.list.len())
     }
 
-    /// Checks that the file opens once something was published, that it has what was there and what was appended, and both events.
+    /// Checks that the file opens once something was published, that it has what was there and what
+    /// was appended, and both events.
     #[test]
     fn opens_at_every_moment() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Records for what was there before the recording began: the kernel, its modules, tasks, their names and mappings.
+//! Records for what was there before the recording began: the kernel, its modules, tasks, their
+//! names and mappings.
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::build::{self, MapSpec};
 use kymo_data::{Attr, SampleId};
@@ -59,8 +60,8 @@ impl Tasks {
     }
 }
 
-/// Names, forks and mappings of these processes and all their threads, read in parallel if there are many. `data`: mappings of data
-/// too, not only of code.
+/// Names, forks and mappings of these processes and all their threads, read in parallel if there
+/// are many. `data`: mappings of data too, not only of code.
 pub(crate) fn tasks(attr: &Attr, pids: &[i32], data: bool) -> Tasks {
     let mut all = Tasks::default();
     let threads =
@@ -105,8 +106,8 @@ fn process(attr: &Attr, pid: i32, data: bool, out: &mut Tasks) {
     }
 }
 
-/// Readers take a leader's FORK for a new process that has no threads yet. Ids wrap around, so a thread's may be less than
-/// its leader's.
+/// Readers take a leader's FORK for a new process that has no threads yet. Ids wrap around, so a
+/// thread's may be less than its leader's.
 fn leader_first(pid: i32, mut threads: Vec<i32>) -> Vec<i32> {
     threads.sort_by_key(|&tid| tid != pid);
     threads
@@ -152,7 +153,8 @@ mod tests {
     use super::{leader_first, tasks};
     use kymo_data::Attr;
 
-    /// Checks that this process's program is among its mappings and that a process that does not exist gives nothing.
+    /// Checks that this process's program is among its mappings and that a process that does not
+    /// exist gives nothing.
     #[test]
     fn this_process() {
         let attr = Attr { sample_type: 0, ..Attr::default() };
@@ -169,7 +171,8 @@ mod tests {
         assert_eq!(leader_first(900, vec![12, 40, 900, 901]), [900, 12, 40, 901]);
     }
 
-    /// Checks that many processes read in parallel come in the same order with the same records as one by one.
+    /// Checks that many processes read in parallel come in the same order with the same records as
+    /// one by one.
     #[test]
     fn parallel_is_serial() {
         let attr = Attr::default();

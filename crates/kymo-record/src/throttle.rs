@@ -1,4 +1,5 @@
-//! `--overload=pause`: the target is paused while the recorder catches up, and the recording says when.
+//! `--overload=pause`: the target is paused while the recorder catches up, and the recording says
+//! when.
 //!
 //! ```text
 //!  drain: few buffers are free -> ThrottleRequest -> throttle: pauses the target, waits until most buffers
@@ -66,7 +67,8 @@ pub(crate) struct Throttle<'a> {
     held: ThrottleTarget<'a>,
     clock: RecordingClock,
     marks: Sender<Message>,
-    /// Processes that were stopped before: they stop at once the next time, and only then others are looked for.
+    /// Processes that were stopped before: they stop at once the next time, and only then others
+    /// are looked for.
     known: BTreeSet<i32>,
 }
 
@@ -136,7 +138,8 @@ impl<'a> Throttle<'a> {
             ThrottleTarget::Processes(processes) => {
                 self.known.extend(processes);
                 self.known.iter().for_each(|&pid| signal(pid, Signal::STOP));
-                // What a process has started before it was stopped is found in the next round; a look at all of /proc takes milliseconds.
+                // What a process has started before it was stopped is found in the next round; a
+                // look at all of /proc takes milliseconds.
                 for round in 0..ROUNDS {
                     let all = family(processes, &parents());
                     let new: Vec<i32> = all.difference(&self.known).copied().collect();
@@ -202,7 +205,8 @@ mod tests {
     use super::family;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Checks that descendants of every generation belong to the family, strangers and this process do not.
+    /// Checks that descendants of every generation belong to the family, strangers and this process
+    /// do not.
     #[test]
     fn families() {
         let own = std::process::id() as i32;

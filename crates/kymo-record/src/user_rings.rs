@@ -1,4 +1,5 @@
-//! Rings that observed programs write themselves (probes inside of them), drained like the kernel's.
+//! Rings that observed programs write themselves (probes inside of them), drained like the
+//! kernel's.
 //!
 //! Such a ring wakes no drain: drains scan it periodically. The programs count the records that did
 //! not fit, and the account of losses lists them like records that the kernel dropped.
@@ -48,7 +49,8 @@ pub struct UserRings {
     pub events: Vec<UserEvent>,
     /// The process that writes them.
     pub pid: i32,
-    /// For each CPU, the ring that is written there. In the place of times there are ticks of the processor's counter.
+    /// For each CPU, the ring that is written there. In the place of times there are ticks of the
+    /// processor's counter.
     pub rings: Vec<Ring>,
     /// Makes times of them.
     pub clock: ProgramClock,
@@ -123,8 +125,9 @@ impl DrainedUserRings {
             .filter_map(move |(cpu, ring)| Some((cpu, ring, UserRing { cpu, ..state.clone()? })))
     }
 
-    /// How many records of each event were lost, by the event's index in the recording. `reported`: by
-    /// the program itself. The rings know more where it has ended, and cannot tell which event it was.
+    /// How many records of each event were lost, by the event's index in the recording. `reported`:
+    /// by the program itself. The rings know more where it has ended, and cannot tell which event
+    /// it was.
     pub(crate) fn lost(&self, reported: Vec<u64>, first_event: usize) -> Vec<(usize, u64)> {
         let all_reported = reported.iter().fold(0_u64, |all, lost| all.saturating_add(*lost));
         let missing = lost_in(&self.rings).saturating_sub(self.lost_before).saturating_sub(all_reported);
@@ -165,9 +168,10 @@ impl<'a> UserRing<'a> {
         self.clock.keep_up();
     }
 
-    /// Moves those records to the front that a program may write: samples of code in user space, of its own events and threads, as long as they say; and puts what is
-    /// known otherwise into them, times among that. Returns their length. What else the program wrote must not get into the recording, where it would be taken for the
-    /// kernel's word.
+    /// Moves those records to the front that a program may write: samples of code in user space, of
+    /// its own events and threads, as long as they say; and puts what is known otherwise into them,
+    /// times among that. Returns their length. What else the program wrote must not get into the
+    /// recording, where it would be taken for the kernel's word.
     ///
     /// To be called when the records were copied out.
     pub(crate) fn retain_own(&mut self, records: &mut [u8]) -> usize {
@@ -281,8 +285,9 @@ mod tests {
         user_ring(std::process::id().cast_signed())
     }
 
-    /// Checks that of what a program wrote only samples of its own events stay: no mapping, no name, no sample of another event or of the kernel's code, none
-    /// that says more data than it has or another kind, and nothing behind a size that cannot be.
+    /// Checks that of what a program wrote only samples of its own events stay: no mapping, no
+    /// name, no sample of another event or of the kernel's code, none that says more data than it
+    /// has or another kind, and nothing behind a size that cannot be.
     #[test]
     fn nothing_but_own_samples() {
         let mine =
@@ -318,7 +323,8 @@ mod tests {
         assert_eq!(own().retain_own(&mut zero), 0);
     }
 
-    /// Checks that a program cannot put its events into the past or the future, into another process, on another CPU, or make one count for many.
+    /// Checks that a program cannot put its events into the past or the future, into another
+    /// process, on another CPU, or make one count for many.
     #[test]
     fn what_is_known_otherwise() {
         let mut user_ring = own();
@@ -341,7 +347,8 @@ mod tests {
         assert_eq!(seen.collect::<Vec<_>>(), [1500, 1500, 1700, 1900]);
     }
 
-    /// Checks that a program's event is of a thread of its own: not of another process, and of no group of processes.
+    /// Checks that a program's event is of a thread of its own: not of another process, and of no
+    /// group of processes.
     #[test]
     fn threads_of_others() {
         let mut child =

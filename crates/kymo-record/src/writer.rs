@@ -1,4 +1,5 @@
-//! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up to date.
+//! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up
+//! to date.
 use crate::channel::{Next, Receiver};
 use crate::coverage::Coverage;
 use crate::disk::count_samples;
@@ -117,7 +118,8 @@ pub(crate) fn next(
 impl WriterThread<'_> {
     /// Writes until all drains have ended.
     pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> WriterState {
-        // The observed program must not crowd out the one thread that takes its records away; without privilege it may.
+        // The observed program must not crowd out the one thread that takes its records away;
+        // without privilege it may.
         if self.preferred
             && let Err(error) = setpriority_process(None, WRITER_NICE)
         {
@@ -165,7 +167,8 @@ impl WriterThread<'_> {
         self.state
     }
 
-    /// Writes what a message brings. How many bytes that made, and the ring that was emptied, if one was.
+    /// Writes what a message brings. How many bytes that made, and the ring that was emptied, if
+    /// one was.
     fn take_in(
         &mut self,
         message: Option<Message>,
@@ -266,10 +269,12 @@ struct Progress {
     /// Bytes that the header's size does not include yet, and bytes since the last marker.
     unpublished: u64,
     since_marker: u64,
-    /// All synthesized records are written. A reader takes those as they come, but holds the rest back until a marker, so none may come before that.
+    /// All synthesized records are written. A reader takes those as they come, but holds the rest
+    /// back until a marker, so none may come before that.
     complete: bool,
-    /// Another file begins when every ring has been emptied once more: names and mappings of a quiet CPU would otherwise lie in its ring while files with
-    /// samples of others pass, none of which could name them.
+    /// Another file begins when every ring has been emptied once more: names and mappings of a
+    /// quiet CPU would otherwise lie in its ring while files with samples of others pass, none of
+    /// which could name them.
     full_scan: Option<FullScan>,
 }
 
@@ -343,7 +348,8 @@ impl WriterState {
         Ok(written)
     }
 
-    /// Completes the file, with the build IDs of these files and of those that were seen, and goes on in another.
+    /// Completes the file, with the build IDs of these files and of those that were seen, and goes
+    /// on in another.
     pub(crate) fn switch(&mut self, series: &mut Series, mut files: HashSet<Vec<u8>>) -> io::Result<()> {
         let info = self.compressor.as_ref().map(Compressor::info);
         files.extend(self.stats.files.iter().cloned());

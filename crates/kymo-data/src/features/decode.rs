@@ -11,7 +11,8 @@ fn string(cursor: &mut Cursor<'_>) -> Option<String> {
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// A `u32` count and then entries; an entry that does not fit ends the reading, so that a false count costs nothing.
+/// A `u32` count and then entries; an entry that does not fit ends the reading, so that a false
+/// count costs nothing.
 fn list<T>(cursor: &mut Cursor<'_>, mut entry: impl FnMut(&mut Cursor<'_>) -> Option<T>) -> Option<Vec<T>> {
     let count = cursor.u32()?;
     let mut out = Vec::new();
@@ -69,8 +70,9 @@ fn build_ids(bytes: &[u8]) -> Option<Vec<BuildId>> {
 }
 
 impl Features {
-    /// Takes in the payload of one feature section. Sections must come in ascending order of their bits, because
-    /// the CPU topology needs the number of CPUs. What is not understood goes to [`Features::other`].
+    /// Takes in the payload of one feature section. Sections must come in ascending order of their
+    /// bits, because the CPU topology needs the number of CPUs. What is not understood goes to
+    /// [`Features::other`].
     ///
     /// Returns whether it was understood or is of a kind that is only kept.
     pub fn set_section(&mut self, bit: u32, bytes: &[u8]) -> bool {

@@ -1,8 +1,9 @@
 //! What a recording tells about the machine and itself: the feature sections of its header.
 //!
-//! A string is a `u32` length and that many bytes, padded with zeros; a list is a `u32` count and its entries.
-//! [`decode`](Features::set_section) and [`section`](Features::section) are inverse to each other for every section
-//! that is understood; sections that are not are kept as bytes in [`Features::other`].
+//! A string is a `u32` length and that many bytes, padded with zeros; a list is a `u32` count and
+//! its entries. [`decode`](Features::set_section) and [`section`](Features::section) are inverse to
+//! each other for every section that is understood; sections that are not are kept as bytes in
+//! [`Features::other`].
 
 mod decode;
 mod encode;

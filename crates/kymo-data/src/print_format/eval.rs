@@ -65,8 +65,9 @@ pub(super) fn unescaped(text: &str) -> String {
     out
 }
 
-/// The number of a field, or of one of its elements. One of less than 32 bits becomes an `int` by its sign, as in C, so that the
-/// kernel's own text and this one agree; perf 6.1 to 7.2 print a negative `s16` as 65528.
+/// The number of a field, or of one of its elements. One of less than 32 bits becomes an `int` by
+/// its sign, as in C, so that the kernel's own text and this one agree; perf 6.1 to 7.2 print a
+/// negative `s16` as 65528.
 fn promoted(signed: bool, bytes: &[u8]) -> u64 {
     let number = le_number(bytes);
     match bytes.len() {
@@ -116,7 +117,8 @@ impl<'a> Sample<'a> {
         from.get(..len).unwrap_or(from)
     }
 
-    /// The bytes that an expression stands for where its place is needed, up to the end of the raw bytes.
+    /// The bytes that an expression stands for where its place is needed, up to the end of the raw
+    /// bytes.
     fn bytes(&self, node: u32) -> &'a [u8] {
         match self.node(node) {
             Node::Field(field) => match self.fields.get(*field) {

@@ -73,7 +73,8 @@ fn quoted(text: &str, quote: u8) -> Option<&str> {
     text.get(..end)
 }
 
-/// A number of C, in base 8, 10 or 16, without its suffix; the largest one where it is too large, as `strtoull` has it.
+/// A number of C, in base 8, 10 or 16, without its suffix; the largest one where it is too large,
+/// as `strtoull` has it.
 fn number(word: &str) -> u64 {
     let word = word.trim_end_matches(['u', 'U', 'l', 'L']);
     let (digits, radix) = match word.strip_prefix("0x").or(word.strip_prefix("0X")) {

@@ -6,9 +6,11 @@
 //!             pieces: text, conversions       arguments: expressions over the fields
 //! ```
 //!
-//! *You give it* the text of a format ([`PrintFormat::parse`]) and then the raw bytes of samples; *it gives you* the text
-//! that libtraceevent, and so `perf script`, prints ([`PrintFormat::print`]). What it cannot parse is an error, and
-//! [`Format::print_fields`](crate::tracing_data::Format::print_fields) is the way out, as it is perf's.
+//! *You give it* the text of a format ([`PrintFormat::parse`]) and then the raw bytes of samples;
+//! *it gives you* the text that libtraceevent, and so `perf script`, prints
+//! ([`PrintFormat::print`]). What it cannot parse is an error, and
+//! [`Format::print_fields`](crate::tracing_data::Format::print_fields) is the way out, as it is
+//! perf's.
 //!
 //! libtraceevent computes with 64 bits without sign and lets a conversion cut them; so does this.
 //! Its known gaps are kept where they decide what is printed: a name that is no number is 0, or in
@@ -23,7 +25,8 @@
 //! - `%c` is a character (perf 6.1 prints `>c<`).
 //!
 //! Formats and bytes come from a file that anyone may have made. Invariants:
-//! - I1: parsing takes time and memory proportional to the text, and an expression nests at most `MAX_DEPTH` deep.
+//! - I1: parsing takes time and memory proportional to the text, and an expression nests at most
+//!   `MAX_DEPTH` deep.
 //! - I2: printing reads nothing outside the raw bytes, and stops at `MAX_PRINTED_BYTES`.
 
 mod eval;

@@ -1,7 +1,7 @@
 //! From words to expressions.
 //!
-//! Nodes lie in one list and name their parts by index, so that dropping a long expression takes no stack; [`super::MAX_DEPTH`]
-//! bounds what evaluating one takes.
+//! Nodes lie in one list and name their parts by index, so that dropping a long expression takes no
+//! stack; [`super::MAX_DEPTH`] bounds what evaluating one takes.
 
 use super::lex::{Token, tokens};
 use super::{MAX_DEPTH, PrintFormatError, eval};
@@ -270,7 +270,8 @@ impl<'a> Parser<'a> {
         self.elements(inside)
     }
 
-    /// The bits that a cast keeps, and those of what it points to, when `TYPE)` and the start of an operand follow.
+    /// The bits that a cast keeps, and those of what it points to, when `TYPE)` and the start of an
+    /// operand follow.
     fn cast(&mut self) -> Option<(u32, u32)> {
         let mut words = Vec::new();
         let mut at = self.at;

@@ -104,7 +104,8 @@ fn push_text(pieces: &mut Vec<FormatPiece>, text: &str) {
     }
 }
 
-/// The conversion after a `%`, and how many bytes it has. Without one, the bytes before what is not known.
+/// The conversion after a `%`, and how many bytes it has. Without one, the bytes before what is not
+/// known.
 fn conversion(text: &str) -> (Option<Conversion>, usize) {
     let mut found = Conversion {
         left: false,

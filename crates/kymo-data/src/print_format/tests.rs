@@ -20,7 +20,8 @@ fn format(fields: &[(&str, &str, usize, FieldKind)], print_fmt: &str) -> Format 
 const NUMBER: FieldKind = FieldKind::Number;
 const DYNAMIC: FieldKind = FieldKind::Dynamic { text: false, relative: false };
 
-/// What `arguments` print for the numbers `a` (32 bits, signed) and `b` (64 bits, unsigned), and 16 bytes of `data`.
+/// What `arguments` print for the numbers `a` (32 bits, signed) and `b` (64 bits, unsigned), and 16
+/// bytes of `data`.
 fn print(print_fmt: &str, a: i32, b: u64, data: &[u8]) -> String {
     let fields = [
         ("a", "int", 4, NUMBER),
@@ -41,7 +42,8 @@ fn print(print_fmt: &str, a: i32, b: u64, data: &[u8]) -> String {
     parsed.print(&format, &raw, &NoKernelNames)
 }
 
-/// Checks numbers in all shapes: signs, bases, widths, precisions and cut lengths, as C prints them.
+/// Checks numbers in all shapes: signs, bases, widths, precisions and cut lengths, as C prints
+/// them.
 #[test]
 fn numbers() {
     for (print_fmt, expected) in [
@@ -60,7 +62,8 @@ fn numbers() {
     }
 }
 
-/// Checks that a short field with a sign is an `int` with that sign, as the kernel prints it, and one without a sign is not.
+/// Checks that a short field with a sign is an `int` with that sign, as the kernel prints it, and
+/// one without a sign is not.
 #[test]
 fn short_fields_keep_their_sign() {
     let fields = [("a", "s16", 2, NUMBER), ("b", "s8", 1, NUMBER), ("c", "u16", 2, NUMBER)];
@@ -128,7 +131,8 @@ fn expressions() {
     }
 }
 
-/// Checks what functions of formats print: flags with a rest, symbols without a match, texts, bytes, arrays, masks.
+/// Checks what functions of formats print: flags with a rest, symbols without a match, texts,
+/// bytes, arrays, masks.
 #[test]
 fn functions() {
     const NAMES: &str = r#"{ 1, "S" }, { 2, "D" }, { (1 << 4), "X" }"#;
@@ -180,7 +184,8 @@ fn socket_addresses() {
     assert_eq!(print(r#""%pISpc", __get_sockaddr(data)"#, 0, 0, &[9; 8]), "INVALIDIPv4");
 }
 
-/// Checks that what cannot be printed is refused with the reason, and never by a panic, a loop or a full stack.
+/// Checks that what cannot be printed is refused with the reason, and never by a panic, a loop or a
+/// full stack.
 #[test]
 fn hostile_formats_are_refused() {
     let refused = |text: &str| PrintFormat::parse(&format(&[("a", "int", 4, NUMBER)], text)).unwrap_err();
@@ -209,8 +214,9 @@ fn hostile_formats_are_refused() {
     assert_eq!(print(&format!("\"{}\"{args}", "%4000d".repeat(1000)), 0, 0, b"").len(), MAX_PRINTED_BYTES);
 }
 
-/// Checks every print format of this kernel: each parses, or has what libtraceevent cannot parse either (statements of C, and
-/// functions of the kernel), so that its samples are printed field by field; and each prints bytes of any content.
+/// Checks every print format of this kernel: each parses, or has what libtraceevent cannot parse
+/// either (statements of C, and functions of the kernel), so that its samples are printed field by
+/// field; and each prints bytes of any content.
 #[test]
 fn formats_of_this_kernel() {
     let events = std::path::Path::new("/sys/kernel/tracing/events");

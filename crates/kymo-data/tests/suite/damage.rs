@@ -15,7 +15,8 @@ impl Dice {
     }
 }
 
-/// Checks that every recording, cut at many places, is delivered up to the last whole record before the cut.
+/// Checks that every recording, cut at many places, is delivered up to the last whole record before
+/// the cut.
 #[test]
 fn truncated_copies() {
     for name in FILES {
@@ -59,7 +60,8 @@ fn bit_flipped_copies() {
     }
 }
 
-/// Checks that words replaced by the largest, smallest and oddest numbers do not confuse any reader.
+/// Checks that words replaced by the largest, smallest and oddest numbers do not confuse any
+/// reader.
 #[test]
 fn lying_words() {
     for name in FILES {
@@ -119,7 +121,8 @@ fn errors_name_the_place() {
     assert!(said.contains("size is 4, less than its own header of 8"), "{said}");
 }
 
-/// Checks that the corpus of the print formats is parsed and printed without a panic, by the same function.
+/// Checks that the corpus of the print formats is parsed and printed without a panic, by the same
+/// function.
 #[test]
 fn corpus_of_print_formats() {
     let corpus = folder().join("../../fuzz/corpus/formats");

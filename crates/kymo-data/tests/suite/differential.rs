@@ -33,7 +33,8 @@ fn events_by_the_other(name: &str) -> Vec<(u32, u16, Vec<u8>)> {
 /// Checks that both libraries find the same kernel records, byte for byte, in every recording.
 #[test]
 fn same_records() {
-    // The other library does not know that tracing data follows its record in a pipe, and finds nothing behind it.
+    // The other library does not know that tracing data follows its record in a pipe, and finds
+    // nothing behind it.
     for name in FILES.into_iter().filter(|name| *name != "pipe-tracepoint.data") {
         let mut ours: Vec<_> = read(&open(name), 2).0.into_iter().map(|(_, record)| record).collect();
         ours.retain(|record| record.0 < 64);

@@ -1,4 +1,5 @@
-//! Reads whatever there is to read: shared by the tests on damaged bytes, the replay of the corpus and the fuzz target.
+//! Reads whatever there is to read: shared by the tests on damaged bytes, the replay of the corpus
+//! and the fuzz target.
 
 use kymo_data::print_format::{NoKernelNames, PrintFormat};
 use kymo_data::{Recording, jitdump, perf_map, tracing_data};
@@ -38,7 +39,8 @@ pub(crate) fn all_formats(bytes: &[u8]) {
     }
 }
 
-/// Reads the text before the first zero byte as the format of a tracepoint, and prints what follows it by that.
+/// Reads the text before the first zero byte as the format of a tracepoint, and prints what follows
+/// it by that.
 pub(crate) fn print_format(bytes: &[u8]) {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let (text, rest) = bytes.split_at(end);

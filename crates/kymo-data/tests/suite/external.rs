@@ -33,7 +33,8 @@ fn same_counts_as_perf() {
             };
             *ours.entry(name.to_owned()).or_default() += 1;
         }
-        // Compressed records are counted by perf and not delivered here; their number is not told otherwise.
+        // Compressed records are counted by perf and not delivered here; their number is not told
+        // otherwise.
         let compressed = theirs.remove("COMPRESSED").unwrap_or(0);
         assert_eq!(compressed > 0, name == "compressed.data");
         let total: u64 = ours.values().sum();
@@ -42,7 +43,8 @@ fn same_counts_as_perf() {
     }
 }
 
-/// Checks that perf script prints as many samples of a pipe with tracing data as this library finds.
+/// Checks that perf script prints as many samples of a pipe with tracing data as this library
+/// finds.
 #[test]
 fn same_samples_as_perf_script_of_a_pipe() {
     let Some(mut command) = perf("external::same_samples_as_perf_script_of_a_pipe") else { return };

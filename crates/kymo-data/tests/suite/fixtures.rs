@@ -71,11 +71,11 @@ pub(crate) fn read(recording: &Recording, threads: usize) -> (Vec<(u64, Owned)>,
     (all, summary)
 }
 
-/// Names of the kernel's functions that belong to no kernel: one every 4 KiB, from where x86-64 kernels are
-/// linked to where the fixtures' kernel ends.
+/// Names of the kernel's functions that belong to no kernel: one every 4 KiB, from where x86-64
+/// kernels are linked to where the fixtures' kernel ends.
 ///
-/// perf takes the running kernel's names for a recording, and complains where that is another build than the
-/// recording's. With a list of its own it says the same on every machine.
+/// perf takes the running kernel's names for a recording, and complains where that is another build
+/// than the recording's. With a list of its own it says the same on every machine.
 pub(crate) fn kernel_names() -> tempfile::NamedTempFile {
     const TEXT: u64 = 0xffff_ffff_8100_0000;
     const BYTES: u64 = 32 << 20;

@@ -73,7 +73,8 @@ fn attr_with_impossible_size() {
     assert!(said.contains(&format!("byte {:#x} says it is 20 bytes", attrs + 4)), "{said}");
 }
 
-/// Checks that attrs of a newer perf, longer than known here, are accepted and their extra bytes ignored.
+/// Checks that attrs of a newer perf, longer than known here, are accepted and their extra bytes
+/// ignored.
 #[test]
 fn newer_attrs_are_accepted() {
     let old = bytes("plain.data");
@@ -103,7 +104,8 @@ fn newer_attrs_are_accepted() {
     }
 }
 
-/// Checks that a reading error of the operating system is passed on with its place, and not taken for an end.
+/// Checks that a reading error of the operating system is passed on with its place, and not taken
+/// for an end.
 #[test]
 fn io_errors_are_errors() {
     struct Broken(Vec<u8>);

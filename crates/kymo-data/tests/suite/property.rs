@@ -50,7 +50,8 @@ fn one(bytes: &[u8]) -> RawRecord<'_> {
 }
 
 proptest! {
-    /// Checks that built side-band records parse back to what they were built from, trailer included.
+    /// Checks that built side-band records parse back to what they were built from, trailer
+    /// included.
     #[test]
     fn built_records_parse_back(
         attr in attr_strategy(),
@@ -110,7 +111,8 @@ proptest! {
         prop_assert_eq!(ids.iter().collect::<Vec<_>>(), longs);
     }
 
-    /// Checks that a sample laid out by the kernel's rules comes back field by field, whatever fields it has.
+    /// Checks that a sample laid out by the kernel's rules comes back field by field, whatever
+    /// fields it has.
     #[test]
     fn samples_parse_back(
         bits in 0u64..1 << 25,
@@ -136,7 +138,8 @@ proptest! {
             if has(bit) { put(words[word]); }
         }
         if has(PERF_SAMPLE_READ) {
-            // value, enabled, running, id, lost; or count, enabled, running, and per counter value, id, lost.
+            // value, enabled, running, id, lost; or count, enabled, running, and per counter value,
+            // id, lost.
             let list: &[u64] = if group { &[2, 11, 12, 20, 21, 22, 30, 31, 32] } else { &[20, 11, 12, 21, 22] };
             list.iter().for_each(|&word| put(word));
         }
@@ -283,8 +286,8 @@ proptest! {
         let _ = tracing_data::parse(&tail);
     }
 
-    /// Checks that records go through the compressor and come back, in whatever pieces they were given, with records
-    /// that cross the borders of compressed ones.
+    /// Checks that records go through the compressor and come back, in whatever pieces they were
+    /// given, with records that cross the borders of compressed ones.
     #[test]
     fn compressed_streams_come_back(
         sizes in vec(0usize..8000, 1..60),

@@ -4,8 +4,8 @@ use crate::fixtures::{FILES, bytes, open, open_bytes, read};
 use kymo_data::abi::*;
 use kymo_data::{Record, tracing_data};
 
-/// Checks that one thread, several threads, a second reading and record by record deliver the same, with positions
-/// that are unique and without problems.
+/// Checks that one thread, several threads, a second reading and record by record deliver the same,
+/// with positions that are unique and without problems.
 #[test]
 fn all_ways_of_reading_agree() {
     for name in FILES.into_iter().chain(["threads.dir"]) {
@@ -30,7 +30,8 @@ fn all_ways_of_reading_agree() {
     }
 }
 
-/// Checks that every record of the recordings parses, every sample too, and that samples find their events.
+/// Checks that every record of the recordings parses, every sample too, and that samples find their
+/// events.
 #[test]
 fn everything_parses() {
     for name in FILES.into_iter().chain(["threads.dir"]) {
@@ -133,7 +134,8 @@ fn tracepoints_have_fields() {
     }
 }
 
-/// Checks that user stacks and registers are there in a dwarf recording, with as many bytes as really were copied.
+/// Checks that user stacks and registers are there in a dwarf recording, with as many bytes as
+/// really were copied.
 #[test]
 fn stacks_and_registers() {
     let recording = open("dwarf.data");
@@ -154,7 +156,8 @@ fn stacks_and_registers() {
     assert!(seen > 2);
 }
 
-/// Checks that a recording whose recorder was killed (data size 0) is read to the end of the file, with a problem.
+/// Checks that a recording whose recorder was killed (data size 0) is read to the end of the file,
+/// with a problem.
 #[test]
 fn unfinished_recording() {
     let mut file = bytes("plain.data");
@@ -257,8 +260,9 @@ fn progress_reaches_the_total() {
     }
 }
 
-/// Checks that a stream of many windows, with records across their borders, is read by several threads as it is by
-/// one after the other, whatever is in the middle: nothing special, AUX data, compressed records, damage, a cut.
+/// Checks that a stream of many windows, with records across their borders, is read by several
+/// threads as it is by one after the other, whatever is in the middle: nothing special, AUX data,
+/// compressed records, damage, a cut.
 #[test]
 fn many_windows() {
     use kymo_data::{Attr, Compressor, build};
@@ -341,7 +345,8 @@ fn many_windows() {
     }
 }
 
-/// Checks that tracing data which is made from the texts in perf's tracing data is perf's, byte for byte.
+/// Checks that tracing data which is made from the texts in perf's tracing data is perf's, byte for
+/// byte.
 #[test]
 fn tracing_data_is_built_as_perf_does() {
     struct Blob<'a>(&'a [u8]);
@@ -383,8 +388,9 @@ fn tracing_data_is_built_as_perf_does() {
     assert!(files.to_blob() == original);
 }
 
-/// Checks that what the decoder still holds when a chunk is full is delivered, also when no compressed record follows:
-/// records that compress well, several chunks of them in the last compressed record.
+/// Checks that what the decoder still holds when a chunk is full is delivered, also when no
+/// compressed record follows: records that compress well, several chunks of them in the last
+/// compressed record.
 #[test]
 fn the_end_of_a_well_compressed_stream_is_delivered() {
     use kymo_data::{Attr, Compressor, build};

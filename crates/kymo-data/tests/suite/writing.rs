@@ -90,7 +90,8 @@ fn without_place_and_date(header: &str) -> Vec<&str> {
     header.lines().filter(|line| !vary.iter().any(|word| line.starts_with(word))).collect()
 }
 
-/// Checks that recordings which are read and written again are the same to perf: header, statistics, every sample.
+/// Checks that recordings which are read and written again are the same to perf: header,
+/// statistics, every sample.
 #[test]
 fn perf_sees_the_same_in_a_rewritten_file() {
     let (folder_out, names) = (tempfile::tempdir().expect("a folder"), kernel_names());
@@ -165,7 +166,8 @@ fn perf_reads_compressed() {
     }
 }
 
-/// Checks that a rewritten pipe recording is the same to perf script, with names and tracepoint fields.
+/// Checks that a rewritten pipe recording is the same to perf script, with names and tracepoint
+/// fields.
 #[test]
 fn perf_reads_our_pipes() {
     let (test, names) = ("writing::perf_reads_our_pipes", kernel_names());
@@ -204,9 +206,9 @@ fn perf_reads_our_pipes() {
     }
 }
 
-/// Checks that after every single write the file opens and holds a prefix of the records, complete up to the last
-/// publication, and has its early features from the first write on, apart from the moment in which their table
-/// moves (I3).
+/// Checks that after every single write the file opens and holds a prefix of the records, complete
+/// up to the last publication, and has its early features from the first write on, apart from the
+/// moment in which their table moves (I3).
 #[test]
 fn valid_at_every_moment() {
     let recording = open("tracepoint.data");
@@ -276,8 +278,8 @@ fn perf_opens_an_unfinished_file() {
     assert!(said.contains("sched:sched_process_exec: filename="), "{said}");
 }
 
-/// Checks that threads which append, publish and complete pieces out of order lose nothing, with and without early
-/// features.
+/// Checks that threads which append, publish and complete pieces out of order lose nothing, with
+/// and without early features.
 #[test]
 fn many_threads_append() {
     let attr = Attr { sample_type: PERF_SAMPLE_IP, ..Attr::default() };
@@ -335,7 +337,8 @@ fn many_threads_append() {
     }
 }
 
-/// Checks that on a full disk the error is told, and the file keeps what was published before, at every size of disk.
+/// Checks that on a full disk the error is told, and the file keeps what was published before, at
+/// every size of disk.
 #[test]
 fn full_disk() {
     let recording = open("plain.data");

@@ -1,7 +1,9 @@
-//! Attaching the programs that follow to the places in the kernel where tasks are made, exit, and execute.
+//! Attaching the programs that follow to the places in the kernel where tasks are made, exit, and
+//! execute.
 //!
-//! Two ways. A *raw tracepoint* costs least: per event no record is made for the program, and detaching does not wait. It needs the kernel's type
-//! information (see [`super::types`]). A *tracepoint* event needs tracefs instead; its descriptor's close waits for all CPUs to pass.
+//! Two ways. A *raw tracepoint* costs least: per event no record is made for the program, and
+//! detaching does not wait. It needs the kernel's type information (see [`super::types`]). A
+//! *tracepoint* event needs tracefs instead; its descriptor's close waits for all CPUs to pass.
 use super::error::BpfError;
 use super::program::{self, ArgumentSource, FollowKey, Maps, Program};
 use super::sys::{self, ProgramKind};
@@ -34,7 +36,8 @@ pub(super) struct FollowRules {
 const LOG_BYTES: usize = 2048;
 const LOG_BUFFER_BYTES: usize = 64 << 10;
 
-/// Some helpers are for programs that are (also) under the GPL; this is a declaration about our programs, not about kymo.
+/// Some helpers are for programs that are (also) under the GPL; this is a declaration about our
+/// programs, not about kymo.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
 /// Loads a program; if that fails, again with the verifier's words.

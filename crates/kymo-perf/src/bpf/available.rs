@@ -19,7 +19,8 @@ const SYS_ADMIN: u64 = 1 << 21;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
 
-/// Why tasks cannot be followed in the kernel. `Display` is a sentence without its end; [`hint`](Self::hint) is what to do.
+/// Why tasks cannot be followed in the kernel. `Display` is a sentence without its end;
+/// [`hint`](Self::hint) is what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -188,7 +189,8 @@ pub(super) fn may_load() -> Result<(), Unavailable> {
     }
 }
 
-/// Whether tasks can be followed here. Loads the least program and forgets it; well under a millisecond.
+/// Whether tasks can be followed here. Loads the least program and forgets it; well under a
+/// millisecond.
 pub(super) fn available() -> Result<(), Unavailable> {
     Facts::here().judge()
 }

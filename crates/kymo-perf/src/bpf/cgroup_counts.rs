@@ -1,9 +1,10 @@
 //! [`CgroupCounter`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
 //!
-//! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone costs a switch 5 to 14 %
-//! (`docs/internals/design/0004-contexts-and-stat.md`). Here events are open on CPUs, where they stay, and only for what happens seldom (page faults,
-//! migrations): each hit runs a program that adds one if the cgroup is ours. Switches the kernel counts in each task anyway; a
-//! program at the exit of a thread adds up what it has.
+//! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone
+//! costs a switch 5 to 14 % (`docs/internals/design/0004-contexts-and-stat.md`). Here events are
+//! open on CPUs, where they stay, and only for what happens seldom (page faults, migrations): each
+//! hit runs a program that adds one if the cgroup is ours. Switches the kernel counts in each task
+//! anyway; a program at the exit of a thread adds up what it has.
 //!
 //! ```text
 //!  task_rename --------> rename: is it the child, the first time (it renames itself)? then MARK = its times
@@ -11,11 +12,14 @@
 //!  sched_process_exit -> exit:   in our cgroup?                 then SWITCHES += its switches, EXITS += 1
 //!  page-faults on CPU -> hit:    in our cgroup, and BEGUN?      then HITS[event] += 1     (no sample is written)
 //! ```
-//! Words are per CPU and in lines of their own, except for those of the child; we read them without a system call.
+//! Words are per CPU and in lines of their own, except for those of the child; we read them without
+//! a system call.
 //!
-//! The kernel accounts CPU time when it looks at a task (at a tick, at a switch, or when asked), and a program cannot ask. So the child, before its
-//! exec, asks for its CPU time, which is a look, and renames itself at once ([`crate::workload::Workload::prepare_marking`]). From there to the
-//! exec its CPU time is what has passed, less what it was ready and waited for a CPU (an exec often moves to another).
+//! The kernel accounts CPU time when it looks at a task (at a tick, at a switch, or when asked),
+//! and a program cannot ask. So the child, before its exec, asks for its CPU time, which is a look,
+//! and renames itself at once ([`crate::workload::Workload::prepare_marking`]). From there to the
+//! exec its CPU time is what has passed, less what it was ready and waited for a CPU (an exec often
+//! moves to another).
 use super::attach::load;
 use super::available::{cgroups_are_the_kernels, ids_are_the_kernels};
 use super::error::BpfError;
@@ -58,11 +62,13 @@ const SECOND: i16 = -24;
 pub struct CgroupCounts {
     /// The command has executed, so that counts have begun.
     pub begun: bool,
-    /// Switches away from threads that have exited, without the last one of each, by which it left for good.
+    /// Switches away from threads that have exited, without the last one of each, by which it left
+    /// for good.
     pub switches: u64,
     /// Switches of the command's process before its exec; they are in its own count, too.
     pub base: u64,
-    /// CPU time of the command's process before its exec, ns: what an event with `enable_on_exec` would leave out.
+    /// CPU time of the command's process before its exec, ns: what an event with `enable_on_exec`
+    /// would leave out.
     pub before_exec_ns: u64,
     /// Threads that have exited.
     pub exits: u64,
@@ -92,9 +98,9 @@ impl CgroupCounter {
     /// At most so many events.
     pub const EVENTS: usize = (LINE - HITS) as usize;
 
-    /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child` on, which was made by
-    /// [`crate::workload::Workload::prepare_marking`]; `events` is the number of events that will
-    /// get a [`CgroupCounter::program`].
+    /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child`
+    /// on, which was made by [`crate::workload::Workload::prepare_marking`]; `events` is the number
+    /// of events that will get a [`CgroupCounter::program`].
     ///
     /// # Errors
     /// [`BpfError`]: why it is not possible here. Cgroups must be those of the unified hierarchy, seen from its top.
@@ -127,7 +133,8 @@ impl CgroupCounter {
         Ok(CgroupCounter { _links: links, programs, words, cpus })
     }
 
-    /// The program of an event: give it to events on every CPU that sample each hit ([`crate::sys::Kernel::set_bpf`]); they write no sample.
+    /// The program of an event: give it to events on every CPU that sample each hit
+    /// ([`crate::sys::Kernel::set_bpf`]); they write no sample.
     pub fn program(&self, event: usize) -> Option<BorrowedFd<'_>> {
         self.programs.get(event).map(AsFd::as_fd)
     }
@@ -139,7 +146,8 @@ impl CgroupCounter {
 
     /// What was counted until now.
     pub fn read(&self) -> CgroupCounts {
-        // Relaxed: counters; a reader that wants switches and exits to fit reads twice and compares the exits.
+        // Relaxed: counters; a reader that wants switches and exits to fit reads twice and compares
+        // the exits.
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
         let sum = |slot: u32| {
             (0..self.cpus).map(|cpu| word((CPU_0 + cpu) * LINE + slot)).fold(0, u64::wrapping_add)
@@ -173,7 +181,8 @@ impl Times {
         Times { now_ns: word(at), cpu_ns: word(at + 1), waited_ns: word(at + 2), slept: word(at + 3) }
     }
 
-    /// The CPU time now, if it was right at the mark. If the task has slept since, up to the scheduler's last look only.
+    /// The CPU time now, if it was right at the mark. If the task has slept since, up to the
+    /// scheduler's last look only.
     fn cpu_since(&self, mark: &Times) -> u64 {
         if self.slept != mark.slept {
             return self.cpu_ns;
@@ -278,7 +287,8 @@ fn hit(map: &MapFd, whose: CgroupId, event: u32) -> Program {
     Program { code: a.finish(), wanted: Vec::new() }
 }
 
-/// Runs in a task that is renamed, which an exec does just behind the point where events with `enable_on_exec` begin to count.
+/// Runs in a task that is renamed, which an exec does just behind the point where events with
+/// `enable_on_exec` begin to count.
 fn rename(map: &MapFd, whose: CgroupId, child: i32) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
@@ -327,8 +337,8 @@ fn exit(map: &MapFd, whose: CgroupId) -> Program {
 mod tests {
     use super::Times;
 
-    /// Checks the CPU time at the exec: what has passed since the mark, less waiting for a CPU; never less than the scheduler knows; and only what
-    /// it knows where the task has slept.
+    /// Checks the CPU time at the exec: what has passed since the mark, less waiting for a CPU;
+    /// never less than the scheduler knows; and only what it knows where the task has slept.
     #[test]
     fn times() {
         let mark = Times { now_ns: 1000, cpu_ns: 50, waited_ns: 7, slept: 1 };

@@ -12,8 +12,8 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// How many processes can be followed at the same time if never said. The table takes 16 bytes for each, and making it is the largest part
-/// of the set-up.
+/// How many processes can be followed at the same time if never said. The table takes 16 bytes for
+/// each, and making it is the largest part of the set-up.
 const PROCESSES: u32 = 1 << 14;
 
 /// The same for threads.
@@ -43,18 +43,20 @@ pub enum Follow<'a> {
 pub struct FollowOptions {
     /// How to attach; `None`: by raw tracepoints, else by tracepoint events.
     pub attachment: Option<Attachment>,
-    /// Leave ended processes in the map, as kernels need it that do not tell which exit is a process's last.
+    /// Leave ended processes in the map, as kernels need it that do not tell which exit is a
+    /// process's last.
     pub keep_ended: bool,
     /// Take the map's memory at once, as kernels before 6.1 need it.
     pub preallocate: bool,
-    /// Do without memory that is shared with the programs, as before Linux 5.12: nobody remembers who was ever followed.
+    /// Do without memory that is shared with the programs, as before Linux 5.12: nobody remembers
+    /// who was ever followed.
     pub no_sharing: bool,
     /// How many can be followed at the same time.
     pub entries: Option<u32>,
 }
 
-/// Follows tasks in the kernel: forks, new threads, exec and exit. Dropping it ends that; programs that were given to events stay with
-/// them and go on keeping the samples of who was followed.
+/// Follows tasks in the kernel: forks, new threads, exec and exit. Dropping it ends that; programs
+/// that were given to events stay with them and go on keeping the samples of who was followed.
 #[derive(Debug)]
 pub struct Follower {
     // First, so that they are detached before the maps go.
@@ -78,7 +80,8 @@ impl Follower {
         available()
     }
 
-    /// Begins to follow. When it returns, every thread of the targets is followed, and whatever they make from now on will be.
+    /// Begins to follow. When it returns, every thread of the targets is followed, and whatever
+    /// they make from now on will be.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused. Targets that are gone are no error.
@@ -131,7 +134,8 @@ impl Follower {
             entries: 2,
             cause,
         })?;
-        // Without it nothing is lost: then records about processes cannot be told apart, and all are kept.
+        // Without it nothing is lost: then records about processes cannot be told apart, and all
+        // are kept.
         let mut ever = if options.no_sharing { None } else { SharedBitmap::new().ok() };
         let maps_and_sample = |preallocate| {
             let what = "who is followed";
@@ -184,7 +188,8 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Follows more targets. They must be of the kind that the follower was started with (processes or threads); a command cannot be added.
+    /// Follows more targets. They must be of the kind that the follower was started with (processes
+    /// or threads); a command cannot be added.
     ///
     /// # Errors
     /// [`BpfError::Enter`].
@@ -201,7 +206,8 @@ impl Follower {
         self.state.settle(false)?;
         // Ids of the first namespace are positive.
         let keys: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
-        // I7: the bits first, so that whatever a followed one makes finds its maker's process there.
+        // I7: the bits first, so that whatever a followed one makes finds its maker's process
+        // there.
         match (&self.ever, self.key) {
             (Some(ever), FollowKey::Process) => ever.enter(keys.iter().copied()),
             (Some(ever), FollowKey::Thread) => ever.enter(processes_of(ids)),
@@ -211,13 +217,15 @@ impl Follower {
         Ok(())
     }
 
-    /// The program that decides for each sample; `None` once all is [`bound`](Self::bound). Give it to the events that sample
-    /// ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there it would hide the hits from everyone else, too.
+    /// The program that decides for each sample; `None` once all is [`bound`](Self::bound). Give it
+    /// to the events that sample ([`crate::sys::Kernel::set_bpf`]), but never to tracepoints: there
+    /// it would hide the hits from everyone else, too.
     pub fn program(&self) -> Option<BorrowedFd<'_>> {
         self.sample.as_ref().map(AsFd::as_fd)
     }
 
-    /// Makes what hits of watchpoints need; see [`WatchProgram`]. `stop`: whoever hits one gets SIGSTOP there.
+    /// Makes what hits of watchpoints need; see [`WatchProgram`]. `stop`: whoever hits one gets
+    /// SIGSTOP there.
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused.
@@ -230,14 +238,15 @@ impl Follower {
         self.sample = None;
     }
 
-    /// The processes that were followed at any time, with thread keys those of the followed threads. `None` where the kernel cannot keep them
-    /// for us (before Linux 5.12). It may outlive the follower; then nobody is added to it any more.
+    /// The processes that were followed at any time, with thread keys those of the followed
+    /// threads. `None` where the kernel cannot keep them for us (before Linux 5.12). It may outlive
+    /// the follower; then nobody is added to it any more.
     pub fn ever(&self) -> Option<FollowedBitmap> {
         self.ever.as_ref().map(SharedBitmap::bits)
     }
 
-    /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and whether samples are kept already (`true`) or
-    /// from the next exec on.
+    /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and
+    /// whether samples are kept already (`true`) or from the next exec on.
     ///
     /// # Errors
     /// What the kernel says.
@@ -245,8 +254,9 @@ impl Follower {
         Ok(self.followed.contents()?.into_iter().map(|(id, value)| (id, value == NOW)).collect())
     }
 
-    /// How many new tasks could not be followed, because too many were at the same time, memory was short, or the kernel could not run the
-    /// program (then strangers' tasks are counted, too). 0 in any sane recording; else samples may be missing.
+    /// How many new tasks could not be followed, because too many were at the same time, memory was
+    /// short, or the kernel could not run the program (then strangers' tasks are counted, too). 0
+    /// in any sane recording; else samples may be missing.
     pub fn missed(&self) -> u64 {
         let skipped = skipped(self.attached.newtask.as_fd()).unwrap_or(0);
         self.missed_at_entry + self.state.missed().unwrap_or(0) + skipped
@@ -284,7 +294,8 @@ impl Follow<'_> {
     }
 }
 
-/// The processes of these threads, as far as they live. One file for each process, not for each thread.
+/// The processes of these threads, as far as they live. One file for each process, not for each
+/// thread.
 fn processes_of(tids: &[i32]) -> Vec<u32> {
     let (mut known, mut found) = (HashSet::new(), HashSet::new());
     for &tid in tids {
@@ -299,7 +310,8 @@ fn processes_of(tids: &[i32]) -> Vec<u32> {
     found.into_iter().collect()
 }
 
-/// How often the kernel could not run a program because it was running already on that CPU; `None` before Linux 5.12.
+/// How often the kernel could not run a program because it was running already on that CPU; `None`
+/// before Linux 5.12.
 fn skipped(program: BorrowedFd<'_>) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("recursion_misses:"))?.trim().parse().ok()

@@ -1,8 +1,9 @@
 //! [`FollowedBitmap`]: of which processes records may be about a followed task.
 //!
-//! Records about processes (names, mappings, forks) are written by the kernel for all of the machine, and what reads them is behind: when a
-//! record arrives its process may have ended, and who is followed *now* says nothing about it. So a bit that is set once and never cleared is
-//! kept for each process id, in memory that the programs write and we read.
+//! Records about processes (names, mappings, forks) are written by the kernel for all of the
+//! machine, and what reads them is behind: when a record arrives its process may have ended, and
+//! who is followed *now* says nothing about it. So a bit that is set once and never cleared is kept
+//! for each process id, in memory that the programs write and we read.
 use super::sys::{self, MapFd, SharedWords};
 use std::io;
 use std::path::Path;
@@ -17,21 +18,26 @@ fn place(id: u32) -> (usize, u64) {
     ((id / u64::BITS) as usize, 1 << (id % u64::BITS))
 }
 
-/// The processes that were ever followed, as a set of bits in memory that is shared with the kernel.
+/// The processes that were ever followed, as a set of bits in memory that is shared with the
+/// kernel.
 ///
-/// Whoever reads a record of a followed process finds its bit set, however late, with two exceptions (see [`FollowedBitmap::contains`]).
+/// Whoever reads a record of a followed process finds its bit set, however late, with two
+/// exceptions (see [`FollowedBitmap::contains`]).
 #[derive(Clone, Debug)]
 pub struct FollowedBitmap(Arc<SharedWords>);
 
 impl FollowedBitmap {
-    /// Whether a process of this id has been followed since the start. No system call and no lock. An id that was used again is still in; so
-    /// is every id beyond the largest that could be given out when following began. The kernel's own (0 and less) are never in.
+    /// Whether a process of this id has been followed since the start. No system call and no lock.
+    /// An id that was used again is still in; so is every id beyond the largest that could be given
+    /// out when following began. The kernel's own (0 and less) are never in.
     ///
-    /// FORK and NAMESPACES records about a child that is being made may be read a moment before it is in; its maker is in then.
+    /// FORK and NAMESPACES records about a child that is being made may be read a moment before it
+    /// is in; its maker is in then.
     pub fn contains(&self, pid: i32) -> bool {
         let Some(id) = u32::try_from(pid).ok().filter(|&id| id != 0) else { return false };
         let (word, bit) = place(id);
-        // Relaxed: the bit was set before the record was, and whoever handed us the record has ordered that.
+        // Relaxed: the bit was set before the record was, and whoever handed us the record has
+        // ordered that.
         self.0.words().get(word).is_none_or(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 }
@@ -104,7 +110,8 @@ mod tests {
         assert_eq!((place(1), place(63), place(64)), ((0, 2), (0, 1 << 63), (1, 1)));
     }
 
-    /// Checks that what is entered is in and nothing else, that ids beyond the end count as in, and the kernel's as not in.
+    /// Checks that what is entered is in and nothing else, that ids beyond the end count as in, and
+    /// the kernel's as not in.
     #[test]
     fn bits() {
         let ever = match SharedBitmap::new() {

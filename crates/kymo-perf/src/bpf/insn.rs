@@ -1,7 +1,7 @@
 //! An assembler for BPF: named instructions and labels in, the kernel's 8-byte encoding out.
 //!
-//! Only the instructions that the programs of this folder need. Registers: `R0` results, `R1`..`R5` arguments (lost in calls),
-//! `R6`..`R9` kept across calls, `FP` the end of the 512-byte stack.
+//! Only the instructions that the programs of this folder need. Registers: `R0` results, `R1`..`R5`
+//! arguments (lost in calls), `R6`..`R9` kept across calls, `FP` the end of the 512-byte stack.
 use super::sys::Instruction;
 
 /// A register.
@@ -33,27 +33,32 @@ pub(super) enum BpfHelper {
     Now = 5,
     /// () -> the number of the CPU.
     CpuNumber = 8,
-    /// (context, event array, index, from, bytes) -> 0 or a negative errno: a sample of that event, with these raw bytes.
+    /// (context, event array, index, from, bytes) -> 0 or a negative errno: a sample of that event,
+    /// with these raw bytes.
     EventOutput = 25,
     /// () -> process id << 32 | thread id, in the first pid namespace.
     CurrentPidTgid = 14,
     /// (to, bytes) -> 0: the running thread's name, ended by zeros.
     CurrentComm = 16,
-    /// (level) -> the id of the running task's cgroup, or of the one above it at that level of the unified hierarchy; 0: it is above the level.
+    /// (level) -> the id of the running task's cgroup, or of the one above it at that level of the
+    /// unified hierarchy; 0: it is above the level.
     AncestorCgroupId = 123,
     /// (to, bytes, from) -> 0 or a negative errno; `to` is zeroed on failure.
     ReadKernel = 113,
     /// The same of the running process's memory.
     ReadUser = 112,
-    /// (to, bytes, from) -> bytes with the ending zero, or a negative errno: a text of the running process, cut to what fits.
+    /// (to, bytes, from) -> bytes with the ending zero, or a negative errno: a text of the running
+    /// process, cut to what fits.
     ReadUserText = 114,
     /// (ring, bytes, 0) -> address of so many bytes in it, or 0: it is full.
     RingReserve = 131,
     /// (address, flags): what was reserved is there to be read.
     RingSubmit = 132,
-    /// (to, bytes, from) -> 0 or a negative errno: of the running process's memory, which is brought in if it is not there. Only in programs that may wait.
+    /// (to, bytes, from) -> 0 or a negative errno: of the running process's memory, which is
+    /// brought in if it is not there. Only in programs that may wait.
     CopyUser = 148,
-    /// (signal) -> 0 or a negative errno: to the running process, once interrupts are possible again.
+    /// (signal) -> 0 or a negative errno: to the running process, once interrupts are possible
+    /// again.
     SendSignal = 109,
     /// (context) -> the number that was given when the program was attached (Linux 5.15).
     AttachCookie = 174,
@@ -343,7 +348,8 @@ impl Assembler {
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
             let target = self.labels[label.0].expect("every label that is jumped to is placed");
-            // A jump counts from the instruction behind it; programs here are far shorter than 32,768 instructions.
+            // A jump counts from the instruction behind it; programs here are far shorter than
+            // 32,768 instructions.
             self.code[at].offset = i16::try_from(target as i64 - at as i64 - 1).expect("a short program");
         }
         self.code
@@ -365,7 +371,8 @@ mod tests {
             .collect()
     }
 
-    /// Checks the encoding of each instruction against bytes worked out from the kernel's description of the format.
+    /// Checks the encoding of each instruction against bytes worked out from the kernel's
+    /// description of the format.
     #[test]
     fn encodings() {
         let mut a = Assembler::new();
@@ -446,7 +453,8 @@ mod tests {
         assert_eq!(bytes(&a.finish()), expected);
     }
 
-    /// Checks that jumps forwards and backwards count from the instruction behind them, over the two places of a map.
+    /// Checks that jumps forwards and backwards count from the instruction behind them, over the
+    /// two places of a map.
     #[test]
     fn jumps() {
         let mut a = Assembler::new();

@@ -16,7 +16,8 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    /// Memory grows with what is in it, except for the table (16 bytes an entry); or all is taken at once.
+    /// Memory grows with what is in it, except for the table (16 bytes an entry); or all is taken
+    /// at once.
     pub(super) fn new(entries: u32, preallocate: bool) -> io::Result<Followed> {
         let kind = if preallocate { MapKind::FullHash } else { MapKind::Hash };
         Ok(Followed { map: sys::create_map(kind, entries, sys::name("kymo_followed"))?, entries })
@@ -35,7 +36,8 @@ impl Followed {
         for keys in keys.chunks(BATCH) {
             match sys::update_batch(&self.map, keys, &vec![value; keys.len()]) {
                 Ok(()) => {}
-                // One by one from where it stopped: kernels before 5.6 know no batches, and one that is full still takes keys that are in it.
+                // One by one from where it stopped: kernels before 5.6 know no batches, and one
+                // that is full still takes keys that are in it.
                 Err((done, _)) => missed += self.enter_each(&keys[done as usize..], value)?,
             }
         }
@@ -58,7 +60,8 @@ impl Followed {
     pub(super) fn contents(&self) -> io::Result<BTreeMap<u32, u64>> {
         let mut found = BTreeMap::new();
         let mut key = None;
-        // When the key at hand is removed meanwhile, the kernel starts again, so the steps are bounded.
+        // When the key at hand is removed meanwhile, the kernel starts again, so the steps are
+        // bounded.
         for _ in 0..2 * u64::from(self.entries) {
             let next = match sys::next_key(&self.map, key) {
                 Ok(next) => next,

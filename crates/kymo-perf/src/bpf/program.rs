@@ -1,6 +1,7 @@
 //! The programs, in the instructions of [`super::insn`].
 //!
-//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of [`super::map`], `EVER` that of [`super::followed_bitmap`].
+//! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of
+//! [`super::map`], `EVER` that of [`super::followed_bitmap`].
 use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::sys::Instruction;
 use super::types::Member;
@@ -15,7 +16,8 @@ pub(super) const MISSED: u32 = 0;
 /// In STATE: 1 when every target that was there before is in FOLLOWED.
 pub(super) const SETTLED: u32 = 1;
 
-/// A hit of a tracepoint whose program returns 0 is hidden from everyone else who listens to it, so ours return this.
+/// A hit of a tracepoint whose program returns 0 is hidden from everyone else who listens to it, so
+/// ours return this.
 const SHOW_TO_OTHERS: i32 = 1;
 
 /// Among the flags of a new task: it is a thread of its maker's process.
@@ -211,11 +213,12 @@ pub(super) fn sample(maps: Maps) -> Program {
     Program { code: a.finish(), wanted: Vec::new() }
 }
 
-/// Runs in the maker when a task has been made and has not run yet: what the maker is, the new one becomes.
+/// Runs in the maker when a task has been made and has not run yet: what the maker is, the new one
+/// becomes.
 ///
-/// A stranger's child is taken out, so that an entry that outlived its owner (put there from a list that was old by then) is never taken for
-/// whoever got the same id: every entry is right from birth (I3). Before SETTLED this is off: the maker may be a target that
-/// is about to be entered.
+/// A stranger's child is taken out, so that an entry that outlived its owner (put there from a list
+/// that was old by then) is never taken for whoever got the same id: every entry is right from
+/// birth (I3). Before SETTLED this is off: the maker may be a target that is about to be entered.
 pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, follow: bool) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (end, stranger, unsettled, missed) = (a.label(), a.label(), a.label(), a.label());
@@ -226,7 +229,8 @@ pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, fol
         a.jump_unless(R0, 0, end); // a thread is what its process is
     }
     a.fetch_id(OTHER, id, if follow { missed } else { end }, &mut wanted); // OTHER = the child
-    // SETTLED first, then the maker (I4): if settled is seen, the maker's entry is what it will stay.
+    // SETTLED first, then the maker (I4): if settled is seen, the maker's entry is what it will
+    // stay.
     a.mov_imm(R7, 0);
     a.store32_imm(FP, VALUE, SETTLED as i32);
     a.look_up(maps.state, VALUE);
@@ -268,8 +272,8 @@ pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, fol
     Program { code: a.finish(), wanted }
 }
 
-/// Runs in a thread that exits, before its id is free for others. `last`: where to see that no thread of the process is left: in a
-/// byte of the record that is not 0 then, or in the task.
+/// Runs in a thread that exits, before its id is free for others. `last`: where to see that no
+/// thread of the process is left: in a byte of the record that is not 0 then, or in the task.
 pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let end = a.label();
@@ -299,8 +303,9 @@ pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
     Program { code: a.finish(), wanted }
 }
 
-/// Runs in a process that is getting its new name in exec, just behind the point where events with `enable_on_exec` begin to count. (Also at
-/// other renamings; a command that is held before its exec does none.)
+/// Runs in a process that is getting its new name in exec, just behind the point where events with
+/// `enable_on_exec` begin to count. (Also at other renamings; a command that is held before its
+/// exec does none.)
 pub(super) fn rename(maps: Maps) -> Program {
     let mut a = Assembler::new();
     let end = a.label();
@@ -312,8 +317,8 @@ pub(super) fn rename(maps: Maps) -> Program {
     Program { code: a.finish(), wanted: Vec::new() }
 }
 
-/// For keys that are threads: runs in one that has executed a program, `old` being its id before: a thread other than the first has taken
-/// over the first's id.
+/// For keys that are threads: runs in one that has executed a program, `old` being its id before: a
+/// thread other than the first has taken over the first's id.
 pub(super) fn exec(maps: Maps, old: ArgumentSource) -> Program {
     let (mut a, mut wanted) = (Assembler::new(), Vec::new());
     let (end, missed, same) = (a.label(), a.label(), a.label());

@@ -1,10 +1,12 @@
 //! The system call `bpf(2)`, and the two calls on tracepoint events that attach a program.
 //!
 //! # Safety
-//! The kernel reads and writes through addresses in the attributes. The risks: a buffer that is shorter than the map's keys and values
-//! say, and an attribute shorter than its announced size. So every map of this module has `u32` keys and `u64` values, fixed
-//! where it is made ([`MapFd`] cannot be made otherwise; values of an array of events are shorter), and every attribute is a struct whose size is what is announced. Memory shared
-//! with programs ([`SharedWords`]) is as long as the map that was made together with it, and is seen only as atomics.
+//! The kernel reads and writes through addresses in the attributes. The risks: a buffer that is
+//! shorter than the map's keys and values say, and an attribute shorter than its announced size. So
+//! every map of this module has `u32` keys and `u64` values, fixed where it is made ([`MapFd`]
+//! cannot be made otherwise; values of an array of events are shorter), and every attribute is a
+//! struct whose size is what is announced. Memory shared with programs ([`SharedWords`]) is as long
+//! as the map that was made together with it, and is seen only as atomics.
 #![allow(unsafe_code, reason = "the system call bpf(2)")]
 pub(super) mod ring;
 pub(super) mod uprobe;
@@ -172,8 +174,8 @@ struct LoadAttr {
     log_true_bytes: u32,
 }
 
-/// What a program that has none of it must not announce: a kernel before 5.17 refuses bytes that it does not know only if they are not
-/// zero, so the whole struct can always be passed.
+/// What a program that has none of it must not announce: a kernel before 5.17 refuses bytes that it
+/// does not know only if they are not zero, so the whole struct can always be passed.
 #[repr(C)]
 #[derive(Default)]
 struct RawTracepointAttr {
@@ -195,10 +197,11 @@ struct BtfAttr {
 }
 
 /// # Safety
-/// `T` must be the kernel's attribute of `command` without implicit padding, and every address in it valid for what the command reads and
-/// writes there.
+/// `T` must be the kernel's attribute of `command` without implicit padding, and every address in
+/// it valid for what the command reads and writes there.
 unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the attribute is initialised and as long as announced; the addresses in it are the caller's promise.
+    // SAFETY: the attribute is initialised and as long as announced; the addresses in it are the
+    // caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -235,7 +238,8 @@ pub(super) fn create_map(kind: MapKind, entries: u32, name: [u8; 16]) -> io::Res
     unsafe { bpf_open(MAP_CREATE, &mut attr) }.map(MapFd)
 }
 
-/// The values of an array, in memory that is shared with the programs and stays when the map's descriptor is closed. Unmapped on drop.
+/// The values of an array, in memory that is shared with the programs and stays when the map's
+/// descriptor is closed. Unmapped on drop.
 #[derive(Debug)]
 pub(super) struct SharedWords {
     base: NonNull<AtomicU64>,
@@ -250,7 +254,8 @@ unsafe impl Sync for SharedWords {}
 impl SharedWords {
     /// The values by key.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped readable and writable until drop and so long (create_shared); any bit pattern is a u64.
+        // SAFETY: mapped readable and writable until drop and so long (create_shared); any bit
+        // pattern is a u64.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 }
@@ -302,7 +307,8 @@ pub(super) fn update(map: &MapFd, key: u32, value: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The key behind `key` in the map's own order, the first one if `key` is `None` or gone; ENOENT at the end.
+/// The key behind `key` in the map's own order, the first one if `key` is `None` or gone; ENOENT at
+/// the end.
 pub(super) fn next_key(map: &MapFd, key: Option<u32>) -> io::Result<u32> {
     let mut next = 0u32;
     let mut attr = ElementAttr {
@@ -316,7 +322,8 @@ pub(super) fn next_key(map: &MapFd, key: Option<u32>) -> io::Result<u32> {
     Ok(next)
 }
 
-/// Sets the values of many keys in one call (Linux 5.6). On error, how many were set before it, if the kernel says.
+/// Sets the values of many keys in one call (Linux 5.6). On error, how many were set before it, if
+/// the kernel says.
 pub(super) fn update_batch(map: &MapFd, keys: &[u32], values: &[u64]) -> Result<(), (u32, io::Error)> {
     assert_eq!(keys.len(), values.len(), "a value for each key");
     let mut attr = BatchAttr {
@@ -339,7 +346,8 @@ pub(super) struct Types<'a> {
     pub(super) btf: BorrowedFd<'a>,
     /// For each function: (first instruction, type).
     pub(super) functions: Vec<[u32; 2]>,
-    /// For each use of an offset: (byte position of the instruction, type, string of member numbers, what is asked).
+    /// For each use of an offset: (byte position of the instruction, type, string of member
+    /// numbers, what is asked).
     pub(super) relocations: Vec<[u32; 4]>,
 }
 
@@ -376,7 +384,8 @@ pub(super) fn load_program(
         attr.core_relos = types.relocations.as_ptr().expose_provenance() as u64;
         attr.core_relo_count = types.relocations.len() as u32;
     }
-    // SAFETY: each address is that of a slice or string that outlives the call, with its length beside it; the kernel writes only to the log.
+    // SAFETY: each address is that of a slice or string that outlives the call, with its length
+    // beside it; the kernel writes only to the log.
     unsafe { bpf_open(PROG_LOAD, &mut attr) }
 }
 
@@ -409,7 +418,8 @@ pub(super) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a tracepoint's event, never enabled: only a place to attach a program to, which then runs on all CPUs.
+/// Opens a tracepoint's event, never enabled: only a place to attach a program to, which then runs
+/// on all CPUs.
 pub(super) fn open_tracepoint(id: u64, cpu: i32) -> io::Result<OwnedFd> {
     let mut attr = attr_zeroed();
     (attr.type_, attr.config) = (Perf::TRACEPOINT, id);

@@ -1,4 +1,5 @@
-//! Tests of following on the kernel that runs, with programs whose every thread leaves marks: page faults at known addresses.
+//! Tests of following on the kernel that runs, with programs whose every thread leaves marks: page
+//! faults at known addresses.
 use super::*;
 use crate::ring::{Keeps, Ring};
 use crate::sys::{ANY, Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed, online_cpus};
@@ -117,7 +118,8 @@ impl Storm {
             .collect()
     }
 
-    /// Ends its input, waits, and returns what its threads touched: (thread, address), every page of it. So many must have done so.
+    /// Ends its input, waits, and returns what its threads touched: (thread, address), every page
+    /// of it. So many must have done so.
     fn touched(mut self, touchers: usize) -> BTreeSet<(u32, u64)> {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -194,8 +196,8 @@ impl Watch {
     }
 }
 
-/// Checks that every program in every variant passes this kernel's verifier and can be attached, with few descriptors, fewer when all events
-/// have the program.
+/// Checks that every program in every variant passes this kernel's verifier and can be attached,
+/// with few descriptors, fewer when all events have the program.
 #[test]
 fn verified() {
     if !possible("verified") {
@@ -234,7 +236,8 @@ fn one_of_two() {
     let (ours, stranger) = (Storm::start("loop", OURS, 0), Storm::start("loop", STRANGERS, 0));
     let follower = Follower::start(Follow::Processes(&[ours.pid()])).unwrap();
     let watch = Watch::open(Perf::SW_CPU_CLOCK, 100_000, &follower);
-    // Until both have had some CPU time, by the kernel's account: user time in ticks is the 12th field behind the name.
+    // Until both have had some CPU time, by the kernel's account: user time in ticks is the 12th
+    // field behind the name.
     let used = |pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields = stat.rsplit(") ").next().unwrap();
@@ -250,8 +253,9 @@ fn one_of_two() {
     assert!(samples.keys().all(|&(pid, tid, _)| pid == ours.pid() as u32 && tid == pid), "{samples:?}");
 }
 
-/// Checks that of a process that forks, executes (from a thread that is not the first) and makes threads without pause nobody is missing and
-/// nobody is left in the map, in every way of following, while a stranger doing the same leaves no sample.
+/// Checks that of a process that forks, executes (from a thread that is not the first) and makes
+/// threads without pause nobody is missing and nobody is left in the map, in every way of
+/// following, while a stranger doing the same leaves no sample.
 #[test]
 fn nobody_is_missing() {
     if !possible("nobody_is_missing") {
@@ -292,8 +296,9 @@ fn nobody_is_missing() {
     }
 }
 
-/// Checks that of a process that forks, executes and makes threads without pause every process's bit is set, and still is when all have ended,
-/// while no bit is set for a stranger that does the same: by process and by thread.
+/// Checks that of a process that forks, executes and makes threads without pause every process's
+/// bit is set, and still is when all have ended, while no bit is set for a stranger that does the
+/// same: by process and by thread.
 #[test]
 fn who_was_ever_followed() {
     if !possible("who_was_ever_followed") {
@@ -325,7 +330,8 @@ fn who_was_ever_followed() {
     }
 }
 
-/// Checks that with thread keys the bit is that of the thread's process, and that what the thread makes is in only where it is followed.
+/// Checks that with thread keys the bit is that of the thread's process, and that what the thread
+/// makes is in only where it is followed.
 #[test]
 fn ever_followed_are_processes() {
     if !possible("ever_followed_are_processes") {
@@ -351,8 +357,9 @@ fn ever_followed_are_processes() {
     }
 }
 
-/// Checks that threads that are made and end all the time while following begins have followed successors, that the first thread's exit
-/// is not taken for the process's, and that the last thread's is.
+/// Checks that threads that are made and end all the time while following begins have followed
+/// successors, that the first thread's exit is not taken for the process's, and that the last
+/// thread's is.
 #[test]
 fn chains_of_threads() {
     if !possible("chains_of_threads") {
@@ -459,8 +466,8 @@ fn others_see_every_hit() {
     }
 }
 
-/// Checks that an entry that outlived its owner is not taken for a stranger that gets the same id, and that a followed one with the same id is
-/// followed.
+/// Checks that an entry that outlived its owner is not taken for a stranger that gets the same id,
+/// and that a followed one with the same id is followed.
 #[test]
 fn ids_used_again() {
     if !possible("ids_used_again") {

@@ -1,8 +1,9 @@
 //! The few types that a program of ours has to tell the kernel so that the kernel fills in offsets.
 //!
-//! A raw tracepoint hands a program the address of a task; where in a task its id stands differs between kernels. Reading the
-//! kernel's own type information (several MB) would cost milliseconds. Instead we describe structs with the few members that we want and ask
-//! for their offsets in the real ones (Linux 5.17): the kernel looks them up while loading and patches the instructions.
+//! A raw tracepoint hands a program the address of a task; where in a task its id stands differs
+//! between kernels. Reading the kernel's own type information (several MB) would cost milliseconds.
+//! Instead we describe structs with the few members that we want and ask for their offsets in the
+//! real ones (Linux 5.17): the kernel looks them up while loading and patches the instructions.
 use super::sys::{self, Types};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +28,8 @@ pub(super) enum Member {
 }
 
 impl Member {
-    /// Its offset in the structs as described below: what the kernel expects to find in the instruction that it patches.
+    /// Its offset in the structs as described below: what the kernel expects to find in the
+    /// instruction that it patches.
     pub(super) fn described_offset(self) -> i32 {
         match self {
             Member::Id | Member::Live => 0,
@@ -92,7 +94,8 @@ const LONG_TYPE: u32 = 8;
 const ENTITY_TYPE: u32 = 9;
 const INFO_TYPE: u32 = 10;
 
-/// Kinds of types, in the upper byte of a type's second word; the lower half is how many members follow.
+/// Kinds of types, in the upper byte of a type's second word; the lower half is how many members
+/// follow.
 const KIND_INT: u32 = 1 << 24;
 const KIND_POINTER: u32 = 2 << 24;
 const KIND_STRUCT: u32 = 4 << 24;
@@ -149,7 +152,8 @@ impl TaskTypes {
         Ok(TaskTypes(sys::load_btf(&bytes())?))
     }
 
-    /// For a program whose instructions of these numbers want the offsets of members as their immediates.
+    /// For a program whose instructions of these numbers want the offsets of members as their
+    /// immediates.
     pub(super) fn wanted(&self, wanted: &[(usize, Member)]) -> Types<'_> {
         let relocation = |&(at, member): &(usize, Member)| {
             let (kind, path) = member.asked();
@@ -167,7 +171,8 @@ impl TaskTypes {
 mod tests {
     use super::*;
 
-    /// Checks that the positions of names are those of the strings, which the kernel would take silently if they were other names.
+    /// Checks that the positions of names are those of the strings, which the kernel would take
+    /// silently if they were other names.
     #[test]
     fn names() {
         let names = [

@@ -1,9 +1,10 @@
 //! [`WatchProgram`]: what memory held at the moment a watchpoint was hit, told by the kernel in the thread that hit it.
 //!
-//! Watchpoints on every CPU trap whoever touches the address. A program at the trap drops strangers, reads the word around the address
-//! before the thread goes on, and puts it with the thread's name into a sample of another event: `bpf-output`, one on every CPU, whose ring
-//! is read as any other. So a hit is one sample with the time, the thread, the instruction behind the access, the call chain, and the value;
-//! the watchpoint itself writes none.
+//! Watchpoints on every CPU trap whoever touches the address. A program at the trap drops
+//! strangers, reads the word around the address before the thread goes on, and puts it with the
+//! thread's name into a sample of another event: `bpf-output`, one on every CPU, whose ring is read
+//! as any other. So a hit is one sample with the time, the thread, the instruction behind the
+//! access, the call chain, and the value; the watchpoint itself writes none.
 //!
 //! ```text
 //!  write to the address -> trap -> program: followed? -> word, name -> bpf-output's sample -> ring of this CPU
@@ -64,7 +65,8 @@ pub struct WatchCounts {
 pub struct WatchSample {
     /// Where the watchpoint begins.
     pub address: u64,
-    /// The 8 aligned bytes around it, as they were behind the access; `None` if they could not be read.
+    /// The 8 aligned bytes around it, as they were behind the access; `None` if they could not be
+    /// read.
     pub word: Option<[u8; 8]>,
     /// The thread's name, ended by zeros.
     pub comm: [u8; 16],
@@ -85,7 +87,8 @@ impl WatchSample {
     }
 }
 
-/// The program for watchpoints, and what it counts in. Programs that events have stay with them when this is dropped.
+/// The program for watchpoints, and what it counts in. Programs that events have stay with them
+/// when this is dropped.
 #[derive(Debug)]
 pub struct WatchProgram {
     program: OwnedFd,

@@ -1,7 +1,8 @@
 //! Where our own cgroup is in the file system, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
 //!
-//! The mount shows the hierarchy from some cgroup on (its root; in a container often the container's own), and our path counts from
-//! the top: what is left of our path behind that root is the way from the mount point. Names in both files are chosen by strangers.
+//! The mount shows the hierarchy from some cgroup on (its root; in a container often the
+//! container's own), and our path counts from the top: what is left of our path behind that root is
+//! the way from the mount point. Names in both files are chosen by strangers.
 use rustix::fs::{CWD, Mode, OFlags, fstat, major, minor, openat};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -50,8 +51,9 @@ pub(super) fn text(path: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The hierarchy for events and our path in it, from the text of `/proc/self/cgroup`; an old hierarchy with `perf_event` comes first,
-/// because the kernel then refuses directories of any other.
+/// The hierarchy for events and our path in it, from the text of `/proc/self/cgroup`; an old
+/// hierarchy with `perf_event` comes first, because the kernel then refuses directories of any
+/// other.
 pub(super) fn membership(text: &[u8]) -> Option<Membership> {
     let mut unified = None;
     for line in text.split(|&byte| byte == b'\n') {
@@ -71,7 +73,8 @@ pub(super) fn membership(text: &[u8]) -> Option<Membership> {
     unified
 }
 
-/// The mounts of that hierarchy, from the text of `/proc/self/mountinfo`: writable ones first, and of them the one that was mounted last.
+/// The mounts of that hierarchy, from the text of `/proc/self/mountinfo`: writable ones first, and
+/// of them the one that was mounted last.
 pub(super) fn mounts(text: &[u8], kind: HierarchyVersion) -> Vec<Mount> {
     let lines = text.split(|&byte| byte == b'\n');
     let mut found: Vec<Mount> = lines.filter_map(mount).filter(|mount| mount.kind == kind).collect();
@@ -147,7 +150,8 @@ pub(super) fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Opens the cgroup that `names` lead to from the mount point, if what is there is that mount and not another on top of it.
+/// Opens the cgroup that `names` lead to from the mount point, if what is there is that mount and
+/// not another on top of it.
 pub(super) fn open(mount: &Mount, names: &[&OsStr]) -> io::Result<OwnedFd> {
     let mut directory = openat(CWD, &mount.point, directory_flags(), Mode::empty())?;
     let device = fstat(&directory)?.st_dev;

@@ -23,8 +23,9 @@ const FREEZING: Duration = Duration::from_secs(1);
 /// How long tasks that are about to end are waited for.
 const ENDING: Duration = Duration::from_millis(100);
 
-/// Moves every process of `directory` (named `name` in `parent`) and below to `parent`, then removes it with all cgroups in it.
-/// Returns how many moves it took. On an error the cgroup is there and not frozen.
+/// Moves every process of `directory` (named `name` in `parent`) and below to `parent`, then
+/// removes it with all cgroups in it. Returns how many moves it took. On an error the cgroup is
+/// there and not frozen.
 pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> Result<usize, String> {
     let mut moved = 0;
     let mut reason = String::from("processes in it fork faster than they can be moved");
@@ -45,8 +46,8 @@ pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> 
         match remove(parent, directory.as_fd(), name) {
             Ok(()) => return Ok(moved),
             Err(Errno::BUSY) if now > 0 => {}
-            // No process that could be moved, yet populated: tasks on their way out, one that had forked and ended before it was moved, or ones
-            // that we are not shown.
+            // No process that could be moved, yet populated: tasks on their way out, one that had
+            // forked and ended before it was moved, or ones that we are not shown.
             Err(Errno::BUSY) if wait_for(directory.as_fd(), c"cgroup.events", "populated 0", ENDING) => {}
             Err(Errno::BUSY) if frozen => {
                 reason =
@@ -67,8 +68,8 @@ pub(super) fn leave(parent: BorrowedFd<'_>, directory: &OwnedFd, name: &str) -> 
     Err(reason)
 }
 
-/// Keeps those who fork from doing so while they are moved, and waits until they stand still. An old hierarchy cannot, and
-/// stays at rounds.
+/// Keeps those who fork from doing so while they are moved, and waits until they stand still. An
+/// old hierarchy cannot, and stays at rounds.
 fn freeze(directory: &OwnedFd) {
     if write_file(directory.as_fd(), c"cgroup.freeze", "1").is_ok() {
         let _ = wait_for(directory.as_fd(), c"cgroup.events", "frozen 1", FREEZING);
@@ -93,7 +94,8 @@ fn remove(parent: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &str) -> Resu
     }
 }
 
-/// One round: moves the processes to `into`, then removes the cgroups below, as far as they are empty. Returns the number of moves.
+/// One round: moves the processes to `into`, then removes the cgroups below, as far as they are
+/// empty. Returns the number of moves.
 fn empty(into: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize) -> Result<usize, String> {
     let mut moved = 0;
     for pid in processes(directory) {
@@ -119,8 +121,8 @@ fn empty(into: BorrowedFd<'_>, directory: BorrowedFd<'_>, depth: usize) -> Resul
     Ok(moved)
 }
 
-/// The processes in a cgroup, without those below it. Never 0, which is how the kernel writes one of another PID namespace, and which
-/// would move the writer.
+/// The processes in a cgroup, without those below it. Never 0, which is how the kernel writes one
+/// of another PID namespace, and which would move the writer.
 pub(super) fn processes(directory: BorrowedFd<'_>) -> Vec<i32> {
     // A threaded cgroup answers EOPNOTSUPP; its processes are listed above it.
     let text = read_file(directory, c"cgroup.procs").unwrap_or_default();
@@ -136,7 +138,8 @@ fn directories(directory: BorrowedFd<'_>) -> Vec<CString> {
     names.filter(|name| !matches!(name.as_bytes(), b"." | b"..")).collect()
 }
 
-/// Waits until a line of a cgroup's file is `line`; the kernel announces changes of these files. False if that takes too long.
+/// Waits until a line of a cgroup's file is `line`; the kernel announces changes of these files.
+/// False if that takes too long.
 pub(super) fn wait_for(directory: BorrowedFd<'_>, file: &CStr, line: &str, at_most: Duration) -> bool {
     let end = Instant::now() + at_most;
     let Ok(file) = openat(directory, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
@@ -165,8 +168,8 @@ pub(super) fn owner(name: &[u8]) -> Option<i32> {
     (pid > 0 && format!("kymo-{pid}-{number}").as_bytes() == name).then_some(pid)
 }
 
-/// Removes the empty cgroups that dead kymos left in `parent`; a cgroup with processes is only thawed, as nobody is left to do it.
-/// Returns how many were removed.
+/// Removes the empty cgroups that dead kymos left in `parent`; a cgroup with processes is only
+/// thawed, as nobody is left to do it. Returns how many were removed.
 pub(super) fn remove_stale(parent: BorrowedFd<'_>) -> usize {
     let mut removed = 0;
     for name in directories(parent) {

@@ -1,8 +1,9 @@
-//! A cgroup of its own for a command that is started to be observed: events opened for it (`PERF_FLAG_PID_CGROUP`, one per event
-//! and CPU) count everything that the command ever starts, and cost its threads nothing when they are created.
+//! A cgroup of its own for a command that is started to be observed: events opened for it
+//! (`PERF_FLAG_PID_CGROUP`, one per event and CPU) count everything that the command ever starts,
+//! and cost its threads nothing when they are created.
 //!
-//! *You give it* nothing, then the waiting command's process id; *it gives you* the directory that `perf_event_open` takes in place
-//! of a process, and at the end it cleans up.
+//! *You give it* nothing, then the waiting command's process id; *it gives you* the directory that
+//! `perf_event_open` takes in place of a process, and at the end it cleans up.
 //!
 //! ```text
 //!  our cgroup  <-----------------------------+  5 remove: who is left (a daemon) moves back, then rmdir
@@ -11,13 +12,15 @@
 //!        '------- 3 add(pid), 4 start -------+
 //! ```
 //!
-//! It is a child of our own cgroup, so that the limits of ours hold on. No controller is switched on in it.
+//! It is a child of our own cgroup, so that the limits of ours hold on. No controller is switched
+//! on in it.
 //!
 //! # Invariants
-//! - I1: Nothing but directories named `kymo-PID-N` is made or removed in our cgroup, by name relative to an open directory, never
-//!   through a link.
+//! - I1: Nothing but directories named `kymo-PID-N` is made or removed in our cgroup, by name
+//!   relative to an open directory, never through a link.
 //! - I2: A cgroup with a process in it is not removed, and no process is killed.
-//! - I3: What a killed kymo leaves behind, the next one removes: the living hold a lock on their directory.
+//! - I3: What a killed kymo leaves behind, the next one removes: the living hold a lock on their
+//!   directory.
 mod error;
 mod find;
 mod leave;
@@ -37,10 +40,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Names that are tried when other kymos of the same number (in other PID namespaces) have taken some.
+/// Names that are tried when other kymos of the same number (in other PID namespaces) have taken
+/// some.
 const NAMES: u32 = 1000;
 
-/// A cgroup that this process has made for a command. Dropping it does as [`OwnCgroup::remove`], with a warning instead of an error.
+/// A cgroup that this process has made for a command. Dropping it does as [`OwnCgroup::remove`],
+/// with a warning instead of an error.
 #[derive(Debug)]
 pub struct OwnCgroup {
     parent: Parent,
@@ -100,8 +105,9 @@ fn disabled(text: &[u8]) -> bool {
     fields.any(|mut fields| fields.next() == Some(b"perf_event") && fields.next_back() == Some(b"0"))
 }
 
-/// Opens a cgroup that exists: by its path below the place where the hierarchy for events is mounted, as perf names it, or by a path in
-/// the file system. Where it is, and its directory for events.
+/// Opens a cgroup that exists: by its path below the place where the hierarchy for events is
+/// mounted, as perf names it, or by a path in the file system. Where it is, and its directory for
+/// events.
 ///
 /// # Errors
 /// That there is no such cgroup, or no hierarchy.
@@ -126,7 +132,8 @@ pub fn existing(name: &str) -> Result<(PathBuf, Arc<OwnedFd>), CgroupError> {
 }
 
 impl OwnCgroup {
-    /// Makes an empty cgroup `kymo-PID-N` in the cgroup of this process. What killed kymos left there is removed first.
+    /// Makes an empty cgroup `kymo-PID-N` in the cgroup of this process. What killed kymos left
+    /// there is removed first.
     ///
     /// # Errors
     /// Why there cannot be one, in words: [`CgroupError`].
@@ -154,7 +161,8 @@ impl OwnCgroup {
             let opened = openat(&parent.directory, &name, directory_flags(), Mode::empty());
             return match opened {
                 Ok(directory) => {
-                    // Tells other kymos that the owner lives (I3); without it they go by the process id.
+                    // Tells other kymos that the owner lives (I3); without it they go by the
+                    // process id.
                     let _ = flock(&directory, FlockOperation::NonBlockingLockShared);
                     Ok(OwnCgroup { parent, directory: Arc::new(directory), name, path, left: false })
                 }
@@ -167,7 +175,8 @@ impl OwnCgroup {
         Err(CgroupError::new("make a cgroup", parent.path, Errno::EXIST.into()))
     }
 
-    /// The open directory, as `perf_event_open` takes it; events that are open on it do not need it any more.
+    /// The open directory, as `perf_event_open` takes it; events that are open on it do not need it
+    /// any more.
     pub fn fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.directory)
     }
@@ -191,8 +200,9 @@ impl OwnCgroup {
             .map_err(|source| CgroupError::new("move the command into the cgroup", self.path.clone(), source))
     }
 
-    /// Switches the kernel's accounting of waiting in it (`cpu.pressure` and its like) off or on again; it costs 1 % of a context switch. Whether
-    /// that is how it is now: kernels before 6.1 keep it on.
+    /// Switches the kernel's accounting of waiting in it (`cpu.pressure` and its like) off or on
+    /// again; it costs 1 % of a context switch. Whether that is how it is now: kernels before 6.1
+    /// keep it on.
     pub fn account_pressure(&self, on: bool) -> bool {
         write_file(self.directory.as_fd(), c"cgroup.pressure", if on { "1" } else { "0" }).is_ok() || on
     }
@@ -202,8 +212,8 @@ impl OwnCgroup {
         leave::processes(self.directory.as_fd())
     }
 
-    /// Stops every process in it, now and to come, and waits until they stand still, but no longer than `at_most`. Says whether they do;
-    /// if not, they will soon.
+    /// Stops every process in it, now and to come, and waits until they stand still, but no longer
+    /// than `at_most`. Says whether they do; if not, they will soon.
     ///
     /// # Errors
     /// If the kernel cannot: before Linux 5.2, and in an old hierarchy.
@@ -229,8 +239,8 @@ impl OwnCgroup {
         })
     }
 
-    /// Removes it. Processes that the command has left running, in cgroups that it made, too, go back to our own cgroup; they are
-    /// neither killed nor left frozen.
+    /// Removes it. Processes that the command has left running, in cgroups that it made, too, go
+    /// back to our own cgroup; they are neither killed nor left frozen.
     ///
     /// # Errors
     /// [`CgroupError::Stays`] if processes cannot be moved out; they run on in it.
@@ -257,7 +267,8 @@ impl Drop for OwnCgroup {
     }
 }
 
-/// Removes the cgroups that killed kymos left in our own cgroup: empty ones named `kymo-PID-N` whose owner is gone. Returns how many.
+/// Removes the cgroups that killed kymos left in our own cgroup: empty ones named `kymo-PID-N`
+/// whose owner is gone. Returns how many.
 ///
 /// # Errors
 /// If our own cgroup cannot be found.
@@ -265,7 +276,8 @@ pub fn cleanup_stale() -> Result<usize, CgroupError> {
     Ok(leave::remove_stale(Parent::find()?.directory.as_fd()))
 }
 
-/// Whether cgroups could be made here, without making one: for reports of what this machine permits.
+/// Whether cgroups could be made here, without making one: for reports of what this machine
+/// permits.
 ///
 /// # Errors
 /// Why not.

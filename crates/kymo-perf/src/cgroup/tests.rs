@@ -71,7 +71,8 @@ fn life() {
     assert!(!path.exists());
 }
 
-/// Checks that a process that ended before it could be added is an error, and that 0, which means the caller to the kernel, is one, too.
+/// Checks that a process that ended before it could be added is an error, and that 0, which means
+/// the caller to the kernel, is one, too.
 #[test]
 fn add_nobody() {
     let Some(cgroup) = own("cgroup::add_nobody") else { return };
@@ -83,8 +84,9 @@ fn add_nobody() {
     assert!(cgroup.processes().is_empty());
 }
 
-/// Checks that a daemon (own session, parent gone) stays in the cgroup, and that it runs on in ours when the cgroup is removed; also
-/// when the command has put it into a cgroup that it made itself, even a threaded one.
+/// Checks that a daemon (own session, parent gone) stays in the cgroup, and that it runs on in ours
+/// when the cgroup is removed; also when the command has put it into a cgroup that it made itself,
+/// even a threaded one.
 #[test]
 fn daemons_go_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -121,7 +123,8 @@ fn forks_without_end() {
     assert!(!path.exists());
 }
 
-/// Checks that frozen processes stand still until they are thawed, and that removing the cgroup leaves nobody frozen.
+/// Checks that frozen processes stand still until they are thawed, and that removing the cgroup
+/// leaves nobody frozen.
 #[test]
 fn freeze() {
     let Some(cgroup) = own("cgroup::freeze") else { return };
@@ -146,7 +149,8 @@ fn freeze() {
     assert!(cat.wait().unwrap().success());
 }
 
-/// Checks which cgroups of earlier kymos are removed: empty ones, of exactly our names, whose owner is dead and which nobody holds.
+/// Checks which cgroups of earlier kymos are removed: empty ones, of exactly our names, whose owner
+/// is dead and which nobody holds.
 #[test]
 fn stale() {
     let Some(cgroup) = own("cgroup::stale") else { return };
@@ -247,7 +251,8 @@ fn found(mountinfo: &str, cgroup: &str) -> Option<(HierarchyVersion, Vec<PathBuf
     Some((own.kind, paths.collect()))
 }
 
-/// Checks where our cgroup is on machines with one hierarchy, with both kinds, in containers, and where it is not to be seen.
+/// Checks where our cgroup is on machines with one hierarchy, with both kinds, in containers, and
+/// where it is not to be seen.
 #[test]
 fn where_it_is() {
     let unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -277,7 +282,8 @@ fn where_it_is() {
     // Moved out of its own cgroup namespace.
     assert_eq!(found(unified, "0::/../sibling\n"), at(&[]));
     assert_eq!(found("1 2 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/\n"), at(&[]));
-    // Writable mounts first, the later of two before the earlier; spaces are escaped, and optional fields may be many or none.
+    // Writable mounts first, the later of two before the earlier; spaces are escaped, and optional
+    // fields may be many or none.
     let many = "1 0 0:9 / /ro ro - cgroup2 a rw\n2 0 0:9 / /first rw - cgroup2 a rw\n\
                 3 0 0:9 / /a\\040b\\134 rw shared:1 master:2 unbindable - cgroup2 a rw\n4 0 0:9 / /super rw - cgroup2 a ro,x\n";
     assert_eq!(found(many, "0::/\n"), at(&["/a b\\", "/first", "/super", "/ro"]));
@@ -285,7 +291,8 @@ fn where_it_is() {
     assert_eq!(found(unified, ""), None);
 }
 
-/// Checks that a kernel without events for cgroups is told from one with them, and from one that does not say.
+/// Checks that a kernel without events for cgroups is told from one with them, and from one that
+/// does not say.
 #[test]
 fn controller() {
     let line = |enabled| {
@@ -296,7 +303,8 @@ fn controller() {
 }
 
 proptest! {
-    /// Checks that no text breaks the readers, that what is found is an absolute path without `..`, and that a way down never leaves the mount.
+    /// Checks that no text breaks the readers, that what is found is an absolute path without `..`,
+    /// and that a way down never leaves the mount.
     #[test]
     fn garbage(
         lines in prop::collection::vec(

@@ -57,7 +57,8 @@ fn root_may_everything() {
     assert!(checks.iter().all(|check| check.command.is_none() && check.hint.is_none()));
 }
 
-/// Checks an ordinary user's list at level 2: what works, and the one command for each that does not.
+/// Checks an ordinary user's list at level 2: what works, and the one command for each that does
+/// not.
 #[test]
 fn ordinary_user() {
     let checks = checklist(&user(&Fake::new().unprivileged(), "2"));

@@ -54,7 +54,8 @@ fn number(path: &Path) -> Option<i32> {
 }
 
 impl Topology {
-    /// Where these CPUs are. What sysfs does not tell is 0, so that a machine without it is one socket.
+    /// Where these CPUs are. What sysfs does not tell is 0, so that a machine without it is one
+    /// socket.
     pub fn read(machine: &Machine, cpus: &[i32]) -> Topology {
         let system = machine.sys().join("devices/system");
         let mut found = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Counts of a command in a cgroup of its own that cost nothing at a context switch: what the kernel accounts anyway is read there, and what
-//! happens seldom is counted where it happens ([`CgroupCounter`]).
+//! Counts of a command in a cgroup of its own that cost nothing at a context switch: what the
+//! kernel accounts anyway is read there, and what happens seldom is counted where it happens
+//! ([`CgroupCounter`]).
 //!
 //! | event | where it is read | beside perf's number |
 //! |---|---|---|
@@ -7,7 +8,8 @@
 //! | `context-switches` | what each thread has when it exits, and the living | the same: without the last switch of a thread, by which it ends |
 //! | `cpu-migrations`, `page-faults`, `minor-faults`, `major-faults`, alignment and emulation faults | a program at each hit | the same |
 //!
-//! Nothing else can be had so. What is asked of user or kernel mode alone can be, where the event knows the mode: faults.
+//! Nothing else can be had so. What is asked of user or kernel mode alone can be, where the event
+//! knows the mode: faults.
 use super::kernel_stats::KernelStats;
 use super::{Cell, Count};
 use crate::bpf::{BpfError, CgroupCounter};
@@ -59,7 +61,8 @@ fn kind(attr: &perf_event_attr) -> Option<CountKind> {
     }
 }
 
-/// Which of the events can be had so: those that stand alone and are of the kinds above, as many as there are programs for.
+/// Which of the events can be had so: those that stand alone and are of the kinds above, as many as
+/// there are programs for.
 pub fn which(events: &[Request]) -> Vec<bool> {
     let mut programs = 0;
     let mut can = Vec::with_capacity(events.len());
@@ -103,12 +106,14 @@ pub struct CgroupCounters {
     seldom: Option<Evlist>,
     tally: CgroupCounter,
     child: i32,
-    /// The CPU time that the child had when counting began, if it had not executed the command by then.
+    /// The CPU time that the child had when counting began, if it had not executed the command by
+    /// then.
     child_ns: Option<u64>,
     cgroup: PathBuf,
     /// CPU time of the cgroup when counting began.
     not_ours_ns: u64,
-    /// The largest sums so far: a thread that is about to exit is in neither of the two for a moment.
+    /// The largest sums so far: a thread that is about to exit is in neither of the two for a
+    /// moment.
     latest: Mutex<Vec<u64>>,
 }
 
@@ -199,12 +204,14 @@ impl CgroupCounters {
         self.seldom.as_ref().map_or(Ok(()), |list| list.enable(false))
     }
 
-    /// To be called when the child has executed the command. Blocks while the child is within the exec.
+    /// To be called when the child has executed the command. Blocks while the child is within the
+    /// exec.
     ///
     /// # Errors
     /// EIO if the kernel's programs did not see the exec, so that nothing was counted.
     pub fn begun(&self) -> io::Result<()> {
-        // An exec closes the descriptor by which we know of it a little before it comes to the program.
+        // An exec closes the descriptor by which we know of it a little before it comes to the
+        // program.
         const PAUSE: Duration = Duration::from_micros(50);
         const MOST: Duration = Duration::from_secs(1);
         let asked = Instant::now();
@@ -221,9 +228,10 @@ impl CgroupCounters {
         KernelStats::of_cgroup(&self.cgroup).cpu_ns.unwrap_or(0)
     }
 
-    /// Makes the kernel account what has ended on these CPUs but has not left them yet: a thread's last slice is accounted when another
-    /// runs, so this thread runs there for a moment. Only where this process may run anyway, and on machines with very many CPUs only on the
-    /// first ones.
+    /// Makes the kernel account what has ended on these CPUs but has not left them yet: a thread's
+    /// last slice is accounted when another runs, so this thread runs there for a moment. Only
+    /// where this process may run anyway, and on machines with very many CPUs only on the first
+    /// ones.
     pub fn settle(&self, cpus: &[u32]) {
         const MOST: usize = 64;
         if !self.sources.contains(&CountSource::CpuTime) {
@@ -264,7 +272,8 @@ impl CgroupCounters {
         cells.collect()
     }
 
-    /// What the kernel's programs have, and the switches of the threads that live: of one moment, unless threads exit all the time.
+    /// What the kernel's programs have, and the switches of the threads that live: of one moment,
+    /// unless threads exit all the time.
     fn switches(&self) -> (crate::bpf::CgroupCounts, u64) {
         let mut counted = self.tally.read();
         if !self.sources.contains(&CountSource::Switches) {

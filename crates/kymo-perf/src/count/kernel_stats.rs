@@ -1,4 +1,5 @@
-//! What the kernel counts anyway, at no cost for anyone: CPU time, memory, faults, switches, I/O and pressure of a process or a cgroup.
+//! What the kernel counts anyway, at no cost for anyone: CPU time, memory, faults, switches, I/O
+//! and pressure of a process or a cgroup.
 use crate::proc;
 use std::fs;
 use std::path::Path;
@@ -10,8 +11,9 @@ fn text(path: &Path) -> Option<String> {
     proc::text(path).ok().filter(|text| text.len() <= TEXT_BYTES)
 }
 
-/// Voluntary and involuntary switches of the living threads in a `task` folder; a process's own status has those of its
-/// first thread only. Each thread is read once, because programs with thousands of them are waited for meanwhile.
+/// Voluntary and involuntary switches of the living threads in a `task` folder; a process's own
+/// status has those of its first thread only. Each thread is read once, because programs with
+/// thousands of them are waited for meanwhile.
 fn switches_of_threads(folder: &Path) -> Option<(u64, u64)> {
     let threads = fs::read_dir(folder).ok()?.flatten();
     let each = threads.filter_map(|thread| {
@@ -21,7 +23,8 @@ fn switches_of_threads(folder: &Path) -> Option<(u64, u64)> {
     Some(each.fold((0, 0), |(a, b), (c, d): (u64, u64)| (a.saturating_add(c), b.saturating_add(d))))
 }
 
-/// The number behind a key of a text such as `cpu.stat` or `/proc/PID/io`: `key value` or `key: value unit`.
+/// The number behind a key of a text such as `cpu.stat` or `/proc/PID/io`: `key value` or
+/// `key: value unit`.
 pub(super) fn value(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?;
@@ -57,7 +60,8 @@ impl Pressure {
     }
 }
 
-/// Accounts, as far as they are kept here: of a cgroup, of processes, or of the machine. Sums since the beginning, except for sizes.
+/// Accounts, as far as they are kept here: of a cgroup, of processes, or of the machine. Sums since
+/// the beginning, except for sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelStats {
     /// CPU time in user mode.
@@ -89,7 +93,8 @@ pub struct KernelStats {
 }
 
 impl KernelStats {
-    /// The accounts of a cgroup of the unified hierarchy, with all that is below it and all that has ended in it.
+    /// The accounts of a cgroup of the unified hierarchy, with all that is below it and all that
+    /// has ended in it.
     pub fn of_cgroup(directory: &Path) -> KernelStats {
         let read = |name: &str| text(&directory.join(name));
         let us = |text: &Option<String>, key| value(text.as_deref()?, key).map(|us| us.saturating_mul(1000));
@@ -128,7 +133,8 @@ impl KernelStats {
         let (status, io) = (text(&folder.join("status")), text(&folder.join("io")));
         let io_value = |key| value(io.as_deref()?, key);
         let stat = text(&folder.join("stat"));
-        // The name may hold anything: what counts comes after the last parenthesis, from the third field on.
+        // The name may hold anything: what counts comes after the last parenthesis, from the third
+        // field on.
         let stat: Option<Vec<u64>> = stat.and_then(|stat| {
             let (_, rest) = stat.rsplit_once(')')?;
             Some(rest.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0)).collect())
@@ -188,7 +194,8 @@ impl KernelStats {
         }
     }
 
-    /// Sums over processes; of peaks, which need not be of one moment, the sum is the most that it can have been.
+    /// Sums over processes; of peaks, which need not be of one moment, the sum is the most that it
+    /// can have been.
     #[must_use]
     pub fn plus(&self, other: &KernelStats) -> KernelStats {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {

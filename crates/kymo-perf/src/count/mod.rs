@@ -1,8 +1,10 @@
 //! Counting: what happened while something ran, as numbers instead of samples.
 //!
-//! *You give it* events ([`Request`]s without a sampling period), [`Targets`] and a [`Binding`]; *it gives you* counters that can be
-//! enabled, read as often as you like, and say of each event how often it happened, where, and for which share of the time the hardware
-//! counted it. `aggregate` sums them by CPU, core, socket, thread; `accounting` reads what the kernel counts anyway.
+//! *You give it* events ([`Request`]s without a sampling period), [`Targets`] and a [`Binding`];
+//! *it gives you* counters that can be enabled, read as often as you like, and say of each event
+//! how often it happened, where, and for which share of the time the hardware counted it.
+//! `aggregate` sums them by CPU, core, socket, thread; `accounting` reads what the kernel counts
+//! anyway.
 //!
 //! ```text
 //!  events --probe--> those that this machine has --Evlist--> one read per group, CPU, task --> Reading
@@ -11,11 +13,15 @@
 //! ```
 //!
 //! # Invariants
-//! - **C1** An event that the machine does not have is `None`, never 0; one that was enabled but never on the hardware has `running_ns` 0.
-//! - **C2** A value is scaled by the sums of times over everything that is added up, as perf does it, and only where it was not always on the hardware.
-//! - **C3** With [`Binding::Cgroup`], counting begins at the exec although the events are on before: what the waiting child did until then is counted
-//!   by itself, by events that the kernel removes at the exec, and taken off.
-//! - **C4** Counts never go down between two readings, whatever threads and processes end in between.
+//! - **C1** An event that the machine does not have is `None`, never 0; one that was enabled but
+//!   never on the hardware has `running_ns` 0.
+//! - **C2** A value is scaled by the sums of times over everything that is added up, as perf does
+//!   it, and only where it was not always on the hardware.
+//! - **C3** With [`Binding::Cgroup`], counting begins at the exec although the events are on
+//!   before: what the waiting child did until then is counted by itself, by events that the kernel
+//!   removes at the exec, and taken off.
+//! - **C4** Counts never go down between two readings, whatever threads and processes end in
+//!   between.
 pub mod aggregate;
 pub mod cgroup_counters;
 pub mod kernel_stats;
@@ -40,7 +46,8 @@ pub struct Cell {
     pub count: Count,
 }
 
-/// All counts of one moment: for each event in the order of the requests its cells, or `None` if the machine does not have it.
+/// All counts of one moment: for each event in the order of the requests its cells, or `None` if
+/// the machine does not have it.
 pub type CounterValues = Vec<Option<Vec<Cell>>>;
 
 /// How events are bound to what is counted, and what makes them start.
@@ -48,7 +55,8 @@ pub type CounterValues = Vec<Option<Vec<Cell>>>;
 pub enum Binding {
     /// Everything that runs on CPUs.
     Cpus,
-    /// The cgroup of the targets; `child` is the command that waits in it for its exec, where counting begins.
+    /// The cgroup of the targets; `child` is the command that waits in it for its exec, where
+    /// counting begins.
     Cgroup {
         /// Its process id.
         child: Option<i32>,
@@ -72,7 +80,8 @@ pub struct EventCounters {
     starts_by_itself: bool,
 }
 
-/// What makes an event one that the machine does not have, as opposed to one that this user may not count.
+/// What makes an event one that the machine does not have, as opposed to one that this user may not
+/// count.
 fn is_absence(errno: i32) -> bool {
     [libc::EINVAL, libc::ENOSYS, libc::ENOENT, libc::EOPNOTSUPP, libc::ENXIO, libc::ENODEV].contains(&errno)
 }
@@ -81,7 +90,8 @@ impl EventCounters {
     /// Opens what the machine has of the events, disabled.
     ///
     /// # Errors
-    /// [`OpenError`] for an event that exists and is refused: for lack of permission, of descriptors, of debug registers, or because its task is gone.
+    /// [`OpenError`] for an event that exists and is refused: for lack of permission, of
+    /// descriptors, of debug registers, or because its task is gone.
     pub fn open(
         kernel: &Arc<dyn Kernel>,
         mut events: Vec<Request>,
@@ -195,7 +205,8 @@ impl EventCounters {
     }
 }
 
-/// Takes off what the child counted before its exec, from the CPUs where there is as much: it may have run on any.
+/// Takes off what the child counted before its exec, from the CPUs where there is as much: it may
+/// have run on any.
 fn take_off(cells: &mut [Cell], mut before: Count) {
     let take = |from: &mut u64, what: &mut u64| {
         let share = (*from).min(*what);
@@ -229,7 +240,8 @@ fn prepare(event: &mut Request, leads: bool, binding: Binding) {
     attr.set_enable_on_exec(u64::from(on_exec && !member));
 }
 
-/// Which events the machine does not have, found by opening each once; members go with their leader.
+/// Which events the machine does not have, found by opening each once; members go with their
+/// leader.
 fn probe(kernel: &dyn Kernel, events: &[Request], targets: &Targets) -> Result<Vec<bool>, OpenError> {
     let mut absent: Vec<bool> = Vec::with_capacity(events.len());
     for event in events {
@@ -272,10 +284,11 @@ fn probe(kernel: &dyn Kernel, events: &[Request], targets: &Targets) -> Result<V
     Ok(absent)
 }
 
-/// Events of the waiting child alone that the kernel removes when it executes: what they counted is not the command's. `None` where the
-/// kernel cannot (before Linux 5.13), or for want of anything.
+/// Events of the waiting child alone that the kernel removes when it executes: what they counted is
+/// not the command's. `None` where the kernel cannot (before Linux 5.13), or for want of anything.
 fn before_exec(kernel: &Arc<dyn Kernel>, events: &[Request], child: i32) -> Option<Evlist> {
-    // A watchpoint would take a second debug register, and the child touches nothing of the command's.
+    // A watchpoint would take a second debug register, and the child touches nothing of the
+    // command's.
     if events.iter().any(|event| event.attr.type_ == Perf::BREAKPOINT) {
         return None;
     }

@@ -38,7 +38,8 @@ fn open(fake: Fake, events: Vec<Request>, targets: Targets, binding: Binding) ->
     (fake, counters)
 }
 
-/// Checks that a count is scaled by its share of the time, that what never was on the hardware has no value, and that sums scale as one.
+/// Checks that a count is scaled by its share of the time, that what never was on the hardware has
+/// no value, and that sums scale as one.
 #[test]
 fn scaling() {
     let whole = Count { value: 7, enabled_ns: 10, running_ns: 10 };
@@ -53,7 +54,8 @@ fn scaling() {
     assert_eq!(whole.since(&third), Count::default());
 }
 
-/// Checks that events which the machine does not have are told from those that count nothing, and that members go with an absent leader.
+/// Checks that events which the machine does not have are told from those that count nothing, and
+/// that members go with an absent leader.
 #[test]
 fn absent_events() {
     let events = vec![software(3), hardware(0), member(software(2), 1), software(4), member(software(2), 3)];
@@ -78,7 +80,8 @@ fn refusals() {
     assert_eq!(opened.expect_err("refused").source.raw_os_error(), Some(libc::EACCES));
 }
 
-/// Checks that an ordinary user on a machine without hardware counters has software events of user mode, named so, and no hardware events.
+/// Checks that an ordinary user on a machine without hardware counters has software events of user
+/// mode, named so, and no hardware events.
 #[test]
 fn ordinary_users() {
     let denied = |call: crate::sys::fake::Call<'_>| (call.attr.exclude_kernel() == 0).then_some(libc::EACCES);
@@ -104,7 +107,8 @@ fn groups() {
     assert!(fake.opened().iter().all(|opened| grouped(opened) == (opened.attr.config == 3)));
 }
 
-/// Checks that a pinned event which finds no place on the hardware is not counted, with its group, and spoils nothing else.
+/// Checks that a pinned event which finds no place on the hardware is not counted, with its group,
+/// and spoils nothing else.
 #[test]
 fn pinned_events() {
     let mut pinned = hardware(0);
@@ -124,7 +128,8 @@ fn pinned_events() {
     assert_eq!(scaled, [None, None, Some(6)]);
 }
 
-/// Checks that nothing samples, that followed events are inherited and begin at the exec when they shall, and that a leader alone does.
+/// Checks that nothing samples, that followed events are inherited and begin at the exec when they
+/// shall, and that a leader alone does.
 #[test]
 fn attrs() {
     let mut sampling = software(3);
@@ -142,7 +147,8 @@ fn attrs() {
     assert_eq!(told, [(10, 1, 1, 1, false), (10, 1, 0, 0, true)]);
 }
 
-/// Checks that what the waiting child did before its exec is taken off, from whichever CPUs have it, and no further than to 0.
+/// Checks that what the waiting child did before its exec is taken off, from whichever CPUs have
+/// it, and no further than to 0.
 #[test]
 fn before_the_exec() {
     let counts = |event: &crate::sys::fake::Opened| match (event.attr.remove_on_exec(), event.cpu) {
@@ -172,7 +178,8 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
 }
 
-/// Checks sums by core, die, socket and node on a machine of two sockets with two threads a core, and on one that tells nothing.
+/// Checks sums by core, die, socket and node on a machine of two sockets with two threads a core,
+/// and on one that tells nothing.
 #[test]
 fn places() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -217,7 +224,8 @@ fn places() {
     );
 }
 
-/// Checks what is read of a cgroup's and a process's files, and that damaged or hostile ones give nothing instead of nonsense.
+/// Checks what is read of a cgroup's and a process's files, and that damaged or hostile ones give
+/// nothing instead of nonsense.
 #[test]
 fn accounts() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -249,8 +257,8 @@ fn accounts() {
     assert_eq!(KernelStats::of_process(&folder.path().join("proc"), 42).minor_faults, None);
 }
 
-/// Checks which events are read where the kernel accounts them anyway: software events that stand alone, and clocks and switches in all modes
-/// only.
+/// Checks which events are read where the kernel accounts them anyway: software events that stand
+/// alone, and clocks and switches in all modes only.
 #[test]
 fn what_costs_nothing() {
     let user_only = |mut event: Request| {

@@ -1,19 +1,23 @@
-//! Events that nobody grouped, opened as one group all the same, because a group is switched in one go.
+//! Events that nobody grouped, opened as one group all the same, because a group is switched in one
+//! go.
 //!
-//! Enabling an event of a CPU makes the kernel reschedule all that this CPU has enabled already, so enabling n of them one after the
-//! other costs n squared (measured: 100 on two CPUs take 4.4 ms; as members of one of them 0.09 ms). So the first of the single
-//! events that are alike leads the others, for each CPU and task. Nobody sees it: the requests, and with them the attrs in a
-//! file, stay as they were; and where the kernel minds, the batch is given up before anything else is.
+//! Enabling an event of a CPU makes the kernel reschedule all that this CPU has enabled already, so
+//! enabling n of them one after the other costs n squared (measured: 100 on two CPUs take 4.4 ms;
+//! as members of one of them 0.09 ms). So the first of the single events that are alike leads the
+//! others, for each CPU and task. Nobody sees it: the requests, and with them the attrs in a file,
+//! stay as they were; and where the kernel minds, the batch is given up before anything else is.
 //!
-//! Only events that cannot do each other any harm join: software events and tracepoints always fit their context, and
-//! clocks are left out because the kernel (6.16 and later) throttles a group as one.
+//! Only events that cannot do each other any harm join: software events and tracepoints always fit
+//! their context, and clocks are left out because the kernel (6.16 and later) throttles a group as
+//! one.
 use super::Request;
 use crate::sys::{Perf, bindings};
 
 /// Below this, a batch saves less than it is worth.
 const LEAST: usize = 8;
 
-/// For each event the leader of the batch that it joins; `None` for leaders and for events that stay alone.
+/// For each event the leader of the batch that it joins; `None` for leaders and for events that
+/// stay alone.
 pub(crate) fn find(events: &[Request]) -> Vec<Option<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for (index, request) in events.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! What to do after the kernel refused an open: one place that decides for both engines.
 //!
-//! Whatever changes the attr of an event sends the opening back to the first slot of that event (or of its group's leader), on all CPUs:
-//! so one event never has descriptors with different attrs. perf lowers precision in place and leaves what is open as it is.
+//! Whatever changes the attr of an event sends the opening back to the first slot of that event (or
+//! of its group's leader), on all CPUs: so one event never has descriptors with different attrs.
+//! perf lowers precision in place and leaves what is open as it is.
 use super::EvlistPlan;
 use super::note::{Feature, Note, OpenError, Shortage, Stage};
 use super::shape::{EventSlot, EvlistShape};
@@ -245,7 +246,8 @@ impl Fallbacks {
     }
 }
 
-/// From how many descriptors on their table is made large enough beforehand: below, it grows twice at most.
+/// From how many descriptors on their table is made large enough beforehand: below, it grows twice
+/// at most.
 const RESERVE_FROM: usize = 128;
 
 /// `cycles` becomes `cycles:u`, `cycles:P` becomes `cycles:Pu`.

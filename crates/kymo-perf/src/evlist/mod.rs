@@ -1,7 +1,8 @@
 //! A list of events, opened for tasks and CPUs: open, map, enable, disable, read the losses, close.
 //!
-//! *You give it* a [`EvlistPlan`] with resolved events and [`Targets`], and say which [`OpenEngine`] is to make the calls. *It gives you* an [`Evlist`],
-//! which owns its descriptors and its workers, and whose [`Note`]s say what had to be changed to make the machine accept it.
+//! *You give it* a [`EvlistPlan`] with resolved events and [`Targets`], and say which
+//! [`OpenEngine`] is to make the calls. *It gives you* an [`Evlist`], which owns its descriptors
+//! and its workers, and whose [`Note`]s say what had to be changed to make the machine accept it.
 //!
 //! ```text
 //!  Plan: events x targets       Shape: what is to be opened now      Units: one per worker's share
@@ -14,16 +15,19 @@
 //! ```
 //!
 //! # Invariants
-//! - **E1** After a success each event has one descriptor per (CPU of the event, surviving task); after a failure, and after closing,
-//!   no descriptor is left, and none was closed twice.
+//! - **E1** After a success each event has one descriptor per (CPU of the event, surviving task);
+//!   after a failure, and after closing, no descriptor is left, and none was closed twice.
 //! - **E2** A member's group descriptor is its leader's at the same CPU and the same task.
-//! - **E3** Fallbacks are monotone: precision only falls, features only go, tasks only shrink, exclusion only grows, groups only dissolve. So
-//!   opening ends.
-//! - **E4** For the same answers of the kernel both engines end with the same table, attrs, tasks, notes, or the same error,
-//!   whatever the number of workers.
-//! - **E5** All descriptors of an event were opened with the same attr: whatever changes it, closes and reopens all of them.
-//! - **E6** Shared state changes only while all workers rest; the calling thread is never moved to another CPU.
-//! - **E7** Members of a group or batch are closed before its leader, which would otherwise leave them enabled by themselves.
+//! - **E3** Fallbacks are monotone: precision only falls, features only go, tasks only shrink,
+//!   exclusion only grows, groups only dissolve. So opening ends.
+//! - **E4** For the same answers of the kernel both engines end with the same table, attrs, tasks,
+//!   notes, or the same error, whatever the number of workers.
+//! - **E5** All descriptors of an event were opened with the same attr: whatever changes it, closes
+//!   and reopens all of them.
+//! - **E6** Shared state changes only while all workers rest; the calling thread is never moved to
+//!   another CPU.
+//! - **E7** Members of a group or batch are closed before its leader, which would otherwise leave
+//!   them enabled by themselves.
 mod batch;
 mod fallback;
 mod note;
@@ -75,7 +79,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether opening and closing it changes programs' code: kymo's probes and those of `perf probe` are named so.
+    /// Whether opening and closing it changes programs' code: kymo's probes and those of
+    /// `perf probe` are named so.
     fn is_uprobe(&self) -> bool {
         self.attr.type_ == Perf::TRACEPOINT && self.name.starts_with("probe")
     }
@@ -105,7 +110,8 @@ pub struct Targets {
     pub cpus: Vec<i32>,
     /// Tasks that vanish before they are opened are left out, as long as one remains.
     pub ignore_missing: bool,
-    /// The directory of a cgroup whose tasks are observed, present and future ones; `tasks` is [`ANY`] alone then.
+    /// The directory of a cgroup whose tasks are observed, present and future ones; `tasks` is
+    /// [`ANY`] alone then.
     pub cgroup: Option<Arc<OwnedFd>>,
 }
 
@@ -124,7 +130,8 @@ impl Targets {
         Targets::new(vec![ANY], numbers(cpus), false)
     }
 
-    /// These tasks, wherever they run: one descriptor per task and CPU, because the kernel maps no inherited event that is not bound to a CPU.
+    /// These tasks, wherever they run: one descriptor per task and CPU, because the kernel maps no
+    /// inherited event that is not bound to a CPU.
     pub fn tasks(tasks: Vec<i32>, cpus: &[u32]) -> Targets {
         Targets::new(tasks, numbers(cpus), true)
     }
@@ -155,7 +162,8 @@ pub enum OpenEngine {
     Serial,
     /// Threads that live as long as the list.
     Parallel {
-        /// How many; `None`: as many as there are CPUs that this process may use, or less where there is less to do.
+        /// How many; `None`: as many as there are CPUs that this process may use, or less where
+        /// there is less to do.
         workers: Option<usize>,
     },
     /// The faster one for the number of descriptors.
@@ -199,7 +207,8 @@ pub struct Evlist {
 /// Opens everything in the plan.
 ///
 /// # Errors
-/// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
+/// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing
+/// stays open then.
 pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Result<Evlist, OpenError> {
     let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
     let pool = Some(workers(engine, kernel.as_ref(), &fallbacks.shape))
@@ -230,11 +239,13 @@ pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Re
     Ok(list)
 }
 
-/// From how many descriptors on workers are worth their start. Measured with the example `evlist_speed` on two CPUs, the fewest that can
-/// help: bench/runs/2026-11-21-evlist-speed.txt, docs/internals/design/0002-event-lists.md.
+/// From how many descriptors on workers are worth their start. Measured with the example
+/// `evlist_speed` on two CPUs, the fewest that can help: bench/runs/2026-11-21-evlist-speed.txt,
+/// docs/internals/design/0002-event-lists.md.
 const PARALLEL_FROM: usize = 128;
 
-/// From how many short calls on it is worth to wake the workers for them: waking costs as much as 300.
+/// From how many short calls on it is worth to wake the workers for them: waking costs as much as
+/// 300.
 const WORTH_WAKING_FOR: usize = 1000;
 
 /// How many workers to start; 0: none, the calling thread does it.
@@ -242,7 +253,8 @@ fn workers(engine: OpenEngine, kernel: &dyn Kernel, shape: &EvlistShape) -> usiz
     let cpus = shape.cpus.iter().map(Vec::len).max().unwrap_or(0);
     // More would have nothing to do.
     let most = if shape.tasks.len() > 1 { shape.tasks.len() } else { cpus };
-    // Not what the standard library says: it reads a dozen files of cgroups about it, and a share of a CPU is no CPU.
+    // Not what the standard library says: it reads a dozen files of cgroups about it, and a share
+    // of a CPU is no CPU.
     let here = || rustix::thread::sched_getaffinity(None).map_or(1, |cpus| cpus.count() as usize);
     match engine {
         OpenEngine::Serial => 0,
@@ -332,7 +344,8 @@ impl Evlist {
         Ok(())
     }
 
-    /// Attaches a BPF program to every descriptor of the events that `which` chooses: a sample is recorded if it returns other than 0.
+    /// Attaches a BPF program to every descriptor of the events that `which` chooses: a sample is
+    /// recorded if it returns other than 0.
     ///
     /// # Errors
     /// The first refusal; descriptors that have the program already keep it.
@@ -349,7 +362,8 @@ impl Evlist {
         })
     }
 
-    /// Enables leaders and single events; those that are [`Request::immediate`] only, or all others only.
+    /// Enables leaders and single events; those that are [`Request::immediate`] only, or all others
+    /// only.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
@@ -360,7 +374,8 @@ impl Evlist {
         self.turn(true, immediate)
     }
 
-    /// Disables leaders and single events: those that only track mappings last, so that no mapping is missed.
+    /// Disables leaders and single events: those that only track mappings last, so that no mapping
+    /// is missed.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
@@ -370,8 +385,8 @@ impl Evlist {
         others.and(if tracks { self.turn(false, true) } else { Ok(()) })
     }
 
-    /// Disables leaders and single events, but not those that only track mappings: what begins meanwhile is still known when
-    /// sampling goes on.
+    /// Disables leaders and single events, but not those that only track mappings: what begins
+    /// meanwhile is still known when sampling goes on.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
@@ -395,8 +410,8 @@ impl Evlist {
         })
     }
 
-    /// Enables or disables the events of this name, one by one also inside a group; they should be [`Request::alone`]. How many events
-    /// have the name.
+    /// Enables or disables the events of this name, one by one also inside a group; they should be
+    /// [`Request::alone`]. How many events have the name.
     ///
     /// # Errors
     /// The first refusal, after all were tried.
@@ -415,7 +430,8 @@ impl Evlist {
     /// Closes everything, as dropping does.
     pub fn close(self) {}
 
-    /// Runs something for every unit that is done as well on any CPU: in the workers if there is much of it.
+    /// Runs something for every unit that is done as well on any CPU: in the workers if there is
+    /// much of it.
     fn for_units(
         &self,
         act: impl Fn(&UnitContext<'_>) -> io::Result<()> + Send + Sync + 'static,
@@ -430,7 +446,8 @@ impl Evlist {
         first(self.units.as_slice().iter().map(|unit| act(&shared(unit))))
     }
 
-    /// Runs something for every unit, in its worker if it has one. The first error in the order of units, after all have run.
+    /// Runs something for every unit, in its worker if it has one. The first error in the order of
+    /// units, after all have run.
     fn in_units(
         &self,
         act: impl Fn(&UnitContext<'_>) -> io::Result<()> + Send + Sync + 'static,
@@ -455,8 +472,8 @@ impl Evlist {
         first(pool.run(jobs).into_iter())
     }
 
-    /// Everything of a CPU that can be polled: for its ring, the first that is alive matters. Without events that keep the newest records: nobody
-    /// waits for those.
+    /// Everything of a CPU that can be polled: for its ring, the first that is alive matters.
+    /// Without events that keep the newest records: nobody waits for those.
     pub fn poll_fds(&self, cpu: i32) -> Vec<BorrowedFd<'_>> {
         let rows = self.events.iter().enumerate().filter_map(|(index, event)| {
             let row = event.cpus.binary_search(&cpu).ok()?;
@@ -477,7 +494,8 @@ impl Evlist {
         cpus
     }
 
-    /// Reads how many samples each descriptor lost; only those that lost any. Empty on kernels before 6.0, which do not count.
+    /// Reads how many samples each descriptor lost; only those that lost any. Empty on kernels
+    /// before 6.0, which do not count.
     pub fn lost(&self) -> Vec<Lost> {
         let mut found = Vec::new();
         for (index, event) in self.events.iter().enumerate() {
@@ -494,7 +512,8 @@ impl Evlist {
                     let cpu = event.cpus[row];
                     let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
                     let words = &words[..read.min(words.len())];
-                    // A group read begins with its count and then has the leader's own values first.
+                    // A group read begins with its count and then has the leader's own values
+                    // first.
                     let value = if format & Perf::FORMAT_GROUP != 0 { 1 + times as usize } else { 0 };
                     let (id, lost) = if format & Perf::FORMAT_GROUP != 0 {
                         let id = self.kernel.id(fd).unwrap_or(0);

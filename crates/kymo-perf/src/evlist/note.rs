@@ -165,7 +165,8 @@ pub struct Shortage {
     pub limit: Option<u64>,
 }
 
-/// An event could not be opened. What to do about it is for the caller to say, who knows the machine.
+/// An event could not be opened. What to do about it is for the caller to say, who knows the
+/// machine.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {} {event}{}{}: {source}{}",
     match stage { Stage::Open => "open", Stage::Filter => "set the filter of" },

@@ -1,5 +1,6 @@
-//! The parallel engine: units open side by side until each is done or refused; then, with all of them at rest, one fallback for the
-//! refusal that the serial engine would have met first; then each unit goes on where it stopped.
+//! The parallel engine: units open side by side until each is done or refused; then, with all of
+//! them at rest, one fallback for the refusal that the serial engine would have met first; then
+//! each unit goes on where it stopped.
 //!
 //! ```text
 //!   unit 0  ====x            ==x      =====|
@@ -34,7 +35,8 @@ pub(crate) fn open(
     loop {
         let below = waiting.as_ref().map_or(usize::MAX, |refusal| refusal.ordinal);
         let (mut refusals, opened);
-        // All units give back before any opens again, or descriptors would run out that the serial engine has.
+        // All units give back before any opens again, or descriptors would run out that the serial
+        // engine has.
         units = apply(pool, kernel, &fallbacks.shape, units, edit);
         (units, refusals, opened) = advance(pool, kernel, &fallbacks.shape, units, below);
         if opened {
@@ -49,8 +51,8 @@ pub(crate) fn open(
             if let (Some(untried), Some(first)) = (first_untried, first)
                 && untried < first
             {
-                // Descriptors ran out in slots that the serial engine reaches later than some that were not tried: those
-                // give theirs back, the others are tried.
+                // Descriptors ran out in slots that the serial engine reaches later than some that
+                // were not tried: those give theirs back, the others are tried.
                 edit = Edit::Ordinal(first);
                 waiting = refusals.into_iter().min_by_key(SlotError::rank);
                 continue;
@@ -82,8 +84,9 @@ struct SlotError {
 }
 
 impl SlotError {
-    /// Which of two the serial engine meets first: what is refused without the kernel, then, as the kernel takes a number for the event before it
-    /// looks at anything else, the lack of descriptors.
+    /// Which of two the serial engine meets first: what is refused without the kernel, then, as the
+    /// kernel takes a number for the event before it looks at anything else, the lack of
+    /// descriptors.
     fn rank(&self) -> (usize, bool, bool) {
         (self.ordinal, self.asked, !self.no_descriptor())
     }
@@ -93,8 +96,9 @@ impl SlotError {
     }
 }
 
-/// Descriptors run out for whoever comes last, but the serial engine misses them at the slot whose ordinal is the number of those
-/// that there are. Moves such refusals there; returns the least ordinal where one was met really.
+/// Descriptors run out for whoever comes last, but the serial engine misses them at the slot whose
+/// ordinal is the number of those that there are. Moves such refusals there; returns the least
+/// ordinal where one was met really.
 fn count_as_serial(refusals: &mut [SlotError], live: usize, shape: &EvlistShape) -> Option<usize> {
     let lacking = || refusals.iter().filter(|refusal| refusal.no_descriptor());
     let first = lacking().map(|refusal| refusal.ordinal).min();
@@ -176,8 +180,9 @@ fn in_workers<R: Send + 'static>(
     }))
 }
 
-/// Who opens what. Events of CPUs are best opened, switched and closed on that CPU, for the kernel sends no interrupt to itself;
-/// events of tasks on the CPU where the task ran last, where the kernel looks for it.
+/// Who opens what. Events of CPUs are best opened, switched and closed on that CPU, for the kernel
+/// sends no interrupt to itself; events of tasks on the CPU where the task ran last, where the
+/// kernel looks for it.
 fn divide(pool: &WorkerPool, kernel: &Arc<dyn Kernel>, shape: &EvlistShape) -> Vec<Unit> {
     if shape.tasks.len() > 1 {
         let homes = homes(pool, kernel, &shape.tasks);
@@ -199,16 +204,18 @@ fn homes(pool: &WorkerPool, kernel: &Arc<dyn Kernel>, tasks: &[i32]) -> Vec<Opti
 
 /// Tasks that are looked at before it is decided whether the others are.
 const SAMPLE: usize = 32;
-/// What it costs to look where a task ran last, to open, switch and close an event of it, and to reach another CPU for it: measured, in
-/// nanoseconds (docs/internals/design/0002-event-lists.md). Only their ratios matter.
+/// What it costs to look where a task ran last, to open, switch and close an event of it, and to
+/// reach another CPU for it: measured, in nanoseconds (docs/internals/design/0002-event-lists.md).
+/// Only their ratios matter.
 const LOOK_NS: f64 = 8_000.0;
 const EVENT_NS: f64 = 6_500.0;
 const REACH_NS: f64 = 9_000.0;
 /// What starting workers and waiting for them costs.
 const CREW_NS: f64 = 400_000.0;
 
-/// Whether so many workers would be faster for a list of tasks than the calling thread, which is on the CPU `here`: that depends on where
-/// the tasks ran last. Where all did so here, workers only add the looking.
+/// Whether so many workers would be faster for a list of tasks than the calling thread, which is on
+/// the CPU `here`: that depends on where the tasks ran last. Where all did so here, workers only
+/// add the looking.
 pub(crate) fn pays(kernel: &dyn Kernel, shape: &EvlistShape, workers: usize, here: u32) -> bool {
     let tasks = &shape.tasks;
     let sample: Vec<i32> = tasks.iter().copied().step_by(tasks.len().div_ceil(SAMPLE).max(1)).collect();
@@ -229,8 +236,9 @@ pub(crate) fn pays(kernel: &dyn Kernel, shape: &EvlistShape, workers: usize, her
     serial * tasks.len() as f64 > 2.0 * parallel * tasks.len() as f64 + CREW_NS
 }
 
-/// One unit per home, none with more than four times its fair share: the rest, and tasks of no known home, go to the
-/// smallest. (On few CPUs that caps nothing: there it is dearer to reach elsewhere than to wait.)
+/// One unit per home, none with more than four times its fair share: the rest, and tasks of no
+/// known home, go to the smallest. (On few CPUs that caps nothing: there it is dearer to reach
+/// elsewhere than to wait.)
 fn by_home(homes: &[Option<u32>], workers: usize) -> Vec<Unit> {
     let most = (4 * homes.len()).div_ceil(workers.max(1));
     let mut units: BTreeMap<u32, Vec<usize>> = BTreeMap::new();

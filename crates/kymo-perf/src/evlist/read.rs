@@ -1,4 +1,5 @@
-//! Reading what the events of a list have counted: one read for each group, or for each event that stands alone.
+//! Reading what the events of a list have counted: one read for each group, or for each event that
+//! stands alone.
 use super::{EventSlot, Evlist, UnitContext};
 use crate::sys::Perf;
 use std::io;
@@ -15,15 +16,16 @@ pub struct Read {
     pub task: i32,
     /// The counter.
     pub value: u64,
-    /// How long the event was enabled, in ns; equal to the next where the event does not ask for times.
+    /// How long the event was enabled, in ns; equal to the next where the event does not ask for
+    /// times.
     pub enabled_ns: u64,
     /// How long it was on the hardware, in ns.
     pub running_ns: u64,
 }
 
 impl Evlist {
-    /// Reads all counters, in the order event, CPU, task. A group whose leader was opened with `FORMAT_GROUP` is read at once, so its members'
-    /// counts are of one moment.
+    /// Reads all counters, in the order event, CPU, task. A group whose leader was opened with
+    /// `FORMAT_GROUP` is read at once, so its members' counts are of one moment.
     ///
     /// # Errors
     /// The first refusal of the kernel; EIO for an answer that does not fit what was asked.
@@ -66,9 +68,11 @@ impl UnitContext<'_> {
         let group = has(Perf::FORMAT_GROUP) == 1;
         let each = 1 + has(Perf::FORMAT_ID) + has(Perf::FORMAT_LOST);
         let strange = || io::Error::from_raw_os_error(libc::EIO);
-        // Alone: value, times. A group: how many, times, then the leader and the members in the order in which they joined.
+        // Alone: value, times. A group: how many, times, then the leader and the members in the
+        // order in which they joined.
         if words.is_empty() {
-            // A pinned event that did not get its place on the hardware: it was not counted, and so were its members.
+            // A pinned event that did not get its place on the hardware: it was not counted, and so
+            // were its members.
             let own = std::iter::once(slot.event);
             let members = (0..self.shape.events.len())
                 .filter(|&event| group && self.shape.events[event].leader == Some(slot.event));

@@ -1,7 +1,8 @@
-//! Rings for an open list: per CPU (or task) the first descriptor is mapped, the rest write into it.
+//! Rings for an open list: per CPU (or task) the first descriptor is mapped, the rest write into
+//! it.
 //!
-//! A ring either keeps the oldest records or the newest, as its events say, and the kernel mixes no two kinds. Where a list has both, each CPU has
-//! two rings.
+//! A ring either keeps the oldest records or the newest, as its events say, and the kernel mixes no
+//! two kinds. Where a list has both, each CPU has two rings.
 use super::note::Note;
 use super::shape::{EventSlot, EvlistShape};
 use super::unit::{Share, Units};
@@ -15,8 +16,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// Where a list has events that keep the newest records, the rings of the other events have so many pages, or fewer if the memory lock limit is too
-/// low: what is in them is taken out.
+/// Where a list has events that keep the newest records, the rings of the other events have so many
+/// pages, or fewer if the memory lock limit is too low: what is in them is taken out.
 pub const SIDE_RING_PAGES: usize = 32;
 
 /// How large rings are to be.
@@ -57,8 +58,10 @@ pub struct RingError {
 }
 
 impl Evlist {
-    /// Maps one ring of `pages` pages per CPU (per task where events are not bound to a CPU) and redirects all other descriptors into it. Events with
-    /// `write_backward` have rings of their own; the others then have some of [`SIDE_RING_PAGES`]. Where the memory lock limit is too low and `shrink` is set, all rings become smaller, which is noted.
+    /// Maps one ring of `pages` pages per CPU (per task where events are not bound to a CPU) and
+    /// redirects all other descriptors into it. Events with `write_backward` have rings of their
+    /// own; the others then have some of [`SIDE_RING_PAGES`]. Where the memory lock limit is too
+    /// low and `shrink` is set, all rings become smaller, which is noted.
     ///
     /// # Errors
     /// [`RingError`] if a ring cannot be had even with one page.
@@ -136,8 +139,8 @@ impl Evlist {
         Ok(rings)
     }
 
-    /// Where each worker has a CPU of its own, it maps that CPU's ring and redirects the rest into it, in one errand. `None`: the work is not
-    /// divided by CPU.
+    /// Where each worker has a CPU of its own, it maps that CPU's ring and redirects the rest into
+    /// it, in one errand. `None`: the work is not divided by CPU.
     fn map_by_unit(&self, sizes: Sizes) -> Option<Result<Vec<MappedRing>, (EventSlot, bool, io::Error)>> {
         let pool = self.pool.as_ref()?;
         let by_cpu =
@@ -175,7 +178,8 @@ impl Evlist {
         Some(all.map(|found| found.into_iter().flatten().map(ring).collect()))
     }
 
-    /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel clearing their pages.
+    /// Maps the rings of these slots, with the workers if there are some: most of it is the kernel
+    /// clearing their pages.
     fn map_each(&self, slots: &[EventSlot], sizes: Sizes) -> Vec<(EventSlot, io::Result<Ring>)> {
         let map = move |kernel: &dyn Kernel, shape: &EvlistShape, units: &Units, slot| match units
             .get(shape, slot)
@@ -213,7 +217,8 @@ impl Evlist {
     }
 }
 
-/// Whose ring a slot writes into: that of its CPU, or of its task on any CPU; and of which kind it is.
+/// Whose ring a slot writes into: that of its CPU, or of its task on any CPU; and of which kind it
+/// is.
 fn ring_of(shape: &EvlistShape, slot: EventSlot, per_task: bool) -> (i32, i32, bool) {
     let cpu = shape.cpus[slot.event][slot.row];
     (cpu, if per_task { shape.tasks[slot.column] } else { ANY }, keeps(shape, slot) == Keeps::Newest)

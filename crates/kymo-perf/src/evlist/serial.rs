@@ -1,7 +1,8 @@
-//! The straightforward engine: event by event, CPU by CPU, task by task, with the fallbacks on the way.
+//! The straightforward engine: event by event, CPU by CPU, task by task, with the fallbacks on the
+//! way.
 //!
-//! This is the reference: the parallel engine must give the same tables, attrs, surviving tasks and errors for the same answers of the
-//! kernel.
+//! This is the reference: the parallel engine must give the same tables, attrs, surviving tasks and
+//! errors for the same answers of the kernel.
 use super::fallback::{Fallbacks, Next};
 use super::note::OpenError;
 use super::shape::EventSlot;
@@ -11,7 +12,8 @@ use crate::sys::Kernel;
 /// Opens everything in the calling thread.
 ///
 /// # Errors
-/// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing stays open then.
+/// [`OpenError`] names the event, task and CPU of the open that no fallback could save. Nothing
+/// stays open then.
 pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<DescriptorTable, OpenError> {
     let mut table = DescriptorTable::default();
     while table.events.len() < fallbacks.shape.events.len() {
@@ -23,7 +25,8 @@ pub(crate) fn open(kernel: &dyn Kernel, fallbacks: &mut Fallbacks) -> Result<Des
     Ok(table)
 }
 
-/// Opens the event after the last one of the table, or takes back what a fallback says must be opened again.
+/// Opens the event after the last one of the table, or takes back what a fallback says must be
+/// opened again.
 fn open_event(
     kernel: &dyn Kernel,
     fallbacks: &mut Fallbacks,

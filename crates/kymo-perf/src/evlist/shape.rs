@@ -1,11 +1,13 @@
-//! What a list looks like at one moment of its opening: the same for all workers, changed only while none runs.
+//! What a list looks like at one moment of its opening: the same for all workers, changed only
+//! while none runs.
 use super::{EvlistPlan, Request};
 use crate::sys::{ANY, Descriptor, EventTarget, Kernel, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A place in the table of descriptors. Slots are ordered as the serial engine opens them: event, CPU, task.
+/// A place in the table of descriptors. Slots are ordered as the serial engine opens them: event,
+/// CPU, task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EventSlot {
     /// Index of the event.
@@ -109,13 +111,15 @@ impl EvlistShape {
         attr
     }
 
-    /// Whether the slot's leader is not on its CPU, so that it is refused before the kernel is asked.
+    /// Whether the slot's leader is not on its CPU, so that it is refused before the kernel is
+    /// asked.
     pub(crate) fn lacks_leader(&self, slot: EventSlot) -> bool {
         let cpu = self.cpus[slot.event][slot.row];
         self.leader(slot.event).is_some_and(|leader| self.cpus[leader].binary_search(&cpu).is_err())
     }
 
-    /// Opens one slot. `leader` gives the descriptor of an event in the row of a CPU and the column of this slot.
+    /// Opens one slot. `leader` gives the descriptor of an event in the row of a CPU and the column
+    /// of this slot.
     pub(crate) fn open<'a>(
         &self,
         kernel: &dyn Kernel,

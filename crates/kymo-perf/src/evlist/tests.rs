@@ -37,7 +37,8 @@ fn rows(list: &super::Evlist, event: usize) -> Vec<Vec<i32>> {
     rows
 }
 
-/// Checks that hardware counters, where there are some, are opened as asked, one descriptor per CPU and task.
+/// Checks that hardware counters, where there are some, are opened as asked, one descriptor per CPU
+/// and task.
 #[test]
 fn hardware_present() {
     let kernel = Arc::new(Fake::new());
@@ -49,7 +50,8 @@ fn hardware_present() {
     assert_eq!(places, [(0, 10), (0, 11), (1, 10), (1, 11), (2, 10), (2, 11)]);
 }
 
-/// Checks that cycles become cpu-clock where there is no PMU, with modifiers that a clock can have, and that this is noted.
+/// Checks that cycles become cpu-clock where there is no PMU, with modifiers that a clock can have,
+/// and that this is noted.
 #[test]
 fn cycles_become_cpu_clock() {
     let mut precise = hardware("cycles:uP");
@@ -95,7 +97,8 @@ fn fixed_precision_stays() {
     assert_eq!(error.source.raw_os_error(), Some(libc::EIO));
 }
 
-/// Checks that a vanished task's column goes from every event, finished or not, wherever it is noticed (E1).
+/// Checks that a vanished task's column goes from every event, finished or not, wherever it is
+/// noticed (E1).
 #[test]
 fn vanished_task_leaves_no_column() {
     // Task 11 vanishes when the second event reaches CPU 1.
@@ -117,7 +120,8 @@ fn vanished_task_leaves_no_column() {
     assert_eq!(list.notes, [Note::TaskGone { task: 11 }]);
 }
 
-/// Checks that the last task's disappearance is an error, and that a single named task is not quietly ignored.
+/// Checks that the last task's disappearance is an error, and that a single named task is not
+/// quietly ignored.
 #[test]
 fn all_tasks_gone() {
     let kernel = Arc::new(Fake::new().without_task(10).without_task(11));
@@ -128,8 +132,8 @@ fn all_tasks_gone() {
     assert_eq!(open(&kernel, fixed).unwrap_err().task, Some(10));
 }
 
-/// Checks that EMFILE on the 7th open raises the limit and goes on at the same slot, and that a limit which cannot be raised is
-/// the error.
+/// Checks that EMFILE on the 7th open raises the limit and goes on at the same slot, and that a
+/// limit which cannot be raised is the error.
 #[test]
 fn descriptor_limit() {
     let list = open(&Arc::new(Fake::new().descriptors(6)), plan(vec![software("a")], &[1, 2, 3, 4], &[0, 1]))
@@ -143,7 +147,8 @@ fn descriptor_limit() {
     assert_eq!(error.source.raw_os_error(), Some(libc::EMFILE));
 }
 
-/// Checks that without permission for the kernel side the user side is recorded, under a name that says so.
+/// Checks that without permission for the kernel side the user side is recorded, under a name that
+/// says so.
 #[test]
 fn user_only() {
     let kernel = Arc::new(Fake::new().unprivileged());
@@ -155,7 +160,8 @@ fn user_only() {
     assert_eq!(open(&kernel, system).unwrap_err().source.raw_os_error(), Some(libc::EACCES));
 }
 
-/// Checks that a kernel without loss counts gets attrs without them, for every event, with one note.
+/// Checks that a kernel without loss counts gets attrs without them, for every event, with one
+/// note.
 #[test]
 fn old_kernel() {
     let kernel = Arc::new(Fake::new().without_read_lost());
@@ -164,7 +170,8 @@ fn old_kernel() {
     assert_eq!(list.notes, [Note::Missing { feature: Feature::ReadLost }]);
 }
 
-/// Checks that an event that no kernel would take ends with EINVAL, after a bounded number of tries (E3).
+/// Checks that an event that no kernel would take ends with EINVAL, after a bounded number of tries
+/// (E3).
 #[test]
 fn refused_event_ends() {
     let kernel = Arc::new(Fake::new().rule(|call| (call.attr.config == 2).then_some(libc::EINVAL)));
@@ -193,7 +200,8 @@ fn members_join_their_leader() {
     assert_eq!(list.descriptors(), 12);
 }
 
-/// Checks that a weak group that does not fit is opened as single events, all of which start as the leader would.
+/// Checks that a weak group that does not fit is opened as single events, all of which start as the
+/// leader would.
 #[test]
 fn weak_group_is_dissolved() {
     let refuse = |call: crate::sys::fake::Call<'_>| (call.grouped && call.index > 4).then_some(libc::EINVAL);
@@ -214,7 +222,8 @@ fn pmu_with_few_cpus() {
     assert_eq!(list.descriptors(), 3);
 }
 
-/// Checks that one descriptor per CPU is mapped and that all others of that CPU write into its ring.
+/// Checks that one descriptor per CPU is mapped and that all others of that CPU write into its
+/// ring.
 #[test]
 fn rings_are_shared_per_cpu() {
     let kernel = Arc::new(Fake::new());
@@ -229,7 +238,8 @@ fn rings_are_shared_per_cpu() {
     assert_eq!(rings.iter().map(|r| (r.cpu, r.task)).collect::<Vec<_>>(), [(-1, 7), (-1, 8)]);
 }
 
-/// Checks that a low memory lock limit makes rings smaller, or is an error where the size was demanded.
+/// Checks that a low memory lock limit makes rings smaller, or is an error where the size was
+/// demanded.
 #[test]
 fn rings_shrink() {
     let kernel = Arc::new(Fake::new().map_limit_pages(8));
@@ -258,8 +268,8 @@ fn switching() {
     assert_eq!(kernel.disabled(), [fd(1, 0), fd(1, 1), fd(0, 0), fd(0, 1)]);
 }
 
-/// Checks that events that keep the newest records share rings of their own, with the serial and the parallel engine, that the rings beside them are
-/// small, and that only the others are polled.
+/// Checks that events that keep the newest records share rings of their own, with the serial and
+/// the parallel engine, that the rings beside them are small, and that only the others are polled.
 #[test]
 fn two_kinds_of_rings_per_cpu() {
     for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(2) }] {

@@ -1,8 +1,9 @@
-//! A share of a list that one worker opens, switches and closes: some CPUs x some tasks, of all events.
+//! A share of a list that one worker opens, switches and closes: some CPUs x some tasks, of all
+//! events.
 //!
-//! Inside a unit slots are opened in serial order (event, CPU, task), whatever its share is. So the least of all units' first
-//! refusals is the refusal that the serial engine meets first, and a member's leader, which has the same CPU and the same task, is
-//! in the same unit and open already.
+//! Inside a unit slots are opened in serial order (event, CPU, task), whatever its share is. So the
+//! least of all units' first refusals is the refusal that the serial engine meets first, and a
+//! member's leader, which has the same CPU and the same task, is in the same unit and open already.
 use super::shape::{EventSlot, EvlistShape};
 use crate::sys::{Descriptor, Kernel};
 use std::io;
@@ -75,7 +76,8 @@ pub(crate) struct Unit {
     pub(crate) share: Share,
     /// The CPU where its calls are made best.
     pub(crate) home: Option<u32>,
-    /// By event, row and column of the share. The last row of the last event may be short: there the opening goes on.
+    /// By event, row and column of the share. The last row of the last event may be short: there
+    /// the opening goes on.
     fds: Vec<Vec<Vec<Descriptor>>>,
 }
 
@@ -150,7 +152,8 @@ impl Unit {
             Edit::Nothing => {}
             Edit::Column(column) => {
                 let Some(at) = self.share.remove(column) else { return };
-                // Members first: a leader that is closed before them leaves them enabled on their own.
+                // Members first: a leader that is closed before them leaves them enabled on their
+                // own.
                 let rows = self.fds.iter_mut().rev().flatten();
                 for fd in rows.filter(|row| at < row.len()).map(|row| row.remove(at)) {
                     kernel.close(vec![fd]);

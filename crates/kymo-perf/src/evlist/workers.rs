@@ -5,8 +5,9 @@
 //!            waits  <------- results <----------------- worker 1  on CPU 1    prctl and locality depend on it)
 //! ```
 //!
-//! A job says which worker is to do it. A worker that serves one CPU stays bound to it; one that serves several moves, and
-//! goes back when its job is done. Nothing depends on it: where binding is refused, calls are slower and as correct.
+//! A job says which worker is to do it. A worker that serves one CPU stays bound to it; one that
+//! serves several moves, and goes back when its job is done. Nothing depends on it: where binding
+//! is refused, calls are slower and as correct.
 use crate::sys::{Binding, Kernel, PriorityBoost};
 use std::sync::mpsc::{Sender, channel};
 
@@ -55,7 +56,8 @@ impl WorkerPool {
         for _ in 0..count {
             let (send, receive) = channel::<Job>();
             let work = move || {
-                // What is opened may be thousands of busy threads, among which a worker would wait for seconds.
+                // What is opened may be thousands of busy threads, among which a worker would wait
+                // for seconds.
                 let _preferred = PriorityBoost::begin();
                 let mut binding = CpuBinding::default();
                 while let Ok(job) = receive.recv() {
@@ -80,7 +82,8 @@ impl WorkerPool {
         self.workers.len()
     }
 
-    /// Lets worker `i` (modulo their number) do job `i`, and waits for all. The results are in the order of the jobs.
+    /// Lets worker `i` (modulo their number) do job `i`, and waits for all. The results are in the
+    /// order of the jobs.
     ///
     /// # Panics
     /// If a job did.

@@ -129,7 +129,8 @@ fn raw_tracepoints_need_level_minus_1() {
     assert_eq!(told.command.as_deref(), Some("sudo sysctl kernel.perf_event_paranoid=-1"));
 }
 
-/// Checks that another user's task is named with both users, and is not blamed on the paranoid level.
+/// Checks that another user's task is named with both users, and is not blamed on the paranoid
+/// level.
 #[test]
 fn foreign_task() {
     let raw = EventAttr { exclude_kernel: true, ..cycles() }.to_raw();
@@ -144,7 +145,8 @@ fn foreign_task() {
     says(&explain_open(libc::EACCES, &own, &user(2)), "setuid program", "");
 }
 
-/// Checks that another user's task is the reason that is told, also where the kernel side is refused as well.
+/// Checks that another user's task is the reason that is told, also where the kernel side is
+/// refused as well.
 #[test]
 fn foreign_task_with_its_kernel_side() {
     let raw = cycles().to_raw();
@@ -262,7 +264,8 @@ fn invalid_settings() {
     says(&explain_open(libc::EINVAL, &Attempt::new("cs", &group, 0, 0), &caps), "inherited", "--no-inherit");
 }
 
-/// Checks that chains deeper than the sysctl are named with both numbers, by EOVERFLOW (what Linux says) and EINVAL.
+/// Checks that chains deeper than the sysctl are named with both numbers, by EOVERFLOW (what Linux
+/// says) and EINVAL.
 #[test]
 fn deep_callchains() {
     let mut raw = cycles().to_raw();
@@ -273,7 +276,8 @@ fn deep_callchains() {
     }
 }
 
-/// Checks what is wrong with a watchpoint: length, alignment, read-only, code length, kernel address.
+/// Checks what is wrong with a watchpoint: length, alignment, read-only, code length, kernel
+/// address.
 #[test]
 fn watchpoints() {
     let (r, w, x) = (bindings::HW_BREAKPOINT_R, bindings::HW_BREAKPOINT_W, bindings::HW_BREAKPOINT_X);
@@ -337,7 +341,8 @@ fn other_numbers() {
     says(&own(libc::EIO, "cycles", cycles(), &root()), "Input/output error", "");
 }
 
-/// Checks that a refused ring names both limits, a size that would fit, and the sysctl that permits the asked one.
+/// Checks that a refused ring names both limits, a size that would fit, and the sysctl that permits
+/// the asked one.
 #[test]
 fn rings() {
     let told = explain_map(libc::EPERM, "cycles", 16 << 20, 4, &user(2));
@@ -350,7 +355,8 @@ fn rings() {
     says(&explain_map(libc::EPERM, "cycles", 1 << 20, 0, &unlimited), "`ulimit -l` is unlimited", "mlock_kb");
 }
 
-/// Checks every errno there may be, for every kind of event and user: none panics, and each sentence names the event.
+/// Checks every errno there may be, for every kind of event and user: none panics, and each
+/// sentence names the event.
 #[test]
 fn every_number_has_a_sentence() {
     for caps in [user(-1), user(2), user(4), root()] {
@@ -369,7 +375,8 @@ fn every_number_has_a_sentence() {
     }
 }
 
-/// Checks how `u` is appended to names that end in modifiers, in a slash, or in a tracepoint's name.
+/// Checks how `u` is appended to names that end in modifiers, in a slash, or in a tracepoint's
+/// name.
 #[test]
 fn user_only_names() {
     let cases = [

@@ -5,7 +5,8 @@ use std::io::{self, BufRead, BufReader};
 /// Where the kernel's code lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelText {
-    /// The address of `_text` (or `_stext` if that is missing), by which readers compute relocation.
+    /// The address of `_text` (or `_stext` if that is missing), by which readers compute
+    /// relocation.
     pub reference: u64,
     /// The reference symbol's name.
     pub reference_name: &'static str,
@@ -15,7 +16,8 @@ pub struct KernelText {
     pub end: u64,
 }
 
-/// Where the running kernel's code lies; `None` if /proc/kallsyms hides addresses from this user (`kernel.kptr_restrict`).
+/// Where the running kernel's code lies; `None` if /proc/kallsyms hides addresses from this user
+/// (`kernel.kptr_restrict`).
 pub fn kernel_text() -> Option<KernelText> {
     kernel_text_in(BufReader::with_capacity(1 << 18, File::open("/proc/kallsyms").ok()?)).ok()?
 }
@@ -132,7 +134,8 @@ pub fn build_id_of_notes(mut notes: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::{KernelText, kernel_text_in, module_name, parse_modules};
 
-    /// Checks the range between the symbols, the reference by which symbol was there, and hidden addresses.
+    /// Checks the range between the symbols, the reference by which symbol was there, and hidden
+    /// addresses.
     #[test]
     fn kernel_range() {
         let text = "ffffffff81000000 T _text\nffffffff81000100 T _stext\nffffffff81000200 t _a\n\

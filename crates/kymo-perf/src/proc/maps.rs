@@ -19,7 +19,8 @@ pub struct MapsEntry<'a> {
     pub minor: u32,
     /// The file's inode.
     pub inode: u64,
-    /// The file, a name in brackets, or empty for anonymous memory. A newline in it appears as `\012`.
+    /// The file, a name in brackets, or empty for anonymous memory. A newline in it appears as
+    /// `\012`.
     pub path: &'a [u8],
 }
 
@@ -89,7 +90,8 @@ mod tests {
     use super::{Mappings, MapsEntry};
     use proptest::prelude::*;
 
-    /// Checks a file with spaces, a name in brackets, anonymous memory and a line that makes no sense.
+    /// Checks a file with spaces, a name in brackets, anonymous memory and a line that makes no
+    /// sense.
     #[test]
     fn lines() {
         let text = b"7f00-7f10 r-xp 00001000 fe:01 1234                       /tmp/a b (deleted)\n\

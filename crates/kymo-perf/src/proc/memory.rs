@@ -1,21 +1,22 @@
 //! The memory of another process, with a deadline.
 //!
-//! A page of it may lie in a file system that the process itself serves (FUSE). The kernel then makes
-//! the reader wait for an answer, and nothing ends that wait, not even SIGKILL. So a helper process
-//! reads, and is given up when it takes too long.
+//! A page of it may lie in a file system that the process itself serves (FUSE). The kernel then
+//! makes the reader wait for an answer, and nothing ends that wait, not even SIGKILL. So a helper
+//! process reads, and is given up when it takes too long.
 //!
 //! ```text
 //!   kymo    job: the descriptor of /proc/PID/mem, address, length ---->  helper   pread
 //!           <---- answer, within the deadline
 //!           else: the helper is given up, this memory fails from now on
 //! ```
-//! Such a read also keeps a lock of that process: others that look at it then wait, too. So of another
-//! user's process no page is asked for that would have to come from a file system of a user: one that
-//! no list of mounts names any more counts as that.
+//! Such a read also keeps a lock of that process: others that look at it then wait, too. So of
+//! another user's process no page is asked for that would have to come from a file system of a
+//! user: one that no list of mounts names any more counts as that.
 //!
 //! # Guarantees
-//! - **M1** No call takes longer than [`DEADLINE`], not counting time in which the helper gets no CPU; all calls of a run that fail so take
-//!   [`TOTAL_DEADLINE`] together and then [`LEAST`] each, however many processes do not answer.
+//! - **M1** No call takes longer than [`DEADLINE`], not counting time in which the helper gets no
+//!   CPU; all calls of a run that fail so take [`TOTAL_DEADLINE`] together and then [`LEAST`] each,
+//!   however many processes do not answer.
 //! - **M2** What was asked for and is answered late is never taken for the answer to another job.
 //! - **M3** A helper that waits for ever keeps nothing of this process from its end.
 
@@ -51,7 +52,8 @@ const MOST_WAITING: Duration = Duration::from_secs(60);
 const MOST_IDLE: usize = 2;
 /// What one packet takes of memory.
 const MOST_BYTES: usize = 64 << 10;
-/// Before the bytes of a job: what to do, address, length. Before those of an answer: an error or 0, length.
+/// Before the bytes of a job: what to do, address, length. Before those of an answer: an error or
+/// 0, length.
 const HEAD_BYTES: usize = 24;
 
 /// Milliseconds that were spent on reads that were not answered.

@@ -1,5 +1,6 @@
-//! What /proc and /sys tell about tasks, mappings and the kernel. Everything there may vanish or change while it is read, and
-//! names in it are chosen by strangers: what cannot be read is left out, never an abort.
+//! What /proc and /sys tell about tasks, mappings and the kernel. Everything there may vanish or
+//! change while it is read, and names in it are chosen by strangers: what cannot be read is left
+//! out, never an abort.
 mod kernel;
 mod maps;
 mod memory;
@@ -55,13 +56,15 @@ pub fn processes_of_user(uid: u32) -> io::Result<Vec<i32>> {
     Ok(processes()?.into_iter().filter(owned).collect())
 }
 
-/// A text of the kernel whose numbers matter. Names in it are bytes: the kernel cuts a thread's name after 15 of them, also inside of a letter,
-/// and paths are as programs made them. What is not UTF-8 is replaced, and the rest of the text is good all the same.
+/// A text of the kernel whose numbers matter. Names in it are bytes: the kernel cuts a thread's
+/// name after 15 of them, also inside of a letter, and paths are as programs made them. What is not
+/// UTF-8 is replaced, and the rest of the text is good all the same.
 ///
 /// # Errors
 /// Of reading it, but none of its content.
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
-    /// Most texts. Files of /proc have no size, so that `fs::read` would begin with 32 bytes and make eight calls.
+    /// Most texts. Files of /proc have no size, so that `fs::read` would begin with 32 bytes and
+    /// make eight calls.
     const USUAL_BYTES: usize = 4 << 10;
     let mut bytes = Vec::with_capacity(USUAL_BYTES);
     fs::File::open(path)?.read_to_end(&mut bytes)?;
@@ -71,7 +74,8 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
 /// The process that a thread belongs to; `None` if it is gone.
 pub fn process_of(tid: i32) -> Option<i32> {
     let status = fs::read(format!("/proc/{tid}/status")).ok()?;
-    // The name comes first and has its newlines escaped, so a line that begins with the key is the kernel's.
+    // The name comes first and has its newlines escaped, so a line that begins with the key is the
+    // kernel's.
     let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
@@ -87,13 +91,15 @@ pub fn comm(pid: i32, tid: i32) -> Option<Vec<u8>> {
     (!comm.is_empty()).then_some(comm)
 }
 
-/// For how many nanoseconds a thread has had a CPU; `None` where the kernel does not say, or it is gone.
+/// For how many nanoseconds a thread has had a CPU; `None` where the kernel does not say, or it is
+/// gone.
 pub fn ran(pid: i32, tid: i32) -> Option<u64> {
     let text = text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     text.split(' ').next()?.parse().ok().filter(|&ran| ran > 0)
 }
 
-/// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is gone.
+/// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is
+/// gone.
 pub fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
@@ -104,15 +110,16 @@ pub fn parent(pid: i32) -> Option<i32> {
     parent_in_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The parent's id in the text of a stat file. The name in parentheses may hold anything, so what counts comes after the last
-/// one.
+/// The parent's id in the text of a stat file. The name in parentheses may hold anything, so what
+/// counts comes after the last one.
 fn parent_in_stat(stat: &[u8]) -> Option<i32> {
     let close = stat.iter().rposition(|&b| b == b')')?;
     let mut fields = std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace();
     fields.nth(1)?.parse().ok()
 }
 
-/// The text of a process's mappings, for [`Mappings`]; empty for kernel threads and vanished processes.
+/// The text of a process's mappings, for [`Mappings`]; empty for kernel threads and vanished
+/// processes.
 pub fn maps(pid: i32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/maps")).unwrap_or_default()
 }

@@ -8,7 +8,8 @@ pub enum Sampling {
     /// Nothing said: the command line's frequency or period applies.
     #[default]
     Unset,
-    /// The event's natural period (1 for tracepoints and breakpoints): applies unless the user gave `-F` or `-c`.
+    /// The event's natural period (1 for tracepoints and breakpoints): applies unless the user gave
+    /// `-F` or `-c`.
     Natural(u64),
     /// `period=` term: every so many events, whatever the command line says.
     Period(u64),
@@ -18,12 +19,14 @@ pub enum Sampling {
 
 /// What the kernel is asked to count: the selector's share of the kernel's `perf_event_attr`.
 ///
-/// Field names are the kernel's where they have one. `bp_addr` shares its place with `config1` and `bp_len` with
-/// `config2` in the kernel; here [`bp_type`](Self::bp_type) says which meaning applies.
+/// Field names are the kernel's where they have one. `bp_addr` shares its place with `config1` and
+/// `bp_len` with `config2` in the kernel; here [`bp_type`](Self::bp_type) says which meaning
+/// applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "the kernel's own flags, one to one")]
 pub struct EventAttr {
-    /// `type`: which PMU (0 hardware, 1 software, 2 tracepoint, 3 cache, 4 raw, 5 breakpoint, above: sysfs).
+    /// `type`: which PMU (0 hardware, 1 software, 2 tracepoint, 3 cache, 4 raw, 5 breakpoint,
+    /// above: sysfs).
     #[doc(alias = "type")]
     pub kind: u32,
     /// Which event of the PMU.
@@ -77,8 +80,9 @@ impl EventAttr {
 
     /// The kernel's struct with these fields set and all others zero.
     ///
-    /// `size` is that of Linux 5.13, which every reader of perf.data knows, unless a later field is used.
-    /// The caller adds what belongs to the recording: sample type, inherit, enable_on_exec, wakeup and so on.
+    /// `size` is that of Linux 5.13, which every reader of perf.data knows, unless a later field is
+    /// used. The caller adds what belongs to the recording: sample type, inherit, enable_on_exec,
+    /// wakeup and so on.
     #[must_use]
     pub fn to_raw(&self) -> bindings::perf_event_attr {
         let mut raw = bindings::perf_event_attr {

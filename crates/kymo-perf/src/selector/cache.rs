@@ -1,7 +1,8 @@
 //! Names of the generalized cache events: `L1-dcache-load-misses` and its many spellings.
 //!
-//! A name is a cache, and up to two of an operation and a result, joined by `-`. Left out, the operation is a read and
-//! the result an access. Spellings may hold `-` themselves, so the longest spelling wins at each step.
+//! A name is a cache, and up to two of an operation and a result, joined by `-`. Left out, the
+//! operation is a read and the result an access. Spellings may hold `-` themselves, so the longest
+//! spelling wins at each step.
 
 const CACHES: [&[&str]; 7] = [
     &["L1-dcache", "l1-d", "l1d", "L1-data"],
@@ -21,7 +22,8 @@ const OPERATIONS: [&[&str]; 3] = [
 
 const RESULTS: [&[&str]; 2] = [&["refs", "Reference", "ops", "access"], &["misses", "miss"]];
 
-/// Which operations exist for each cache, as a mask over [`OPERATIONS`]; the kernel has no number for the others.
+/// Which operations exist for each cache, as a mask over [`OPERATIONS`]; the kernel has no number
+/// for the others.
 const ALLOWED: [u8; 7] = [0b111, 0b101, 0b111, 0b111, 0b001, 0b001, 0b111];
 
 /// What a cache event's name says.
@@ -35,7 +37,8 @@ pub(crate) enum CacheName {
 
 /// Reads a name; `None` if it is none of a cache event.
 pub(crate) fn parse(name: &str) -> Option<CacheName> {
-    // A cache's spelling may begin another's (`branch`, `branches`), so every one that fits is tried.
+    // A cache's spelling may begin another's (`branch`, `branches`), so every one that fits is
+    // tried.
     CACHES.iter().enumerate().find_map(|(cache, spellings)| {
         spellings.iter().find_map(|spelling| {
             let rest = name.strip_prefix(spelling)?;
@@ -132,7 +135,8 @@ mod tests {
         }
     }
 
-    /// Checks every cache and spelling class against the kernel's numbering: cache, operation << 8, result << 16.
+    /// Checks every cache and spelling class against the kernel's numbering: cache, operation << 8,
+    /// result << 16.
     #[test]
     fn spellings() {
         let cases = [
@@ -158,7 +162,8 @@ mod tests {
         }
     }
 
-    /// Checks that near misses are no cache events, and that an operation a cache lacks is told apart.
+    /// Checks that near misses are no cache events, and that an operation a cache lacks is told
+    /// apart.
     #[test]
     fn refusals() {
         for name in ["L1", "LLC-", "LLC-load-load", "LLC-misses-miss", "LLCloads", "LLC-loadsx", "l1dx", ""] {

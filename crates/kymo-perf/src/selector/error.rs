@@ -45,7 +45,8 @@ pub enum ResolveErrorKind {
     BrokenSystemFile,
 }
 
-/// The text is a selector, but this machine cannot serve it. Its `Display` shows the text with a caret line.
+/// The text is a selector, but this machine cannot serve it. Its `Display` shows the text with a
+/// caret line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolveError {
     /// What kind of failure, for a program to act on.
@@ -80,7 +81,8 @@ fn pointed(
 ) -> fmt::Result {
     write!(f, "{message}")?;
     if !input.is_empty() {
-        // One column per character: tabs and other controls would move the caret, so they are shown as spaces.
+        // One column per character: tabs and other controls would move the caret, so they are shown
+        // as spaces.
         let before = input.get(..span.start).unwrap_or(input).chars().count();
         let marked = input.get(span.clone()).unwrap_or("").chars().count().max(1);
         let skip = if before + marked > WINDOW { before.saturating_sub(WINDOW / 2) } else { 0 };

@@ -162,7 +162,8 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let (head, colon_used) = self.head()?;
         let head_end = self.at;
-        // A colon behind a name was looked at to tell `cycles:u` from `sched:sched_switch`; it is not taken yet.
+        // A colon behind a name was looked at to tell `cycles:u` from `sched:sched_switch`; it is
+        // not taken yet.
         let terms = if !colon_used && self.eat('/') { Some(self.slashed(head_end)?) } else { None };
         let modifiers = match (&terms, self.peek()) {
             (_, Some(':')) => {
@@ -208,7 +209,8 @@ impl<'a> Parser<'a> {
             self.at = span.end;
             return Ok((Head::Numeric { kind, config }, false));
         }
-        // `cycles:u` is an event with a modifier, `sched:sched_switch` a tracepoint, `9p:9p_client_req` too.
+        // `cycles:u` is an event with a modifier, `sched:sched_switch` a tracepoint,
+        // `9p:9p_client_req` too.
         let is_modifiers = second.is_some_and(|second| second.is_empty() || second.chars().all(is_modifier));
         let is_known = names::find(word).is_some() || cache::parse(word).is_some();
         if let Some(config) = raw(word) {

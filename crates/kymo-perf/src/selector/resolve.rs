@@ -14,10 +14,11 @@ use crate::pmu::Pmu;
 use crate::tracefs::{TracefsError, Tracepoint, glob};
 use perf_event_open_sys::bindings;
 
-/// Matches a syntax tree to this machine: looks up PMUs and tracepoints, expands globs, and applies modifiers.
+/// Matches a syntax tree to this machine: looks up PMUs and tracepoints, expands globs, and applies
+/// modifiers.
 ///
-/// The result is in the order of the text; a glob or a PMU that exists several times yields several events. A leader
-/// stands before its group's other members.
+/// The result is in the order of the text; a glob or a PMU that exists several times yields several
+/// events. A leader stands before its group's other members.
 ///
 /// # Errors
 /// [`ResolveError`] with the place of the first event that this machine does not have.
@@ -60,7 +61,8 @@ pub fn default_event(machine: &Machine) -> (Selected, Option<String>) {
     (plain(name.to_owned(), attr, 0..0), note)
 }
 
-/// The attr of `pmu/terms/` on that PMU, if the terms fit; for listings, which know the PMU already.
+/// The attr of `pmu/terms/` on that PMU, if the terms fit; for listings, which know the PMU
+/// already.
 pub(crate) fn resolve_on(groups: &[EventGroup], pmu: &Pmu) -> Option<EventAttr> {
     let group = groups.first()?;
     let terms = group.events.first()?.terms.as_deref()?;
@@ -100,7 +102,8 @@ fn plain(name: String, attr: EventAttr, span: Span) -> Selected {
 
 /// Sets the leaders of the events from `first` on, and clears what only leaders may have.
 ///
-/// Where a name stood for several PMUs, each PMU gets its own group: the kernel groups hardware events within one PMU.
+/// Where a name stood for several PMUs, each PMU gets its own group: the kernel groups hardware
+/// events within one PMU.
 fn lead(group: &EventGroup, selected: &mut [ResolvedEvent], first: usize) {
     for index in first..selected.len() {
         let pmu_kind = selected[index].pmu_kind;
@@ -276,7 +279,8 @@ impl Resolver<'_> {
         self.fault(ResolveErrorKind::Unknown, format!("unknown event `{name}`"), hint)
     }
 
-    /// `name/terms/`, where the name is a PMU, a glob over PMUs, or the common part of numbered ones.
+    /// `name/terms/`, where the name is a PMU, a glob over PMUs, or the common part of numbered
+    /// ones.
     fn pmu(&self, name: &str) -> Result<Vec<ResolvedEvent>, ResolveError> {
         let pmus = self.machine.pmus();
         let mut matching: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.name == name).collect();
@@ -381,7 +385,8 @@ impl Resolver<'_> {
             ));
         }
         if !own.is_empty() {
-            // As in perf, an event's own modifiers replace the defaults, `exclude_guest` among them.
+            // As in perf, an event's own modifiers replace the defaults, `exclude_guest` among
+            // them.
             event.attr.exclude_guest = false;
             add(event, own);
         }
@@ -433,7 +438,8 @@ fn add(event: &mut Selected, modifiers: Modifiers) {
     event.weak |= modifiers.weak;
 }
 
-/// Whether a PMU's name as typed stands for this PMU: as a glob, without `uncore_`, or without its number.
+/// Whether a PMU's name as typed stands for this PMU: as a glob, without `uncore_`, or without its
+/// number.
 fn stands_for(typed: &str, pmu: &str) -> bool {
     let short = pmu.strip_prefix("uncore_").unwrap_or(pmu);
     [pmu, short].iter().any(|name| {

@@ -2,11 +2,13 @@
 
 /// The candidate most similar to `name`, if any is similar enough to be a slip of the hand.
 ///
-/// Similar means at most one change (insert, delete, replace, or swap of neighbours) per three characters. Among equals
-/// the first candidate wins. Allocates two short rows, so it is fit for thousands of candidates.
+/// Similar means at most one change (insert, delete, replace, or swap of neighbours) per three
+/// characters. Among equals the first candidate wins. Allocates two short rows, so it is fit for
+/// thousands of candidates.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // A name longer than any real one is no slip; the bound also keeps the table small for hostile input.
+    // A name longer than any real one is no slip; the bound also keeps the table small for hostile
+    // input.
     let wanted: Vec<char> = name.chars().flat_map(char::to_lowercase).take(129).collect();
     if wanted.is_empty() || wanted.len() > 128 {
         return None;

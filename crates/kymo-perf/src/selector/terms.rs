@@ -267,7 +267,8 @@ impl Applier<'_> {
         Ok(())
     }
 
-    /// Puts in the terms of a ready-made event. Its text comes from sysfs, so its faults are not the user's.
+    /// Puts in the terms of a ready-made event. Its text comes from sysfs, so its faults are not
+    /// the user's.
     fn alias(&mut self, term: &Term, alias: &Alias) -> Result<(), ResolveError> {
         let blank = self.fault(term, String::new(), None);
         let broken = |cause: String| ResolveError {

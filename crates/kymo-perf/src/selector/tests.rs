@@ -225,7 +225,8 @@ fn groups_and_leaders() {
     assert_eq!(parse("mine{cs}").unwrap()[0].name.as_deref(), Some("mine"));
 }
 
-/// Checks names: as typed, from the `name` term, and a tracepoint's without its modifiers, as perf does.
+/// Checks names: as typed, from the `name` term, and a tracepoint's without its modifiers, as perf
+/// does.
 #[test]
 fn names_as_perf_prints_them() {
     let cases = [
@@ -243,7 +244,8 @@ fn names_as_perf_prints_them() {
     }
 }
 
-/// Checks the terms that concern the recording, and that sampling terms win over an event's natural period.
+/// Checks the terms that concern the recording, and that sampling terms win over an event's natural
+/// period.
 #[test]
 fn recording_terms() {
     assert_eq!(one("cs/period=100/").attr.sampling, Sampling::Period(100));
@@ -267,7 +269,8 @@ fn recording_terms() {
     assert_eq!(one("cs/inherit=0/").overrides.inherit, Some(false));
 }
 
-/// Checks PMUs that exist several times: one event each, on their CPUs, by any of the names that stand for them.
+/// Checks PMUs that exist several times: one event each, on their CPUs, by any of the names that
+/// stand for them.
 #[test]
 fn numbered_pmus() {
     let machine = server();
@@ -290,7 +293,8 @@ fn numbered_pmus() {
     assert_eq!(leaders, [0, 1, 0, 1]);
 }
 
-/// Checks a machine with two kinds of cores: each hardware event once per kind, with the PMU in config's upper half.
+/// Checks a machine with two kinds of cores: each hardware event once per kind, with the PMU in
+/// config's upper half.
 #[test]
 fn hybrid_cores() {
     let (_dir, machine) = hybrid();
@@ -432,7 +436,8 @@ fn default_event_follows_the_machine() {
     assert!(note.unwrap().contains("instead of cycles"));
 }
 
-/// Checks that a long text is shown as a window around its fault, with the caret in it, whatever characters it has.
+/// Checks that a long text is shown as a window around its fault, with the caret in it, whatever
+/// characters it has.
 #[test]
 fn long_texts_are_windowed() {
     let text = format!("{}\u{e9}\t,{}", "cs,".repeat(400), "x,".repeat(400) + "cs");
@@ -492,7 +497,8 @@ fn words() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Checks that no text panics, that an error's place lies in the text, and that its picture can be drawn.
+    /// Checks that no text panics, that an error's place lies in the text, and that its picture can
+    /// be drawn.
     #[test]
     fn any_text_is_answered(text in prop_oneof![words(), any::<String>()]) {
         let machine = server();
@@ -510,7 +516,8 @@ proptest! {
         }
     }
 
-    /// Checks that what is printed for a parsed text parses to the same tree, and resolves alike up to names.
+    /// Checks that what is printed for a parsed text parses to the same tree, and resolves alike up
+    /// to names.
     #[test]
     fn printed_groups_read_back(text in words()) {
         if let Ok(groups) = parse(&text) {

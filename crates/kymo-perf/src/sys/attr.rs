@@ -6,8 +6,8 @@
 use super::perf_event_attr;
 use perf_event_open_sys::bindings;
 
-/// The size that is announced to the kernel and stored in files: up to and including `sig_data` (Linux 5.13), which every reader
-/// of perf.data knows. Nothing that kymo sets lies beyond it.
+/// The size that is announced to the kernel and stored in files: up to and including `sig_data`
+/// (Linux 5.13), which every reader of perf.data knows. Nothing that kymo sets lies beyond it.
 const SIZE: usize = bindings::PERF_ATTR_SIZE_VER7 as usize;
 
 /// An attr of zeros with its size set.
@@ -18,14 +18,16 @@ pub fn attr_zeroed() -> perf_event_attr {
 /// The attr as a file holds it.
 pub fn attr_bytes(attr: &perf_event_attr) -> [u8; SIZE] {
     let mut out = [0; SIZE];
-    // SAFETY: a repr(C) struct of integers without padding, initialised (Default zeroes it), and longer than SIZE (const assert below).
+    // SAFETY: a repr(C) struct of integers without padding, initialised (Default zeroes it), and
+    // longer than SIZE (const assert below).
     out.copy_from_slice(unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast::<u8>(), SIZE) });
     out
 }
 
 const _: () = assert!(size_of::<perf_event_attr>() >= SIZE);
 
-/// Numbers of the kernel's ABI that are typed differently on different architectures, as the u64 or u32 that the attr wants.
+/// Numbers of the kernel's ABI that are typed differently on different architectures, as the u64 or
+/// u32 that the attr wants.
 #[derive(Debug)]
 pub enum Perf {}
 

@@ -1,17 +1,20 @@
 //! A thread as C programs make it.
 //!
-//! The standard library gives each thread a stack on which to report that the other one overflowed: five system calls more, which a
-//! benchmark of thread creation must not pay where the program that it is compared with does not.
+//! The standard library gives each thread a stack on which to report that the other one overflowed:
+//! five system calls more, which a benchmark of thread creation must not pay where the program that
+//! it is compared with does not.
 //!
 //! # Safety
-//! Two C functions, with a box that is handed to the new thread, and a handle that is joined or detached once.
+//! Two C functions, with a box that is handed to the new thread, and a handle that is joined or
+//! detached once.
 #![allow(unsafe_code, reason = "pthread_create and pthread_join")]
 use std::ffi::c_void;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A thread that was made without anything that the standard library adds. Detached if it is dropped before it was joined.
+/// A thread that was made without anything that the standard library adds. Detached if it is
+/// dropped before it was joined.
 #[derive(Debug)]
 pub struct BareThread(libc::pthread_t);
 
@@ -42,7 +45,8 @@ impl BareThread {
     /// Waits for its end.
     pub fn join(self) {
         let thread = ManuallyDrop::new(self);
-        // SAFETY: neither joined nor detached before: both need the handle, and this is the last one.
+        // SAFETY: neither joined nor detached before: both need the handle, and this is the last
+        // one.
         unsafe { libc::pthread_join(thread.0, std::ptr::null_mut()) };
     }
 }

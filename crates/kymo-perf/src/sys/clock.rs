@@ -5,7 +5,8 @@
 #![allow(unsafe_code, reason = "only libc knows the time zone")]
 use std::time::{Duration, SystemTime};
 
-/// The local time as perf puts it behind names of files: year, month, day, hour, minute, second and hundredths, without anything between.
+/// The local time as perf puts it behind names of files: year, month, day, hour, minute, second and
+/// hundredths, without anything between.
 pub fn timestamp(time: SystemTime) -> String {
     let (parts, hundredths) = local(time);
     format!(
@@ -45,7 +46,8 @@ fn local(time: SystemTime) -> (libc::tm, u32) {
     let seconds = since.as_secs() as libc::time_t;
     // SAFETY: a struct of numbers and a pointer, for which zero is a value.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: reads one local value and writes the other; nobody in this process changes the time zone.
+    // SAFETY: reads one local value and writes the other; nobody in this process changes the time
+    // zone.
     unsafe { libc::localtime_r(&seconds, &mut parts) };
     (parts, since.subsec_millis() / 10)
 }

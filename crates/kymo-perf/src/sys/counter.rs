@@ -15,7 +15,8 @@ pub struct ClockReading {
     pub time_ns: u64,
 }
 
-/// The counter now: not before what was done earlier, and not after what is done later. 0 on other machines than x86-64.
+/// The counter now: not before what was done earlier, and not after what is done later. 0 on other
+/// machines than x86-64.
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
@@ -32,7 +33,8 @@ pub fn ticks() -> u64 {
     0
 }
 
-/// The counter and the clock, as near to each other as in the best of so many tries: tens of nanoseconds for each.
+/// The counter and the clock, as near to each other as in the best of so many tries: tens of
+/// nanoseconds for each.
 pub fn reading(tries: usize) -> Option<ClockReading> {
     (0..tries).filter_map(|_| once()).min_by_key(|reading| reading.after.wrapping_sub(reading.before))
 }
@@ -54,7 +56,8 @@ fn once() -> Option<ClockReading> {
 mod tests {
     use super::*;
 
-    /// Checks that of many tries the nearest is taken, and that neither the counter nor the clock goes back.
+    /// Checks that of many tries the nearest is taken, and that neither the counter nor the clock
+    /// goes back.
     #[test]
     fn readings_follow_each_other() {
         let before = ticks();

@@ -2,8 +2,9 @@
 use super::ANY;
 use std::os::fd::{BorrowedFd, RawFd};
 
-/// An open event of one [`super::Kernel`]: owned like an `OwnedFd`, but closed only by [`super::Kernel::close`], so that
-/// thousands can be closed in one call and scripted kernels can hand out numbers with no file behind them. Dropping it leaks it.
+/// An open event of one [`super::Kernel`]: owned like an `OwnedFd`, but closed only by
+/// [`super::Kernel::close`], so that thousands can be closed in one call and scripted kernels can
+/// hand out numbers with no file behind them. Dropping it leaks it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Descriptor(RawFd);
 
@@ -32,8 +33,9 @@ pub struct EventTarget<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Whether it closes on exec; off only for kernels that do not know it.
     pub cloexec: bool,
-    /// Whether the call is finished although this process is killed meanwhile: for uprobes, of which traps would stay in
-    /// programs. The event has no owner then: it is not among those of [`super::Kernel::enable_own`].
+    /// Whether the call is finished although this process is killed meanwhile: for uprobes, of
+    /// which traps would stay in programs. The event has no owner then: it is not among those of
+    /// [`super::Kernel::enable_own`].
     pub to_its_end: bool,
 }
 

@@ -1,9 +1,12 @@
-//! A kernel that follows a script: it fails the opens that a test tells it to, and its rings are files that the test can write into.
+//! A kernel that follows a script: it fails the opens that a test tells it to, and its rings are
+//! files that the test can write into.
 //!
-//! It keeps account of what is open, who opened it, and of every use of something that is not open ([`Fake::mistakes`]).
+//! It keeps account of what is open, who opened it, and of every use of something that is not open
+//! ([`Fake::mistakes`]).
 //!
 //! # Safety
-//! Files behind descriptors are lent out while the account of them lies behind a lock; see [`Fake::poll_fd`].
+//! Files behind descriptors are lent out while the account of them lies behind a lock; see
+//! [`Fake::poll_fd`].
 #![allow(unsafe_code, reason = "lends the files behind descriptors")]
 use super::{Binding, Descriptor, EventTarget, Kernel, Perf, perf_event_attr};
 use crate::ring::{Keeps, Ring};
@@ -123,15 +126,16 @@ impl Fake {
         Fake { raises_allowed: 2, ..Fake::default() }
     }
 
-    /// Descriptors are numbers with no file behind them, always the lowest free one, as the kernel's are. They cannot be polled;
-    /// mapping one makes a file for it.
+    /// Descriptors are numbers with no file behind them, always the lowest free one, as the
+    /// kernel's are. They cannot be polled; mapping one makes a file for it.
     pub fn virtual_descriptors(mut self) -> Fake {
         self.numbers_only = true;
         self.state().next = 3;
         self
     }
 
-    /// Adds a rule: an open for which it returns an errno fails with it. The first rule that matches counts.
+    /// Adds a rule: an open for which it returns an errno fails with it. The first rule that
+    /// matches counts.
     pub fn rule(mut self, rule: impl Fn(Call<'_>) -> Option<i32> + Send + Sync + 'static) -> Fake {
         self.rules.push(Box::new(rule));
         self
@@ -172,7 +176,8 @@ impl Fake {
         self.rule(|call| (call.attr.read_format & Perf::FORMAT_LOST != 0).then_some(libc::EINVAL))
     }
 
-    /// At most this many descriptors can be open until the limit is raised, and as many more after each raise.
+    /// At most this many descriptors can be open until the limit is raised, and as many more after
+    /// each raise.
     pub fn descriptors(mut self, limit: usize) -> Fake {
         self.limit = Some(limit);
         self
@@ -215,7 +220,8 @@ impl Fake {
         self.state().disabled.clone()
     }
 
-    /// The open descriptors that are enabled by themselves (a leader's state rules its members), ascending.
+    /// The open descriptors that are enabled by themselves (a leader's state rules its members),
+    /// ascending.
     pub fn on(&self) -> Vec<i32> {
         let state = self.state();
         state
@@ -236,7 +242,8 @@ impl Fake {
         self.state().bindings.iter().map(|(&thread, list)| (thread, list.clone())).collect()
     }
 
-    /// Uses of descriptors that were not open: closed twice, switched after closing, joined as a group.
+    /// Uses of descriptors that were not open: closed twice, switched after closing, joined as a
+    /// group.
     pub fn mistakes(&self) -> Vec<String> {
         self.state().mistakes.clone()
     }
@@ -338,7 +345,8 @@ impl Kernel for Fake {
             if self.numbers_only {
                 state.free.push(Reverse(number));
             } else {
-                // SAFETY: made by into_raw_fd in open, and out of the account now, so this is done once.
+                // SAFETY: made by into_raw_fd in open, and out of the account now, so this is done
+                // once.
                 drop(unsafe { OwnedFd::from_raw_fd(number) });
             }
         }
@@ -447,7 +455,8 @@ impl Kernel for Fake {
         if self.numbers_only {
             return None;
         }
-        // SAFETY: the file is closed by `close` alone, which takes the Descriptor by value; no Drop of this kernel closes it.
+        // SAFETY: the file is closed by `close` alone, which takes the Descriptor by value; no Drop
+        // of this kernel closes it.
         Some(unsafe { BorrowedFd::borrow_raw(event.number()) })
     }
 

@@ -1,8 +1,8 @@
 //! A copy of this process that does one thing and ends.
 //!
 //! # Safety
-//! fork: in the child only the calling thread lives on, so a lock that another thread held stays locked. Refused while there are other
-//! threads; the child never returns into its parent's code.
+//! fork: in the child only the calling thread lives on, so a lock that another thread held stays
+//! locked. Refused while there are other threads; the child never returns into its parent's code.
 #![allow(unsafe_code, reason = "fork, and the end of the child")]
 use crate::workload::Exit;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
@@ -16,8 +16,9 @@ pub struct Child {
     ended: bool,
 }
 
-/// Runs `body` in a copy of this process, which ends with the code that it returns (101 if it panics). The copy shares open files, and
-/// dies with its parent; nothing of the parent's runs at its end: no destructor, no exit handler, no flush.
+/// Runs `body` in a copy of this process, which ends with the code that it returns (101 if it
+/// panics). The copy shares open files, and dies with its parent; nothing of the parent's runs at
+/// its end: no destructor, no exit handler, no flush.
 ///
 /// # Errors
 /// EBUSY while this process has other threads; what `fork(2)` says (EAGAIN: too many processes).
@@ -26,7 +27,8 @@ pub fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
     let parent = rustix::process::getpid();
-    // SAFETY: this thread is the only one, so the child has all of the process and no lock is held by somebody who is not in it.
+    // SAFETY: this thread is the only one, so the child has all of the process and no lock is held
+    // by somebody who is not in it.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let died = set_parent_process_death_signal(Some(Signal::KILL));

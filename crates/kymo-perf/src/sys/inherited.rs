@@ -1,13 +1,14 @@
 //! What this process was started with: descriptors, named by their numbers.
 //!
 //! # Safety
-//! A number from a command line may name anything: it is never adopted, only duplicated, so whoever else uses it keeps it.
+//! A number from a command line may name anything: it is never adopted, only duplicated, so whoever
+//! else uses it keeps it.
 #![allow(unsafe_code, reason = "duplicates a descriptor that is known by its number only")]
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// An own copy of descriptor `number`, closed on exec. Call it before anything else is opened: a number that the parent did not
-/// pass may name a file of ours a moment later.
+/// An own copy of descriptor `number`, closed on exec. Call it before anything else is opened: a
+/// number that the parent did not pass may name a file of ours a moment later.
 ///
 /// # Errors
 /// EBADF if there is no such descriptor, EMFILE if no more may be opened.
@@ -26,7 +27,8 @@ mod tests {
     use super::inherited;
     use std::os::fd::AsRawFd;
 
-    /// Checks that the copy is another descriptor of the same file, and that a number without a file is refused.
+    /// Checks that the copy is another descriptor of the same file, and that a number without a
+    /// file is refused.
     #[test]
     fn copies_and_refusals() {
         let file = tempfile::tempfile().unwrap();

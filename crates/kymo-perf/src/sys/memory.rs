@@ -8,8 +8,9 @@ thread_local! {
     static MAY_FAIL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system's allocator, for `#[global_allocator]` of a program. Where it has no memory, the process says so on stderr and
-/// ends with status 1. The kernel then takes back events, rings and BPF programs, as after SIGKILL.
+/// The system's allocator, for `#[global_allocator]` of a program. Where it has no memory, the
+/// process says so on stderr and ends with status 1. The kernel then takes back events, rings and
+/// BPF programs, as after SIGKILL.
 #[derive(Debug)]
 pub struct Allocator;
 
@@ -21,7 +22,8 @@ pub fn may_fail<T>(reserve: impl FnOnce() -> T) -> T {
     result
 }
 
-// SAFETY: handed on to the system's allocator as it came; a null pointer goes back to callers that asked for it, and otherwise the process ends.
+// SAFETY: handed on to the system's allocator as it came; a null pointer goes back to callers that
+// asked for it, and otherwise the process ends.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are the ones that are needed.
@@ -93,7 +95,8 @@ mod tests {
         }
     }
 
-    /// Checks that who can do without memory gets a null pointer, and nobody else's allocation may fail afterwards.
+    /// Checks that who can do without memory gets a null pointer, and nobody else's allocation may
+    /// fail afterwards.
     #[test]
     fn those_who_can_do_without() {
         let layout = Layout::from_size_align(1 << 60, 8).expect("a layout");

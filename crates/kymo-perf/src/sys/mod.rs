@@ -1,7 +1,7 @@
 //! The one door for system calls on events: a real kernel and a scripted one behind the same trait.
 //!
-//! Everything above this module speaks to a [`Kernel`]; with [`Fake`] every fallback can be tested on a machine that has
-//! no PMU, no privilege and no shortage of descriptors.
+//! Everything above this module speaks to a [`Kernel`]; with [`Fake`] every fallback can be tested
+//! on a machine that has no PMU, no privilege and no shortage of descriptors.
 mod attr;
 mod bare_thread;
 mod clock;
@@ -44,7 +44,8 @@ use std::os::fd::BorrowedFd;
 /// Any task (`pid` argument) or any CPU (`cpu` argument).
 pub const ANY: i32 = -1;
 
-/// The system calls that events need. A [`Descriptor`] goes back to the kernel that handed it out, to be closed.
+/// The system calls that events need. A [`Descriptor`] goes back to the kernel that handed it out,
+/// to be closed.
 pub trait Kernel: Send + Sync + fmt::Debug {
     /// Opens one event.
     ///
@@ -67,14 +68,15 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// What `ioctl(2)` says.
     fn disable(&self, event: &Descriptor) -> io::Result<()>;
 
-    /// Enables every event that the calling thread opened and that is still open, members of groups too.
+    /// Enables every event that the calling thread opened and that is still open, members of groups
+    /// too.
     ///
     /// # Errors
     /// What `prctl(2)` says.
     fn enable_own(&self) -> io::Result<()>;
 
-    /// Disables every event that the calling thread opened and that is still open, members of groups too: a member
-    /// must be enabled the same way again, not through its leader.
+    /// Disables every event that the calling thread opened and that is still open, members of
+    /// groups too: a member must be enabled the same way again, not through its leader.
     ///
     /// # Errors
     /// What `prctl(2)` says.
@@ -92,10 +94,12 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// EINVAL for an expression that the kernel does not understand.
     fn set_filter(&self, event: &Descriptor, filter: &str) -> io::Result<()>;
 
-    /// Attaches a BPF program: it sees every sample, and one for which it returns 0 is not recorded.
+    /// Attaches a BPF program: it sees every sample, and one for which it returns 0 is not
+    /// recorded.
     ///
     /// # Errors
-    /// EEXIST if there is one already, EINVAL for a program of another type, EPERM without the privilege.
+    /// EEXIST if there is one already, EINVAL for a program of another type, EPERM without the
+    /// privilege.
     fn set_bpf(&self, event: &Descriptor, program: BorrowedFd<'_>) -> io::Result<()>;
 
     /// The kernel's id of the event, as samples carry it.
@@ -110,13 +114,16 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// What `read(2)` says; ENOSPC if `words` is too small.
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize>;
 
-    /// Maps the event's ring of `data_pages` pages (a power of two); `keeps` must be what the event's `write_backward` says.
+    /// Maps the event's ring of `data_pages` pages (a power of two); `keeps` must be what the
+    /// event's `write_backward` says.
     ///
     /// # Errors
-    /// EPERM beyond `perf_event_mlock_kb` and RLIMIT_MEMLOCK, EINVAL for an inheritable event on any CPU.
+    /// EPERM beyond `perf_event_mlock_kb` and RLIMIT_MEMLOCK, EINVAL for an inheritable event on
+    /// any CPU.
     fn map(&self, event: &Descriptor, data_pages: usize, keeps: Keeps) -> io::Result<Ring>;
 
-    /// Lets the ring that the event writes to refuse all records, or take them again. What is refused counts as lost.
+    /// Lets the ring that the event writes to refuse all records, or take them again. What is
+    /// refused counts as lost.
     ///
     /// # Errors
     /// EINVAL for an event without a ring.
@@ -128,18 +135,19 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// How many descriptors this process may have open; `None`: any number.
     fn descriptor_limit(&self) -> Option<u64>;
 
-    /// Raises that limit: first to the hard limit, then (with privilege) to `wanted` or somewhat beyond the hard limit. The
-    /// new limit, or `None` if it cannot be raised.
+    /// Raises that limit: first to the hard limit, then (with privilege) to `wanted` or somewhat
+    /// beyond the hard limit. The new limit, or `None` if it cannot be raised.
     fn raise_descriptors(&self, wanted: u64) -> Option<u64>;
 
-    /// Makes room for this many more descriptors at once, because a table that grows while threads share it waits for all
-    /// CPUs each time. Only makes things faster.
+    /// Makes room for this many more descriptors at once, because a table that grows while threads
+    /// share it waits for all CPUs each time. Only makes things faster.
     fn reserve_descriptors(&self, more: usize);
 
     /// The CPU on which each task ran last; `None` for one that is gone.
     fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>>;
 
-    /// Binds the calling thread to one CPU; what it was bound to before, to be given to [`Kernel::unbind`].
+    /// Binds the calling thread to one CPU; what it was bound to before, to be given to
+    /// [`Kernel::unbind`].
     ///
     /// # Errors
     /// EINVAL if the CPU is offline, not permitted, or beyond the 1024th.

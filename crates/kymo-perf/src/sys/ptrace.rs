@@ -1,8 +1,8 @@
 //! A thread of another process, held: its registers, and one step or call at a time.
 //!
 //! # Safety
-//! ptrace(2) and waitpid(2) with pointers to values of this file. What a thread's registers mean is the caller's business: a wrong value harms
-//! the other process, not this one.
+//! ptrace(2) and waitpid(2) with pointers to values of this file. What a thread's registers mean is
+//! the caller's business: a wrong value harms the other process, not this one.
 #![allow(unsafe_code, reason = "ptrace, and waiting for threads that are not children")]
 use std::cell::RefCell;
 use std::ffi::{c_long, c_void};
@@ -71,8 +71,8 @@ pub fn no_registers() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
-/// A thread that this thread traces. All calls must come from the thread that seized it, which is why it cannot be sent. Dropping it lets
-/// it run again.
+/// A thread that this thread traces. All calls must come from the thread that seized it, which is
+/// why it cannot be sent. Dropping it lets it run again.
 #[derive(Debug)]
 pub struct Traced {
     tid: i32,
@@ -88,10 +88,12 @@ thread_local! {
 }
 
 impl Traced {
-    /// Takes a thread, which goes on running. One that was dropped before it could be let go is taken up again.
+    /// Takes a thread, which goes on running. One that was dropped before it could be let go is
+    /// taken up again.
     ///
     /// # Errors
-    /// EPERM if that is not permitted or somebody traces it already, ESRCH if there is no such thread.
+    /// EPERM if that is not permitted or somebody traces it already, ESRCH if there is no such
+    /// thread.
     pub fn seize(tid: i32) -> io::Result<Traced> {
         let taken_up = |ours: &mut Vec<i32>| {
             ours.iter().position(|ours| *ours == tid).map(|at| ours.swap_remove(at)).is_some()
@@ -110,7 +112,8 @@ impl Traced {
         self.tid
     }
 
-    /// Whether it is a thread of this process. A thread that is traced keeps its number, so the answer stays true.
+    /// Whether it is a thread of this process. A thread that is traced keeps its number, so the
+    /// answer stays true.
     pub fn is_of(&self, pid: i32) -> bool {
         // SAFETY: three numbers; signal 0 is none.
         unsafe { libc::syscall(libc::SYS_tgkill, pid, self.tid, 0) == 0 }
@@ -124,7 +127,8 @@ impl Traced {
     fn ask(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
         #[cfg(test)]
         faults::step();
-        // SAFETY: requests of this file that write to no memory of ours, or to what their caller points at.
+        // SAFETY: requests of this file that write to no memory of ours, or to what their caller
+        // points at.
         let answer: c_long =
             unsafe { libc::ptrace(request, self.tid, address as *mut c_void, data as *mut c_void) };
         if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -288,7 +292,8 @@ impl Traced {
         if self.gone {
             return;
         }
-        // A signal that it has stopped before must reach it: after a trap or a fault it would go on in the middle of something.
+        // A signal that it has stopped before must reach it: after a trap or a fault it would go on
+        // in the middle of something.
         let signal = |stop| if let Ok(PtraceStop::Signal(signal)) = stop { signal } else { 0 };
         let limit = match self.registers() {
             // It stands still, perhaps since nobody has looked.
@@ -313,10 +318,12 @@ impl Drop for Traced {
     }
 }
 
-/// Takes note of the end of a thread that this process traces, for whichever of our threads has seized it. Does not wait, and takes no note of stops.
+/// Takes note of the end of a thread that this process traces, for whichever of our threads has
+/// seized it. Does not wait, and takes no note of stops.
 ///
-/// A program that executes another one waits until its other threads are gone, and those that are traced are so only when that was noted; meanwhile it
-/// lets nobody seize a thread of it, so the one who wants to cannot take notes. Whether it has ended.
+/// A program that executes another one waits until its other threads are gone, and those that are
+/// traced are so only when that was noted; meanwhile it lets nobody seize a thread of it, so the
+/// one who wants to cannot take notes. Whether it has ended.
 pub fn note_end(tid: i32) -> bool {
     // SAFETY: plain numbers and pointers, for which 0 is a value.
     let mut told: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -333,7 +340,8 @@ pub fn note_end(tid: i32) -> bool {
 /// # Errors
 /// ENOMEM, EMFILE; EPERM where a filter forbids it.
 pub fn own_descriptors() -> Result<(), rustix::io::Errno> {
-    // SAFETY: a number. A descriptor that is used as an object of its own here stays valid: both tables have it, and each closes its copy.
+    // SAFETY: a number. A descriptor that is used as an object of its own here stays valid: both
+    // tables have it, and each closes its copy.
     match unsafe { libc::unshare(libc::CLONE_FILES) } {
         0 => Ok(()),
         _ => {
@@ -377,7 +385,8 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
-    /// Checks that who does not stop in time to be let go, as on a busy machine, can be taken again, stops once for both times, and runs on.
+    /// Checks that who does not stop in time to be let go, as on a busy machine, can be taken
+    /// again, stops once for both times, and runs on.
     #[test]
     fn taken_up_again() {
         let mut program = Command::new("sh");
@@ -399,7 +408,8 @@ mod tests {
         program.wait().unwrap();
     }
 
-    /// Checks that a signal which a thread has stopped before, while nobody looked, still reaches it when it is let go.
+    /// Checks that a signal which a thread has stopped before, while nobody looked, still reaches
+    /// it when it is let go.
     #[test]
     fn signals_reach_who_is_let_go() {
         let mut program = Command::new("cat");

@@ -1,8 +1,9 @@
 //! The kernel that runs.
 //!
 //! # Safety
-//! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A [`Descriptor`] is made by `open` alone
-//! and consumed by `close`, so while one can be borrowed its number is open and ours.
+//! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A
+//! [`Descriptor`] is made by `open` alone and consumed by `close`, so while one can be borrowed its
+//! number is open and ours.
 #![allow(unsafe_code, reason = "raw system calls")]
 use super::{Binding, Descriptor, EventTarget, Kernel, in_vfork_child, perf_event_attr};
 use crate::ring::{Keeps, Ring};
@@ -14,7 +15,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether any event of this process was a uprobe. Relaxed: who closes an event has got its descriptor from who opened it.
+/// Whether any event of this process was a uprobe. Relaxed: who closes an event has got its
+/// descriptor from who opened it.
 static UPROBES_OPENED: AtomicBool = AtomicBool::new(false);
 
 /// The kernel that runs this program.
@@ -43,7 +45,8 @@ impl Kernel for Real {
         let cpu = place.cpu;
         let mut opened = Err(io::ErrorKind::Other.into());
         let mut open = || {
-            // SAFETY: attr is initialised and as long as its size field says (sys::attr); the kernel only reads it (and writes size on E2BIG).
+            // SAFETY: attr is initialised and as long as its size field says (sys::attr); the
+            // kernel only reads it (and writes size on E2BIG).
             let fd =
                 unsafe { perf_event_open_sys::perf_event_open(&mut attr, task, cpu, group, flags.into()) };
             opened = check(fd).map(|()| Descriptor::new(fd));
@@ -143,7 +146,8 @@ impl Kernel for Real {
         let (soft, hard) = (now.current?, now.maximum);
         let mut tries = Vec::new();
         if hard.is_none_or(|hard| soft < hard) {
-            // Beyond the hard limit only if it is too low: that takes privilege, and children inherit it.
+            // Beyond the hard limit only if it is too low: that takes privilege, and children
+            // inherit it.
             tries.extend(hard.filter(|&hard| hard < wanted).map(|_| wanted));
             tries.push(hard.unwrap_or(wanted));
         } else if let Some(hard) = hard {
@@ -196,7 +200,8 @@ fn close_sorted(events: &[Descriptor]) {
             continue;
         }
         let (first, last) = (run[0].number() as libc::c_uint, run[run.len() - 1].number() as libc::c_uint);
-        // SAFETY: every number from first to last is one of the Descriptors of this run, which we own: nobody else's is hit.
+        // SAFETY: every number from first to last is one of the Descriptors of this run, which we
+        // own: nobody else's is hit.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if result < 0 {
             // Before Linux 5.9.
@@ -216,14 +221,16 @@ fn open_at(directory: impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
 fn last_cpu(directory: &OwnedFd, path: &str) -> Option<u32> {
     let mut buffer = [0u8; 1024];
     let read = rustix::io::read(open_at(directory, path).ok()?, &mut buffer).ok()?;
-    // The name, in brackets, may hold anything; the CPU is the 39th field of all, the 37th behind it.
+    // The name, in brackets, may hold anything; the CPU is the 39th field of all, the 37th behind
+    // it.
     let name_ends = buffer[..read].iter().rposition(|&byte| byte == b')')?;
     let text = std::str::from_utf8(&buffer[name_ends + 1..read]).ok()?;
     text.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
-/// Makes room in this process's table of descriptors for this many more. The table doubles as it fills, and each time that
-/// happens while threads share it, the kernel waits until all CPUs have passed a quiet state: so do it early, and once.
+/// Makes room in this process's table of descriptors for this many more. The table doubles as it
+/// fills, and each time that happens while threads share it, the kernel waits until all CPUs have
+/// passed a quiet state: so do it early, and once.
 pub fn reserve_descriptors(more: usize) {
     let Ok(probe) = rustix::fs::open(
         "/",

@@ -1,8 +1,10 @@
-//! A kernel that does nothing but charge for it: how long would the calls of a list take on a machine of another size?
+//! A kernel that does nothing but charge for it: how long would the calls of a list take on a
+//! machine of another size?
 //!
-//! Each call costs what [`Costs`] says, and more if it has to reach another CPU than the one that the calling thread is bound to. Costs add
-//! up per thread, so that the time of a phase is that of its slowest thread. What it does not know are the locks that threads
-//! of one process share inside the kernel; see docs/internals/design/0002-event-lists.md.
+//! Each call costs what [`Costs`] says, and more if it has to reach another CPU than the one that
+//! the calling thread is bound to. Costs add up per thread, so that the time of a phase is that of
+//! its slowest thread. What it does not know are the locks that threads of one process share inside
+//! the kernel; see docs/internals/design/0002-event-lists.md.
 use super::{ANY, Binding, Descriptor, EventTarget, Kernel, perf_event_attr};
 use crate::ring::{Keeps, Ring};
 use rustix::fs::MemfdFlags;
@@ -29,7 +31,8 @@ pub struct Costs {
     pub look_ns: u64,
     /// Moving the calling thread to a CPU.
     pub bind_ns: u64,
-    /// What opening the first event of a task or CPU, enabling and disabling cost beyond that if the kernel has to reach another CPU.
+    /// What opening the first event of a task or CPU, enabling and disabling cost beyond that if
+    /// the kernel has to reach another CPU.
     pub remote_ns: u64,
     /// What closing costs beyond that then.
     pub remote_close_ns: u64,
@@ -67,7 +70,8 @@ struct SimulatedThread {
 }
 
 impl Simulated {
-    /// A machine of so many CPUs, for lists of at most `descriptors`, with tasks numbered from 1 to `tasks`, spread evenly.
+    /// A machine of so many CPUs, for lists of at most `descriptors`, with tasks numbered from 1 to
+    /// `tasks`, spread evenly.
     pub fn new(costs: Costs, cpus: u32, tasks: usize, descriptors: usize) -> Simulated {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Simulated {

@@ -50,8 +50,8 @@ pub fn pin_to(cpu: u32) -> io::Result<()> {
     Binding::of(&[cpu]).apply()
 }
 
-/// Makes the calling thread run before all others that this program has, and all ordinary ones (SCHED_FIFO, a low priority of that
-/// class).
+/// Makes the calling thread run before all others that this program has, and all ordinary ones
+/// (SCHED_FIFO, a low priority of that class).
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO.
@@ -67,8 +67,9 @@ pub fn run_early() -> io::Result<()> {
     run_fifo(1)
 }
 
-/// Does something short before all ordinary threads have their turn, where that is permitted: among thousands of busy threads it
-/// would otherwise be interrupted for seconds. Then the calling thread runs as before.
+/// Does something short before all ordinary threads have their turn, where that is permitted: among
+/// thousands of busy threads it would otherwise be interrupted for seconds. Then the calling thread
+/// runs as before.
 pub fn with_priority<T>(short: impl FnOnce() -> T) -> T {
     // SAFETY: a number; 0 is the calling thread.
     let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
@@ -82,7 +83,8 @@ pub fn with_priority<T>(short: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The calling thread has the largest share of its CPU that an ordinary one can have, where that is permitted, until this is dropped.
+/// The calling thread has the largest share of its CPU that an ordinary one can have, where that is
+/// permitted, until this is dropped.
 #[derive(Debug)]
 pub struct PriorityBoost {
     before: Option<i32>,
@@ -105,7 +107,8 @@ impl Drop for PriorityBoost {
     }
 }
 
-/// Whether a task that there is belongs to another process than this one. A task that is gone does not.
+/// Whether a task that there is belongs to another process than this one. A task that is gone does
+/// not.
 pub fn belongs_to_other_process(pid: i32, tid: i32) -> bool {
     // To 0 and below are signals for groups.
     if tid <= 0 {
@@ -119,7 +122,8 @@ pub fn belongs_to_other_process(pid: i32, tid: i32) -> bool {
     !of_process && of_any()
 }
 
-/// Gives programs that the calling thread executes from now on the same addresses each time: their code, data, stack and libraries.
+/// Gives programs that the calling thread executes from now on the same addresses each time: their
+/// code, data, stack and libraries.
 ///
 /// # Errors
 /// EPERM where a filter of system calls forbids it, as in some containers.

@@ -1,10 +1,12 @@
-//! What the kernel is asked for: breakpoints, what tells of names and mappings, and the event that hits are told through.
+//! What the kernel is asked for: breakpoints, what tells of names and mappings, and the event that
+//! hits are told through.
 use super::opening::{Scope, WatchOptions};
 use super::schedule::Register;
 use crate::evlist::Request;
 use crate::sys::{Perf, attr_zeroed, bindings, perf_event_attr};
 
-/// What each hit has, in this order: id, instruction behind the access, thread, time, address, CPU, period, and the raw bytes.
+/// What each hit has, in this order: id, instruction behind the access, thread, time, address, CPU,
+/// period, and the raw bytes.
 pub const SAMPLE_TYPE: u64 = Perf::SAMPLE_IDENTIFIER
     | Perf::SAMPLE_IP
     | Perf::SAMPLE_TID

@@ -1,13 +1,16 @@
-//! A command held at its first instruction: its program and libraries are mapped and linked, and none of its own code has run.
+//! A command held at its first instruction: its program and libraries are mapped and linked, and
+//! none of its own code has run.
 //!
-//! Addresses are known only after exec, and those of libraries only after the dynamic linker has done its work. So the command is traced
-//! for that long: it stops at its exec, a breakpoint instruction is put at the program's entry, and there it is held until everything is
-//! armed. Then it is let go, and nobody traces it any more.
+//! Addresses are known only after exec, and those of libraries only after the dynamic linker has
+//! done its work. So the command is traced for that long: it stops at its exec, a breakpoint
+//! instruction is put at the program's entry, and there it is held until everything is armed. Then
+//! it is let go, and nobody traces it any more.
 //!
 //! What runs before is missed: the dynamic linker, and the constructors of libraries.
 //!
 //! # Safety
-//! ptrace(2): requests with addresses of the *tracee*, and none of ours but two locals. Nothing of this process is written.
+//! ptrace(2): requests with addresses of the *tracee*, and none of ours but two locals. Nothing of
+//! this process is written.
 #![allow(unsafe_code, reason = "ptrace")]
 use crate::workload::Workload;
 use std::fs::{self, OpenOptions};
@@ -24,8 +27,8 @@ const BREAK: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const BREAK: &[u8] = &[];
 
-/// A command that stands still at its first instruction. Dropping it lets it go. Use it in the thread that made it: the kernel
-/// takes requests of that one only.
+/// A command that stands still at its first instruction. Dropping it lets it go. Use it in the
+/// thread that made it: the kernel takes requests of that one only.
 #[derive(Debug)]
 pub struct CommandAtEntry {
     pid: i32,
@@ -43,7 +46,8 @@ enum PtraceStop {
 /// Executes the command and holds it at its entry.
 ///
 /// # Errors
-/// What the exec says (ENOENT: no such command); EPERM where tracing is not permitted; ECHILD if the command ended before its entry.
+/// What the exec says (ENOENT: no such command); EPERM where tracing is not permitted; ECHILD if
+/// the command ended before its entry.
 pub fn hold_at_entry(workload: &mut Workload) -> io::Result<CommandAtEntry> {
     let pid = workload.pid();
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
@@ -133,7 +137,8 @@ impl CommandAtEntry {
     #[cfg(target_arch = "x86_64")]
     fn step_back(&self, address: u64) -> io::Result<bool> {
         const RIP_AT: usize = std::mem::offset_of!(libc::user_regs_struct, rip);
-        // SAFETY: reads a word of the tracee's registers; the answer comes back by value in glibc's wrapper.
+        // SAFETY: reads a word of the tracee's registers; the answer comes back by value in glibc's
+        // wrapper.
         let rip = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.pid, RIP_AT, 0usize) } as u64;
         if rip != address + BREAK.len() as u64 {
             return Ok(false);
@@ -157,7 +162,8 @@ impl Drop for CommandAtEntry {
 }
 
 fn request(what: libc::c_uint, pid: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the requests of this file (SEIZE, CONT, DETACH, POKEUSER) take numbers, no addresses of this process.
+    // SAFETY: the requests of this file (SEIZE, CONT, DETACH, POKEUSER) take numbers, no addresses
+    // of this process.
     let result = unsafe { libc::ptrace(what, pid, address, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -173,7 +179,8 @@ mod tests {
         Workload::prepare(&words.iter().map(OsString::from).collect::<Vec<_>>()).unwrap()
     }
 
-    /// Checks that the C library is mapped and nothing was done yet, and that the command then runs as ever.
+    /// Checks that the C library is mapped and nothing was done yet, and that the command then runs
+    /// as ever.
     #[test]
     fn held_with_its_libraries() {
         let directory = tempfile::tempdir().unwrap();

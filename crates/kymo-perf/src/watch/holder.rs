@@ -1,7 +1,8 @@
 //! Who holds breakpoint registers, as far as the kernel tells.
 //!
-//! It does not tell much: a descriptor of an event shows that it is one, not of which kind, and a debugger's breakpoints show nowhere. So
-//! these are the ones that *may* hold registers: processes with events open, and debuggers of somebody.
+//! It does not tell much: a descriptor of an event shows that it is one, not of which kind, and a
+//! debugger's breakpoints show nowhere. So these are the ones that *may* hold registers: processes
+//! with events open, and debuggers of somebody.
 use crate::proc;
 use std::fmt;
 use std::fs;

@@ -107,7 +107,8 @@ pub struct Armed {
     pub all_ns: u64,
 }
 
-/// Everything that watching needs; nothing is armed before [`Watcher::arm`]. Dropping it disarms and closes everything.
+/// Everything that watching needs; nothing is armed before [`Watcher::arm`]. Dropping it disarms
+/// and closes everything.
 #[derive(Debug)]
 pub struct Watcher {
     kernel: Arc<dyn Kernel>,
@@ -214,7 +215,8 @@ impl Watcher {
         BreakpointSlots { cpus: self.cpus.len(), slots, taken, by_cpu: self.scope == Scope::Filtered }
     }
 
-    /// Arms the registers of one turn, after those of the turn before were disarmed and their records given to `take`.
+    /// Arms the registers of one turn, after those of the turn before were disarmed and their
+    /// records given to `take`.
     ///
     /// # Errors
     /// [`WatchError`]; nothing is armed then.
@@ -300,7 +302,8 @@ impl Watcher {
         }
     }
 
-    /// Takes everything out of the rings: `take` gets the number of a ring, and whole records of it.
+    /// Takes everything out of the rings: `take` gets the number of a ring, and whole records of
+    /// it.
     pub fn drain(&mut self, take: &mut dyn FnMut(usize, &[u8])) {
         for (index, ring) in self.rings.iter().enumerate() {
             drain(ring, &mut self.scratch, &mut |bytes| take(index, bytes));

@@ -5,7 +5,8 @@ use std::fmt;
 /// The most bytes that one register covers.
 const REGISTER_BYTES: u64 = 8;
 
-/// The most registers that one range may take: beyond that each would be armed for so short a time that it finds nothing.
+/// The most registers that one range may take: beyond that each would be armed for so short a time
+/// that it finds nothing.
 const MOST_REGISTERS: usize = 64;
 
 /// Addresses from here on are the kernel's.
@@ -110,7 +111,8 @@ impl WatchedPiece {
             && self.kind.bits() & other.kind.bits() == other.kind.bits()
     }
 
-    /// The one register that covers exactly these two, if there is one: neighbours that together are aligned.
+    /// The one register that covers exactly these two, if there is one: neighbours that together
+    /// are aligned.
     pub fn joined(&self, other: &WatchedPiece) -> Option<WatchedPiece> {
         let (low, high) = if self.address <= other.address { (self, other) } else { (other, self) };
         let bytes = low.bytes + high.bytes;
@@ -153,7 +155,8 @@ mod tests {
         assert_eq!(pieces(u64::MAX - 3, 8), Err(RangeError::Beyond { address: u64::MAX - 3, bytes: 8 }));
     }
 
-    /// Checks that only neighbours that one aligned register covers are joined, and never with a break at an instruction.
+    /// Checks that only neighbours that one aligned register covers are joined, and never with a
+    /// break at an instruction.
     #[test]
     fn joining() {
         let piece = |address, bytes, kind| WatchedPiece { address, bytes, kind };

@@ -90,8 +90,9 @@ impl fmt::Display for Taken {
 }
 
 impl Schedule {
-    /// Plans registers for these ranges. Neighbours share a register only where there are too few for each to have its own, because then it
-    /// is not always known which of them an access was to. `turns`: what does not fit takes turns; otherwise it is an error.
+    /// Plans registers for these ranges. Neighbours share a register only where there are too few
+    /// for each to have its own, because then it is not always known which of them an access was
+    /// to. `turns`: what does not fit takes turns; otherwise it is an error.
     ///
     /// # Errors
     /// [`ScheduleError`].
@@ -211,7 +212,8 @@ mod tests {
         places.iter().map(|&(address, bytes)| Range { address, bytes, kind: Kind::WRITE }).collect()
     }
 
-    /// Checks that four neighbours keep a register each, and that five share because there are only four.
+    /// Checks that four neighbours keep a register each, and that five share because there are only
+    /// four.
     #[test]
     fn neighbours_share_where_they_must() {
         let four = ranges(&[(0x1000, 4), (0x1004, 4), (0x1008, 4), (0x100c, 4)]);
@@ -223,7 +225,8 @@ mod tests {
         assert_eq!(plan.registers[0].ranges, [0, 1]);
     }
 
-    /// Checks that what does not fit takes turns of at most four, each register in exactly one, or is refused.
+    /// Checks that what does not fit takes turns of at most four, each register in exactly one, or
+    /// is refused.
     #[test]
     fn turns() {
         let six = ranges(&[(0x1000, 8), (0x2000, 8), (0x3000, 8), (0x4000, 8), (0x5000, 8), (0x6000, 8)]);

@@ -48,7 +48,8 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Takes a line of `perf evlist -v` apart: the name, and the fields that `wanted` has plus all it could have.
+/// Takes a line of `perf evlist -v` apart: the name, and the fields that `wanted` has plus all it
+/// could have.
 fn evlist_line(line: &str, wanted: &BTreeMap<String, u64>) -> Option<(String, BTreeMap<String, u64>)> {
     let (name, fields) = line.split_once(": type: ")?;
     let fields = format!("type: {fields}");
@@ -72,7 +73,8 @@ fn evlist_line(line: &str, wanted: &BTreeMap<String, u64>) -> Option<(String, BT
     Some((name.to_owned(), found))
 }
 
-/// Checks names, order and attrs of everything that can be opened without a PMU against `perf record` + `perf evlist -v`.
+/// Checks names, order and attrs of everything that can be opened without a PMU against
+/// `perf record` + `perf evlist -v`.
 #[test]
 fn recorded_attrs_equal_perfs() {
     const TEST: &str = "recorded_attrs_equal_perfs";
@@ -108,8 +110,8 @@ fn compare_recorded(test: &str, lists: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("perf.data");
     let data = data.to_str().unwrap();
-    // `-D -1`: opened, but never enabled. The attrs are the same, and some of these periods would interrupt a program at
-    // each of its steps.
+    // `-D -1`: opened, but never enabled. The attrs are the same, and some of these periods would
+    // interrupt a program at each of its steps.
     let mut args = vec!["record", "-D", "-1", "-o", data];
     args.extend(lists.iter().flat_map(|list| ["-e", list]));
     args.push("true");
@@ -127,7 +129,8 @@ fn compare_recorded(test: &str, lists: &[&str]) {
         text.lines().filter(|line| line.contains(": type: ") && !line.starts_with("dummy:")).collect();
     let all: Vec<Selected> = lists.iter().flat_map(|list| select(list)).collect();
     let mut ours: Vec<&Selected> = all.iter().filter(|event| event.name != "dummy").collect();
-    // perf expands a glob in the folder's order, kymo by name. Both keep the order of the lists for what is in several.
+    // perf expands a glob in the folder's order, kymo by name. Both keep the order of the lists for
+    // what is in several.
     if lists.iter().any(|list| list.contains('*')) {
         lines.sort_by_key(|line| line.split_once(": type: ").map(|(name, _)| name));
         ours.sort_by(|a, b| a.name.cmp(&b.name));
@@ -162,7 +165,8 @@ fn stat_attr(test: &str, event: &str) -> Option<BTreeMap<String, u64>> {
     Some(found)
 }
 
-/// Checks type and config of hardware, cache and raw events, which perf prints even where there is no PMU.
+/// Checks type and config of hardware, cache and raw events, which perf prints even where there is
+/// no PMU.
 #[test]
 fn hardware_numbers_equal_perfs() {
     const TEST: &str = "hardware_numbers_equal_perfs";
@@ -201,7 +205,8 @@ fn hardware_numbers_equal_perfs() {
     }
 }
 
-/// Checks that every hardware, software and cache event and tracepoint that `perf list` shows resolves here.
+/// Checks that every hardware, software and cache event and tracepoint that `perf list` shows
+/// resolves here.
 #[test]
 fn everything_in_perf_list_resolves() {
     const TEST: &str = "everything_in_perf_list_resolves";
@@ -213,7 +218,8 @@ fn everything_in_perf_list_resolves() {
     let machine = Machine::here();
     let is_tool =
         |name| known_events().iter().any(|known| known.name == name && known.kind == KnownEventKind::Tool);
-    // `sdt_` are markers of perf's build-id cache: they are no events until `perf probe` makes them.
+    // `sdt_` are markers of perf's build-id cache: they are no events until `perf probe` makes
+    // them.
     let names = text.split_whitespace().filter(|name| !is_tool(*name) && !name.starts_with("sdt_"));
     let (mut resolved, mut failed) = (0, Vec::new());
     for name in names {

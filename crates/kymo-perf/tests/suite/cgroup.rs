@@ -56,7 +56,8 @@ fn run_in(cgroup: &OwnCgroup, script: &str) {
     assert_eq!(command.wait().unwrap(), Exit::Code(0), "{script}");
 }
 
-/// Checks that the command and its children are counted, and that what others do meanwhile and afterwards is not.
+/// Checks that the command and its children are counted, and that what others do meanwhile and
+/// afterwards is not.
 #[test]
 fn counts_the_command_only() {
     let Some((cgroup, faults)) = opened("cgroup::counts_the_command_only") else { return };
@@ -79,7 +80,8 @@ fn counts_the_command_only() {
     assert_eq!(faults.count(), before, "the events outlive the cgroup");
 }
 
-/// Checks that a daemon (own session, its parents gone) is counted until the cgroup is removed, then no more, and that it lives on.
+/// Checks that a daemon (own session, its parents gone) is counted until the cgroup is removed,
+/// then no more, and that it lives on.
 #[test]
 fn counts_daemons() {
     let Some((cgroup, faults)) = opened("cgroup::counts_daemons") else { return };
@@ -125,8 +127,9 @@ fn waiting(task: i32) -> u64 {
     }
 }
 
-/// Checks that the CPU time of a child before its exec, which no event tells here, is what an event of the child tells that ends at the exec.
-/// Also where the exec takes milliseconds or moves to another CPU.
+/// Checks that the CPU time of a child before its exec, which no event tells here, is what an event
+/// of the child tells that ends at the exec. Also where the exec takes milliseconds or moves to
+/// another CPU.
 #[test]
 fn cpu_time_before_the_exec() {
     let test = "cgroup::cpu_time_before_the_exec";

@@ -1,7 +1,7 @@
 //! The same questions asked by a real ordinary user.
 //!
-//! The test program runs itself again as uid 65534 and lets that run look and try; a fake cannot show that the kernel
-//! really answers so.
+//! The test program runs itself again as uid 65534 and lets that run look and try; a fake cannot
+//! show that the kernel really answers so.
 
 use kymo_perf::bpf::{Follow, Follower, Unavailable};
 use kymo_perf::caps::{Caps, TracefsState, probe};
@@ -14,7 +14,8 @@ use std::process::Command;
 
 const INNER: &str = "KYMO_TEST_UNPRIVILEGED";
 
-/// Whether this run is the inner one. If it is not, starts it as an ordinary user and checks that it passes.
+/// Whether this run is the inner one. If it is not, starts it as an ordinary user and checks that
+/// it passes.
 fn is_inner(test: &str) -> bool {
     if std::env::var_os(INNER).is_some() {
         return true;
@@ -59,7 +60,8 @@ fn ordinary() -> Caps {
     caps
 }
 
-/// Checks that what the kernel answers an ordinary user agrees with `perf_event_paranoid`, and that the words name it.
+/// Checks that what the kernel answers an ordinary user agrees with `perf_event_paranoid`, and that
+/// the words name it.
 #[test]
 fn paranoid_level_of_this_machine() {
     const TEST: &str = "unprivileged::paranoid_level_of_this_machine";
@@ -106,7 +108,8 @@ fn a_task_of_root() {
     assert!(told.sentence.contains("task 1 belongs to user 0, and kymo runs as user 65534"), "{told}");
 }
 
-/// Checks that tracefs that only root may read is told as that, with what to run, and not as a missing tracepoint.
+/// Checks that tracefs that only root may read is told as that, with what to run, and not as a
+/// missing tracepoint.
 #[test]
 fn tracefs_of_root() {
     const TEST: &str = "unprivileged::tracefs_of_root";
@@ -130,7 +133,8 @@ fn tracefs_of_root() {
     );
 }
 
-/// Checks that following in the kernel is refused with the capabilities that are missing, and leaves nothing open.
+/// Checks that following in the kernel is refused with the capabilities that are missing, and
+/// leaves nothing open.
 #[test]
 fn following_says_what_is_missing() {
     if !is_inner("unprivileged::following_says_what_is_missing") {

@@ -11,11 +11,13 @@ pub(crate) enum Execution {
     All,
     /// The recording is to end.
     Stop,
-    /// A snapshot is wanted, and to be acknowledged when it is there; the commands behind it come after that.
+    /// A snapshot is wanted, and to be acknowledged when it is there; the commands behind it come
+    /// after that.
     UpToSnapshot,
 }
 
-/// Does all commands that have arrived and acknowledges each. `snapshots`: another file can be begun.
+/// Does all commands that have arrived and acknowledges each. `snapshots`: another file can be
+/// begun.
 pub(crate) fn execute(channel: &mut ControlChannel, events: &Evlist, snapshots: bool) -> Execution {
     channel.read();
     while let Some(command) = channel.next() {

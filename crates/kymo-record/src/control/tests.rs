@@ -56,7 +56,8 @@ fn option() {
     }
 }
 
-/// Checks every command, and that other lines are errors that repeat them without control characters.
+/// Checks every command, and that other lines are errors that repeat them without control
+/// characters.
 #[test]
 fn commands() {
     let parsed = |line: &str| Command::parse(line.as_bytes());
@@ -79,7 +80,8 @@ fn commands() {
     assert!(Command::parse(b"\xff").is_err());
 }
 
-/// Checks that commands come out in order, wrong ones are said, and each acknowledgement is `ack` and a newline.
+/// Checks that commands come out in order, wrong ones are said, and each acknowledgement is `ack`
+/// and a newline.
 #[test]
 fn a_conversation() {
     let (mut channel, write, read, said) = channel();
@@ -96,7 +98,8 @@ fn a_conversation() {
     assert_eq!(&bytes[..count], ACK);
 }
 
-/// Checks that a last line without its end still counts, and that a channel without writers is closed and stays silent.
+/// Checks that a last line without its end still counts, and that a channel without writers is
+/// closed and stays silent.
 #[test]
 fn the_other_side_goes() {
     let (mut channel, write, read, said) = channel();
@@ -108,11 +111,13 @@ fn the_other_side_goes() {
     channel.ack();
     channel.ack();
     assert_eq!(channel.take(), []);
-    // The test's own end of the pipe for acknowledgements may still be open; a failure is said at most once.
+    // The test's own end of the pipe for acknowledgements may still be open; a failure is said at
+    // most once.
     assert!(said.lock().unwrap().len() <= 1, "{:?}", said.lock().unwrap());
 }
 
-/// Checks that unread acknowledgements never block, and that neither they nor a flood of wrong lines is repeated without end.
+/// Checks that unread acknowledgements never block, and that neither they nor a flood of wrong
+/// lines is repeated without end.
 #[test]
 fn a_hostile_peer() {
     let (mut channel, write, _read, said) = channel();
@@ -135,7 +140,8 @@ fn the_peer_keeps_its_mode() {
     assert!(fcntl_getfl(channel.poll_fd().unwrap()).unwrap().contains(OFlags::NONBLOCK));
 }
 
-/// Checks that ends that cannot work are refused by name: not open, the wrong direction, no fifo, not there.
+/// Checks that ends that cannot work are refused by name: not open, the wrong direction, no fifo,
+/// not there.
 #[test]
 fn wrong_ends() {
     let error = |spec: ControlSpec| spec.open().unwrap_err().to_string();
@@ -152,7 +158,8 @@ fn wrong_ends() {
     assert!(error(at(&file)).contains("is no named pipe"));
 }
 
-/// Checks that a fifo opens without anyone at its other end, and that it stays when a writer comes and goes.
+/// Checks that a fifo opens without anyone at its other end, and that it stays when a writer comes
+/// and goes.
 #[test]
 fn fifos() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,7 +176,8 @@ fn fifos() {
 }
 
 proptest! {
-    /// Checks that lines come out the same however their bytes are cut, and are never longer than the bound.
+    /// Checks that lines come out the same however their bytes are cut, and are never longer than
+    /// the bound.
     #[test]
     fn cuts_do_not_matter(bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'a'), any::<u8>()], 0..3000), cut in 1usize..700) {
         let mut whole = Lines::default();

@@ -74,10 +74,12 @@ impl<W: Truncate> Landing<W> {
         self.writer.file_bytes() + self.staged.0.len() as u64
     }
 
-    /// Appends whole records with so many samples among them. Where they are compressed, this is the least that can be lost.
+    /// Appends whole records with so many samples among them. Where they are compressed, this is
+    /// the least that can be lost.
     ///
     /// # Errors
-    /// A failure that is final, perhaps of something that was appended before. [`Landing::finish`] tells it again.
+    /// A failure that is final, perhaps of something that was appended before. [`Landing::finish`]
+    /// tells it again.
     pub(crate) fn append(&mut self, records: &[u8], samples: u64) -> io::Result<()> {
         let compressed = is_compressed(records);
         let (mut rest, mut left) = (records, samples);
@@ -96,7 +98,8 @@ impl<W: Truncate> Landing<W> {
         result
     }
 
-    /// Makes what has landed readable for whoever opens the file now. `all`: waits for everything that was appended before.
+    /// Makes what has landed readable for whoever opens the file now. `all`: waits for everything
+    /// that was appended before.
     ///
     /// # Errors
     /// As [`Landing::append`].
@@ -113,7 +116,8 @@ impl<W: Truncate> Landing<W> {
         self.writer.publish().map_err(|error| self.fail(error))
     }
 
-    /// Completes the recording with all that has landed; where there is no room for all features, with fewer.
+    /// Completes the recording with all that has landed; where there is no room for all features,
+    /// with fewer.
     pub(crate) fn finish(mut self, features: &Features) -> Finished {
         // The first failure is kept in `failed`.
         let _ = self.launch().and_then(|()| self.wait());
@@ -160,7 +164,8 @@ impl<W: Truncate> Landing<W> {
         like
     }
 
-    /// Remembers a piece whose samples are in the file only when it has landed and everything before it, too.
+    /// Remembers a piece whose samples are in the file only when it has landed and everything
+    /// before it, too.
     fn unsettled(&mut self, piece: Reserved, samples: u64) {
         let settled = self.writer.published();
         while self.unsettled.front().is_some_and(|first| first.end <= settled) {

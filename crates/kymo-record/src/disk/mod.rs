@@ -9,9 +9,10 @@
 //!
 //! Invariants:
 //! - D1: the header never tells of a byte that has not landed, in whatever order pieces land.
-//! - D2: every sample that was appended is either in what the finished file tells of or in [`Finished::lost_samples`].
-//! - D3: each piece is tried a bounded number of times; a disk that gives no answer at all is given up when the end was asked for
-//!   (`silence.rs`).
+//! - D2: every sample that was appended is either in what the finished file tells of or in
+//!   [`Finished::lost_samples`].
+//! - D3: each piece is tried a bounded number of times; a disk that gives no answer at all is given
+//!   up when the end was asked for (`silence.rs`).
 mod landing;
 mod port;
 mod retry;

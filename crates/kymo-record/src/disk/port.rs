@@ -7,7 +7,8 @@ use std::io;
 /// So many pieces are on their way at most.
 const DEPTH: u32 = 8;
 
-/// A file to which several pieces may be on their way at once. Each is answered once, in any order; an answer may be short.
+/// A file to which several pieces may be on their way at once. Each is answered once, in any order;
+/// an answer may be short.
 pub(crate) trait Port: Send {
     /// Sends a piece on its way, or gives it back if as many are on their way as may be.
     fn submit(&mut self, piece: UringWrite) -> Result<(), UringWrite>;

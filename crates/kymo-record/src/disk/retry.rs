@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Waits between tries where the disk is full or broken: space may be freed at any moment, but the rings fill meanwhile.
+/// Waits between tries where the disk is full or broken: space may be freed at any moment, but the
+/// rings fill meanwhile.
 const WAITS: [Duration; 3] = [millis(2), millis(20), millis(80)];
 /// So often a write that was only interrupted, or should come again, is tried without any progress.
 const INTERRUPTIONS: u32 = 1000;
@@ -187,7 +188,8 @@ const READER_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a pipe takes at once when it is ready at all (`PIPE_BUF`).
 const ATOMIC_BYTES: usize = 4096;
 
-/// A pipe that is waited for as long as it takes, until the recording is told to end: then a reader that takes nothing is given up.
+/// A pipe that is waited for as long as it takes, until the recording is told to end: then a reader
+/// that takes nothing is given up.
 #[derive(Debug)]
 pub(crate) struct Stream {
     file: File,
@@ -204,8 +206,8 @@ impl Stream {
         Stream { file, until, most_bytes: usize::MAX }
     }
 
-    /// A descriptor that other processes have, too, and that must not change for them: a pipe is opened once more. Where that is not
-    /// permitted, only so much is written as there is room for.
+    /// A descriptor that other processes have, too, and that must not change for them: a pipe is
+    /// opened once more. Where that is not permitted, only so much is written as there is room for.
     pub(crate) fn passed(fd: OwnedFd, until: Option<BorrowedFd<'_>>) -> Stream {
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let kind = fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));

@@ -89,8 +89,9 @@ fn pending_end() -> i32 {
     ENDS.into_iter().find(|signal| set >> (signal - 1) & 1 == 1).unwrap_or(0)
 }
 
-/// Tells, from a thread of its own, of an output that is silent after the end was asked for, because
-/// `until` can be read or a signal is pending: once that it is waited for, and once that it is given up.
+/// Tells, from a thread of its own, of an output that is silent after the end was asked for,
+/// because `until` can be read or a signal is pending: once that it is waited for, and once that it
+/// is given up.
 ///
 /// # Errors
 /// No thread can be made.

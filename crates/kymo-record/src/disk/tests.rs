@@ -159,8 +159,8 @@ fn serials(bytes: Vec<u8>) -> Vec<u64> {
     found
 }
 
-/// The serial numbers that the header tells of. Before the first publication (a disk may break before it) a reader goes to the file's end,
-/// whatever is there.
+/// The serial numbers that the header tells of. Before the first publication (a disk may break
+/// before it) a reader goes to the file's end, whatever is there.
 fn published(disk: &Faulty) -> Vec<u64> {
     let bytes = disk.bytes();
     if bytes[48..56] == [0; 8] { Vec::new() } else { serials(bytes) }
@@ -183,8 +183,8 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
         1 => Just(Fault::Full),
         1 => Just(Fault::Broken),
     ];
-    // Not more refusals than one write bears, in all: of several in flight, the same one may meet every one of them. The end is what
-    // `End` says.
+    // Not more refusals than one write bears, in all: of several in flight, the same one may meet
+    // every one of them. The end is what `End` says.
     let bearable = |faults: Vec<Fault>| {
         let mut refusals = 0;
         faults.into_iter().map(move |fault| {
@@ -206,8 +206,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Checks, for any schedule of faults and any order of answers, at every publication and at the end: the file opens and holds exactly
-    /// the first so many records, none twice, none damaged; what is missing is accounted for; trouble that passes costs nothing.
+    /// Checks, for any schedule of faults and any order of answers, at every publication and at the
+    /// end: the file opens and holds exactly the first so many records, none twice, none damaged;
+    /// what is missing is accounted for; trouble that passes costs nothing.
     #[test]
     fn whatever_the_disk_does(
         steps in steps(),

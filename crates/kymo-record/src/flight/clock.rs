@@ -7,11 +7,13 @@ use std::collections::HashMap;
 pub(crate) struct SampleClock {
     /// In a sample, in bytes from its start: the same for all events.
     in_sample: Option<usize>,
-    /// In other records, in bytes from the end, by the id of the event that wrote it, which is its last word.
+    /// In other records, in bytes from the end, by the id of the event that wrote it, which is its
+    /// last word.
     behind: HashMap<u64, usize>,
 }
 
-/// What stands behind a record's own fields, from the time to the end, where an event puts it there.
+/// What stands behind a record's own fields, from the time to the end, where an event puts it
+/// there.
 const FROM_TIME: [u64; 5] = [
     abi::PERF_SAMPLE_TIME,
     abi::PERF_SAMPLE_ID,
@@ -29,7 +31,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl SampleClock {
-    /// For records of these events. Each must say which it is (`PERF_SAMPLE_IDENTIFIER`) where there are several.
+    /// For records of these events. Each must say which it is (`PERF_SAMPLE_IDENTIFIER`) where
+    /// there are several.
     pub(crate) fn new(specs: &[EventSpec]) -> SampleClock {
         let timed = |attr: &Attr| attr.sample_type & abi::PERF_SAMPLE_TIME != 0;
         let before = [abi::PERF_SAMPLE_IDENTIFIER, abi::PERF_SAMPLE_IP, abi::PERF_SAMPLE_TID];

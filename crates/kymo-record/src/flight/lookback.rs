@@ -1,7 +1,8 @@
 //! Who was there, with which name and mappings, when the oldest record in the rings was written.
 //!
-//! The rings of samples forget; the records of tasks and mappings come through rings of their own, which are emptied. What is older than the
-//! samples is folded into what is known ([`Sideband`]), the rest waits as it came:
+//! The rings of samples forget; the records of tasks and mappings come through rings of their own,
+//! which are emptied. What is older than the samples is folded into what is known ([`Sideband`]),
+//! the rest waits as it came:
 //!
 //! ```text
 //!   forks, names, mappings:   folded, then thrown away  | kept as they came
@@ -50,8 +51,9 @@ impl Lookback {
         self.log_bytes > LOG_BYTES
     }
 
-    /// Folds what is older than the oldest sample; `None`: there is no sample that anything could be needed for. Of what is left then, at most half of
-    /// [`LOG_BYTES`] is kept where `bounded`, and the rest folded before its time.
+    /// Folds what is older than the oldest sample; `None`: there is no sample that anything could
+    /// be needed for. Of what is left then, at most half of [`LOG_BYTES`] is kept where `bounded`,
+    /// and the rest folded before its time.
     pub(crate) fn advance(&mut self, oldest_ns: Option<u64>, clock: &SampleClock, bounded: bool) {
         for chunk in std::mem::take(&mut self.log) {
             let mut young = Vec::new();

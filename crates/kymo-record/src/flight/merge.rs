@@ -22,7 +22,8 @@ pub(crate) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Of what rings held, the newest first, and of pieces that are in order; and how far the rings reach back.
+    /// Of what rings held, the newest first, and of pieces that are in order; and how far the rings
+    /// reach back.
     pub(crate) fn new(
         snapshots: &'a [RingSnapshot],
         pieces: impl Iterator<Item = &'a [u8]>,

@@ -1,8 +1,9 @@
 //! What a snapshot misses of the time that it covers.
 //!
-//! A ring that cannot be read on its own CPU is paused while it is read, and the kernel drops what comes meanwhile. That is no loss of
-//! the snapshot that is being taken, whose records are all older. It is one of later snapshots, until the ring has overwritten
-//! what came before the pause: then it is as old as everything else that was overwritten.
+//! A ring that cannot be read on its own CPU is paused while it is read, and the kernel drops what
+//! comes meanwhile. That is no loss of the snapshot that is being taken, whose records are all
+//! older. It is one of later snapshots, until the ring has overwritten what came before the pause:
+//! then it is as old as everything else that was overwritten.
 use super::clock::{SampleClock, records};
 use super::snapshot::RingSnapshot;
 use kymo_perf::evlist::Lost;
@@ -50,7 +51,8 @@ impl MissedSamples {
         &self.known
     }
 
-    /// Takes note of what was dropped while these rings were read. `lost`: what the kernel has counted since the start.
+    /// Takes note of what was dropped while these rings were read. `lost`: what the kernel has
+    /// counted since the start.
     pub(crate) fn taken(&mut self, snapshots: &[RingSnapshot], lost: Vec<Lost>, clock: &SampleClock) {
         for Lost { event, cpu, task, id, lost } in lost {
             let count = lost.saturating_sub(self.counted.insert(id, lost).unwrap_or(0));
@@ -80,8 +82,9 @@ mod tests {
         RingSnapshot { cpu: -1, task: 7, records, wrapped, corrupt_bytes: 0 }
     }
 
-    /// Checks that samples lost while a snapshot was taken are missing in the next one that reaches back to that moment, in neither the
-    /// one that was being taken nor one that begins later, and that the kernel's total is never taken for what one snapshot misses.
+    /// Checks that samples lost while a snapshot was taken are missing in the next one that reaches
+    /// back to that moment, in neither the one that was being taken nor one that begins later, and
+    /// that the kernel's total is never taken for what one snapshot misses.
     #[test]
     fn only_what_lies_within_a_snapshot() {
         let attr = Attr { sample_type: abi::PERF_SAMPLE_TIME, ..Attr::default() };

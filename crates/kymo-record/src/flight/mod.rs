@@ -7,18 +7,22 @@
 //!                                                       what is older than the samples is folded
 //! ```
 //!
-//! Between snapshots nothing is copied but the few records of tasks and mappings. A snapshot is asked for (a signal, a command), due by time, or the
-//! one at the end; each is a recording by itself, and the rings go on with what they hold, so two snapshots in quick succession have
+//! Between snapshots nothing is copied but the few records of tasks and mappings. A snapshot is
+//! asked for (a signal, a command), due by time, or the one at the end; each is a recording by
+//! itself, and the rings go on with what they hold, so two snapshots in quick succession have
 //! samples in common.
 //!
 //! # Invariants
-//! - **F1** A snapshot has all that the rings held when it was taken, but for strangers; nothing is lost by taking it from rings of CPUs.
+//! - **F1** A snapshot has all that the rings held when it was taken, but for strangers; nothing is
+//!   lost by taking it from rings of CPUs.
 //! - **F2** Its records stand in order of time, as far as each ring's do.
-//! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later fork, name and mapping up to its newest record stands
-//!   at its own time. (Unless a CPU's drain cannot run for [`CATCH_UP_TIMEOUT`]: then what it has is missing.)
-//! - **F4** What a snapshot misses of the time that it covers, it tells ([`missed`]); what was lost at other times is no loss of it. The account of a
-//!   run is the sum over its snapshots.
-//! - **F5** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`] of records are kept.
+//! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later
+//!   fork, name and mapping up to its newest record stands at its own time. (Unless a CPU's drain
+//!   cannot run for [`CATCH_UP_TIMEOUT`]: then what it has is missing.)
+//! - **F4** What a snapshot misses of the time that it covers, it tells ([`missed`]); what was lost
+//!   at other times is no loss of it. The account of a run is the sum over its snapshots.
+//! - **F5** Besides the rings and a snapshot's copy of them, no more than [`lookback::LOG_BYTES`]
+//!   of records are kept.
 mod clock;
 mod lookback;
 mod merge;
@@ -104,7 +108,8 @@ pub(crate) struct FlightContext<'a> {
 }
 
 impl<'a> FlightThread<'a> {
-    /// `at_end`: a last snapshot is taken when everything has ended. `build_ids`: the files of mappings are to be remembered.
+    /// `at_end`: a last snapshot is taken when everything has ended. `build_ids`: the files of
+    /// mappings are to be remembered.
     pub(crate) fn new(
         context: FlightContext<'a>,
         specs: &[EventSpec],
@@ -156,7 +161,8 @@ impl<'a> FlightThread<'a> {
                 let oldest_ns = Merge::oldest_ns(&snapshots, &self.clock);
                 self.lookback.advance(oldest_ns, &self.clock, true);
             }
-            // Without the list of what was there it would be of little use; and after an error there is no place for it.
+            // Without the list of what was there it would be of little use; and after an error
+            // there is no place for it.
             if wanted && self.complete && self.state.error.is_none() {
                 wanted = false;
                 let snapshots = self.reader.take();

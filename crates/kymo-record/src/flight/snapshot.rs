@@ -31,8 +31,9 @@ impl<'a> SnapshotReader<'a> {
         SnapshotReader { events, rings }
     }
 
-    /// What all rings hold. Each is read on its own CPU, before all ordinary threads where that is permitted: then nothing is written there meanwhile,
-    /// and nothing needs to be held up. A ring that cannot be read like that is paused while it is read.
+    /// What all rings hold. Each is read on its own CPU, before all ordinary threads where that is
+    /// permitted: then nothing is written there meanwhile, and nothing needs to be held up. A ring
+    /// that cannot be read like that is paused while it is read.
     pub(crate) fn take(&self) -> Vec<RingSnapshot> {
         // A thread of its own, because it moves and does not come back.
         let taken = std::thread::scope(|scope| {
@@ -43,7 +44,8 @@ impl<'a> SnapshotReader<'a> {
         taken.unwrap_or_else(|| self.rings.iter().map(|ring| self.shoot(ring, |_| false)).collect())
     }
 
-    /// How many samples of these rings the kernel has dropped since the start: those that came while one was paused.
+    /// How many samples of these rings the kernel has dropped since the start: those that came
+    /// while one was paused.
     pub(crate) fn lost(&self) -> Vec<Lost> {
         let mut lost = self.events.lost();
         lost.retain(|lost| self.events.events[lost.event].request.attr.write_backward() == 1);

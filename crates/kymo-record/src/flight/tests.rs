@@ -48,7 +48,8 @@ fn names(bytes: &[u8]) -> Vec<String> {
 }
 
 proptest! {
-    /// Checks F2: every record of every source once, in order of time, and those of one source in their own order; whatever the size of chunks.
+    /// Checks F2: every record of every source once, in order of time, and those of one source in
+    /// their own order; whatever the size of chunks.
     #[test]
     fn merged(
         rings in prop::collection::vec(prop::collection::vec((1..20u64, 0..6usize), 0..40), 0..4),
@@ -88,7 +89,8 @@ proptest! {
         prop_assert_eq!(Merge::oldest_ns(&snapshots, &clock), rings.iter().filter_map(|ring| Some(ring.first()?.0)).min());
     }
 
-    /// Checks that no bytes, whatever they are, make the parts panic, and that they are given on or left out whole.
+    /// Checks that no bytes, whatever they are, make the parts panic, and that they are given on or
+    /// left out whole.
     #[test]
     fn hostile_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..400), sizes in prop::collection::vec((0..50usize, 0..64u16), 0..20)) {
         for (at, size) in sizes {
@@ -109,8 +111,8 @@ proptest! {
     }
 }
 
-/// Checks that a snapshot tells the name that a task had at its oldest sample, and the later ones at their times (F3); and that a task which ended
-/// long before is forgotten.
+/// Checks that a snapshot tells the name that a task had at its oldest sample, and the later ones
+/// at their times (F3); and that a task which ended long before is forgotten.
 #[test]
 fn names_as_of_the_oldest_sample() {
     let clock = SampleClock::new(&specs());
@@ -132,7 +134,8 @@ fn names_as_of_the_oldest_sample() {
     assert_eq!(names(&lookback.told()), ["new"], "nothing is left to need the others");
 }
 
-/// Checks F4: however much happens while samples stay as old as they are, the log is bounded, and nobody's name is lost.
+/// Checks F4: however much happens while samples stay as old as they are, the log is bounded, and
+/// nobody's name is lost.
 #[test]
 fn a_bounded_log() {
     let clock = SampleClock::new(&specs());
@@ -150,7 +153,8 @@ fn a_bounded_log() {
     assert_eq!(names(&lookback.told()).len(), 1000);
 }
 
-/// Checks the words about a snapshot: complete where no ring has forgotten, else as far as all rings reach.
+/// Checks the words about a snapshot: complete where no ring has forgotten, else as far as all
+/// rings reach.
 #[test]
 fn words_about_coverage() {
     let ring = |cpu, first: u64, last: u64, overwritten| RingCoverage {

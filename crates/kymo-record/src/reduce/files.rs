@@ -1,4 +1,5 @@
-//! Finds the files that running processes have mapped: by path, in the process's own root, or the mapping itself.
+//! Finds the files that running processes have mapped: by path, in the process's own root, or the
+//! mapping itself.
 use kymo_symbols::unwind::{Image, MappedFile, UnwindModules, own_vdso};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,7 +33,8 @@ fn open(file: &MappedFile<'_>) -> io::Result<Image> {
     let inode = file.file_id.2;
     let mut places = vec![path.to_owned()];
     if let Some(seen) = file.seen {
-        // A container's path means something in its root only; a file that was replaced or deleted is still behind its mapping.
+        // A container's path means something in its root only; a file that was replaced or deleted
+        // is still behind its mapping.
         let process = PathBuf::from(format!("/proc/{}", seen.pid));
         places.push(process.join("root").join(path.strip_prefix("/").unwrap_or(path)));
         places.push(process.join("map_files").join(format!("{:x}-{:x}", seen.start, seen.end)));
@@ -46,15 +48,16 @@ fn open(file: &MappedFile<'_>) -> io::Result<Image> {
             }
         }
     }
-    // File systems in layers show other inodes in mappings than in files: better that file than none. Where the mapping told a
-    // build id, the reader holds the file against it.
+    // File systems in layers show other inodes in mappings than in files: better that file than
+    // none. Where the mapping told a build id, the reader holds the file against it.
     match first {
         Some(result) => result.map(|(opened, _)| Image::File(opened)),
         None => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
-/// Opens a regular file and tells its inode. A mapped device is not a module, and opening one may have effects.
+/// Opens a regular file and tells its inode. A mapped device is not a module, and opening one may
+/// have effects.
 fn regular(path: &Path) -> io::Result<(File, u64)> {
     let file = kymo_files::open_regular(path)?;
     let inode = file.metadata()?.ino();
@@ -68,8 +71,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
 
-    /// Checks that this program is found by its path, that another file of that path is not taken for it while its mapping is
-    /// there, and that what is no file is refused.
+    /// Checks that this program is found by its path, that another file of that path is not taken
+    /// for it while its mapping is there, and that what is no file is refused.
     #[test]
     fn where_files_are_found() {
         let exe = std::env::current_exe().unwrap();

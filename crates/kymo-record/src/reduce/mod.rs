@@ -1,7 +1,9 @@
-//! Unwinds user stacks while recording: samples with registers and 8 KiB of stack become samples with a call chain of some hundred bytes.
+//! Unwinds user stacks while recording: samples with registers and 8 KiB of stack become samples
+//! with a call chain of some hundred bytes.
 //!
-//! *It gets* the drains' messages; *it gives* the writer the same messages, in the same order for each ring, with the samples rewritten.
-//! What perf and kymo read is an ordinary recording of call chains: its events' attrs say so ([`reduced`]).
+//! *It gets* the drains' messages; *it gives* the writer the same messages, in the same order for
+//! each ring, with the samples rewritten. What perf and kymo read is an ordinary recording of call
+//! chains: its events' attrs say so ([`reduced`]).
 //!
 //! ```text
 //!  drains --->  one inbox  ---> scan: names, forks, mappings, ends ---> Order (by moment)
@@ -12,29 +14,37 @@
 //! ```
 //!
 //! # Invariants
-//! - I1: a sample is unwound after every record of a mapping, fork or exec that is older, in whichever ring it was (`order`).
-//! - I2: messages of one ring leave in the order in which they came; none is lost or doubled; so the writer's rounds stay right.
-//! - I3: no sample is dropped: one that cannot be unwound completely keeps what was got, and the cause is counted ([`Unwound`]).
-//! - I4: drains never wait for this. What waits here is bounded by the pool: when most of it waits, what waits longest goes on with
-//!   the mappings that are known, and is counted.
-//! - I5: what is kept of tasks and mappings does not grow with the length of the recording (`LiveSpaces`), nor the files' unwind data
-//!   beyond a fixed budget (`files`).
+//! - I1: a sample is unwound after every record of a mapping, fork or exec that is older, in
+//!   whichever ring it was (`order`).
+//! - I2: messages of one ring leave in the order in which they came; none is lost or doubled; so
+//!   the writer's rounds stay right.
+//! - I3: no sample is dropped: one that cannot be unwound completely keeps what was got, and the
+//!   cause is counted ([`Unwound`]).
+//! - I4: drains never wait for this. What waits here is bounded by the pool: when most of it waits,
+//!   what waits longest goes on with the mappings that are known, and is counted.
+//! - I5: what is kept of tasks and mappings does not grow with the length of the recording
+//!   (`LiveSpaces`), nor the files' unwind data beyond a fixed budget (`files`).
 //! - I6: a sample whose rules are known costs no allocation.
-//! - I7: the recording tells what unwinding came to ([`kymo_data::Mark::Unwound`]): the sum of its marks is what [`Reducer::run`] returns.
+//! - I7: the recording tells what unwinding came to ([`kymo_data::Mark::Unwound`]): the sum of its
+//!   marks is what [`Reducer::run`] returns.
 //!
 //! # Why the chains are not as the kernel writes them
-//! The kernel writes return addresses. A return address behind a call that never returns belongs to the next function, and readers look
-//! addresses up as they are. The chains here have the addresses that perf gives when it unwinds the stack's bytes itself, one byte
-//! into the call: every reader then finds the function and line of the call, and a reduced recording shows what a raw one shows.
+//! The kernel writes return addresses. A return address behind a call that never returns belongs to
+//! the next function, and readers look addresses up as they are. The chains here have the addresses
+//! that perf gives when it unwinds the stack's bytes itself, one byte into the call: every reader
+//! then finds the function and line of the call, and a reduced recording shows what a raw one
+//! shows.
 //!
 //! # Why a stack that comes again is walked again
-//! Recognising it exactly means comparing the words that its last walk read: the same cache lines. A walk of 8 frames is some 240 ns of
-//! the 2.6 us that a sample of 8 KiB costs here in all (context switches of the whole machine, buffers cold in the cache); fetching
-//! the lines is most of the rest.
+//! Recognising it exactly means comparing the words that its last walk read: the same cache lines.
+//! A walk of 8 frames is some 240 ns of the 2.6 us that a sample of 8 KiB costs here in all
+//! (context switches of the whole machine, buffers cold in the cache); fetching the lines is most
+//! of the rest.
 //!
 //! # One thread
-//! The reducer is one thread: at that price 380,000 samples a second, three times what both CPUs of the machine on which it was
-//! measured produce while they switch tasks as fast as they can. A machine with hundreds of busy CPUs would need several:
+//! The reducer is one thread: at that price 380,000 samples a second, three times what both CPUs of
+//! the machine on which it was measured produce while they switch tasks as fast as they can. A
+//! machine with hundreds of busy CPUs would need several:
 //! docs/internals/design/0005-several-reducers.md says how.
 mod files;
 mod order;
@@ -88,7 +98,8 @@ pub(crate) struct Reducer<'a> {
 }
 
 impl<'a> Reducer<'a> {
-    /// For events as the kernel writes their samples. `requests`: the poke of each ring's drain. `pool`: what buffers come from.
+    /// For events as the kernel writes their samples. `requests`: the poke of each ring's drain.
+    /// `pool`: what buffers come from.
     pub(crate) fn new(
         specs: &[EventSpec],
         requests: Vec<&'a DrainRequest>,
@@ -110,7 +121,8 @@ impl<'a> Reducer<'a> {
         self
     }
 
-    /// Nothing that was there before the recording matters: samples need not wait until it is listed.
+    /// Nothing that was there before the recording matters: samples need not wait until it is
+    /// listed.
     pub(crate) fn without_existing(mut self) -> Self {
         self.order.begin();
         self
@@ -124,8 +136,8 @@ impl<'a> Reducer<'a> {
 
     /// Reduces until all drains have ended.
     pub(crate) fn run(mut self, mut messages: Receiver<Message>) -> Unwound {
-        // What is not reduced in time fills the pool. Nice values would do less: they count only within a group of processes, and
-        // many systems make each session such a group.
+        // What is not reduced in time fills the pool. Nice values would do less: they count only
+        // within a group of processes, and many systems make each session such a group.
         if self.preferred
             && sys::run_early().is_err()
             && let Err(error) = setpriority_process(None, NICE)
@@ -138,7 +150,8 @@ impl<'a> Reducer<'a> {
         loop {
             let mut next = messages.take();
             if matches!(next, Next::Empty) {
-                // Whoever wakes for each message makes two context switches of it, which may be two samples with their stacks.
+                // Whoever wakes for each message makes two context switches of it, which may be two
+                // samples with their stacks.
                 if std::mem::take(&mut busy) && !self.pool.is_short() {
                     std::thread::sleep(NAP);
                 }
@@ -195,10 +208,12 @@ impl<'a> Reducer<'a> {
         news.record()
     }
 
-    /// Puts an account behind the first `len` bytes of a buffer if there is enough to tell and room for it; returns the new length.
+    /// Puts an account behind the first `len` bytes of a buffer if there is enough to tell and room
+    /// for it; returns the new length.
     fn tell(&mut self, buffer: &mut [u8], len: usize) -> usize {
         let counts = self.counts().counts();
-        // Stacks have left more room than this behind them; where they have not, the next buffer will do.
+        // Stacks have left more room than this behind them; where they have not, the next buffer
+        // will do.
         let Some(room) = buffer.get_mut(len..len + UnwindCounts::RECORD_BYTES) else { return len };
         if counts.stacks - self.told.stacks < ACCOUNT_EVERY {
             return len;

@@ -1,9 +1,10 @@
 //! Holds samples back until everything that happened before them is known.
 //!
-//! A sample is unwound by the mappings of its process at its own moment, and the record of a mapping may lie in the ring of another CPU. So
-//! a buffer waits until every other ring was found empty (or emptied) by a look that came after the look which filled the buffer: what
-//! happened before the buffer's last sample was in its ring by then. Nothing here depends on clocks of CPUs being the same to the
-//! nanosecond, or on which clock it is; see [`crate::ring_scan`].
+//! A sample is unwound by the mappings of its process at its own moment, and the record of a
+//! mapping may lie in the ring of another CPU. So a buffer waits until every other ring was found
+//! empty (or emptied) by a look that came after the look which filled the buffer: what happened
+//! before the buffer's last sample was in its ring by then. Nothing here depends on clocks of CPUs
+//! being the same to the nanosecond, or on which clock it is; see [`crate::ring_scan`].
 //!
 //! ```text
 //!  ring 0   [ B: samples until t=90, look 41..42 ]        held
@@ -131,7 +132,8 @@ impl<T> Order<T> {
         (self.begun, self.ended) = (true, true);
     }
 
-    /// The next item whose time has come, and its ring. The events before it are [`due`](Order::due) then, and must be taken in first.
+    /// The next item whose time has come, and its ring. The events before it are
+    /// [`due`](Order::due) then, and must be taken in first.
     pub(crate) fn take(&mut self) -> Option<(usize, T)> {
         let (least, second, at) = self.least();
         let due = |ring: usize, held: &HeldBuffer<T>| {
@@ -200,7 +202,8 @@ impl<T> Order<T> {
             .map(|(index, _)| index)
     }
 
-    /// The least tick up to which a ring was emptied, the next one, and which ring it is that has the least.
+    /// The least tick up to which a ring was emptied, the next one, and which ring it is that has
+    /// the least.
     fn least(&self) -> (u64, u64, usize) {
         let (mut least, mut second, mut at) = (u64::MAX, u64::MAX, 0);
         for (index, ring) in self.rings.iter().enumerate() {
@@ -224,7 +227,8 @@ mod tests {
 
     const RINGS: usize = 3;
 
-    /// What the test plays: the kernel writes a record, a drain looks at a ring in two steps, a message arrives.
+    /// What the test plays: the kernel writes a record, a drain looks at a ring in two steps, a
+    /// message arrives.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Sample(usize),
@@ -253,7 +257,8 @@ mod tests {
     #[derive(Default)]
     struct Played {
         order: Option<Order<Vec<u64>>>,
-        /// The times of events in the order in which they were handed out, and of samples with how many events came before them.
+        /// The times of events in the order in which they were handed out, and of samples with how
+        /// many events came before them.
         events: Vec<u64>,
         samples: Vec<(usize, u64, usize)>,
         floor: u64,
@@ -359,9 +364,10 @@ mod tests {
     }
 
     proptest! {
-        /// Checks, for any interleaving of three rings, their drains and the arrival of what they found, that each sample comes after
-        /// every event that is older (what sorting all records by time would give), that events come in order of time, each once,
-        /// that samples come each once and in the order of their ring, and that none is older than the floor.
+        /// Checks, for any interleaving of three rings, their drains and the arrival of what they
+        /// found, that each sample comes after every event that is older (what sorting all records
+        /// by time would give), that events come in order of time, each once, that samples come
+        /// each once and in the order of their ring, and that none is older than the floor.
         #[test]
         fn a_sample_comes_after_all_that_was_before_it(steps in steps()) {
             let (all, mut played) = play(&steps);
@@ -380,7 +386,8 @@ mod tests {
             prop_assert_eq!(played.order.as_mut().unwrap().early(), 0);
         }
 
-        /// Checks that what is handed out early is counted, and that nothing is lost or doubled then.
+        /// Checks that what is handed out early is counted, and that nothing is lost or doubled
+        /// then.
         #[test]
         fn early(steps in steps(), every in 1..20usize) {
             let mut with_early = Vec::new();
@@ -397,7 +404,8 @@ mod tests {
         }
     }
 
-    /// Checks that with one ring nothing waits, that nothing is due before the start is known, and who lags behind otherwise.
+    /// Checks that with one ring nothing waits, that nothing is due before the start is known, and
+    /// who lags behind otherwise.
     #[test]
     fn who_waits_for_whom() {
         let scan = |before| ScanInterval { before, after: before + 1 };

@@ -30,8 +30,9 @@ pub(super) fn room(parts: &StackParts) -> usize {
     ((parts.stack_user.end - parts.regs_user.start) / 8).saturating_sub(1)
 }
 
-/// Writes the sample of `size` bytes that begins at `from` anew at `to`, which is not behind it, and returns its new size. `frames`:
-/// the user's frames, at most [`room`]; `None` if there is no user's part.
+/// Writes the sample of `size` bytes that begins at `from` anew at `to`, which is not behind it,
+/// and returns its new size. `frames`: the user's frames, at most [`room`]; `None` if there is no
+/// user's part.
 pub(super) fn rewrite(
     bytes: &mut [u8],
     from: usize,
@@ -45,7 +46,8 @@ pub(super) fn rewrite(
     let behind = at(parts.stack_user.end);
     let head = chain_end - from;
     let added = frames.map_or(0, |frames| 8 * (1 + frames.len()));
-    // Each piece moves down or into the place of what is dropped, so none covers another that is still to be moved.
+    // Each piece moves down or into the place of what is dropped, so none covers another that is
+    // still to be moved.
     bytes.copy_within(from..chain_end, to);
     let between = to + head + added;
     bytes.copy_within(chain_end..dropped, between);
@@ -140,8 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that every field of a reduced sample is as it was, that the chain is the kernel's part and the frames, and that
-        /// bytes around it stay as they are, wherever it moves.
+        /// Checks that every field of a reduced sample is as it was, that the chain is the kernel's
+        /// part and the frames, and that bytes around it stay as they are, wherever it moves.
         #[test]
         fn nothing_else_changes(made in made(), user in any::<bool>()) {
             let before = attr(abi::PERF_SAMPLE_RAW | abi::PERF_SAMPLE_WEIGHT);

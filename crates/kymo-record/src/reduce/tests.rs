@@ -1,7 +1,9 @@
-//! Recordings that keep their stacks, played again through the reducer: what comes out must be what unwinding them afterwards gives.
+//! Recordings that keep their stacks, played again through the reducer: what comes out must be what
+//! unwinding them afterwards gives.
 //!
-//! The same program never takes the same samples twice, so each is recorded once, with `--raw-stacks`. Its records are dealt to rings as
-//! the CPUs wrote them, the rings are drained at random moments, and the reducer's output is written as a recording again.
+//! The same program never takes the same samples twice, so each is recorded once, with
+//! `--raw-stacks`. Its records are dealt to rings as the CPUs wrote them, the rings are drained at
+//! random moments, and the reducer's output is written as a recording again.
 use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
 use crate::channel::{Next, channel};
@@ -150,7 +152,8 @@ fn play(raw: &Path, path: &Path, seed: u64) -> Unwound {
     messages.into_iter().for_each(|message| send.send(message).unwrap());
     drop(send);
     let reducer = Reducer::new(&kernel, requests.iter().collect(), &pool, reduced_send);
-    // In a thread of its own: it runs before all ordinary threads, and this one soon waits for such.
+    // In a thread of its own: it runs before all ordinary threads, and this one soon waits for
+    // such.
     let unwound = std::thread::scope(|scope| scope.spawn(|| reducer.run(receive)).join().unwrap());
     let writer = FileWriter::create(File::create(path).unwrap(), &[spec(reduced(&attr).unwrap())]).unwrap();
     let mut seen = 0;

@@ -20,7 +20,8 @@ pub(super) struct Worker {
 impl Worker {
     /// `events`: as the kernel writes their samples.
     pub(super) fn new(events: Arc<Events>, modules: Arc<UnwindModules>) -> Worker {
-        // The addresses that perf would give for the stack's bytes: within the call, where every reader looks for it.
+        // The addresses that perf would give for the stack's bytes: within the call, where every
+        // reader looks for it.
         let unwinder = Unwinder::new(Convention::Perf);
         let (frames, counts) = (Vec::with_capacity(MAX_FRAMES), Unwound::default());
         Worker { events, spaces: LiveSpaces::new(), modules, unwinder, frames, counts }
@@ -39,7 +40,8 @@ impl Worker {
         self.spaces.prune(floor_ns);
     }
 
-    /// Rewrites the samples among these records; the records then are the first bytes, as many as are returned.
+    /// Rewrites the samples among these records; the records then are the first bytes, as many as
+    /// are returned.
     pub(super) fn records(&mut self, bytes: &mut [u8]) -> usize {
         let (mut from, mut to) = (0, 0);
         while let Some(header) = bytes.get(from..).and_then(RecordHeader::parse) {
@@ -63,7 +65,8 @@ impl Worker {
         to + (bytes.len() - from)
     }
 
-    /// Unwinds the sample at `from` into `frames`: what of it changes, and whether it has a user's part. `None`: it stays as it is.
+    /// Unwinds the sample at `from` into `frames`: what of it changes, and whether it has a user's
+    /// part. `None`: it stays as it is.
     fn sample(&mut self, header: RecordHeader, bytes: &[u8], from: usize) -> Option<(StackParts, bool)> {
         if header.kind != abi::PERF_RECORD_SAMPLE {
             return None;

@@ -30,8 +30,8 @@ fn chosen(options: &Options, whom: Whom, facts: &Facts) -> Scope {
     choose(&rank(options, whom, facts), None).unwrap()
 }
 
-/// Checks that a clock on a command is filtered on few CPUs, and that on many, where others would be interrupted most of the time, it gets a
-/// cgroup; without privilege it is inherited.
+/// Checks that a clock on a command is filtered on few CPUs, and that on many, where others would
+/// be interrupted most of the time, it gets a cgroup; without privilege it is inherited.
 #[test]
 fn a_command() {
     let clock = options("cpu-clock");
@@ -51,7 +51,8 @@ fn a_process() {
     assert_eq!(chosen(&clock, process(2000), &user(512)), Scope::Inherit);
 }
 
-/// Checks that what a filter would falsify or hide is not filtered: tracepoints, counts, switch records.
+/// Checks that what a filter would falsify or hide is not filtered: tracepoints, counts, switch
+/// records.
 #[test]
 fn not_filtered() {
     let many = process(2000);
@@ -65,7 +66,8 @@ fn not_filtered() {
     assert_eq!(with(|options| options.no_samples = true), Scope::Inherit);
     assert_eq!(with(|options| options.switch_events = true), Scope::Inherit);
     assert_eq!(chosen(&options("{cpu-clock,page-faults}:S"), many, &root(2)), Scope::Inherit);
-    // A fixed period of an event that others cause, too, would be shared with them; each single one is not.
+    // A fixed period of an event that others cause, too, would be shared with them; each single one
+    // is not.
     assert_eq!(chosen(&options("page-faults"), many, &root(2)), Scope::Inherit);
     let each = Options { rate: Rate::Period(1), ..options("page-faults") };
     assert_eq!(chosen(&each, many, &root(2)), Scope::Filtered);
@@ -91,7 +93,8 @@ fn asked_for() {
     assert!(error.to_string().contains("no privilege"), "{error}");
 }
 
-/// Checks that all four are weighed, the possible before the impossible, and that each can be printed.
+/// Checks that all four are weighed, the possible before the impossible, and that each can be
+/// printed.
 #[test]
 fn all_are_weighed() {
     let scopes = rank(&options("cpu-clock"), process(10), &root(2));

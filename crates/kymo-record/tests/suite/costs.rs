@@ -1,5 +1,6 @@
-//! What a drain costs for each chunk that it takes out of a ring, counted: allocations, by an allocator that looks who asks, and calls of
-//! the kernel, by a tracepoint. The recording runs in a process of its own, where no other test's drains are.
+//! What a drain costs for each chunk that it takes out of a ring, counted: allocations, by an
+//! allocator that looks who asks, and calls of the kernel, by a tracepoint. The recording runs in a
+//! process of its own, where no other test's drains are.
 use crate::common::{options, raise, stop_sign};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
@@ -81,7 +82,8 @@ fn touch(pages: usize) {
     let _ = unsafe { rustix::mm::munmap(area.cast(), bytes) };
 }
 
-/// The part that runs by itself: records the pages that this thread touches, and prints what it cost.
+/// The part that runs by itself: records the pages that this thread touches, and prints what it
+/// cost.
 #[test]
 #[ignore = "part of costs_of_a_chunk"]
 fn one_session() {
@@ -165,8 +167,9 @@ fn session_of(pages: usize) -> Result<impl Fn(&str) -> Result<u64, String>, Stri
     })
 }
 
-/// Checks that a drain allocates nothing for what it drains, only at its start, and makes at most three calls of the kernel each time it
-/// wakes up (to sleep, and to wake the next stage, and to quiet its bell), whatever the number of samples.
+/// Checks that a drain allocates nothing for what it drains, only at its start, and makes at most
+/// three calls of the kernel each time it wakes up (to sleep, and to wake the next stage, and to
+/// quiet its bell), whatever the number of samples.
 #[test]
 fn costs_of_a_chunk() {
     let test = "costs::costs_of_a_chunk";

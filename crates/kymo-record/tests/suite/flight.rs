@@ -57,7 +57,8 @@ fn sample(id: u64, ring: u64, time: u64) -> Vec<u8> {
 /// Ring and time of a sample.
 type RingTime = (u64, u64);
 
-/// The samples in the file's order; and the names in records, with the count of samples before them.
+/// The samples in the file's order; and the names in records, with the count of samples before
+/// them.
 fn content(recording: &Recording) -> (Vec<RingTime>, Vec<(usize, String)>) {
     let (mut samples, mut names) = (Vec::new(), Vec::new());
     each_record(recording, |kind, body| match kind {
@@ -74,8 +75,9 @@ fn content(recording: &Recording) -> (Vec<RingTime>, Vec<(usize, String)>) {
     (samples, names)
 }
 
-/// Checks that each snapshot has the newest records of each ring that fit, in order of time over all rings, and each name where it belongs, also
-/// after the ring went around many times; that nothing counts as lost; and what the last file is.
+/// Checks that each snapshot has the newest records of each ring that fit, in order of time over
+/// all rings, and each name where it belongs, also after the ring went around many times; that
+/// nothing counts as lost; and what the last file is.
 #[test]
 fn snapshots_of_what_rings_hold() {
     for last in [LastSnapshot::Plain, LastSnapshot::Dated, LastSnapshot::Not] {
@@ -150,7 +152,8 @@ fn snapshots(last: LastSnapshot, compress: bool) {
                 assert_eq!(place(&format!("at {to}")), Some(after(to)), "{names:?}");
                 let before = place(&format!("before {to}")).expect("its name");
                 assert!([after(to - 20), after(to - 21)].contains(&before), "{before}: {names:?}");
-                // Long before the oldest sample: the last name that it had then, and none before that.
+                // Long before the oldest sample: the last name that it had then, and none before
+                // that.
                 let long_before = [place("before 30").is_some(), place("at 30") == Some(0)];
                 assert_eq!(long_before, if to == 30 { [true, false] } else { [false, true] }, "{names:?}");
             }
@@ -173,8 +176,9 @@ fn snapshots(last: LastSnapshot, compress: bool) {
     });
 }
 
-/// Checks that records about tasks which were lost long before the oldest sample of a snapshot are no lost samples of it, that those which
-/// were lost within it are, and that the files tell the same as the account.
+/// Checks that records about tasks which were lost long before the oldest sample of a snapshot are
+/// no lost samples of it, that those which were lost within it are, and that the files tell the
+/// same as the account.
 #[test]
 fn the_account_is_that_of_the_snapshots() {
     for (lost_at, within) in [(5, false), (2990, true)] {
@@ -213,7 +217,8 @@ fn the_account_is_that_of_the_snapshots() {
     }
 }
 
-/// Checks that a ring which makes no sense, and one whose producer lies, cost what is in them and nothing else.
+/// Checks that a ring which makes no sense, and one whose producer lies, cost what is in them and
+/// nothing else.
 #[test]
 fn hostile_rings() {
     let directory = tempfile::tempdir().unwrap();
@@ -238,7 +243,8 @@ fn hostile_rings() {
     });
 }
 
-/// Checks on the kernel that runs that the rings of a command hold its last samples, in order, with nothing lost, with stacks and packed, too.
+/// Checks on the kernel that runs that the rings of a command hold its last samples, in order, with
+/// nothing lost, with stacks and packed, too.
 #[test]
 fn the_end_of_a_command() {
     if !permitted("flight::the_end_of_a_command") {

@@ -1,4 +1,5 @@
-//! What a recording holds of programs that nobody asked for, where events are open on every CPU: nothing.
+//! What a recording holds of programs that nobody asked for, where events are open on every CPU:
+//! nothing.
 use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_data::abi;
 use kymo_record::{Plan, Scope, Session, TargetSpec};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 /// How often the command executes its program.
 const TIMES: usize = 40;
 
-/// A shell that executes a program again and again until it is dropped, and writes a line to `count` each time.
+/// A shell that executes a program again and again until it is dropped, and writes a line to
+/// `count` each time.
 struct Stranger(Child);
 
 impl Stranger {
@@ -139,13 +141,15 @@ impl Said {
         family.extend(roots);
         let others: Vec<_> =
             self.kinds.iter().filter(|&(&pid, _)| pid >= 0 && !family.contains(&pid)).collect();
-        // Of a running process, the child that was made when it was followed already, but before the events were on.
+        // Of a running process, the child that was made when it was followed already, but before
+        // the events were on.
         let early = |pid| root.is_some() && !self.has(pid, abi::PERF_RECORD_FORK);
         assert!(others.len() <= 1 && others.iter().all(|&(&pid, _)| early(pid)), "{others:?}");
         family
     }
 
-    /// How many have executed `program` and are there from their fork to their exit; those must have all that belongs to it.
+    /// How many have executed `program` and are there from their fork to their exit; those must
+    /// have all that belongs to it.
     fn whole(&self, program: &Path) -> usize {
         let name = program.file_name().unwrap().to_str().unwrap();
         let whole = |&&pid: &&i32| {
@@ -163,8 +167,9 @@ impl Said {
     }
 }
 
-/// Checks that a recording of a command that forks and executes a lot has the forks, names, mappings and exits of all its processes, and not a
-/// word about another program that does the same meanwhile, nor about anybody else.
+/// Checks that a recording of a command that forks and executes a lot has the forks, names,
+/// mappings and exits of all its processes, and not a word about another program that does the same
+/// meanwhile, nor about anybody else.
 #[test]
 fn only_ours() {
     let test = "pid_filter::only_ours";
@@ -190,8 +195,8 @@ fn only_ours() {
     assert!(family.iter().all(|&pid| said.has(pid, abi::PERF_RECORD_EXIT)));
 }
 
-/// Checks the same for a process that runs already, named as a process and as a thread: from some moment on all its children are there, and
-/// nobody else's.
+/// Checks the same for a process that runs already, named as a process and as a thread: from some
+/// moment on all its children are there, and nobody else's.
 #[test]
 fn only_those_of_a_running_process() {
     let test = "pid_filter::only_those_of_a_running_process";
@@ -211,7 +216,8 @@ fn only_those_of_a_running_process() {
         // That of the round before would be taken for this one's.
         let _ = std::fs::remove_file(&path);
         let session = Session::start(plan).unwrap();
-        // Until the recording tells of some children; should it never, the end of this wait makes the test fail below.
+        // Until the recording tells of some children; should it never, the end of this wait makes
+        // the test fail below.
         let (name, deadline) =
             (programs.ours.as_os_str().as_bytes(), Instant::now() + Duration::from_secs(600));
         let enough = || {

@@ -1,5 +1,5 @@
-//! Rings that the test fills itself, through the whole pipeline into a file: nothing may be missing, doubled or out of order, and
-//! what did not fit must be counted.
+//! Rings that the test fills itself, through the whole pipeline into a file: nothing may be
+//! missing, doubled or out of order, and what did not fit must be counted.
 use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_core::ring::Writer;
 use kymo_data::abi;
@@ -14,7 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A scripted kernel that keeps a copy of each descriptor that was mapped, so that the test can write into the rings.
+/// A scripted kernel that keeps a copy of each descriptor that was mapped, so that the test can
+/// write into the rings.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Inner>);
 
@@ -132,7 +133,8 @@ fn sample(ring: u64, serial: u64, extra: usize) -> Vec<u8> {
     out
 }
 
-/// What a run of the pipeline with these pushes came to: per ring the accepted serial numbers, how many were refused, and the summary.
+/// What a run of the pipeline with these pushes came to: per ring the accepted serial numbers, how
+/// many were refused, and the summary.
 struct Run {
     accepted: Vec<Vec<u64>>,
     refused: u64,
@@ -197,8 +199,8 @@ fn check(path: &Path, run: &Run) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Checks that the file holds exactly what the rings accepted, ring by ring in order, compressed or not, while records are pushed as fast
-    /// as they can be into rings of one page.
+    /// Checks that the file holds exactly what the rings accepted, ring by ring in order,
+    /// compressed or not, while records are pushed as fast as they can be into rings of one page.
     #[test]
     fn every_byte_arrives(pushes in prop::collection::vec((0..3usize, 0..60usize), 0..600), compress in any::<bool>()) {
         let directory = tempfile::tempdir().unwrap();
@@ -218,7 +220,8 @@ fn a_long_run() {
     check(&path, &run);
 }
 
-/// Checks that a producer which lies about its head or its records makes neither a crash nor a file that does not open.
+/// Checks that a producer which lies about its head or its records makes neither a crash nor a file
+/// that does not open.
 #[test]
 fn a_hostile_ring() {
     let directory = tempfile::tempdir().unwrap();
@@ -246,8 +249,8 @@ fn a_hostile_ring() {
     assert!(kinds.contains(&abi::PERF_RECORD_SAMPLE));
 }
 
-/// Checks that rings are unmapped before their events are closed when a session is dropped without running, that it leaves no
-/// file, and that a plan with a ring size that is refused says so.
+/// Checks that rings are unmapped before their events are closed when a session is dropped without
+/// running, that it leaves no file, and that a plan with a ring size that is refused says so.
 #[test]
 fn a_session_that_does_not_run() {
     let directory = tempfile::tempdir().unwrap();

@@ -46,8 +46,8 @@ fn samples_in(path: &Path) -> u64 {
     samples
 }
 
-/// Checks that a command's samples, names and mappings are in the file, that the count of samples is what the summary says, and that
-/// the exit status comes back.
+/// Checks that a command's samples, names and mappings are in the file, that the count of samples
+/// is what the summary says, and that the exit status comes back.
 #[test]
 fn a_command() {
     if !permitted("real::a_command") {
@@ -71,7 +71,8 @@ fn a_command() {
     }
 }
 
-/// Checks that samples of several events, of call chains and of stack copies can be told apart and are whole, compressed too.
+/// Checks that samples of several events, of call chains and of stack copies can be told apart and
+/// are whole, compressed too.
 #[test]
 fn several_events() {
     if !permitted("real::several_events") {
@@ -106,7 +107,8 @@ fn several_events() {
     }
 }
 
-/// Checks that a process which runs already is listed with its name and mappings, and that its end ends the recording.
+/// Checks that a process which runs already is listed with its name and mappings, and that its end
+/// ends the recording.
 #[test]
 fn a_process_that_runs() {
     if !permitted("real::a_process_that_runs") {
@@ -120,7 +122,8 @@ fn a_process_that_runs() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // spawn() returns in the middle of the exec, before the program is mapped; its first line comes after that.
+    // spawn() returns in the middle of the exec, before the program is mapped; its first line comes
+    // after that.
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     let targets = TargetSpec { pids: vec![child.id() as i32], ..TargetSpec::default() };
     let session = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
@@ -165,7 +168,8 @@ fn told_to_stop() {
     each_record(&open(&path), |_, _| {});
 }
 
-/// Checks that a command that cannot be found is an error that names it, and that no file is touched then.
+/// Checks that a command that cannot be found is an error that names it, and that no file is
+/// touched then.
 #[test]
 fn a_command_that_is_not_there() {
     if !permitted("real::a_command_that_is_not_there") {

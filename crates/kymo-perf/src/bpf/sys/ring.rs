@@ -5,7 +5,8 @@
 //!   record: | length u32, the highest bits: still being written, given up | u32 | bytes, up to the next eighth |
 //! ```
 //! # Safety
-//! As in the parent module. The kernel's side of the ring is believed for nothing that is not checked: positions and lengths are held against the size.
+//! As in the parent module. The kernel's side of the ring is believed for nothing that is not
+//! checked: positions and lengths are held against the size.
 use super::{CreateAttr, MAP_CREATE, SharedWords, bpf_open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::io;

@@ -1,7 +1,9 @@
-//! What probes of user functions need of `bpf(2)` beside the rest: maps of other shapes, and links to many places at once.
+//! What probes of user functions need of `bpf(2)` beside the rest: maps of other shapes, and links
+//! to many places at once.
 //!
 //! # Safety
-//! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call checks its buffers against them.
+//! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call
+//! checks its buffers against them.
 use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
 use super::{MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAPPABLE, TYPE_ARRAY};
 use crate::sys::{attr_zeroed, bindings, in_vfork_child};
@@ -106,7 +108,8 @@ impl WideMap {
             value_or_next: next.as_mut_ptr().expose_provenance() as u64,
             ..ElementAttr::default()
         };
-        // SAFETY: both keys are as long as the map's: checked above, and made so; address 0 asks for the first.
+        // SAFETY: both keys are as long as the map's: checked above, and made so; address 0 asks
+        // for the first.
         unsafe { bpf(MAP_GET_NEXT_KEY, &mut attr) }?;
         Ok(next)
     }
@@ -139,7 +142,8 @@ pub(in crate::bpf) struct UprobeTargets {
     pub(in crate::bpf) cookies: Vec<u64>,
 }
 
-/// Attaches a program to many places of a file at once (Linux 6.6), in one process or (0) in all; closing the link detaches it.
+/// Attaches a program to many places of a file at once (Linux 6.6), in one process or (0) in all;
+/// closing the link detaches it.
 pub(in crate::bpf) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -164,13 +168,15 @@ pub(in crate::bpf) fn link_uprobes(
     };
     let mut made = Err(io::ErrorKind::Other.into());
     in_vfork_child(|| {
-        // SAFETY: the path is ended by a zero, the arrays hold `count` words each (checked above); all outlive the call.
+        // SAFETY: the path is ended by a zero, the arrays hold `count` words each (checked above);
+        // all outlive the call.
         made = unsafe { bpf_open(LINK_CREATE, &mut attr) };
     });
     made
 }
 
-/// What keeps programs attached to places; closed in one go, and whole, also if this process is killed meanwhile.
+/// What keeps programs attached to places; closed in one go, and whole, also if this process is
+/// killed meanwhile.
 #[derive(Debug, Default)]
 pub(in crate::bpf) struct Links(Vec<OwnedFd>);
 
@@ -225,7 +231,8 @@ pub(in crate::bpf) struct EventPlace<'a> {
     pub(in crate::bpf) pid: i32,
 }
 
-/// Opens the event, gives it the program with the number that it is told, and enables it. Closing both detaches.
+/// Opens the event, gives it the program with the number that it is told, and enables it. Closing
+/// both detaches.
 pub(in crate::bpf) fn link_event(
     program: BorrowedFd<'_>,
     place: &EventPlace<'_>,
@@ -246,7 +253,8 @@ fn link_event_here(program: BorrowedFd<'_>, place: &EventPlace<'_>, cookie: u64)
     attr.set_disabled(1);
     let cpu = if place.pid < 0 { 0 } else { -1 };
     let cloexec = bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: attr is initialised and as long as its size field says; the path in it is ended by a zero and outlives the call.
+    // SAFETY: attr is initialised and as long as its size field says; the path in it is ended by a
+    // zero and outlives the call.
     let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, place.pid, cpu, -1, cloexec) };
     if fd < 0 {
         return Err(io::Error::last_os_error());

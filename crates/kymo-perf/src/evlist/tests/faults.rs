@@ -1,4 +1,5 @@
-//! The parallel engine against the serial one, for random lists, random faults and random numbers of workers.
+//! The parallel engine against the serial one, for random lists, random faults and random numbers
+//! of workers.
 use crate::evlist::fallback::Fallbacks;
 use crate::evlist::{Evlist, EvlistPlan, Note, OpenEngine, OpenError, Request, Targets, open};
 use crate::sys::fake::Call;
@@ -224,7 +225,8 @@ prop_compose! {
     }
 }
 
-/// Checks what must hold of any open list: shapes, groups, and that everything that is open belongs to it.
+/// Checks what must hold of any open list: shapes, groups, and that everything that is open belongs
+/// to it.
 fn check_list(list: &Evlist, kernel: &Fake) {
     let opened: HashMap<i32, _> = kernel.opened().into_iter().map(|o| (o.fd, o)).collect();
     let mut all = BTreeSet::new();
@@ -305,8 +307,9 @@ fn told(error: &OpenError) -> (String, usize, Option<i32>, Option<i32>, Option<i
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that for faults that depend on the slot the parallel engine gives what the serial one gives: shape, attrs, tasks,
-    /// notes, or the error; and that neither leaks nor closes twice (E1, E2, E4, E5).
+    /// Checks that for faults that depend on the slot the parallel engine gives what the serial one
+    /// gives: shape, attrs, tasks, notes, or the error; and that neither leaks nor closes twice
+    /// (E1, E2, E4, E5).
     #[test]
     fn parallel_is_serial(case in case()) {
         let (serial_kernel, parallel_kernel) = (case.kernel(), case.kernel());
@@ -337,7 +340,8 @@ proptest! {
         }
     }
 
-    /// Checks that threads which exit between calls, whichever calls those are, leave a list without holes and nothing behind.
+    /// Checks that threads which exit between calls, whichever calls those are, leave a list
+    /// without holes and nothing behind.
     #[test]
     fn exits_between_calls(case in case(), exits in prop::collection::vec((10..22i32, 0..200usize), 1..6)) {
         for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(case.workers) }] {
@@ -364,8 +368,8 @@ proptest! {
     }
 }
 
-/// Checks that a member whose leader is on another CPU is what both engines name, where descriptors run out at the same place: the kernel is not even asked
-/// for the member.
+/// Checks that a member whose leader is on another CPU is what both engines name, where descriptors
+/// run out at the same place: the kernel is not even asked for the member.
 #[test]
 fn no_leader_where_descriptors_run_out() {
     let mut leader = Request::new("event0", attr_zeroed());
@@ -395,8 +399,9 @@ fn tasks_gone_late(engine: OpenEngine) -> (Arc<Fake>, Evlist) {
     (kernel, list)
 }
 
-/// Checks that a thread which vanishes after some of its events are open leaves none of them open, and that no number is closed twice,
-/// neither then nor at the end: perf 6.1 forgets the descriptors of the removed column, and keeps a copy of the last one.
+/// Checks that a thread which vanishes after some of its events are open leaves none of them open,
+/// and that no number is closed twice, neither then nor at the end: perf 6.1 forgets the
+/// descriptors of the removed column, and keeps a copy of the last one.
 #[test]
 fn a_vanished_thread_is_closed_once() {
     for engine in [OpenEngine::Serial, OpenEngine::Parallel { workers: Some(2) }] {
@@ -408,7 +413,8 @@ fn a_vanished_thread_is_closed_once() {
     }
 }
 
-/// Checks that saved places behind a removed column move up: the task after the vanished one is opened once, in every unit.
+/// Checks that saved places behind a removed column move up: the task after the vanished one is
+/// opened once, in every unit.
 #[test]
 fn places_move_up() {
     for workers in 1..5 {
@@ -419,7 +425,8 @@ fn places_move_up() {
     }
 }
 
-/// Checks that an event which a fallback moves to a PMU of more CPUs gets them all, from any number of workers.
+/// Checks that an event which a fallback moves to a PMU of more CPUs gets them all, from any number
+/// of workers.
 #[test]
 fn a_clock_covers_more_cpus() {
     let mut attr = attr_zeroed();
@@ -450,8 +457,9 @@ fn workers_where_they_pay() {
     }
 }
 
-/// Checks that members of a batch start with their leader, that one call per CPU switches them all, and that a kernel which takes no
-/// groups gets single events, with the attrs that were asked for either way.
+/// Checks that members of a batch start with their leader, that one call per CPU switches them all,
+/// and that a kernel which takes no groups gets single events, with the attrs that were asked for
+/// either way.
 #[test]
 fn batches() {
     let mut attr = attr_zeroed();

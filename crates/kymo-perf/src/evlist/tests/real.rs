@@ -33,8 +33,8 @@ fn enabled(list: &Evlist) -> Vec<u64> {
     events.map(|(_, fd)| Real.read(fd, &mut words).map(|_| words[1]).unwrap()).collect()
 }
 
-/// Checks that both engines give the same table for 64 threads of this process, that every event goes on and off, and that this
-/// thread may run where it could before.
+/// Checks that both engines give the same table for 64 threads of this process, that every event
+/// goes on and off, and that this thread may run where it could before.
 #[test]
 fn both_engines() {
     if !permitted("evlist::tests::real::both_engines") {
@@ -69,7 +69,8 @@ fn both_engines() {
     assert_eq!(Binding::current().ok(), before);
 }
 
-/// Checks that switching all events of the opening thread reaches the list's events and no others: one that this thread has opened stays off.
+/// Checks that switching all events of the opening thread reaches the list's events and no others:
+/// one that this thread has opened stays off.
 #[test]
 fn own_events_only() {
     if !permitted("evlist::tests::real::own_events_only") {

@@ -1,22 +1,22 @@
 //! A process beside this one that carries out calls which may never return.
 //!
 //! Some waits in the kernel end by no signal at all, SIGKILL included, and a process whose thread
-//! is in one of them is not gone before the wait is. So such a call is made by a copy of this process,
-//! which is nobody's child to wait for and holds nothing of ours: when it stands still, it stands
-//! still alone.
+//! is in one of them is not gone before the wait is. So such a call is made by a copy of this
+//! process, which is nobody's child to wait for and holds nothing of ours: when it stands still, it
+//! stands still alone.
 //!
 //! # Safety
 //! The copy is made while other threads may hold locks that nobody in it will ever release. So it
-//! executes system calls only, on memory that was there before: it allocates nothing, takes no lock,
-//! unwinds nothing, and never returns into its parent's code.
+//! executes system calls only, on memory that was there before: it allocates nothing, takes no
+//! lock, unwinds nothing, and never returns into its parent's code.
 #![allow(unsafe_code, reason = "a copy of this process, and its end")]
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// Makes the copy and leaves a socket between the two, whose packets are whole; with the copy's number. It runs `serve`
-/// with its end of the socket and `memory` and ends when that returns; it has no other descriptor,
-/// and takes no signal but SIGKILL.
+/// Makes the copy and leaves a socket between the two, whose packets are whole; with the copy's
+/// number. It runs `serve` with its end of the socket and `memory` and ends when that returns; it
+/// has no other descriptor, and takes no signal but SIGKILL.
 ///
 /// `serve` must keep to the rules above.
 ///
@@ -37,8 +37,8 @@ pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -
     if pid == 0 {
         // SAFETY: in the copy: the socket takes the place of standard input.
         unsafe { libc::syscall(libc::SYS_dup3, number, 0, 0) };
-        // SAFETY: everything else is closed, so that nothing of the parent is held by the copy, which
-        // uses none of it.
+        // SAFETY: everything else is closed, so that nothing of the parent is held by the copy,
+        // which uses none of it.
         unsafe { libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0) };
         // SAFETY: 0 is the socket, and stays open until the copy ends.
         let socket = unsafe { BorrowedFd::borrow_raw(0) };
@@ -59,7 +59,8 @@ mod tests {
     use rustix::net::{RecvFlags, SendFlags, recv, send};
     use rustix::process::{WaitOptions, wait};
 
-    /// Checks that a copy answers, that it ends with its socket, and that whoever waits for children does not meet it.
+    /// Checks that a copy answers, that it ends with its socket, and that whoever waits for
+    /// children does not meet it.
     #[test]
     fn a_copy_answers_and_is_no_child() {
         let (socket, _) = start(vec![0; 8], |socket, memory| {

@@ -12,8 +12,8 @@ fn schedule(count: u64) -> Schedule {
     Schedule::plan(&ranges, &machine, true).unwrap()
 }
 
-/// Checks that by tasks each register is opened on each CPU, inherited and without the kernel's accesses, and that turns are
-/// exchanged without leaving anything open.
+/// Checks that by tasks each register is opened on each CPU, inherited and without the kernel's
+/// accesses, and that turns are exchanged without leaving anything open.
 #[test]
 fn turns_by_tasks() {
     let fake = Arc::new(Fake::new());
@@ -39,7 +39,8 @@ fn turns_by_tasks() {
 
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 
-/// Checks on this kernel that each write by each thread is one sample with the value that it wrote, and that nothing is lost or left.
+/// Checks on this kernel that each write by each thread is one sample with the value that it wrote,
+/// and that nothing is lost or left.
 #[test]
 fn writes_of_this_process() {
     let options = WatchOptions {
