@@ -32,7 +32,8 @@ def prose(text):
 def sentences(paragraph):
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", paragraph)
     plain = re.sub(r"`[^`]*`", "Code", plain)
-    return re.split(r"(?<=[.!?])[)\"']? +(?=[A-Z`*\"(])", plain)
+    # Names of programs begin a sentence as they are.
+    return re.split(r"(?<=[.!?])[)\"']? +(?=[A-Z0-9`*\"(]|(?:kymo|perf|gdb)\b)", plain)
 
 
 def long_sentences(tree):
