@@ -10,7 +10,8 @@ RANKS = [
     {"kymo-core", "kymo-data", "kymo-files", "kymo-testing"},
     {"kymo-symbols", "kymo-perf", "kymo-agent"},
     {"kymo-profile"},
-    {"kymo-record", "kymo-probe"},
+    {"kymo-record"},
+    {"kymo-probe"},
     {"kymo"},
 ]
 RANK = {crate: rank for rank, crates in enumerate(RANKS) for crate in crates}

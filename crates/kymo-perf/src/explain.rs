@@ -551,5 +551,30 @@ fn floor_power_of_two(n: u64) -> u64 {
     if n == 0 { 0 } else { 1 << (63 - n.leading_zeros()) }
 }
 
+/// What to do about a command that cannot be executed.
+pub fn exec_advice(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "; check its name, its #! line and PATH",
+        std::io::ErrorKind::PermissionDenied => {
+            "; it must be a file that may be executed: `chmod +x` it, or name its interpreter"
+        }
+        _ => limit_advice(source),
+    }
+}
+
+/// What to do where descriptors ran out.
+pub fn limit_advice(source: &std::io::Error) -> &'static str {
+    match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::MFILE) => "; permit more in this shell: `ulimit -n 1024`",
+        Some(rustix::io::Errno::AGAIN) => {
+            "; the number of processes and threads is limited: see `ulimit -u`, and pids.max of the cgroup"
+        }
+        Some(rustix::io::Errno::NOMEM) => {
+            "; memory is limited: see `ulimit -v`, and memory.max of the cgroup"
+        }
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -275,7 +275,7 @@ pub(crate) fn rank(options: &Options, whom: Whom, facts: &Facts) -> Vec<Choice> 
     };
     let choices = Scope::CHOICES.map(|scope| Choice {
         scope,
-        verdict: objection(scope, options, whom, facts).map_or_else(|| Ok(estimate(scope)), Err),
+        verdict: unsupported_reason(scope, options, whom, facts).map_or_else(|| Ok(estimate(scope)), Err),
     });
     let children =
         if whom.command { Costs::CHILDREN_OF_COMMAND } else { Costs::CHILDREN_PER_TASK * tasks.max(1.0) };
@@ -307,7 +307,7 @@ pub(crate) fn only(scope: Scope) -> &'static str {
 }
 
 /// Why a scope cannot serve.
-fn objection(scope: Scope, options: &Options, whom: Whom, facts: &Facts) -> Option<String> {
+fn unsupported_reason(scope: Scope, options: &Options, whom: Whom, facts: &Facts) -> Option<String> {
     let own_inherit =
         |wanted: bool| options.events.iter().any(|event| event.overrides.inherit == Some(wanted));
     match scope {

@@ -12,11 +12,11 @@
 //! None of them depends on stderr: where it is closed or full, what would have been said there is missing (`stderr.rs`). Where
 //! memory runs out the status is 1, at once.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use kymo_data::{Problem, Recording};
+use kymo_probe::error::UsageError;
 
 use crate::terminal;
 
@@ -33,27 +33,8 @@ pub(crate) fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item
     if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
 }
 
-/// A command line that clap took and that means nothing: a word that is no sort key, a CPU that is no number.
-#[derive(Debug)]
-struct Usage(String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// Marks an error as one of the command line.
-pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
-    Usage(format!("{error:#}")).into()
-}
-
-/// The same of an error of a library.
-pub(crate) fn usage_of(error: impl fmt::Display) -> anyhow::Error {
-    Usage(error.to_string()).into()
-}
+/// Marks an error as one of the command line: clap took it, and it means nothing (a word that is no sort key, a CPU that is no number).
+pub(crate) use kymo_probe::error::usage;
 
 /// The exit code of a verb's outcome; an error is printed with its causes.
 pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
@@ -62,7 +43,7 @@ pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("{error:#}"));
-            if error.is::<Usage>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            if error.is::<UsageError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -9,7 +9,6 @@
 
 #[macro_use]
 mod stderr;
-mod agent;
 mod cmd;
 mod exit;
 mod open;

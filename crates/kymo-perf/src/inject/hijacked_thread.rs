@@ -199,7 +199,7 @@ impl<'t> HijackedThread<'t> {
         if !target.is_memory_of(tid) {
             return Err(gone());
         }
-        if let Some(place) = safe_place::objection(target, &thread, &registers, places, unwinder) {
+        if let Some(place) = safe_place::unsafe_reason(target, &thread, &registers, places, unwinder) {
             return Ok(Err(place));
         }
         let saved = thread.save()?;

@@ -93,7 +93,7 @@ impl UnsafePlaces {
 }
 
 /// Why a stopped thread must not be borrowed where it stands, in words; `None` if it may be.
-pub(super) fn objection(
+pub(super) fn unsafe_reason(
     target: &TargetProcess,
     thread: &Traced,
     registers: &Registers,

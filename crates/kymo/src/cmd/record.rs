@@ -1,7 +1,6 @@
 //! `kymo record`: run a command, or watch what runs already, and write a perf.data file.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -23,12 +22,13 @@ use kymo_record::{
     RecordError, RecordingClock, Scope, Session, Silence, SwitchRule, TargetSpec,
 };
 
-use super::mem_events::{self, Whom};
-use super::probe::engine::Choice;
-use super::probe_events;
-use super::probe_guests;
+use super::probe::engines;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use crate::exit;
+use kymo_probe::engine::Choice;
+use kymo_probe::kernel_events;
+use kymo_probe::memory_events::{self, RecordingTarget};
+use kymo_probe::program_events;
 
 mod end;
 mod values;
@@ -170,7 +170,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_memory: Option<u64>,
     /// Who writes the events of probe:FUNCTION: kernel, inproc (the program itself, patched by kymo; of one process with -p, without call chains) or auto (whoever is fastest)
-    #[arg(long, value_enum, value_name = "ENGINE", default_value = "kernel")]
+    #[arg(long, value_parser = engines(), value_name = "ENGINE", default_value = "kernel")]
     engine: Choice,
     /// Only hits of probes of which this holds
     #[arg(long, hide = true, value_name = "EXPR")]
@@ -231,20 +231,20 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if args.delay == Some(-1) && channel.is_none() {
         words.say("-D -1 without --control: nothing will be sampled, because nothing can enable the events");
     }
-    let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
-    let named = mem_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
+    let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
+    let named = memory_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
     let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
-    let asked = probe_guests::Asked {
+    let asked = program_events::ProgramOptions {
         engine: args.engine,
         condition: args.probe_if.as_deref(),
         every: args.probe_every,
-        objection: objection_to_guests(&args),
+        options: program_events_fit(&args),
         ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
         clock: args.clockid,
     };
-    let guests = probe_guests::find(texts, &whom, &asked, &|words_of_it| words.say(words_of_it))?;
+    let guests = program_events::find(texts, &whom, &asked, &|words_of_it| words.say(words_of_it))?;
     let texts = guests.as_ref().map_or(texts, |found| &found.texts);
-    let probes = probe_events::find(texts, &whom, &|words_of_it| words.say(words_of_it))?;
+    let probes = kernel_events::find(texts, &whom, &|words_of_it| words.say(words_of_it))?;
     let selected = select(probes.as_ref().map_or(texts, |probes| &probes.texts), &words);
     let events = match selected {
         Ok(mut events) => {
@@ -326,7 +326,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let summary = match started {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
-            eprintln!("kymo record: failed to execute {command}: {source}{}", advice(&source));
+            eprintln!("kymo record: failed to execute {command}: {source}{}", explain::exec_advice(&source));
             return Ok(ExitCode::from(NOT_STARTED));
         }
         Err(RecordError::Open(error)) => {
@@ -342,7 +342,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
         }
         Err(RecordError::System { action, source }) => {
-            bail!("failed to {action}: {source}{}", limit_advice(&source))
+            bail!("failed to {action}: {source}{}", explain::limit_advice(&source))
         }
         Err(error) if signals.came() != 0 => {
             words.say(&error.to_string());
@@ -454,23 +454,23 @@ impl Words {
     }
 }
 
-/// What of a recording the program's own events cannot do.
-fn objection_to_guests(args: &RecordArgs) -> Option<&'static str> {
+/// Whether the program itself can write the events of such a recording; the error says why not.
+fn program_events_fit(args: &RecordArgs) -> Result<(), &'static str> {
     match () {
         () if args.chains || args.call_graph.is_some_and(|mode| mode != CallGraph::None) => {
-            Some("its events have no call chains")
+            Err("its events have no call chains")
         }
         () if args.clockid.is_some_and(|clock| clock != RecordingClock::MonotonicRaw) => {
-            Some("it tells the time by the processor's counter, which is the clock raw (-k)")
+            Err("it tells the time by the processor's counter, which is the clock raw (-k)")
         }
-        () if args.overwrite || args.snapshot.is_some() => Some("a flight recorder's rings are the kernel's"),
+        () if args.overwrite || args.snapshot.is_some() => Err("a flight recorder's rings are the kernel's"),
         () if args.control.is_some() || args.delay.is_some_and(|ms| ms != 0) => {
-            Some("its events cannot be switched on later")
+            Err("its events cannot be switched on later")
         }
         () if args.per_thread || args.no_samples || args.period_count.is_some() || args.data => {
-            Some("its events are one sample for each hit of any thread")
+            Err("its events are one sample for each hit of any thread")
         }
-        () => None,
+        () => Ok(()),
     }
 }
 
@@ -550,30 +550,5 @@ fn options(args: RecordArgs, events: Vec<Selected>) -> Options {
         output: Output::parse(&args.output),
         cmdline: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         version: format!("kymo {}", env!("CARGO_PKG_VERSION")),
-    }
-}
-
-/// What to do about a command that cannot be executed.
-pub(crate) fn advice(source: &std::io::Error) -> &'static str {
-    match source.kind() {
-        ErrorKind::NotFound => "; check its name, its #! line and PATH",
-        ErrorKind::PermissionDenied => {
-            "; it must be a file that may be executed: `chmod +x` it, or name its interpreter"
-        }
-        _ => limit_advice(source),
-    }
-}
-
-/// What to do where descriptors ran out.
-fn limit_advice(source: &std::io::Error) -> &'static str {
-    match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::MFILE) => "; permit more in this shell: `ulimit -n 1024`",
-        Some(rustix::io::Errno::AGAIN) => {
-            "; the number of processes and threads is limited: see `ulimit -u`, and pids.max of the cgroup"
-        }
-        Some(rustix::io::Errno::NOMEM) => {
-            "; memory is limited: see `ulimit -v`, and memory.max of the cgroup"
-        }
-        _ => "",
     }
 }

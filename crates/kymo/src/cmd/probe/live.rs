@@ -15,9 +15,9 @@ use kymo_symbols::place::call::Fetch;
 use kymo_symbols::sites::Site;
 use serde_json::{Map, Value, json};
 
-use super::arguments::Values;
-use super::engine::{Service, Told};
 use super::show;
+use kymo_probe::arguments::Values;
+use kymo_probe::engine::{ProbeHit, Service};
 
 /// The shape of a line of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;
@@ -52,7 +52,7 @@ impl<'a> Live<'a> {
         for service in services {
             service.engine.told(&mut |told| {
                 if let Some(&site) = service.sites.get(told.site) {
-                    all.push(Told { site, ..told });
+                    all.push(ProbeHit { site, ..told });
                 }
             });
         }
@@ -72,7 +72,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    fn line(&self, out: &mut dyn Write, site: &Site, told: &Told, fetches: &[Fetch]) -> io::Result<()> {
+    fn line(&self, out: &mut dyn Write, site: &Site, told: &ProbeHit, fetches: &[Fetch]) -> io::Result<()> {
         let since = told.time_ns.saturating_sub(self.since_ns);
         let (seconds, micros) = (since / 1_000_000_000, since / 1000 % 1_000_000);
         let (comm, pid, tid) = (shown(&told.comm), told.pid, told.tid);
@@ -125,7 +125,7 @@ fn value(fetch: &Fetch, got: &CapturedValue) -> Value {
     }
 }
 
-fn document(site: &Site, told: &Told, fetches: &[Fetch]) -> Value {
+fn document(site: &Site, told: &ProbeHit, fetches: &[Fetch]) -> Value {
     let each = || fetches.iter().zip(&told.values);
     let values: Map<String, Value> =
         each().map(|(fetch, got)| (fetch.name.clone(), value(fetch, got))).collect();

@@ -4,17 +4,7 @@
 //!  selectors --modules--> sites --engine--> Service (counts by itself) --read each second--> table, picture, JSON
 //! ```
 
-pub(crate) mod arguments;
-pub(crate) mod condition;
-pub(crate) mod engine;
-pub(crate) mod exits;
-mod forecast;
-pub(crate) mod hows;
-pub(crate) mod inproc;
-mod launched;
 mod live;
-pub(crate) mod modules;
-mod places;
 mod recording;
 mod run;
 mod show;
@@ -25,8 +15,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use engine::Choice;
+use kymo_probe::engine::Choice;
 
 /// Count and time any function, line or marker of a program while it runs.
 #[derive(Debug, Args)]
@@ -71,7 +62,7 @@ pub(crate) struct ProbeArgs {
     #[arg(short, long, value_name = "SECONDS", value_parser = seconds)]
     duration: Option<Duration>,
     /// Who serves the probes
-    #[arg(long, value_enum, value_name = "ENGINE", default_value = "auto")]
+    #[arg(long, value_parser = engines(), value_name = "ENGINE", default_value = "auto")]
     engine: Choice,
     /// Time calls by replacing return addresses also where that may crash the program: it walks or switches its stacks, or throws exceptions
     #[arg(long)]
@@ -102,6 +93,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
         return Err("expected a number of seconds above 0".into());
     }
     Ok(Duration::from_secs_f64(number))
+}
+
+/// The engines by name.
+pub(crate) fn engines() -> impl TypedValueParser<Value = Choice> {
+    let names = Choice::NAMES.map(|(name, _, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(names).try_map(|given| {
+        let named = Choice::NAMES.iter().find(|(name, ..)| *name == given);
+        named.map(|(_, choice, _)| *choice).ok_or("there is no such engine")
+    })
 }
 
 /// Runs the verb.

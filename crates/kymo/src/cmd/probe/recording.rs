@@ -9,10 +9,9 @@ use kymo_symbols::place::call;
 use kymo_symbols::sites::{Place, ProbeSelector};
 
 use super::ProbeArgs;
-use super::arguments::is_result;
-use super::engine::Choice;
 use crate::cmd::record::{self, RecordArgs};
 use crate::exit;
+use kymo_probe::arguments::is_result;
 
 /// The arguments of `kymo record` alone.
 #[derive(Parser)]
@@ -23,7 +22,7 @@ struct Record {
 
 /// Records each hit, as `kymo record` would be asked to.
 pub(super) fn run(args: &ProbeArgs, output: &Path) -> anyhow::Result<ExitCode> {
-    let asked = Record::try_parse_from(words(args, output)).map_err(exit::usage_of)?;
+    let asked = Record::try_parse_from(words(args, output)).map_err(exit::usage)?;
     record::run(asked.args)
 }
 
@@ -59,12 +58,12 @@ fn words(args: &ProbeArgs, output: &Path) -> Vec<OsString> {
         words.extend(["-e".into(), events.join(",").into()]);
     }
     words.push(if args.callers { "-g" } else { "--no-call-graph" }.into());
-    let engine = match args.engine {
-        Choice::Auto => "auto",
-        Choice::Inproc => "inproc",
-        Choice::Kernel => "kernel",
-    };
-    words.extend(["--engine".into(), engine.into(), "--probe-every".into(), args.every.to_string().into()]);
+    words.extend([
+        "--engine".into(),
+        args.engine.name().into(),
+        "--probe-every".into(),
+        args.every.to_string().into(),
+    ]);
     if let Some(condition) = &args.condition {
         words.extend(["--probe-if".into(), condition.into()]);
     }

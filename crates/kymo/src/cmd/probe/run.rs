@@ -18,13 +18,16 @@ use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, SiteKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::engine::{self, Choice, Reading, Service, Target, Wish, serve};
-use super::exits::ReturnAddresses;
-use super::launched::{self, Launch};
 use super::live::Live;
-use super::places::Places;
 use super::show::{self, Row, View, full_name};
-use super::{ProbeArgs, arguments, condition, inproc, modules, recording};
+use kymo_probe::callers::CallerNames;
+use kymo_probe::engine::{Choice, ProbeRequest, Reading, Service, Target};
+use kymo_probe::exits::ReturnAddresses;
+use kymo_probe::launched::{self, Launch};
+use kymo_probe::serve::{self, serve};
+use kymo_probe::{arguments, capability, condition, modules};
+
+use super::{ProbeArgs, recording};
 use crate::{exit, terminal};
 
 /// The command could not be started, as perf tells it.
@@ -41,7 +44,7 @@ const MANY: usize = 100;
 /// Runs the verb.
 pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     if args.pids.is_empty() == args.command.is_empty() {
-        return Err(exit::usage_of("name a command behind --, or processes with -p"));
+        return Err(exit::usage("name a command behind --, or processes with -p"));
     }
     if let Some(output) = &args.output {
         return recording::run(args, output);
@@ -49,24 +52,31 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     let selectors: Vec<ProbeSelector> = args
         .selectors
         .iter()
-        .map(|text| ProbeSelector::parse(text).map_err(exit::usage_of))
+        .map(|text| ProbeSelector::parse(text).map_err(exit::usage))
         .collect::<Result<_, _>>()?;
-    let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage_of)?;
+    let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage)?;
     let mut words = Vec::new();
     let (sites, asked, modules) = find(args, &selectors, &mut words)?;
     let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
     let values =
-        arguments::of_sites(&sites, &asked, args.args, asks_result, &mut words).map_err(exit::usage_of)?;
+        arguments::of_sites(&sites, &asked, args.args, asks_result, &mut words).map_err(exit::usage)?;
     let tells_result = values.iter().flatten().any(|values| !values.back.is_empty());
     let returns = selectors.iter().any(|selector| selector.returns)
         || condition.as_ref().is_some_and(condition::Typed::asks_returns);
     let timed = args.ret || args.hist || returns || tells_result;
     let conditions = match &condition {
-        Some(condition) => condition.at(&sites).map_err(exit::usage_of)?,
+        Some(condition) => condition.at(&sites).map_err(exit::usage)?,
         None => vec![Default::default(); sites.len()],
     };
     let return_addresses = ReturnAddresses::of(&modules, args.force);
-    let wish = Wish { timed, callers: args.callers, every: args.every, conditions, values, return_addresses };
+    let request = ProbeRequest {
+        timed,
+        callers: args.callers,
+        every: args.every,
+        conditions,
+        values,
+        return_addresses,
+    };
     if args.dry_run {
         return dry_run(&sites);
     }
@@ -81,7 +91,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     }
     // Nor does a program that does not answer keep us from ending.
     inject::interrupt_by(until.try_clone().context("failed to make a socket pair")?.into());
-    let launch = launch(args, (&sites, &modules), &wish, &mut words)?;
+    let launch = launch(args, (&sites, &modules), &request, &mut words)?;
     let variables = launch.as_ref().map(Launch::environment).into_iter().flatten().collect::<Vec<_>>();
     let mut workload = match args.command.is_empty() {
         true => None,
@@ -93,22 +103,25 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         children: if workload.is_some() { !args.no_inherit } else { args.children },
     };
     let began = Instant::now();
-    let mut services = serve(args.engine, &sites, &wish, &target, launch, &mut words)?;
+    let mut services = serve(args.engine, &sites, &request, &target, launch, &mut words)?;
     if !args.quiet {
         announce(&sites, &services, &target, began.elapsed(), &words);
     }
     let since = Instant::now();
-    let live = Live::new(&sites, &wish.values, args.json);
+    let live = Live::new(&sites, &request.values, args.json);
     if let Some(workload) = &mut workload
         && let Err(error) = workload.start()
     {
         let command = args.command[0].to_string_lossy();
-        terminal::say(&format!("failed to execute {command}: {error}{}", crate::cmd::record::advice(&error)));
+        terminal::say(&format!(
+            "failed to execute {command}: {error}{}",
+            kymo_perf::explain::exec_advice(&error)
+        ));
         return Ok(ExitCode::from(NOT_STARTED));
     }
     if let Some(workload) = &workload {
         let ended = workload.ended_fd();
-        let more = match engine::started(args.engine, &sites, &wish, &target, &mut services, ended) {
+        let more = match serve::started(args.engine, &sites, &request, &target, &mut services, ended) {
             Ok(more) => more,
             Err(error) => {
                 workload.signal(signal_hook::consts::SIGTERM);
@@ -122,7 +135,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         args,
         sites: &sites,
         services,
-        places: Places::new(&modules),
+        places: CallerNames::new(&modules),
         target,
         timed,
         words,
@@ -153,17 +166,17 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
 fn launch(
     args: &ProbeArgs,
     (sites, modules): (&[Site], &[Arc<ProbeModule>]),
-    wish: &Wish,
+    request: &ProbeRequest,
     words: &mut Vec<String>,
 ) -> anyhow::Result<Option<Launch>> {
     if args.command.is_empty() || args.engine == Choice::Kernel {
         return Ok(None);
     }
-    match launched::prepare(args.engine, sites, wish, !args.no_inherit, &args.command, modules) {
+    match launched::prepare(args.engine, sites, request, !args.no_inherit, &args.command, modules) {
         Ok(launch) => Ok(Some(launch)),
-        Err(reason) if args.engine == Choice::Inproc => Err(engine::impossible(&reason)),
+        Err(reason) if args.engine == Choice::Inproc => Err(serve::impossible(&reason)),
         // What it never does needs no words.
-        Err(_) if inproc::objection_to_wish(wish).is_some() => Ok(None),
+        Err(_) if capability::check(request, None).is_err() => Ok(None),
         Err(reason) => {
             words.push(format!("not inside the program, but by the kernel: {reason}"));
             Ok(None)
@@ -260,7 +273,7 @@ struct Session<'a> {
     args: &'a ProbeArgs,
     sites: &'a [Site],
     services: Vec<Service>,
-    places: Places,
+    places: CallerNames,
     target: Target,
     timed: bool,
     words: Vec<String>,

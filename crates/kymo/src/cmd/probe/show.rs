@@ -7,7 +7,7 @@ use kymo_profile::text::shown;
 use kymo_symbols::sites::Site;
 use serde_json::{Value, json};
 
-use super::engine::Reading;
+use kymo_probe::engine::Reading;
 
 /// The shape of `--json`; raised when a field changes its meaning or goes.
 pub(super) const SCHEMA_VERSION: u32 = 1;

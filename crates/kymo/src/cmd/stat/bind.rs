@@ -1,4 +1,4 @@
-//! Whom to count, and the counters that are opened for it.
+//! RecordingTarget to count, and the counters that are opened for it.
 
 use std::path::{Path, PathBuf};
 

@@ -33,9 +33,9 @@ use kymo_perf::count::aggregate::By;
 use kymo_perf::workload::{Exit, die_by};
 use kymo_record::ControlSpec;
 
-use crate::cmd::mem_events::{self, Whom};
-use crate::cmd::probe_events;
 use crate::exit;
+use kymo_probe::kernel_events;
+use kymo_probe::memory_events::{self, RecordingTarget};
 
 /// The command to count could not be started, as perf tells it.
 const NOT_STARTED: u8 = 255;
@@ -204,7 +204,7 @@ impl StatArgs {
     }
 
     /// What makes no sense together.
-    fn objection(&self) -> Option<String> {
+    fn contradiction(&self) -> Option<String> {
         let tasks = !self.pids.is_empty() || !self.tids.is_empty();
         let sentence = match self {
             _ if tasks && self.repeat != 1 && self.command.is_empty() => {
@@ -243,8 +243,8 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
     if args.tasks {
         return tasks::run(&args);
     }
-    if let Some(objection) = args.objection() {
-        say(&objection);
+    if let Some(contradiction) = args.contradiction() {
+        say(&contradiction);
         return Ok(ExitCode::from(exit::USAGE));
     }
     let channel = match args.control.as_ref().map(ControlSpec::open).transpose() {
@@ -254,10 +254,10 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::USAGE));
         }
     };
-    let whom = Whom { command: &args.command, pids: &args.pids, tids: &args.tids };
-    let named = mem_events::find(&args.events, &whom, &say)?;
+    let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
+    let named = memory_events::find(&args.events, &whom, &say)?;
     let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
-    let probes = probe_events::find(texts, &whom, &say)?;
+    let probes = kernel_events::find(texts, &whom, &say)?;
     let texts = probes.as_ref().map_or(texts, |probes| &probes.texts).clone();
     let args = StatArgs { events: texts, ..args };
     let events = match events::select(&args) {
@@ -284,7 +284,10 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(128u8.wrapping_add(signal as u8)))
         }
         run::End::NotStarted { command, source } => {
-            eprintln!("kymo stat: failed to execute {command}: {source}{}", super::record::advice(&source));
+            eprintln!(
+                "kymo stat: failed to execute {command}: {source}{}",
+                kymo_perf::explain::exec_advice(&source)
+            );
             Ok(ExitCode::from(NOT_STARTED))
         }
         run::End::Done => Ok(ExitCode::SUCCESS),

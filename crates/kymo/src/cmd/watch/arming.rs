@@ -10,13 +10,13 @@ use kymo_perf::watch::{
     BreakpointSlots, Range, SAMPLE_TYPE, Schedule, ScheduleError, Scope, WatchOptions, Watcher, holders,
 };
 
-use super::condition::Condition;
-use super::ledger::Ledger;
-use super::place::Place;
-use super::recording::Recording;
-use super::rounds::Rounds;
 use super::run::{Intake, Watch};
 use super::{WatchArgs, errors};
+use kymo_probe::watch::condition::Condition;
+use kymo_probe::watch::ledger::Ledger;
+use kymo_probe::watch::place::Place;
+use kymo_probe::watch::recording::Recording;
+use kymo_probe::watch::rounds::Rounds;
 
 impl<'a> Watch<'a> {
     /// Plans with the ledger of slots, reads what is there, and arms.

@@ -7,10 +7,10 @@ use kymo_perf::workload::Exit;
 use rustix::process::Signal;
 
 use super::lines::site_words;
-use super::names::Names;
 use super::run::{End, Signals, Watch};
-use super::target::Target;
 use super::{say, table};
+use kymo_probe::watch::names::Names;
+use kymo_probe::watch::target::Target;
 
 impl Watch<'_> {
     pub(super) fn finish(

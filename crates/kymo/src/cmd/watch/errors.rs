@@ -7,7 +7,7 @@ use kymo_perf::watch::{ScheduleError, WatchError, holders};
 use kymo_perf::{caps, evlist};
 use rustix::io::Errno;
 
-use super::place::Place;
+use kymo_probe::watch::place::Place;
 
 /// There is no plan.
 pub(super) fn no_plan(error: &ScheduleError, places: &[Place], refused: bool) -> anyhow::Error {

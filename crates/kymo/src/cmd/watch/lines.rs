@@ -11,9 +11,9 @@ use kymo_perf::sys;
 use kymo_profile::text::shown;
 use serde_json::json;
 
-use super::ledger::Hit;
-use super::names::{Names, Site};
-use super::place::Place;
+use kymo_probe::watch::ledger::Hit;
+use kymo_probe::watch::names::{Names, Site};
+use kymo_probe::watch::place::Place;
 
 /// So many lines wait to be written at most; more are counted and left out.
 const WAITING: usize = 1 << 21;
@@ -170,7 +170,7 @@ impl Lines {
         }
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).done = true;
         self.shared.1.notify_one();
-        let names = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_else(Names::new);
+        let names = self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         let dropped = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).dropped;
         (names, dropped)
     }

@@ -8,20 +8,11 @@
 //! ```
 
 mod arming;
-mod condition;
 mod ending;
 mod errors;
-mod ledger;
 mod lines;
-mod names;
-mod place;
-mod recording;
-mod rounds;
 mod run;
 mod table;
-mod target;
-
-pub(crate) use place::{find as find_places, find_in_command};
 
 use std::ffi::OsString;
 use std::path::PathBuf;

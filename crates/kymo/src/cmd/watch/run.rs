@@ -15,17 +15,17 @@ use kymo_symbols::place::{self as expression, Request};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::condition::Condition;
-use super::ledger::{Hit, Ledger};
 use super::lines::{Form, Lines};
-use super::names::Names;
-use super::place;
-use super::recording::Recording;
-use super::rounds::{Event, Happened, Rounds};
-use super::target::{self, Target};
 use super::{WatchArgs, say};
 use crate::cmd::record::end_when_silent;
 use crate::exit;
+use kymo_probe::watch::condition::Condition;
+use kymo_probe::watch::ledger::{Hit, Ledger};
+use kymo_probe::watch::names::Names;
+use kymo_probe::watch::place;
+use kymo_probe::watch::recording::Recording;
+use kymo_probe::watch::rounds::{Event, Rounds, WatchRecord};
+use kymo_probe::watch::target::{self, Target};
 
 /// How long to sleep while nothing asks to be read.
 const NAP: Duration = Duration::from_millis(20);
@@ -100,7 +100,7 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
         match target::command(&args.command)? {
             Ok(target) => target,
             Err(refused) => {
-                let advice = crate::cmd::record::advice(&refused.source);
+                let advice = kymo_perf::explain::exec_advice(&refused.source);
                 say(&format!("failed to execute {}: {}{advice}", refused.command, refused.source));
                 return Ok(ExitCode::from(NOT_STARTED));
             }
@@ -155,7 +155,7 @@ impl Watch<'_> {
         self.tell();
         let pids = target.pids();
         // Before it runs: a short program is gone when its first access is looked up.
-        let mut names = Names::new();
+        let mut names = Names::default();
         pids.into_iter().for_each(|pid| names.look(pid));
         let names = Box::new(move || names);
         let terminal = std::io::stdout().is_terminal();
@@ -270,7 +270,7 @@ impl Watch<'_> {
             let events = self.intake.rounds.flush();
             let mut judged = false;
             for event in events {
-                judged |= matches!(event.1, Happened::Hit(_));
+                judged |= matches!(event.1, WatchRecord::Hit(_));
                 if let Some(end) = self.take(event, lines, false) {
                     if let End::Stopped(hit) = &end {
                         // It may have been let go for an access of another thread, or nobody stopped it in the kernel.
@@ -298,8 +298,8 @@ impl Watch<'_> {
     /// Counts and shows what happened; why that ends the watch, if it does. `late`: it has ended already.
     fn take(&mut self, (time_ns, happened): Event, lines: &mut Lines, late: bool) -> Option<End> {
         match happened {
-            Happened::Hit(_) => self.read += 1,
-            Happened::Child { pid, parent } => lines.child(pid, parent),
+            WatchRecord::Hit(_) => self.read += 1,
+            WatchRecord::Child { pid, parent } => lines.child(pid, parent),
             _ => {}
         }
         if self.args.count.is_some_and(|count| self.ledger.counted >= count) {

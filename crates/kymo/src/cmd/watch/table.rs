@@ -6,10 +6,10 @@ use kymo_perf::watch::Armed;
 use kymo_profile::text::shown;
 use serde_json::json;
 
-use super::ledger::{Ledger, Row};
 use super::lines::{site_json, site_words};
-use super::names::Names;
-use super::place::Part;
+use kymo_probe::watch::ledger::{Ledger, Row};
+use kymo_probe::watch::names::Names;
+use kymo_probe::watch::place::Part;
 
 /// So many threads of a row are named.
 const NAMED: usize = 3;

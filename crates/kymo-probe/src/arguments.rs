@@ -23,21 +23,21 @@ const MOST_FIELDS: usize = 32;
 const ALL: &str = "$params";
 
 /// The type of what has none.
-pub(super) const REGISTER: &str = "a register";
+pub const REGISTER: &str = "a register";
 
 /// What is read of one site's hits.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Values {
+pub struct Values {
     /// At the entry, each with the name that it is shown by.
-    pub(crate) entry: Vec<Fetch>,
+    pub entry: Vec<Fetch>,
     /// At the return.
-    pub(crate) back: Vec<Fetch>,
+    pub back: Vec<Fetch>,
     /// What cannot be read, and why.
-    pub(crate) words: Vec<String>,
+    pub words: Vec<String>,
 }
 
 /// Asks about the functions at sites, in their order. Debug information is read once for each module.
-pub(crate) fn each<R>(
+pub fn each<R>(
     sites: &[Site],
     mut ask: impl FnMut(usize, &Site, Result<&Routine<'_>, CallError>) -> R,
 ) -> Vec<R> {
@@ -73,14 +73,14 @@ pub(crate) fn each<R>(
 }
 
 /// Whether an expression is known at the return only.
-pub(crate) fn is_result(expression: &str) -> bool {
+pub fn is_result(expression: &str) -> bool {
     let plain = expression.trim_start_matches(['*', '(', ' ']);
     let end = plain.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '$').unwrap_or(plain.len());
     matches!(&plain[..end], "ret" | "$ret" | "$retval")
 }
 
 /// Takes `:u8` and the like off an expression.
-pub(super) fn split_kind(expression: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_kind(expression: &str) -> (&str, Option<&str>) {
     let Some((before, kind)) = expression.rsplit_once(':') else { return (expression, None) };
     let is_kind = kind == "string"
         || matches!(kind.split_at_checked(1), Some(("u" | "s" | "x", bits)) if matches!(bits, "8" | "16" | "32" | "64"));
@@ -88,7 +88,7 @@ pub(super) fn split_kind(expression: &str) -> (&str, Option<&str>) {
 }
 
 /// A register by name: `arg1`, `$rdi`, `ret` where nothing is known of its type.
-pub(crate) fn register(name: &str) -> Option<Register> {
+pub fn register(name: &str) -> Option<Register> {
     if let Some(number) = name.strip_prefix("arg").and_then(|number| number.parse::<usize>().ok()) {
         return number.checked_sub(1).and_then(Register::argument);
     }
@@ -200,7 +200,7 @@ fn resolve_one(
 ///
 /// # Errors
 /// A sentence about the first that means nothing there.
-pub(crate) fn listed(
+pub fn listed(
     site: &Site,
     routine: &Result<&Routine<'_>, CallError>,
     parts: &[Part],
@@ -221,7 +221,7 @@ pub(crate) fn listed(
 }
 
 /// All that a function takes; and what it returns, where `returns`; all that a marker tells. What cannot be read is among the words.
-pub(crate) fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>, returns: bool) -> Values {
+pub fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>, returns: bool) -> Values {
     let mut values = Values::default();
     if let SiteKind::Marker { arguments } = &site.kind {
         for found in marker_arguments(arguments) {
@@ -271,7 +271,7 @@ pub(crate) fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>,
 }
 
 /// One expression at a site, as `--if` knows it.
-pub(crate) fn value(
+pub fn value(
     kind: &SiteKind,
     routine: &Result<&Routine<'_>, CallError>,
     expression: &str,
@@ -282,7 +282,7 @@ pub(crate) fn value(
 }
 
 /// A number as the kernel's programs read it.
-pub(super) fn operand(fetch: &Fetch) -> Operand {
+pub fn operand(fetch: &Fetch) -> Operand {
     let name = fetch.register.general().unwrap_or("rax");
     Operand {
         // Registers of the machine that we are on; elsewhere nothing has a name.
@@ -295,7 +295,7 @@ pub(super) fn operand(fetch: &Fetch) -> Operand {
 }
 
 /// A value as the kernel's programs tell it.
-pub(super) fn told(fetch: &Fetch) -> uprobe::Value {
+pub fn told(fetch: &Fetch) -> uprobe::Value {
     match &fetch.text {
         None => uprobe::Value::Number(operand(fetch)),
         Some(text) => uprobe::Value::Text {
@@ -312,7 +312,7 @@ pub(super) fn told(fetch: &Fetch) -> uprobe::Value {
 ///
 /// # Errors
 /// A sentence about the first expression, if it means nothing at any site.
-pub(super) fn of_sites(
+pub fn of_sites(
     sites: &[Site],
     asked: &[Option<Vec<Part>>],
     all: bool,

@@ -23,7 +23,7 @@ const ADDRESS_AT: usize = 8 + 4 * 8;
 const PERIOD_AT: usize = 8 + 6 * 8;
 
 /// A recording in the making.
-pub(super) struct Recording {
+pub struct Recording {
     scribe: StandaloneWriter,
     layout: SampleLayout,
     ever: Option<FollowedBitmap>,
@@ -34,7 +34,7 @@ pub(super) struct Recording {
 
 impl Recording {
     /// Makes the file, with what the processes are now.
-    pub(super) fn create(
+    pub fn create(
         path: &Path,
         layout: &Attr,
         schedule: &Schedule,
@@ -77,7 +77,7 @@ impl Recording {
     }
 
     /// Takes what was in a ring.
-    pub(super) fn records(&mut self, mut bytes: &[u8]) {
+    pub fn records(&mut self, mut bytes: &[u8]) {
         self.copy.clear();
         while let Some(header) = RecordHeader::parse(bytes) {
             let Some(record) = bytes.get(..usize::from(header.size)).filter(|record| record.len() >= 8)
@@ -128,13 +128,13 @@ impl Recording {
     }
 
     /// All rings were read.
-    pub(super) fn round(&mut self) {
+    pub fn round(&mut self) {
         let done = self.scribe.round();
         self.remember(done);
     }
 
     /// Completes the file; how many bytes it has.
-    pub(super) fn finish(self, path: &Path) -> anyhow::Result<u64> {
+    pub fn finish(self, path: &Path) -> anyhow::Result<u64> {
         let name = path.display();
         if let Some(error) = self.failed {
             let _ = self.scribe.finish();

@@ -30,22 +30,22 @@ enum Comparison {
 
 /// A condition: alternatives of comparisons that must all hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Condition(Vec<Vec<(Operand, Comparison, Operand)>>);
+pub struct Condition(Vec<Vec<(Operand, Comparison, Operand)>>);
 
 /// What is known of a hit; `None`: not readable.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
-    pub(super) new: Option<i128>,
-    pub(super) old: Option<i128>,
-    pub(super) tid: i32,
-    pub(super) pid: i32,
+pub(crate) struct AccessFacts {
+    pub new: Option<i128>,
+    pub old: Option<i128>,
+    pub tid: i32,
+    pub pid: i32,
 }
 
 /// Why a condition is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NoCondition(String);
+pub struct ConditionError(String);
 
-impl fmt::Display for NoCondition {
+impl fmt::Display for ConditionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -66,14 +66,14 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 
 impl Condition {
     /// Reads a condition.
-    pub(super) fn parse(text: &str) -> Result<Condition, NoCondition> {
+    pub fn parse(text: &str) -> Result<Condition, ConditionError> {
         let one = |part: &str| {
             let found = COMPARISONS
                 .iter()
                 .filter_map(|&(sign, comparison)| part.find(sign).map(|at| (at, sign, comparison)))
                 .min_by_key(|&(at, sign, _)| (at, std::cmp::Reverse(sign.len())));
             let (at, sign, comparison) =
-                found.ok_or_else(|| NoCondition(format!("`{}` compares nothing", part.trim())))?;
+                found.ok_or_else(|| ConditionError(format!("`{}` compares nothing", part.trim())))?;
             let (left, right) = (operand(&part[..at], part)?, operand(&part[at + sign.len()..], part)?);
             Ok((left, comparison, right))
         };
@@ -82,7 +82,7 @@ impl Condition {
     }
 
     /// The words that must be values of a place: to be read with its type.
-    pub(super) fn words(&self) -> impl Iterator<Item = &str> {
+    pub fn words(&self) -> impl Iterator<Item = &str> {
         let operands = self.0.iter().flatten().flat_map(|(left, _, right)| [left, right]);
         operands.filter_map(|operand| match operand {
             Operand::Word(word) => Some(word.as_str()),
@@ -91,7 +91,7 @@ impl Condition {
     }
 
     /// Whether it holds; `value`: what a word means for this place. What is not known compares to nothing.
-    pub(super) fn holds(&self, known: &Known, value: &dyn Fn(&str) -> Option<i128>) -> bool {
+    pub(crate) fn holds(&self, known: &AccessFacts, value: &dyn Fn(&str) -> Option<i128>) -> bool {
         let number = |operand: &Operand| match operand {
             Operand::Name(Name::New) => known.new,
             Operand::Name(Name::Old) => known.old,
@@ -114,7 +114,7 @@ impl Condition {
     }
 }
 
-fn operand(text: &str, of: &str) -> Result<Operand, NoCondition> {
+fn operand(text: &str, of: &str) -> Result<Operand, ConditionError> {
     let word = text.trim();
     let plain = |c: char| c.is_alphanumeric() || "_:-'.".contains(c);
     match word {
@@ -122,9 +122,9 @@ fn operand(text: &str, of: &str) -> Result<Operand, NoCondition> {
         "old" => Ok(Operand::Name(Name::Old)),
         "tid" => Ok(Operand::Name(Name::Tid)),
         "pid" => Ok(Operand::Name(Name::Pid)),
-        "" => Err(NoCondition(format!("`{}` lacks one side", of.trim()))),
+        "" => Err(ConditionError(format!("`{}` lacks one side", of.trim()))),
         word if word.chars().all(plain) || word.starts_with('\'') => Ok(Operand::Word(word.to_owned())),
-        word => Err(NoCondition(format!("`{word}` is no value"))),
+        word => Err(ConditionError(format!("`{word}` is no value"))),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn holds(text: &str, new: i128, old: i128) -> bool {
-        let known = Known { new: Some(new), old: Some(old), tid: 7, pid: 5 };
+        let known = AccessFacts { new: Some(new), old: Some(old), tid: 7, pid: 5 };
         Condition::parse(text).unwrap().holds(&known, &|word| word.parse().ok())
     }
 
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn unknown_values() {
         let condition = Condition::parse("old != 3").unwrap();
-        assert!(!condition.holds(&Known::default(), &|word| word.parse().ok()));
+        assert!(!condition.holds(&AccessFacts::default(), &|word| word.parse().ok()));
         assert_eq!(
             Condition::parse("new == Idle && tid==3").unwrap().words().collect::<Vec<_>>(),
             ["Idle", "3"]

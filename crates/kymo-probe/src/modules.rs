@@ -13,10 +13,8 @@ use kymo_perf::proc::{self, Mappings};
 use kymo_perf::selector::nearest;
 use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 
-use super::engine::reasons_of;
-
 /// The file that a command's name means, as exec finds it.
-pub(crate) fn program(name: &OsStr) -> anyhow::Result<PathBuf> {
+pub fn program(name: &OsStr) -> anyhow::Result<PathBuf> {
     let shown = Path::new(name).display().to_string();
     let absolute = |path: &Path| std::path::absolute(path).with_context(|| format!("failed to find {shown}"));
     if name.as_bytes().contains(&b'/') {
@@ -41,7 +39,7 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
 }
 
 /// The file that is executed for a command: for a script, what it is run by.
-pub(crate) fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
+pub fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
     let first = command.first().context("there is no command")?;
     let mut path = program(first)?;
     // A script's interpreter may be a script.
@@ -55,7 +53,7 @@ pub(crate) fn executed(command: &[OsString]) -> anyhow::Result<PathBuf> {
 }
 
 /// The modules of a command that has not started: its program first, then the libraries that it will load at once.
-pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+pub fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let module = ProbeModule::open(&executed(command)?, None)?;
     // Paths are bytes, in variables, too.
     let list = |name: &str, by: &[u8]| -> Vec<PathBuf> {
@@ -71,7 +69,7 @@ pub(crate) fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeMo
 }
 
 /// The modules that a process has mapped: its program first. Files are opened as the process sees them, in its container.
-pub(crate) fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
+pub fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let gone = || format!("there is no process {pid}: it may have ended; `ps -e` lists processes");
     let exe = match std::fs::read_link(format!("/proc/{pid}/exe")) {
         Ok(exe) => exe,
@@ -124,7 +122,7 @@ pub(crate) fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
 }
 
 /// The sites that a selector means among these modules, or in a file that it names by its path. What is missing is said with a near name.
-pub(crate) fn sites(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> anyhow::Result<Vec<Site>> {
+pub fn sites(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> anyhow::Result<Vec<Site>> {
     let missing = match find(selector, modules) {
         Ok(sites) => return Ok(sites),
         Err(missing) => missing,
@@ -144,7 +142,7 @@ pub(crate) fn sites(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> a
 ///
 /// # Errors
 /// There is none.
-pub(crate) fn touchable(sites: Vec<Site>, say: &mut dyn FnMut(String)) -> anyhow::Result<Vec<Site>> {
+pub fn touchable(sites: Vec<Site>, say: &mut dyn FnMut(String)) -> anyhow::Result<Vec<Site>> {
     let (mut left, mut refused) = (Vec::new(), Vec::new());
     for site in sites {
         match site.untouchable() {
@@ -163,8 +161,31 @@ pub(crate) fn touchable(sites: Vec<Site>, say: &mut dyn FnMut(String)) -> anyhow
     Ok(left)
 }
 
+/// A line for each reason, with the names that it is about; a few of both.
+pub(crate) fn reasons_of<'a>(verb: &str, reasons: impl Iterator<Item = (String, &'a str)>) -> Vec<String> {
+    const NAMED: usize = 5;
+    let mut known: Vec<(String, Vec<&str>)> = Vec::new();
+    for (reason, name) in reasons {
+        match known.iter_mut().find(|(same, _)| *same == reason) {
+            Some((_, names)) => names.push(name),
+            None => known.push((reason, vec![name])),
+        }
+    }
+    let line = |(reason, names): &(String, Vec<&str>)| {
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{verb}: {}{more}: {reason}", names[..names.len().min(NAMED)].join(", "))
+    };
+    let mut lines: Vec<String> = known.iter().take(NAMED).map(line).collect();
+    let rest: usize = known.iter().skip(NAMED).map(|(_, names)| names.len()).sum();
+    if rest > 0 {
+        lines.push(format!("{verb}: {rest} more, for other reasons"));
+    }
+    lines
+}
+
 /// The sentence, with the nearest name or what to do.
-pub(crate) fn said(missing: &MissingSite) -> anyhow::Error {
+pub fn said(missing: &MissingSite) -> anyhow::Error {
     let plain = missing.wanted.trim_matches('*');
     let near =
         nearest(plain, missing.names.iter().map(String::as_str)).filter(|near| *near != missing.wanted);

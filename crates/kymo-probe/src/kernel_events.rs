@@ -9,26 +9,26 @@ use kymo_perf::selector::Selected;
 use kymo_perf::user_probes::{UserProbeSpec, UserProbes};
 use kymo_symbols::sites::{ProbeSelector, Site, SiteKind};
 
-use super::mem_events::{Whom, event_len};
-use super::probe::exits::ReturnAddresses;
-use super::probe::{arguments, modules};
-use crate::exit;
+use crate::error::usage;
+use crate::exits::ReturnAddresses;
+use crate::memory_events::{RecordingTarget, event_len};
+use crate::{arguments, modules};
 
 /// More tracepoints at once are for `kymo probe`.
 const MOST: usize = 256;
 
 /// Events with tracepoints in the place of selectors, and their names. The tracepoints are removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct KernelProbes {
     /// What the selector of events understands.
-    pub(crate) texts: Vec<String>,
+    pub texts: Vec<String>,
     names: Vec<String>,
     probes: UserProbes,
 }
 
-impl Found {
+impl KernelProbes {
     /// Gives events their names back.
-    pub(crate) fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
+    pub fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
         for event in events {
             let Some(tracepoint) = &event.tracepoint else { continue };
             let own = self
@@ -46,16 +46,13 @@ impl Found {
 ///
 /// # Errors
 /// A sentence about the selector, or about why no tracepoint can be made. No tracepoint is left then.
-pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Option<Found>> {
+pub fn find(
+    texts: &[String],
+    whom: &RecordingTarget<'_>,
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Option<KernelProbes>> {
     let machine = Machine::here();
-    let written: Vec<Vec<Written<'_>>> = texts.iter().map(|text| selectors(text)).collect();
-    // perf's own probes are in a group of that name, too.
-    let is_known = |written: &Written<'_>| {
-        let plain = written.selector.chars().all(|c| c.is_ascii_alphanumeric() || "_*?".contains(c));
-        plain && machine.tracefs().matching("probe", written.selector).is_ok()
-    };
-    let written: Vec<Vec<Written<'_>>> =
-        written.into_iter().map(|list| list.into_iter().filter(|w| !is_known(w)).collect()).collect();
+    let written: Vec<Vec<Written<'_>>> = texts.iter().map(|text| new_probes(text, &machine)).collect();
     if written.iter().all(Vec::is_empty) {
         return Ok(None);
     }
@@ -69,14 +66,14 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     } else {
         modules::of_command(whom.command)?
     };
-    let return_addresses = ReturnAddresses::of(&modules, false);
-    let (mut wanted, mut names, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut tracepoints = Tracepoints::default();
+    let (return_addresses, mut counts) = (ReturnAddresses::of(&modules, false), Vec::new());
     for written in written.iter().flatten() {
-        let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
-        let before = wanted.len();
+        let selector = ProbeSelector::parse(written.selector).map_err(usage)?;
+        let begin = tracepoints.specs.len();
         let sites = modules::touchable(modules::sites(&selector, &modules)?, &mut |word| say(&word))?;
         let asked = fields(&selector, &sites, say)?;
-        for (site, asked) in sites.into_iter().zip(asked) {
+        for (site, events) in sites.into_iter().zip(asked) {
             if is_mistaken(site.module.file(), site.offset) {
                 say(&format!(
                     "not probed: {}: it begins with a vector instruction, which the kernel would take for another one",
@@ -84,57 +81,83 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
                 ));
                 continue;
             }
-            for (returns, fields) in asked {
-                let end = if returns { "%return" } else { "" };
-                let kind = if matches!(site.kind, SiteKind::Marker { .. }) { "usdt:" } else { "" };
-                let name = format!("probe:{kind}{}:{}{end}", site.module.name(), site.name);
-                // Of several processes the same file is one.
-                if !names[before..].contains(&name) {
-                    let path = site.module.file().to_owned();
-                    let (offset, semaphore) = (site.offset, site.semaphore);
-                    let event = if returns && selector.arguments.is_some() {
-                        format!("{}__return", site.name)
-                    } else {
-                        site.name.clone()
-                    };
-                    let exits = if returns { return_addresses.exits(&site) } else { Ok(Vec::new()) };
-                    let exits = match exits {
-                        Ok(exits) => exits,
-                        Err(reason) => {
-                            say(&format!("not probed: the return of {}: {reason}", site.name));
-                            continue;
-                        }
-                    };
-                    let offset = if returns { offset } else { site.counted_offset() };
-                    wanted.push(UserProbeSpec {
-                        name: event,
-                        path,
-                        offset,
-                        semaphore,
-                        returns,
-                        exits,
-                        fields,
-                    });
-                    names.push(name);
+            for (returns, fields) in events {
+                let exits = if returns { return_addresses.exits(&site) } else { Ok(Vec::new()) };
+                match exits {
+                    Ok(exits) => tracepoints.add(begin, &selector, &site, returns, exits, fields),
+                    Err(reason) => say(&format!("not probed: the return of {}: {reason}", site.name)),
                 }
             }
         }
-        counts.push(wanted.len() - before);
+        counts.push(tracepoints.specs.len() - begin);
     }
+    let Tracepoints { specs, names } = tracepoints;
     anyhow::ensure!(
-        wanted.len() <= MOST,
+        specs.len() <= MOST,
         "these are {} places, and each would be an event of its own: name fewer, or use `kymo probe`, which counts thousands",
-        wanted.len()
+        specs.len()
     );
-    anyhow::ensure!(!wanted.is_empty(), "there is nothing left to probe");
-    let probes = UserProbes::make(machine.tracefs(), &wanted)?;
-    let (mut events, mut counts) = (probes.events(), counts.into_iter());
+    anyhow::ensure!(!specs.is_empty(), "there is nothing left to probe");
+    let probes = UserProbes::make(machine.tracefs(), &specs)?;
+    let texts = with_tracepoints(texts, &written, &counts, &probes);
+    Ok(Some(KernelProbes { texts, names, probes }))
+}
+
+/// Tracepoints to be made, with the events' names.
+#[derive(Default)]
+struct Tracepoints {
+    specs: Vec<UserProbeSpec>,
+    names: Vec<String>,
+}
+
+impl Tracepoints {
+    /// One of a site, unless it is there since `begin`: of several processes the same file is one.
+    fn add(
+        &mut self,
+        begin: usize,
+        selector: &ProbeSelector,
+        site: &Site,
+        returns: bool,
+        exits: Vec<u64>,
+        fields: Option<String>,
+    ) {
+        let end = if returns { "%return" } else { "" };
+        let kind = if matches!(site.kind, SiteKind::Marker { .. }) { "usdt:" } else { "" };
+        let name = format!("probe:{kind}{}:{}{end}", site.module.name(), site.name);
+        if self.names[begin..].contains(&name) {
+            return;
+        }
+        let event = match returns && selector.arguments.is_some() {
+            true => format!("{}__return", site.name),
+            false => site.name.clone(),
+        };
+        self.specs.push(UserProbeSpec {
+            name: event,
+            path: site.module.file().to_owned(),
+            offset: if returns { site.offset } else { site.counted_offset() },
+            semaphore: site.semaphore,
+            returns,
+            exits,
+            fields,
+        });
+        self.names.push(name);
+    }
+}
+
+/// The texts of events with tracepoints in the place of selectors: of each, as many as `counts` says.
+fn with_tracepoints(
+    texts: &[String],
+    written: &[Vec<Written<'_>>],
+    counts: &[usize],
+    probes: &UserProbes,
+) -> Vec<String> {
+    let (mut events, mut counts) = (probes.events(), counts.iter());
     let mut replaced = Vec::new();
-    for (text, written) in texts.iter().zip(&written) {
+    for (text, written) in texts.iter().zip(written) {
         let (mut out, mut done) = (String::new(), 0);
         for one in written {
             out.push_str(&text[done..one.begin]);
-            let own = events.by_ref().take(counts.next().unwrap_or(0));
+            let own = events.by_ref().take(counts.next().copied().unwrap_or(0));
             let own: Vec<String> =
                 own.map(|(system, name)| format!("{system}:{name}{}", one.modifiers)).collect();
             out.push_str(&own.join(","));
@@ -143,8 +166,7 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
         out.push_str(&text[done..]);
         replaced.push(out);
     }
-    drop(events);
-    Ok(Some(Found { texts: replaced, names, probes }))
+    replaced
 }
 
 /// The events of one site: whether it is the return, and its fields if expressions were typed.
@@ -172,23 +194,32 @@ fn fields(selector: &ProbeSelector, sites: &[Site], say: &dyn Fn(&str)) -> anyho
         let entry = entry.then(|| (false, Some(arguments::kernel_fields(&values.entry))));
         Ok(entry.into_iter().chain(back).collect())
     });
-    asked.into_iter().collect::<Result<_, String>>().map_err(exit::usage_of)
+    asked.into_iter().collect::<Result<_, String>>().map_err(usage)
 }
 
 /// An event that names sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Written<'a> {
+pub(crate) struct Written<'a> {
     /// Where in the text of events it begins and ends.
-    pub(super) begin: usize,
-    pub(super) end: usize,
+    pub begin: usize,
+    pub end: usize,
     /// Without `probe:` and modifiers.
-    pub(super) selector: &'a str,
+    pub selector: &'a str,
     /// With their colon, or empty.
-    pub(super) modifiers: &'a str,
+    pub modifiers: &'a str,
+}
+
+/// The events of a list that name sites; not those that name tracepoints which are there: perf's own probes are in a group `probe`, too.
+pub(crate) fn new_probes<'a>(text: &'a str, machine: &Machine) -> Vec<Written<'a>> {
+    let exists = |written: &Written<'_>| {
+        let plain = written.selector.chars().all(|c| c.is_ascii_alphanumeric() || "_*?".contains(c));
+        plain && machine.tracefs().matching("probe", written.selector).is_ok()
+    };
+    selectors(text).into_iter().filter(|written| !exists(written)).collect()
 }
 
 /// The events of a list that name sites.
-pub(super) fn selectors(text: &str) -> Vec<Written<'_>> {
+fn selectors(text: &str) -> Vec<Written<'_>> {
     let (mut found, mut begin) = (Vec::new(), 0);
     while begin < text.len() {
         let end = begin + event_len(&text[begin..]);

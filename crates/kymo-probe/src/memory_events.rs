@@ -11,21 +11,24 @@ use kymo_perf::sys::bindings::{HW_BREAKPOINT_RW, HW_BREAKPOINT_W, HW_BREAKPOINT_
 use kymo_perf::{proc, sys};
 use kymo_symbols::place::{self, Access, Request};
 
-use super::watch;
-use crate::exit;
+use crate::error::usage;
+use crate::watch::place as watch_places;
 
 /// Who is observed, as far as names can be found there.
-pub(crate) struct Whom<'a> {
-    pub(crate) command: &'a [OsString],
-    pub(crate) pids: &'a [i32],
-    pub(crate) tids: &'a [i32],
+pub struct RecordingTarget<'a> {
+    /// The command and its arguments; empty if none is started.
+    pub command: &'a [OsString],
+    /// Processes that run already.
+    pub pids: &'a [i32],
+    /// Threads that run already.
+    pub tids: &'a [i32],
 }
 
 /// Events with addresses in the place of names, and the names.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct MemoryEvents {
     /// What the selector understands.
-    pub(crate) texts: Vec<String>,
+    pub texts: Vec<String>,
     names: Vec<Name>,
 }
 
@@ -44,19 +47,23 @@ const MOST: usize = 4;
 ///
 /// # Errors
 /// A sentence about the expression, or about why it cannot be found in this target. Nothing runs and nothing is open then.
-pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Option<Found>> {
+pub fn find(
+    texts: &[String],
+    whom: &RecordingTarget<'_>,
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Option<MemoryEvents>> {
     let written: Vec<Vec<Written<'_>>> = texts.iter().map(|text| names(text)).collect();
     let all: Vec<&Written<'_>> = written.iter().flatten().collect();
     if all.is_empty() {
         return Ok(None);
     }
     let parse = |name: &&Written<'_>| {
-        let error = |error: place::SyntaxError| exit::usage(anyhow::anyhow!("{error}"));
+        let error = |error: place::SyntaxError| usage(error);
         place::parse(name.expression).map_err(error)
     };
     let requests = all.iter().map(parse).collect::<anyhow::Result<Vec<Request>>>()?;
     let mut places = places(&requests, whom, say)?.into_iter();
-    let mut found = Found { texts: Vec::new(), names: Vec::new() };
+    let mut found = MemoryEvents { texts: Vec::new(), names: Vec::new() };
     for (text, written) in texts.iter().zip(&written) {
         let (mut events, mut done) = (String::new(), 0);
         for name in written {
@@ -71,7 +78,7 @@ pub(crate) fn find(texts: &[String], whom: &Whom<'_>, say: &dyn Fn(&str)) -> any
     Ok(Some(found))
 }
 
-impl Found {
+impl MemoryEvents {
     /// Writes a place as events, one for each register that it needs.
     fn add(&mut self, name: &Written<'_>, place: &place::Watch) -> anyhow::Result<String> {
         let (pieces, more) = place.pieces(MOST);
@@ -107,7 +114,7 @@ impl Found {
     }
 
     /// Gives events their names back.
-    pub(crate) fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
+    pub fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
         for event in events {
             let (address, bytes) = (event.attr.bp_addr(), event.attr.bp_len());
             let is = |name: &&Name| {
@@ -121,7 +128,11 @@ impl Found {
 }
 
 /// The places in the target.
-fn places(requests: &[Request], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Vec<place::Watch>> {
+fn places(
+    requests: &[Request],
+    whom: &RecordingTarget<'_>,
+    say: &dyn Fn(&str),
+) -> anyhow::Result<Vec<place::Watch>> {
     if !whom.command.is_empty() {
         // The command's own run inherits it.
         sys::fix_addresses().with_context(|| {
@@ -134,7 +145,7 @@ fn places(requests: &[Request], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::
         say(
             "the command runs without address randomization, so that what -e mem: names is where it was found",
         );
-        return watch::find_in_command(whom.command, requests, &mut |warning| say(warning));
+        return watch_places::find_in_command(whom.command, requests, &mut |warning| say(warning));
     }
     let process = |&thread: &i32| {
         proc::process_of(thread).with_context(|| format!("there is no process {thread}: it may have ended"))
@@ -146,9 +157,9 @@ fn places(requests: &[Request], whom: &Whom<'_>, say: &dyn Fn(&str)) -> anyhow::
             requests.first().map_or("", Request::expression)
         );
     };
-    let places = watch::find_places(first, requests, &mut |warning| say(warning))?;
+    let places = watch_places::find(first, requests, &mut |warning| say(warning))?;
     for &other in others {
-        let there = watch::find_places(other, requests, &mut |_| ())?;
+        let there = watch_places::find(other, requests, &mut |_| ())?;
         if let Some((here, _)) = places.iter().zip(&there).find(|(here, there)| here.avma != there.avma) {
             bail!(
                 "{} is at different addresses in processes {first} and {other}; observe one of them at a time",
@@ -197,7 +208,7 @@ fn names(text: &str) -> Vec<Written<'_>> {
 }
 
 /// How long the first event is: up to a comma or the end of a group, but not inside brackets or quotes.
-pub(super) fn event_len(text: &str) -> usize {
+pub(crate) fn event_len(text: &str) -> usize {
     let (mut depth, mut quoted) = (0i32, false);
     for (at, c) in text.char_indices() {
         match c {

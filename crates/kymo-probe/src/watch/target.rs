@@ -1,4 +1,4 @@
-//! Whom to watch: a process that runs, or a command that is held at its first instruction until everything is armed.
+//! RecordingTarget to watch: a process that runs, or a command that is held at its first instruction until everything is armed.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,23 +10,35 @@ use kymo_perf::watch::{CommandAtEntry, hold_at_entry};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Whom to watch.
-pub(super) enum Target {
+/// RecordingTarget to watch.
+pub enum Target {
     /// Processes that run.
-    Running { pids: Vec<i32>, ends: Vec<OwnedFd> },
+    Running {
+        /// The processes.
+        pids: Vec<i32>,
+        /// What becomes readable when one of them ends.
+        ends: Vec<OwnedFd>,
+    },
     /// A command of ours.
-    Command { workload: Workload, held: Option<CommandAtEntry> },
+    Command {
+        /// The command, which waits for its start or runs.
+        workload: Workload,
+        /// Keeps it at its first instruction, until everything is armed.
+        held: Option<CommandAtEntry>,
+    },
 }
 
 /// The command could not be executed.
 #[derive(Debug)]
-pub(super) struct NotStarted {
-    pub(super) command: String,
-    pub(super) source: io::Error,
+pub struct NotStarted {
+    /// Its first word.
+    pub command: String,
+    /// Why.
+    pub source: io::Error,
 }
 
 /// The process of `-p`.
-pub(super) fn running(pids: &[i32]) -> anyhow::Result<Target> {
+pub fn running(pids: &[i32]) -> anyhow::Result<Target> {
     let mut found = Target::Running { pids: Vec::new(), ends: Vec::new() };
     let Target::Running { pids: known, ends } = &mut found else { return Ok(found) };
     for &id in pids {
@@ -41,7 +53,7 @@ pub(super) fn running(pids: &[i32]) -> anyhow::Result<Target> {
 }
 
 /// The command, executed and held.
-pub(super) fn command(words: &[OsString]) -> anyhow::Result<Result<Target, NotStarted>> {
+pub fn command(words: &[OsString]) -> anyhow::Result<Result<Target, NotStarted>> {
     let mut workload = Workload::prepare(words).context("failed to start a process for the command")?;
     match hold_at_entry(&mut workload) {
         Ok(held) => Ok(Ok(Target::Command { workload, held: Some(held) })),
@@ -65,7 +77,7 @@ pub(super) fn command(words: &[OsString]) -> anyhow::Result<Result<Target, NotSt
 
 impl Target {
     /// The processes' ids.
-    pub(super) fn pids(&self) -> Vec<i32> {
+    pub fn pids(&self) -> Vec<i32> {
         match self {
             Target::Running { pids, .. } => pids.clone(),
             Target::Command { workload, .. } => vec![workload.pid()],
@@ -73,14 +85,14 @@ impl Target {
     }
 
     /// Everything is armed.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         if let Target::Command { held, .. } = self {
             *held = None;
         }
     }
 
     /// Become readable when they end.
-    pub(super) fn ends(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn ends(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Target::Running { ends, .. } => ends.iter().map(AsFd::as_fd).collect(),
             Target::Command { workload, .. } => vec![workload.ended_fd()],
@@ -88,7 +100,7 @@ impl Target {
     }
 
     /// Whether all have ended.
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         match self {
             Target::Running { ends, .. } => {
                 ends.retain(|end| {
@@ -103,12 +115,12 @@ impl Target {
     }
 
     /// Stops them, or lets them go on.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         self.pids().into_iter().for_each(|pid| self::signal(pid, signal));
     }
 
     /// Nothing is watched: a command that was to be is ended before it does anything.
-    pub(super) fn abort(self) {
+    pub fn abort(self) {
         if let Target::Command { mut workload, held } = self {
             workload.signal(Signal::KILL.as_raw());
             drop(held);
@@ -117,7 +129,7 @@ impl Target {
     }
 
     /// Ends the command, if there is one and it runs; how it ended.
-    pub(super) fn end(self, terminate: bool) -> Option<Exit> {
+    pub fn end(self, terminate: bool) -> Option<Exit> {
         match self {
             Target::Running { .. } => None,
             Target::Command { mut workload, held } => {
@@ -132,6 +144,6 @@ impl Target {
 }
 
 /// Sends a signal to a process, which may have ended.
-pub(super) fn signal(pid: i32, signal: Signal) {
+pub fn signal(pid: i32, signal: Signal) {
     let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, signal));
 }

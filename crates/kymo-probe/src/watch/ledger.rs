@@ -6,49 +6,63 @@ use kymo_perf::proc::{self, ProcessMemory};
 use kymo_perf::watch::Schedule;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::condition::{Condition, Known};
+use super::condition::{AccessFacts, Condition};
 use super::place::{Part, Place, parts};
-use super::rounds::{Access, Happened};
+use super::rounds::{Access, WatchRecord};
 
 /// So many different (place, instruction, thread) are told apart; more are counted without their thread.
 const THREADS_TOLD_APART: usize = 1 << 18;
 
 /// One access, with what it did.
 #[derive(Clone, Debug)]
-pub(super) struct Hit {
-    pub(super) time_ns: u64,
-    pub(super) pid: i32,
-    pub(super) tid: i32,
-    pub(super) cpu: u32,
-    pub(super) ip: u64,
-    pub(super) part: Part,
+pub struct Hit {
+    /// Of the recording's clock.
+    pub time_ns: u64,
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+    /// Where it ran.
+    pub cpu: u32,
+    /// Where the thread goes on.
+    pub ip: u64,
+    /// What was accessed.
+    pub part: Part,
     /// Whether another place that shares the register may be meant.
-    pub(super) unsure: bool,
-    pub(super) old: Option<u64>,
-    pub(super) new: Option<u64>,
+    pub unsure: bool,
+    /// The value before; `None`: not known.
+    pub old: Option<u64>,
+    /// The value after; `None`: not readable.
+    pub new: Option<u64>,
     /// Whether the value was read some time after the access.
-    pub(super) read_after: bool,
+    pub read_after: bool,
     /// The thread's name; empty if it is not known.
-    pub(super) comm: Vec<u8>,
-    pub(super) chain: Option<Box<[u64]>>,
+    pub comm: Vec<u8>,
+    /// Where the callers go on, innermost first.
+    pub chain: Option<Box<[u64]>>,
 }
 
 /// All hits of one instruction on one place.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) place: usize,
-    pub(super) ip: u64,
+pub struct Row {
+    /// The place, by its number.
+    pub place: usize,
+    /// Where threads go on after the instruction.
+    pub ip: u64,
     /// A process in which it was, to look the instruction up.
-    pub(super) pid: i32,
-    pub(super) hits: u64,
-    pub(super) first: (Part, Option<u64>),
-    pub(super) last: (Part, Option<u64>),
+    pub pid: i32,
+    /// Accesses.
+    pub hits: u64,
+    /// The first access: what, and the value after it.
+    pub first: (Part, Option<u64>),
+    /// The last access, likewise.
+    pub last: (Part, Option<u64>),
     /// Threads with their names and hits.
-    pub(super) threads: FxHashMap<i32, (Vec<u8>, u64)>,
+    pub threads: FxHashMap<i32, (Vec<u8>, u64)>,
 }
 
 /// Judges and counts hits.
-pub(super) struct Ledger {
+pub struct Ledger {
     places: Vec<Place>,
     /// By the register's address: which parts of places it covers.
     by_address: FxHashMap<u64, Vec<Part>>,
@@ -66,18 +80,18 @@ pub(super) struct Ledger {
     rows: FxHashMap<(usize, u64), Row>,
     told_apart: usize,
     /// Hits that met the condition.
-    pub(super) counted: u64,
+    pub counted: u64,
     /// Hits that did not.
-    pub(super) unmet: u64,
+    pub unmet: u64,
     /// Hits behind an exec.
-    pub(super) after_exec: u64,
+    pub after_exec: u64,
     /// Hits whose value was read some time after.
-    pub(super) read_after: u64,
+    pub read_after: u64,
 }
 
 impl Ledger {
     /// For these places in these registers.
-    pub(super) fn new(places: Vec<Place>, schedule: &Schedule, condition: Option<Condition>) -> Ledger {
+    pub fn new(places: Vec<Place>, schedule: &Schedule, condition: Option<Condition>) -> Ledger {
         let registers = schedule.registers.iter();
         let by_address =
             registers.map(|register| (register.piece.address, parts(register, &places))).collect();
@@ -106,12 +120,12 @@ impl Ledger {
     }
 
     /// The places.
-    pub(super) fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[Place] {
         &self.places
     }
 
     /// Reads what is there before anything is armed.
-    pub(super) fn look(&mut self, pid: i32, memory: &ProcessMemory) {
+    pub fn look(&mut self, pid: i32, memory: &ProcessMemory) {
         for address in self.by_address.keys() {
             if let Some(word) = memory.word(*address) {
                 self.values.insert((pid, address & !7), word);
@@ -120,10 +134,10 @@ impl Ledger {
     }
 
     /// Takes in what happened; a hit that counts comes back with its values.
-    pub(super) fn take(&mut self, time_ns: u64, happened: Happened) -> Option<Hit> {
+    pub fn take(&mut self, time_ns: u64, happened: WatchRecord) -> Option<Hit> {
         match happened {
-            Happened::Hit(access) => self.hit(time_ns, access),
-            Happened::Child { pid, parent } => {
+            WatchRecord::Hit(access) => self.hit(time_ns, access),
+            WatchRecord::Child { pid, parent } => {
                 // What the child has is a copy of what its maker had.
                 let words: BTreeSet<u64> = self.by_address.keys().map(|address| address & !7).collect();
                 for word in words {
@@ -140,22 +154,22 @@ impl Ledger {
                 }
                 None
             }
-            Happened::Exec { pid } => {
+            WatchRecord::Exec { pid } => {
                 self.gone.insert(pid);
                 self.memories.remove(&pid);
                 None
             }
-            Happened::Thread { tid, parent } => {
+            WatchRecord::Thread { tid, parent } => {
                 if let Some(name) = self.comms.get(&parent).cloned() {
                     self.comms.insert(tid, name);
                 }
                 None
             }
-            Happened::Named { tid, name } => {
+            WatchRecord::Named { tid, name } => {
                 self.comms.insert(tid, name);
                 None
             }
-            Happened::Exit { pid, tid } => {
+            WatchRecord::Exit { pid, tid } => {
                 self.comms.remove(&tid);
                 if pid == tid {
                     self.memories.remove(&pid);
@@ -193,7 +207,7 @@ impl Ledger {
         let (old, new) = (value(before), value(word));
         if let Some(condition) = &self.condition {
             let number = |value: Option<u64>| value.and_then(|value| place.number(&part, value));
-            let known = Known { new: number(new), old: number(old), tid, pid };
+            let known = AccessFacts { new: number(new), old: number(old), tid, pid };
             let words = &self.words;
             let meant = |word: &str| words.get(&(part.place, word.to_owned())).copied().flatten();
             if !condition.holds(&known, &meant) {
@@ -239,7 +253,7 @@ impl Ledger {
     }
 
     /// All rows, those with most hits first, place by place.
-    pub(super) fn rows(&self) -> Vec<&Row> {
+    pub fn rows(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.values().collect();
         rows.sort_by_key(|row| (row.place, std::cmp::Reverse(row.hits), row.ip));
         rows
@@ -266,9 +280,9 @@ mod tests {
         Ledger::new(places, &schedule, condition.map(|text| Condition::parse(text).unwrap()))
     }
 
-    fn access(pid: i32, address: u64, word: u64) -> Happened {
+    fn access(pid: i32, address: u64, word: u64) -> WatchRecord {
         let told = Some((word.to_le_bytes(), true, *b"thread\0\0\0\0\0\0\0\0\0\0"));
-        Happened::Hit(Access { pid, tid: pid, cpu: 0, ip: 0x400, address, told, chain: None })
+        WatchRecord::Hit(Access { pid, tid: pid, cpu: 0, ip: 0x400, address, told, chain: None })
     }
 
     /// Checks that the old value is the last one seen in the same process, and that a child begins with its maker's.
@@ -277,7 +291,7 @@ mod tests {
         let mut ledger = ledger(&[(0x1004, 4)], 4, None);
         let hit = ledger.take(1, access(7, 0x1004, 5 << 32)).unwrap();
         assert_eq!((hit.old, hit.new), (None, Some(5)));
-        assert!(ledger.take(2, Happened::Child { pid: 8, parent: 7 }).is_none());
+        assert!(ledger.take(2, WatchRecord::Child { pid: 8, parent: 7 }).is_none());
         let hit = ledger.take(3, access(7, 0x1004, 6 << 32)).unwrap();
         assert_eq!((hit.old, hit.new), (Some(5), Some(6)));
         let hit = ledger.take(4, access(8, 0x1004, 9 << 32)).unwrap();
@@ -306,7 +320,7 @@ mod tests {
             ledger.take(1, access(7, 0x1000, word));
         }
         assert_eq!((ledger.counted, ledger.unmet), (1, 4));
-        ledger.take(2, Happened::Exec { pid: 7 });
+        ledger.take(2, WatchRecord::Exec { pid: 7 });
         assert!(ledger.take(3, access(7, 0x1000, 0)).is_none());
         assert_eq!(ledger.after_exec, 1);
     }

@@ -20,19 +20,21 @@ const REREADS: u32 = 16;
 
 /// Where an instruction is in the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Site {
+pub struct Site {
     /// The function as compiled in, innermost.
-    pub(super) function: Option<String>,
+    pub function: Option<String>,
     /// How far behind the start of the symbol it is.
-    pub(super) offset: u64,
-    pub(super) file: Option<String>,
-    pub(super) line: Option<u32>,
+    pub offset: u64,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line in it, from 1.
+    pub line: Option<u32>,
     /// The file that the code is from.
-    pub(super) module: Option<String>,
+    pub module: Option<String>,
     /// The instruction.
-    pub(super) address: u64,
+    pub address: u64,
     /// Whether it is the instruction that made the access; otherwise the one behind it.
-    pub(super) exact: bool,
+    pub exact: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -50,7 +52,7 @@ struct Space {
 }
 
 /// Looks names up and remembers them.
-pub(super) struct Names {
+pub struct Names {
     store: SymbolStore,
     spaces: FxHashMap<i32, Space>,
     parents: FxHashMap<i32, i32>,
@@ -58,8 +60,8 @@ pub(super) struct Names {
     callers: FxHashMap<(i32, u64), Arc<Site>>,
 }
 
-impl Names {
-    pub(super) fn new() -> Names {
+impl Default for Names {
+    fn default() -> Names {
         Names {
             store: SymbolStore::new(SymbolOptions::default()),
             spaces: FxHashMap::default(),
@@ -68,15 +70,17 @@ impl Names {
             callers: FxHashMap::default(),
         }
     }
+}
 
+impl Names {
     /// A process was made: until it executes something, its memory is as its maker's.
-    pub(super) fn child(&mut self, pid: i32, parent: i32) {
+    pub fn child(&mut self, pid: i32, parent: i32) {
         self.parents.insert(pid, parent);
         self.spaces.remove(&pid);
     }
 
     /// Reads a process's mappings now, because it may end.
-    pub(super) fn look(&mut self, pid: i32) {
+    pub fn look(&mut self, pid: i32) {
         let space = self.spaces.entry(pid).or_default();
         space.reads += 1;
         let maps = read(pid);
@@ -86,7 +90,7 @@ impl Names {
     }
 
     /// The instruction that made an access, from where its thread went on. `code`: the access was the execution of the instruction itself.
-    pub(super) fn access(&mut self, pid: i32, ip: u64, code: bool) -> Arc<Site> {
+    pub fn access(&mut self, pid: i32, ip: u64, code: bool) -> Arc<Site> {
         if let Some(known) = self.sites.get(&(pid, ip, code)) {
             return Arc::clone(known);
         }
@@ -104,7 +108,7 @@ impl Names {
     }
 
     /// The call from which a function returns to `ip`.
-    pub(super) fn caller(&mut self, pid: i32, ip: u64) -> Arc<Site> {
+    pub fn caller(&mut self, pid: i32, ip: u64) -> Arc<Site> {
         if let Some(known) = self.callers.get(&(pid, ip)) {
             return Arc::clone(known);
         }
@@ -196,7 +200,7 @@ mod tests {
     /// is nowhere has no name.
     #[test]
     fn own_functions() {
-        let mut names = Names::new();
+        let mut names = Names::default();
         let pid = std::process::id() as i32;
         let site = names.access(pid, here() + 4, false);
         assert!(site.function.as_deref().is_some_and(|name| name.ends_with("here")), "{site:?}");

@@ -15,42 +15,68 @@ const COMM_BYTES: usize = 15;
 
 /// What happened, as one record tells it.
 #[derive(Clone, Debug)]
-pub(super) enum Happened {
+pub enum WatchRecord {
     /// An access.
     Hit(Access),
     /// A process was made by another one.
-    Child { pid: i32, parent: i32 },
+    Child {
+        /// The new process.
+        pid: i32,
+        /// The one that made it.
+        parent: i32,
+    },
     /// A thread was made by another one, whose name it has.
-    Thread { tid: i32, parent: i32 },
+    Thread {
+        /// The new thread.
+        tid: i32,
+        /// The one that made it.
+        parent: i32,
+    },
     /// A thread has another name.
-    Named { tid: i32, name: Vec<u8> },
+    Named {
+        /// The thread.
+        tid: i32,
+        /// The new name.
+        name: Vec<u8>,
+    },
     /// A process executes another program.
-    Exec { pid: i32 },
-    /// A process's last thread ended, perhaps.
-    Exit { pid: i32, tid: i32 },
+    Exec {
+        /// The process.
+        pid: i32,
+    },
+    /// A thread ended; it may have been the last one of its process.
+    Exit {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+    },
 }
 
 /// One access, as the kernel tells it.
 #[derive(Clone, Debug)]
-pub(super) struct Access {
-    pub(super) pid: i32,
-    pub(super) tid: i32,
-    pub(super) cpu: u32,
+pub struct Access {
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+    /// Where it ran.
+    pub cpu: u32,
     /// Where the thread goes on: behind the instruction that made the access.
-    pub(super) ip: u64,
+    pub ip: u64,
     /// Where the register begins.
-    pub(super) address: u64,
+    pub address: u64,
     /// The aligned 8 bytes around the address and the thread's name, where the kernel read them at the hit.
-    pub(super) told: Option<([u8; 8], bool, [u8; 16])>,
+    pub told: Option<([u8; 8], bool, [u8; 16])>,
     /// Where the callers go on, innermost first.
-    pub(super) chain: Option<Box<[u64]>>,
+    pub chain: Option<Box<[u64]>>,
 }
 
 /// A moment, and what happened then.
-pub(super) type Event = (u64, Happened);
+pub type Event = (u64, WatchRecord);
 
 /// Puts rings into one order.
-pub(super) struct Rounds {
+pub struct Rounds {
     layout: SampleLayout,
     ever: Option<FollowedBitmap>,
     waiting: Vec<Event>,
@@ -58,9 +84,9 @@ pub(super) struct Rounds {
     before_ns: u64,
     now_ns: u64,
     /// Records that told of losses.
-    pub(super) lost: u64,
+    pub lost: u64,
     /// Samples that could not be read.
-    pub(super) damaged: u64,
+    pub damaged: u64,
 }
 
 fn i32_at(body: &[u8], at: usize) -> Option<i32> {
@@ -69,7 +95,7 @@ fn i32_at(body: &[u8], at: usize) -> Option<i32> {
 
 impl Rounds {
     /// For records of this event; `ever`: the processes that records may be about.
-    pub(super) fn new(attr: &Attr, ever: Option<FollowedBitmap>) -> Rounds {
+    pub fn new(attr: &Attr, ever: Option<FollowedBitmap>) -> Rounds {
         Rounds {
             layout: SampleLayout::new(attr),
             ever,
@@ -82,7 +108,7 @@ impl Rounds {
     }
 
     /// Takes in what was in a ring.
-    pub(super) fn records(&mut self, mut bytes: &[u8]) {
+    pub fn records(&mut self, mut bytes: &[u8]) {
         while let Some(header) = RecordHeader::parse(bytes) {
             let size = usize::from(header.size);
             let Some(record) = bytes.get(8..size) else {
@@ -113,7 +139,7 @@ impl Rounds {
                 told: told.map(|told| (told.word.unwrap_or_default(), told.word.is_some(), told.comm)),
                 chain: sample.callchain.map(|words| words.iter().filter(|ip| !is_mark(*ip)).collect()),
             };
-            return Some((sample.time.unwrap_or(0), Happened::Hit(access)));
+            return Some((sample.time.unwrap_or(0), WatchRecord::Hit(access)));
         }
         if header.kind == PERF_RECORD_LOST {
             let count = body.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
@@ -122,22 +148,22 @@ impl Rounds {
         }
         let pid = i32_at(body, 0)?;
         let happened = match header.kind {
-            PERF_RECORD_COMM if header.misc & PERF_RECORD_MISC_COMM_EXEC != 0 => Happened::Exec { pid },
+            PERF_RECORD_COMM if header.misc & PERF_RECORD_MISC_COMM_EXEC != 0 => WatchRecord::Exec { pid },
             PERF_RECORD_COMM => {
                 let name = body.get(8..)?.iter().take_while(|&&byte| byte != 0);
-                Happened::Named { tid: i32_at(body, 4)?, name: name.take(COMM_BYTES).copied().collect() }
+                WatchRecord::Named { tid: i32_at(body, 4)?, name: name.take(COMM_BYTES).copied().collect() }
             }
             PERF_RECORD_FORK => match i32_at(body, 4)? {
                 parent if parent == pid => {
-                    Happened::Thread { tid: i32_at(body, 8)?, parent: i32_at(body, 12)? }
+                    WatchRecord::Thread { tid: i32_at(body, 8)?, parent: i32_at(body, 12)? }
                 }
-                parent => Happened::Child { pid, parent },
+                parent => WatchRecord::Child { pid, parent },
             },
-            PERF_RECORD_EXIT => Happened::Exit { pid, tid: i32_at(body, 8)? },
+            PERF_RECORD_EXIT => WatchRecord::Exit { pid, tid: i32_at(body, 8)? },
             _ => return None,
         };
         let about = match happened {
-            Happened::Child { parent, .. } => parent,
+            WatchRecord::Child { parent, .. } => parent,
             _ => pid,
         };
         if self.ever.as_ref().is_some_and(|ever| !ever.contains(about)) {
@@ -147,14 +173,14 @@ impl Rounds {
     }
 
     /// All rings were looked at: gives what is certainly in order now.
-    pub(super) fn flush(&mut self) -> Vec<Event> {
+    pub fn flush(&mut self) -> Vec<Event> {
         let horizon = self.before_ns;
         self.before_ns = self.now_ns;
         self.take(horizon)
     }
 
     /// Nothing comes any more: gives all.
-    pub(super) fn finish(&mut self) -> Vec<Event> {
+    pub fn finish(&mut self) -> Vec<Event> {
         self.take(u64::MAX)
     }
 
@@ -171,7 +197,7 @@ impl Rounds {
 
     /// How many wait.
     #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 }
@@ -202,7 +228,7 @@ mod tests {
         let mut rounds = Rounds::new(&attr, None);
         let pids = |events: Vec<Event>| -> Vec<i32> {
             let pid = |event: Event| match event.1 {
-                Happened::Child { pid, .. } => pid,
+                WatchRecord::Child { pid, .. } => pid,
                 other => panic!("{other:?}"),
             };
             events.into_iter().map(pid).collect()

@@ -13,7 +13,7 @@ use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::{self, CallError, Fetch, Routine};
 use kymo_symbols::sites::{Site, SiteKind};
 
-use super::arguments::{self, is_result, register, split_kind};
+use crate::arguments::{self, is_result, register, split_kind};
 
 /// Lists of tests that one condition may become.
 const MOST_LISTS: usize = 64;
@@ -38,10 +38,10 @@ enum Typing {
 
 /// A condition as typed: any of the lists, all of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Typed(Vec<Vec<Part>>);
+pub struct Typed(Vec<Vec<Part>>);
 
 /// Reads what was typed.
-pub(crate) fn parse(text: &str) -> Result<Typed, String> {
+pub fn parse(text: &str) -> Result<Typed, String> {
     let any = split(text, "||").into_iter().map(|all| split(all, "&&").into_iter().map(part).collect());
     Ok(Typed(any.collect::<Result<_, String>>()?))
 }
@@ -125,7 +125,7 @@ fn unescaped(rest: &str) -> Option<String> {
 
 impl Typed {
     /// What it means at each site: for hits, and for returns.
-    pub(crate) fn at(&self, sites: &[Site]) -> Result<Vec<(Condition, Condition)>, String> {
+    pub fn at(&self, sites: &[Site]) -> Result<Vec<(Condition, Condition)>, String> {
         if self.asks_names() {
             let all = arguments::each(sites, |_, site, routine| self.of(site, &routine));
             return all.into_iter().collect();
@@ -165,7 +165,7 @@ impl Typed {
     }
 
     /// Whether it asks for what a function returns.
-    pub(crate) fn asks_returns(&self) -> bool {
+    pub fn asks_returns(&self) -> bool {
         self.0.iter().flatten().any(|part| is_result(&part.expression))
     }
 

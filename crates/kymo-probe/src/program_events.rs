@@ -2,6 +2,8 @@
 //! write into the same recording. What cannot be served so is left to the kernel's tracepoints (`probe_events`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::bail;
 use kymo_core::probe::wire::{
@@ -12,16 +14,17 @@ use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
 use kymo_perf::machine::Machine;
 use kymo_record::{Callers, RecordingClock, UserEvent, UserEventControl, UserRings};
 use kymo_symbols::place;
-use kymo_symbols::sites::{ProbeSelector, Site, stack_walker};
+use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, stack_walker};
 
-use super::mem_events::Whom;
-use super::probe::arguments::{self, NumberStyle};
-use super::probe::engine::Choice;
-use super::probe::hows::{self, ActionTable};
-use super::probe::inproc::{arm, candidates};
-use super::probe::{condition, modules};
-use super::probe_events::{Written, selectors};
-use crate::exit;
+use crate::actions::{self, ActionTable};
+use crate::arguments::{self, NumberStyle};
+use crate::capability::{Unsupported, check_events};
+use crate::engine::Choice;
+use crate::error::usage;
+use crate::inproc::{arm, candidates};
+use crate::kernel_events::{Written, new_probes};
+use crate::memory_events::RecordingTarget;
+use crate::{condition, modules};
 
 /// Numbers of events in descriptions, which no tracepoint of the kernel's has reached.
 const FIRST_KIND: u16 = 60_000;
@@ -38,30 +41,32 @@ const TICKS: (u64, u64) = (1 << 32, 0);
 
 /// How probes are to be served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) engine: Choice,
+pub struct ProgramOptions<'a> {
+    /// Which engines may serve.
+    pub engine: Choice,
     /// Only hits of which this holds.
-    pub(crate) condition: Option<&'a str>,
+    pub condition: Option<&'a str>,
     /// Only one of so many.
-    pub(crate) every: u32,
-    /// What of the recording the engine cannot do, in words.
-    pub(crate) objection: Option<&'static str>,
+    pub every: u32,
+    /// Why other options of the recording forbid it.
+    pub options: Result<(), Unsupported>,
     /// The data of each CPU's ring.
-    pub(crate) ring_bytes: Option<usize>,
+    pub ring_bytes: Option<usize>,
     /// The clock that was asked for.
-    pub(crate) clock: Option<RecordingClock>,
+    pub clock: Option<RecordingClock>,
 }
 
 /// What the program will write, and the other events.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct ProgramProbes {
     /// The events that are left; never empty.
-    pub(crate) texts: Vec<String>,
+    pub texts: Vec<String>,
     /// Whether no other event is left but one that stands for none.
-    pub(crate) alone: bool,
-    pub(crate) guests: UserRings,
+    pub alone: bool,
+    /// The rings that the program writes into.
+    pub guests: UserRings,
     /// The clock that the recording must have; `None`: the kernel's own.
-    pub(crate) clock: Option<RecordingClock>,
+    pub clock: Option<RecordingClock>,
 }
 
 /// An entry or a return that is to be an event.
@@ -93,105 +98,57 @@ struct Selected {
     places: Vec<Place>,
 }
 
-/// Why the engine inside the program does not serve at all.
-fn objection(texts: &[String], whom: &Whom<'_>, asked: &Asked<'_>) -> Option<&'static str> {
-    let nested = |pid: &i32| {
-        let status = kymo_perf::proc::text(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        line.is_some_and(|line| line.split_ascii_whitespace().count() > 1)
-    };
-    match () {
-        () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
-        () if whom.pids.len() != 1 || !whom.tids.is_empty() => {
-            Some("it enters one program that runs already (-p)")
-        }
-        () if texts.iter().any(|text| text.contains('{')) => Some("groups are counted by the kernel"),
-        () if asked.objection.is_some() => asked.objection,
-        () if whom.pids.iter().any(nested) => Some("the program has other numbers of processes than kymo"),
-        () => None,
-    }
-}
-
 /// Has the program write the events that these name, as far as it can; `None` if it writes none. What the user should know goes to `say`.
 ///
 /// # Errors
 /// A sentence about the selector, or about why the program cannot write the events where it must. It is as it was then.
-pub(crate) fn find(
+pub fn find(
     texts: &[String],
-    whom: &Whom<'_>,
-    asked: &Asked<'_>,
+    whom: &RecordingTarget<'_>,
+    asked: &ProgramOptions<'_>,
     say: &dyn Fn(&str),
-) -> anyhow::Result<Option<Found>> {
+) -> anyhow::Result<Option<ProgramProbes>> {
     let machine = Machine::here();
-    let is_known = |written: &Written<'_>| {
-        let plain = written.selector.chars().all(|c| c.is_ascii_alphanumeric() || "_*?".contains(c));
-        plain && machine.tracefs().matching("probe", written.selector).is_ok()
-    };
-    let named = texts.iter().flat_map(|text| selectors(text)).any(|written| !is_known(&written));
+    let named = texts.iter().any(|text| !new_probes(text, &machine).is_empty());
     let chooses = asked.condition.is_some() || asked.every > 1;
-    // What the kernel does not do must be done here.
-    let must = asked.engine == Choice::Inproc || chooses;
-    let cannot = |reason: &str| {
-        let what = if chooses {
-            "--if and --every of events need the engine inside the program"
-        } else {
-            "the events cannot be written by the program"
-        };
-        Err(anyhow::anyhow!("{what}: {reason}"))
-    };
     if !named || (asked.engine == Choice::Kernel && !chooses) {
         return Ok(None);
     }
+    // What the kernel does not do must be done here; the rest it does instead.
+    let must = asked.engine == Choice::Inproc || chooses;
+    let refuse = |reason: &str| {
+        let what = match chooses {
+            true => "--if and --every of events need the engine inside the program",
+            false => "the events cannot be written by the program",
+        };
+        anyhow::ensure!(!must, "{what}: {reason}");
+        say(&format!("not inside the program, but by the kernel: {reason}"));
+        Ok(None)
+    };
     if asked.engine == Choice::Kernel {
-        return cannot("leave --engine kernel out");
+        return refuse("leave --engine kernel out");
     }
-    if let Some(objection) = objection(texts, whom, asked) {
-        return if must { cannot(objection) } else { Ok(None) };
+    if let Err(reason) = check_events(texts, whom, asked.options) {
+        return if must { refuse(reason) } else { Ok(None) };
     }
     let &[pid] = whom.pids else { return Ok(None) };
     let modules = modules::of_process(pid)?;
-    let (mut sites, mut numbers): (Vec<Site>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
-    let mut all: Vec<Selected> = Vec::new();
-    for (text, typed) in texts.iter().enumerate() {
-        for written in selectors(typed).into_iter().filter(|written| !is_known(written)) {
-            let selector = ProbeSelector::parse(written.selector).map_err(exit::usage_of)?;
-            let found = modules::touchable(modules::sites(&selector, &modules)?, &mut |word| say(&word))?;
-            let asked = match asked_fields(&selector, &found, say)? {
-                Ok(asked) => asked,
-                Err(reason) if must => return cannot(&reason),
-                Err(reason) => {
-                    say(&format!("not inside the program, but by the kernel: {reason}"));
-                    continue;
-                }
-            };
-            let mut places = Vec::new();
-            for (site, asked) in found.into_iter().zip(asked) {
-                let key = (site.module.file().to_owned(), site.offset, site.semaphore);
-                let plain = format!("probe:{}:{}", site.module.name(), site.name);
-                let number = *numbers.entry(key).or_insert_with(|| {
-                    sites.push(site);
-                    sites.len() - 1
-                });
-                for (returns, fields) in asked {
-                    let name = format!("{plain}{}", if returns { "%return" } else { "" });
-                    places.push(Place { site: number, returns, name, fields });
-                }
+    let mut chosen = Chosen::default();
+    for (number, text) in texts.iter().enumerate() {
+        for written in new_probes(text, &machine) {
+            if let Err(reason) = chosen.add(number, &written, &modules, say)? {
+                refuse(&reason)?;
             }
-            all.push(Selected { text, begin: written.begin, end: written.end, places });
         }
     }
+    let Chosen { sites, all, .. } = chosen;
     if all.is_empty() {
         return Ok(None);
     }
     if all.iter().flat_map(|selected| &selected.places).any(|place| place.returns)
         && let Some(walker) = stack_walker(modules.iter().map(|module| &**module))
     {
-        let reason = format!("{walker}, and replaced return addresses would crash it");
-        if must {
-            return cannot(&reason);
-        }
-        say(&format!("not inside the program, but by the kernel: {reason}"));
-        return Ok(None);
+        return refuse(&format!("{walker}, and replaced return addresses would crash it"));
     }
     let places = all.iter().map(|selected| selected.places.len()).sum::<usize>();
     if places > MOST {
@@ -199,51 +156,87 @@ pub(crate) fn find(
             "these are {places} places, and each would be an event of its own: name fewer, or use `kymo probe`"
         );
     }
-    match enter(pid, &sites, &all, asked) {
-        Ok(entered) => {
-            let Entered { agent, events, rings, told, clock, served, reasons } = entered;
-            for (name, reason) in &reasons {
-                say(&format!("not inside the program, but by the kernel: {name}: {reason}"));
+    let entered = match enter(pid, &sites, &all, asked) {
+        Ok(entered) => entered,
+        Err(reason) => return refuse(&reason),
+    };
+    let Entered { agent, events, rings, told, clock, served, reasons } = entered;
+    for (name, reason) in &reasons {
+        refuse(&format!("{name}: {reason}"))?;
+    }
+    if events.is_empty() {
+        return Ok(None);
+    }
+    let mut left = texts_without(texts, &all, &served);
+    let alone = left.is_empty();
+    if alone {
+        // Mappings and names of threads are the kernel's all the same.
+        left.push("dummy:u".to_owned());
+    }
+    let functions = events_of(&served, &all);
+    say(&format!("{} events of {functions} are written by the program itself", events.len()));
+    let guests = UserRings { events, pid, rings, clock: told, control: Box::new(agent) };
+    Ok(Some(ProgramProbes { texts: left, alone, guests, clock }))
+}
+
+/// Sites and the events that are to be at them.
+#[derive(Default)]
+struct Chosen {
+    sites: Vec<Site>,
+    /// Numbers of sites by file, offset and semaphore.
+    numbers: HashMap<(PathBuf, u64, Option<u64>), usize>,
+    all: Vec<Selected>,
+}
+
+impl Chosen {
+    /// The events of one selector, from the text of this number. The inner error says why the program cannot write them.
+    fn add(
+        &mut self,
+        text: usize,
+        written: &Written<'_>,
+        modules: &[Arc<ProbeModule>],
+        say: &dyn Fn(&str),
+    ) -> anyhow::Result<Result<(), String>> {
+        let selector = ProbeSelector::parse(written.selector).map_err(usage)?;
+        let found = modules::touchable(modules::sites(&selector, modules)?, &mut |word| say(&word))?;
+        let asked = match asked_fields(&selector, &found, say)? {
+            Ok(asked) => asked,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut places = Vec::new();
+        for (site, asked) in found.into_iter().zip(asked) {
+            let key = (site.module.file().to_owned(), site.offset, site.semaphore);
+            let plain = format!("probe:{}:{}", site.module.name(), site.name);
+            let number = *self.numbers.entry(key).or_insert_with(|| {
+                self.sites.push(site);
+                self.sites.len() - 1
+            });
+            for (returns, fields) in asked {
+                let name = format!("{plain}{}", if returns { "%return" } else { "" });
+                places.push(Place { site: number, returns, name, fields });
             }
-            if let Some((name, reason)) = reasons.first().filter(|_| must) {
-                return cannot(&format!("{name}: {reason}"));
-            }
-            if events.is_empty() {
-                return Ok(None);
-            }
-            let mut left: Vec<String> = Vec::new();
-            for (number, text) in texts.iter().enumerate() {
-                let gone = all.iter().zip(&served).filter(|(of, served)| **served && of.text == number);
-                let mut rest = text.clone();
-                // From behind, so that places stay.
-                let mut gone: Vec<_> = gone.map(|(of, _)| of.begin..of.end).collect();
-                gone.sort_by_key(|range| std::cmp::Reverse(range.start));
-                gone.into_iter().for_each(|range| rest.replace_range(range, ""));
-                let rest: Vec<&str> =
-                    rest.split(',').map(str::trim).filter(|event| !event.is_empty()).collect();
-                if !rest.is_empty() {
-                    left.push(rest.join(","));
-                }
-            }
-            let alone = left.is_empty();
-            if alone {
-                // Mappings and names of threads are the kernel's all the same.
-                left.push("dummy:u".to_owned());
-            }
-            say(&format!(
-                "{} events of {} are written by the program itself",
-                events.len(),
-                events_of(&served, &all)
-            ));
-            let guests = UserRings { events, pid, rings, clock: told, control: Box::new(agent) };
-            Ok(Some(Found { texts: left, alone, guests, clock }))
         }
-        Err(reason) if must => cannot(&reason),
-        Err(reason) => {
-            say(&format!("not inside the program, but by the kernel: {reason}"));
-            Ok(None)
+        self.all.push(Selected { text, begin: written.begin, end: written.end, places });
+        Ok(Ok(()))
+    }
+}
+
+/// The texts of events without those that the program writes; texts that are empty then are left out.
+fn texts_without(texts: &[String], all: &[Selected], served: &[bool]) -> Vec<String> {
+    let mut left: Vec<String> = Vec::new();
+    for (number, text) in texts.iter().enumerate() {
+        let gone = all.iter().zip(served).filter(|(of, served)| **served && of.text == number);
+        let mut rest = text.clone();
+        // From the end, so that places stay.
+        let mut gone: Vec<_> = gone.map(|(of, _)| of.begin..of.end).collect();
+        gone.sort_by_key(|range| std::cmp::Reverse(range.start));
+        gone.into_iter().for_each(|range| rest.replace_range(range, ""));
+        let rest: Vec<&str> = rest.split(',').map(str::trim).filter(|event| !event.is_empty()).collect();
+        if !rest.is_empty() {
+            left.push(rest.join(","));
         }
     }
+    left
 }
 
 fn events_of(served: &[bool], all: &[Selected]) -> String {
@@ -301,7 +294,7 @@ fn asked_fields(
                 let length = fetch.text.as_ref().and_then(|text| text.length.as_deref());
                 for value in [Some(fetch), length].into_iter().flatten() {
                     let style = NumberStyle::of(value);
-                    let value = hows::fetch(value).ok_or_else(|| no(&fetch.name))?;
+                    let value = actions::fetch(value).ok_or_else(|| no(&fetch.name))?;
                     let name = names.next().ok_or("these are too many values of one event")?;
                     all.push(EventField { name, fetch: value, style });
                 }
@@ -320,7 +313,7 @@ fn asked_fields(
         Ok(events)
     });
     let asked: Vec<Vec<(bool, Result<Fields, String>)>> =
-        asked.into_iter().collect::<Result<_, String>>().map_err(exit::usage_of)?;
+        asked.into_iter().collect::<Result<_, String>>().map_err(usage)?;
     let known = |(returns, fields): (bool, Result<Fields, String>)| {
         let fields = fields?;
         let fits = fields.len() <= MOST_FETCHES;
@@ -356,7 +349,7 @@ fn clock(asked: Option<RecordingClock>) -> Result<(ProgramClock, Option<Recordin
     Ok((ProgramClock::raw().ok_or_else(other)?, Some(RecordingClock::MonotonicRaw)))
 }
 
-fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Result<Entered, String> {
+fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &ProgramOptions<'_>) -> Result<Entered, String> {
     let (told, clock) = clock(asked.clock)?;
     let typed = asked.condition.map(|text| condition::parse(text)?.at(sites)).transpose()?;
     // What each site is to write.
@@ -376,7 +369,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &Asked<'_>) -> Resul
             let (entry, back) = &typed[*site];
             let words = "the condition is too long";
             (how.entry_condition, how.return_condition) =
-                (hows::condition(entry).ok_or(words)?, hows::condition(back).ok_or(words)?);
+                (actions::condition(entry).ok_or(words)?, actions::condition(back).ok_or(words)?);
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
             let Some(Place { name, fields: asked, .. }) = name else { continue };

@@ -6,28 +6,37 @@ use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, Operand, Register, ReturnA
 use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
 use std::sync::Arc;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use kymo_agent::patch::returns_oddly;
+
+/// Nothing is patched here.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn returns_oddly(_: &str) -> bool {
+    true
+}
+
 /// Where the kernel counts a call's beginning, and how it sees its end.
 pub(crate) struct Timing {
-    pub(crate) entry: u64,
-    pub(crate) returns: ReturnAction,
+    pub entry: u64,
+    pub returns: ReturnAction,
 }
 
 /// Whose return addresses may be replaced.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReturnAddresses {
+pub struct ReturnAddresses {
     /// What of the program walks its own stacks, in words.
-    pub(crate) walker: Option<String>,
+    pub walker: Option<String>,
     /// Why calls may be under way on more stacks than the engine inside the program follows.
-    pub(crate) switches: Option<String>,
+    pub switches: Option<String>,
     /// Why they must not be, anywhere in the program; `None`: they may.
-    pub(crate) fixed: Option<String>,
+    pub fixed: Option<String>,
     /// They are, even so.
-    pub(crate) force: bool,
+    pub force: bool,
 }
 
 impl ReturnAddresses {
     /// In a program with these modules.
-    pub(crate) fn of(modules: &[Arc<ProbeModule>], force: bool) -> ReturnAddresses {
+    pub fn of(modules: &[Arc<ProbeModule>], force: bool) -> ReturnAddresses {
         let modules = modules.iter().map(|module| &**module);
         ReturnAddresses {
             walker: sites::stack_walker(modules.clone()),
@@ -55,7 +64,7 @@ impl ReturnAddresses {
             Err(reason) => reason,
         };
         let replaced = Timing { entry: site.offset, returns: ReturnAction::Time };
-        match (&self.fixed, site.symbol.as_deref().is_some_and(super::inproc::returns_oddly)) {
+        match (&self.fixed, site.symbol.as_deref().is_some_and(returns_oddly)) {
             _ if self.force => Ok(replaced),
             (None, false) => Ok(replaced),
             (None, true) => Err(format!("{reason}, and its return address is used for more than one return")),
@@ -72,7 +81,7 @@ impl ReturnAddresses {
     ///
     /// # Errors
     /// Why there can be no event of them, in words.
-    pub(crate) fn exits(&self, site: &Site) -> Result<Vec<u64>, String> {
+    pub fn exits(&self, site: &Site) -> Result<Vec<u64>, String> {
         if self.fixed.is_none() {
             return Ok(Vec::new());
         }

@@ -14,71 +14,22 @@ use kymo_perf::inject::{self, Client, ProtocolError};
 use kymo_record::Callers;
 use kymo_symbols::sites::{Site, SiteKind};
 
-use super::engine::{Caller, Choice, Engine, Reading, Target, Wish};
-use super::exits::ReturnAddresses;
-use super::hows::{self, ActionTable};
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use kymo_agent::patch::returns_oddly;
-
-/// Nothing is patched here.
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn returns_oddly(_: &str) -> bool {
-    true
-}
-
-/// What the engine cannot do for all sites at once, in words; `None`: it may be tried.
-pub(super) fn objection(wish: &Wish, target: &Target) -> Option<&'static str> {
-    match () {
-        () if target.children && !target.command => Some("what a running program starts has no agent"),
-        () if wish.callers && !target.command => objection_to_wish(&Wish { callers: false, ..wish.clone() }),
-        () => objection_to_wish(wish),
-    }
-}
-
-/// The same for any target.
-pub(super) fn objection_to_wish(wish: &Wish) -> Option<&'static str> {
-    match () {
-        () if !cfg!(target_arch = "x86_64") => Some("it patches x86-64 programs only"),
-        () if !wish.values.is_empty() => Some("it does not tell arguments"),
-        () if wish.callers => Some("it tells callers apart in programs that run already (-p) only"),
-        () => None,
-    }
-}
-
-/// Looks whether the program bears that return addresses are replaced, if that is wanted: the engine answers unwinders that look up unwind tables, and knows stacks that
-/// are switched, but not a runtime that walks them itself.
-///
-/// # Errors
-/// Why it does not, in words.
-pub(super) fn may_replace_returns(choice: Choice, wish: &Wish) -> Result<(), String> {
-    let ReturnAddresses { walker, switches, force, .. } = &wish.return_addresses;
-    if !wish.timed || *force {
-        return Ok(());
-    }
-    if let (Some(switches), Choice::Auto) = (switches, choice) {
-        return Err(format!("{switches}, so calls are timed where they end"));
-    }
-    match walker {
-        Some(walker) => Err(format!(
-            "{walker}, and replaced return addresses would crash it, so calls are timed where they end; --force does it even so"
-        )),
-        None => Ok(()),
-    }
-}
+use crate::actions::{self, ActionTable};
+use crate::capability::{check_site, surrounding};
+use crate::engine::{Caller, Engine, ProbeRequest, Reading};
 
 /// The sites that it serves in one process, and the rest with the reasons.
-pub(super) struct Entered {
-    pub(super) engine: Inproc,
+pub(crate) struct Entered {
+    pub engine: Inproc,
     /// Numbers of the sites that are armed.
-    pub(super) served: Vec<usize>,
-    pub(super) refused: Vec<(usize, String)>,
+    pub served: Vec<usize>,
+    pub refused: Vec<(usize, String)>,
     /// How long the program's threads stood still for it.
-    pub(super) stopped_ns: u64,
+    pub stopped_ns: u64,
     /// Why they ran meanwhile, if they did.
-    pub(super) not_held: Option<String>,
+    pub not_held: Option<String>,
     /// Probes that an earlier kymo had to leave in it, and that are gone now.
-    pub(super) cleaned_up: u32,
+    pub cleaned_up: u32,
 }
 
 /// What a patch at a function's begin may move: a mark, four bytes, and the longest instruction.
@@ -86,32 +37,16 @@ const MOVED_BYTES: u64 = 24;
 
 /// Whether one of the offsets (ascending) is among the bytes that a patch of the function may move. The kernel's trap there would be a byte of
 /// the patch, and what it executes instead an instruction that is not there any more: the program would crash.
-fn is_crowded(function: u64, others: &[u64]) -> bool {
+fn overlaps_patch(function: u64, others: &[u64]) -> bool {
     let next = others.partition_point(|&other| other < function);
     others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
 }
 
 /// Whether the kernel may set a trap at a site beside what is patched in the same file.
-pub(super) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
+pub(crate) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
     let same = |&&number: &&usize| sites[number].module.file() == site.module.file();
     let mut offsets = patched.iter().filter(same).map(|&number| sites[number].offset);
     !offsets.any(|offset| offset < site.offset && site.offset - offset < MOVED_BYTES)
-}
-
-/// Why a site is not for this engine, seen from outside.
-fn objection_to(site: &Site, timed: bool, inside: bool) -> Option<&'static str> {
-    let function = site.kind == SiteKind::Function;
-    if !function && !inside {
-        return Some("it is not a function's entry");
-    }
-    if !function && surrounding(site).is_none() {
-        return Some("it is in no function that is known");
-    }
-    if let Some(reason) = site.untouchable().or_else(|| site.immovable()) {
-        return Some(reason);
-    }
-    let odd = timed && function && site.symbol.as_deref().is_some_and(returns_oddly);
-    odd.then_some("its return address is used for more than one return")
 }
 
 /// Sites to ask the agent for, by number, and those that it need not be asked for, with the reasons. `timed`: whether a site's returns are looked at.
@@ -132,21 +67,24 @@ fn candidates_of(
 ) -> (Vec<(usize, ProbeSpec)>, Vec<(usize, String)>) {
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
     let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-    let objections: Vec<Option<&str>> =
-        sites.iter().enumerate().map(|(number, site)| objection_to(site, timed(number), inside)).collect();
-    for (site, _) in sites.iter().zip(&objections).filter(|(_, objection)| objection.is_some()) {
+    let unsupported: Vec<Option<&str>> = sites
+        .iter()
+        .enumerate()
+        .map(|(number, site)| check_site(site, timed(number), inside).err())
+        .collect();
+    for (site, _) in sites.iter().zip(&unsupported).filter(|(_, reason)| reason.is_some()) {
         others.entry(site.module.file()).or_default().push(site.offset);
     }
     others.values_mut().for_each(|offsets| offsets.sort_unstable());
-    for ((number, site), objection) in sites.iter().enumerate().zip(objections) {
+    for ((number, site), unsupported) in sites.iter().enumerate().zip(unsupported) {
         let beside = others.get(site.module.file()).map_or(&[][..], Vec::as_slice);
         let crowded =
-            || is_crowded(site.offset, beside).then_some("another probe is among the bytes of a patch");
-        if let Some(objection) = objection.or_else(crowded) {
-            refused.push((number, objection.to_owned()));
+            || overlaps_patch(site.offset, beside).then_some("another probe is among the bytes of a patch");
+        if let Some(reason) = unsupported.or_else(crowded) {
+            refused.push((number, reason.to_owned()));
             continue;
         }
-        // SANITY: objection_to() saw that there is one.
+        // SANITY: check_site() saw that there is one.
         let (begin, size, room) = surrounding(site).unwrap_or_default();
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
         wanted.push((
@@ -166,37 +104,11 @@ fn candidates_of(
     (wanted, refused)
 }
 
-/// The function that a site is in: where it begins in the file, its bytes, and how many there are to the next one.
-fn surrounding(site: &Site) -> Option<(u64, u64, u64)> {
-    let functions = site.module.functions();
-    let next = functions.partition_point(|function| function.offset <= site.offset);
-    let room = |begin: u64| functions.get(next).map_or(0, |next| next.offset - begin);
-    if site.kind == SiteKind::Function {
-        return Some((site.offset, site.length_bytes, room(site.offset)));
-    }
-    let function = site.module.function_at(site.offset)?;
-    (function.size_bytes > 0).then(|| (function.offset, function.size_bytes, room(function.offset)))
-}
-
-/// How a site can be patched, by the file as it is linked.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn plan(
-    image: &dyn kymo_agent::patch::Memory,
-    site: &Site,
-    surroundings: &kymo_agent::patch::Surroundings<'_>,
-) -> Result<(), String> {
-    let (begin, bytes, room) = surrounding(site).ok_or("it is in no function that is known")?;
-    let start = site.svma - (site.offset - begin);
-    let function = kymo_agent::patch::Function { start, bytes, next: start + room.max(bytes) };
-    let planned = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings);
-    planned.map(|_| ()).map_err(|refusal| refusal.to_string())
-}
-
 /// What an agent is told: the sites that it is to serve.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// By module, as a list of mappings names it.
     modules: Vec<(Vec<u8>, Vec<ProbeSpec>)>,
-    hows: ActionTable,
+    actions: ActionTable,
     /// Numbers of sites, ascending.
     served: Vec<usize>,
     refused: Vec<(usize, String)>,
@@ -207,11 +119,11 @@ impl Plan {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn of(sites: &[Site], wish: &Wish) -> Result<Plan, String> {
-        let timed = wish.timed;
+    pub(crate) fn of(sites: &[Site], request: &ProbeRequest) -> Result<Plan, String> {
+        let timed = request.timed;
         let (wanted, refused) = candidates_of(sites, &|_| timed, true);
         let mut plan =
-            Plan { modules: Vec::new(), hows: ActionTable::default(), served: Vec::new(), refused };
+            Plan { modules: Vec::new(), actions: ActionTable::default(), served: Vec::new(), refused };
         for (number, wanted) in wanted {
             let site = &sites[number];
             // Only at a function's first instruction the stack shows who called.
@@ -219,7 +131,8 @@ impl Plan {
                 callers: how.callers && site.kind == SiteKind::Function,
                 ..how
             };
-            let Some(action_id) = action(wish, number).map(told).and_then(|how| plan.hows.number(how)) else {
+            let Some(action_id) = action(request, number).map(told).and_then(|how| plan.actions.number(how))
+            else {
                 plan.refused.push((number, "its condition is too long".to_owned()));
                 continue;
             };
@@ -237,22 +150,22 @@ impl Plan {
     }
 
     /// Why there is nothing to be served.
-    pub(super) fn first_reason(&self) -> String {
+    pub(crate) fn first_reason(&self) -> String {
         self.refused.first().map_or_else(|| "there is no probe".to_owned(), |(_, reason)| reason.clone())
     }
 
     /// Numbers of the sites that an agent is told, ascending.
-    pub(super) fn served(&self) -> &[usize] {
+    pub(crate) fn served(&self) -> &[usize] {
         &self.served
     }
 
     /// The other ones, with the reasons.
-    pub(super) fn refused(&self) -> &[(usize, String)] {
+    pub(crate) fn refused(&self) -> &[(usize, String)] {
         &self.refused
     }
 
     /// Takes sites out, and what stands among the bytes of their patches: others will serve them.
-    pub(super) fn leave_out(&mut self, sites: &[Site], refused: Vec<(usize, String)>) {
+    pub(crate) fn leave_out(&mut self, sites: &[Site], refused: Vec<(usize, String)>) {
         self.refused.extend(refused);
         let out: HashSet<usize> = self.refused.iter().map(|(number, _)| *number).collect();
         let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
@@ -262,7 +175,7 @@ impl Plan {
         others.values_mut().for_each(|offsets| offsets.sort_unstable());
         let crowded = |number: usize| {
             let beside = others.get(sites[number].module.file()).map_or(&[][..], Vec::as_slice);
-            is_crowded(sites[number].offset, beside)
+            overlaps_patch(sites[number].offset, beside)
         };
         let near: Vec<usize> =
             self.served.iter().copied().filter(|number| !out.contains(number) && crowded(*number)).collect();
@@ -277,8 +190,8 @@ impl Plan {
     }
 
     /// Has an agent arm all of it, without some (ascending).
-    pub(super) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, ProtocolError> {
-        self.hows.tell(client)?;
+    pub(crate) fn tell(&self, client: &Client, without: &[usize]) -> Result<inject::Outcome, ProtocolError> {
+        self.actions.tell(client)?;
         for (module, wanted) in &self.modules {
             let wanted = wanted.iter().filter(|wanted| without.binary_search(&(wanted.id as usize)).is_err());
             let wanted: Vec<ProbeSpec> = wanted.copied().collect();
@@ -290,7 +203,7 @@ impl Plan {
     }
 
     /// Adds what a program has counted, in the order of the served sites.
-    pub(super) fn add(&self, readings: &mut [Reading], client: &Client) {
+    pub(crate) fn add(&self, readings: &mut [Reading], client: &Client) {
         for count in client.counts() {
             let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
             readings[place].hits = readings[place].hits.wrapping_add(count.hits);
@@ -310,15 +223,15 @@ fn mapped_name(site: &Site) -> Vec<u8> {
 }
 
 /// Enters a process and arms all sites that can be.
-pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, String> {
-    let mut plan = Plan::of(sites, wish)?;
+pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<Entered, String> {
+    let mut plan = Plan::of(sites, request)?;
     let mut callers = Callers::default();
     let client = inject::enter_unwinding(pid, &crate::agent::LIBRARY, &mut callers)
         .map_err(|refusal| refusal.to_string())?;
     let outcome = plan.tell(&client, &[]).map_err(|broken| broken.to_string())?;
     let mut refused = plan.refused.clone();
     refused.extend(outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason)));
-    // Told by the agent: only numbers that were given to it are believed.
+    // ProbeHit by the agent: only numbers that were given to it are believed.
     refused.retain(|(number, _)| *number < sites.len());
     let out: HashSet<usize> = refused.iter().map(|(number, _)| *number).collect();
     let mut served: Vec<usize> = plan.served.iter().copied().filter(|number| !out.contains(number)).collect();
@@ -337,22 +250,23 @@ pub(super) fn enter(sites: &[Site], wish: &Wish, pid: i32) -> Result<Entered, St
     }
     plan.served = served.clone();
     let cleaned_up = client.cleaned_up();
-    let engine = Inproc { client: Some(client), plan, pid, every: wish.every, callers: RefCell::new(None) };
+    let engine =
+        Inproc { client: Some(client), plan, pid, every: request.every, callers: RefCell::new(None) };
     let inject::Outcome { stopped_ns, not_held, .. } = outcome;
     Ok(Entered { engine, served, refused, stopped_ns, not_held, cleaned_up })
 }
 
 /// What a site is to do besides counting; `None` if the agent does not take as much.
-fn action(wish: &Wish, number: usize) -> Option<ProbeAction> {
+fn action(request: &ProbeRequest, number: usize) -> Option<ProbeAction> {
     let none = Default::default();
-    let (entry, back) = wish.conditions.get(number).unwrap_or(&none);
+    let (entry, back) = request.conditions.get(number).unwrap_or(&none);
     // Counting looks at every hit.
-    let every = if wish.every > 1 && (wish.timed || wish.callers) { wish.every } else { 0 };
+    let every = if request.every > 1 && (request.timed || request.callers) { request.every } else { 0 };
     Some(ProbeAction {
-        entry_condition: hows::condition(entry)?,
-        return_condition: hows::condition(back)?,
+        entry_condition: actions::condition(entry)?,
+        return_condition: actions::condition(back)?,
         every,
-        callers: wish.callers,
+        callers: request.callers,
         ..ProbeAction::default()
     })
 }
@@ -376,7 +290,7 @@ pub(crate) fn arm(
 }
 
 /// The agent in one process.
-pub(super) struct Inproc {
+pub(crate) struct Inproc {
     /// Until it has left.
     client: Option<Client>,
     plan: Plan,
@@ -423,7 +337,7 @@ impl Engine for Inproc {
             return Ok(self.left_callers());
         };
         let of = |(id, address, hits): (u32, u64, u64)| {
-            // Told by the program: only numbers that were given to it are believed.
+            // ProbeHit by the program: only numbers that were given to it are believed.
             let site = self.plan.served.binary_search(&(id as usize)).ok()?;
             Some(Caller { site, pid: self.pid, address, hits })
         };
@@ -444,16 +358,16 @@ impl Drop for Inproc {
 
 #[cfg(test)]
 mod tests {
-    use super::is_crowded;
+    use super::overlaps_patch;
 
     /// Checks that a probe within what a patch moves is seen, from the function's first byte to the last that can move, and none before or
     /// behind.
     #[test]
     fn crowded() {
         let others = [0x100, 0x140, 0x200];
-        assert!(is_crowded(0x100, &others) && is_crowded(0xf0, &others));
-        assert!(is_crowded(0x140 - 23, &others) && !is_crowded(0x140 - 24, &others));
-        assert!(!is_crowded(0x101, &others) && !is_crowded(0x201, &others));
-        assert!(!is_crowded(0, &[]));
+        assert!(overlaps_patch(0x100, &others) && overlaps_patch(0xf0, &others));
+        assert!(overlaps_patch(0x140 - 23, &others) && !overlaps_patch(0x140 - 24, &others));
+        assert!(!overlaps_patch(0x101, &others) && !overlaps_patch(0x201, &others));
+        assert!(!overlaps_patch(0, &[]));
     }
 }

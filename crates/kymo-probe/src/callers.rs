@@ -22,20 +22,20 @@ struct Mapping {
 
 /// Where which module was in which process, as last seen.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub struct CallerNames {
     processes: BTreeMap<i32, Vec<Mapping>>,
     modules: HashMap<PathBuf, Option<Arc<ProbeModule>>>,
 }
 
-impl Places {
+impl CallerNames {
     /// Knows these modules already.
-    pub(super) fn new(modules: &[Arc<ProbeModule>]) -> Places {
+    pub fn new(modules: &[Arc<ProbeModule>]) -> CallerNames {
         let known = modules.iter().map(|module| (module.path().to_owned(), Some(Arc::clone(module))));
-        Places { processes: BTreeMap::new(), modules: known.collect() }
+        CallerNames { processes: BTreeMap::new(), modules: known.collect() }
     }
 
     /// Looks at a process again. One that has ended stays as it was last seen.
-    pub(super) fn look(&mut self, pid: i32) {
+    pub fn look(&mut self, pid: i32) {
         if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
             return;
         }
@@ -56,7 +56,7 @@ impl Places {
 
     /// The function that a return address lies in, with the distance into it, and its module. A process that was never seen is taken for a child of
     /// one that was, which has its modules where that has them.
-    pub(super) fn name(&mut self, pid: i32, address: u64) -> String {
+    pub fn name(&mut self, pid: i32, address: u64) -> String {
         // The call, not what follows it.
         let call = address.wrapping_sub(1);
         let inside = |mapping: &&Mapping| mapping.start <= call && call < mapping.end;

@@ -23,9 +23,9 @@ use kymo_symbols::sites::{ProbeModule, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::engine::{Caller, Choice, Engine, Reading, Wish};
-use super::inproc::Plan;
-use super::{forecast, inproc, modules};
+use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
+use crate::inproc::Plan;
+use crate::{capability, forecast, modules};
 
 /// The dynamic linker of a large program takes some hundred milliseconds.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const TOLD: usize = 5;
 const MOST_TALKS: usize = 64;
 
 /// A command that is about to be started with the agent in it.
-pub(crate) struct Launch {
+pub struct Launch {
     preload: Preload,
     plan: Plan,
     children: bool,
@@ -48,21 +48,19 @@ pub(crate) struct Launch {
 ///
 /// # Errors
 /// Why not, in words.
-pub(super) fn prepare(
+pub fn prepare(
     choice: Choice,
     sites: &[Site],
-    wish: &Wish,
+    request: &ProbeRequest,
     children: bool,
     command: &[OsString],
     loaded: &[Arc<ProbeModule>],
 ) -> Result<Launch, String> {
-    if let Some(objection) = inproc::objection_to_wish(wish) {
-        return Err(objection.to_owned());
-    }
-    inproc::may_replace_returns(choice, wish)?;
+    capability::check(request, None)?;
+    capability::check_returns(choice, request)?;
     let program = modules::executed(command).map_err(|error| error.to_string())?;
     inject::preloadable(&program).map_err(|refusal| refusal.to_string())?;
-    let mut plan = Plan::of(sites, wish)?;
+    let mut plan = Plan::of(sites, request)?;
     if choice != Choice::Inproc {
         let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
         let later = plan.served().iter().copied().filter(later);
@@ -76,7 +74,7 @@ pub(super) fn prepare(
     let preload = Preload::new(&crate::agent::LIBRARY).map_err(|refusal| refusal.to_string())?;
     // Once for all programs: it takes 20 ms.
     #[cfg(target_arch = "x86_64")]
-    let preload = match wish.timed {
+    let preload = match request.timed {
         true => preload.with_tick(kymo_agent::patch::Clock::measured().tick),
         false => preload,
     };
@@ -85,27 +83,27 @@ pub(super) fn prepare(
 
 impl Launch {
     /// What the command's environment must have.
-    pub(super) fn environment(&self) -> [(&'static str, OsString); 2] {
+    pub fn environment(&self) -> [(&'static str, OsString); 2] {
         self.preload.environment()
     }
 
     /// The numbers of the sites that it will serve, ascending.
-    pub(super) fn served(&self) -> &[usize] {
+    pub(crate) fn served(&self) -> &[usize] {
         self.plan.served()
     }
 
     /// The sites that it cannot serve, with the reasons.
-    pub(super) fn refused(&self) -> &[(usize, String)] {
+    pub fn refused(&self) -> &[(usize, String)] {
         self.plan.refused()
     }
 
     /// Lets programs in from now on. `pid` is the command's.
-    pub(super) fn begin(self, pid: i32) -> io::Result<Launched> {
+    pub(crate) fn begin(self, pid: i32) -> io::Result<Launched> {
         let Launch { preload, plan, children } = self;
         let (told, stop) = UnixStream::pair()?;
         let state = State { past: vec![Reading::default(); plan.served().len()], ..State::default() };
         let execs = Execs::of(pid, children);
-        let house = Arc::new(House {
+        let tree = Arc::new(ProcessTree {
             preload,
             plan,
             children,
@@ -115,20 +113,20 @@ impl Launch {
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
-        let inside = Arc::clone(&house);
+        let inside = Arc::clone(&tree);
         let thread = std::thread::Builder::new().name("programs".into()).spawn(move || inside.keep(&told))?;
-        Ok(Launched { house, stop: Some(stop), thread: Some(thread) })
+        Ok(Launched { tree, stop: Some(stop), thread: Some(thread) })
     }
 }
 
 /// All programs that have come up.
-pub(super) struct Launched {
-    house: Arc<House>,
+pub(crate) struct Launched {
+    tree: Arc<ProcessTree>,
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct House {
+struct ProcessTree {
     preload: Preload,
     plan: Plan,
     children: bool,
@@ -191,7 +189,7 @@ fn take_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-impl House {
+impl ProcessTree {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -276,7 +274,7 @@ impl House {
         let without = self.state().left.clone();
         let outcome = self.plan.tell(&client, &without).map_err(|broken| broken.to_string())?;
         let refused = outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason));
-        // Told by the agent: only numbers that were given to it are believed.
+        // ProbeHit by the agent: only numbers that were given to it are believed.
         let refused = refused.filter(|(number, _)| self.plan.served().binary_search(number).is_ok());
         Ok((client, refused.collect()))
     }
@@ -300,9 +298,9 @@ impl Engine for Launched {
     }
 
     fn read(&self) -> Vec<Reading> {
-        let state = self.house.state();
+        let state = self.tree.state();
         let mut readings = state.past.clone();
-        state.clients.iter().for_each(|client| self.house.plan.add(&mut readings, client));
+        state.clients.iter().for_each(|client| self.tree.plan.add(&mut readings, client));
         readings
     }
 
@@ -312,7 +310,7 @@ impl Engine for Launched {
 
     fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
         let until = Instant::now() + EXEC_TIMEOUT;
-        let mut state = self.house.state();
+        let mut state = self.tree.state();
         loop {
             if let Some(command) = &state.command {
                 return command.clone();
@@ -326,7 +324,7 @@ impl Engine for Launched {
                 ));
             }
             state = self
-                .house
+                .tree
                 .changed
                 .wait_timeout(state, Duration::from_millis(20))
                 .map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
@@ -334,16 +332,16 @@ impl Engine for Launched {
     }
 
     fn leave(&self, sites: &[usize]) {
-        self.house.state().left = sites.to_vec();
+        self.tree.state().left = sites.to_vec();
     }
 
     fn go(&self) {
-        self.house.state().gone = true;
-        self.house.changed.notify_all();
+        self.tree.state().gone = true;
+        self.tree.changed.notify_all();
     }
 
     fn words(&self, sites: &[Site]) -> Vec<String> {
-        let state = self.house.state();
+        let state = self.tree.state();
         let mut refused = state.refused.clone();
         for client in &state.clients {
             refused.extend(client.refused_later().into_iter().map(|(id, reason)| (id as usize, reason)));
@@ -355,10 +353,10 @@ impl Engine for Launched {
         let failed = state.failed.iter().map(|(count, reason)| {
             format!("{count} of the programs that were started could not be probed, hits in them are not counted: {reason}")
         });
-        let told = self.house.preload.without();
+        let told = self.tree.preload.without();
         let known: u64 = told.iter().map(|without| without.programs).sum();
         // One that is just coming up has been executed and has not arrived.
-        let executed = self.house.execs.as_ref().and_then(Execs::count);
+        let executed = self.tree.execs.as_ref().and_then(Execs::count);
         let without = executed.map_or(known, |executed| executed.saturating_sub(state.arrived).max(known));
         let without = (without > 0).then(|| words_without(without, executed, &told));
         refused.iter().filter_map(named).take(TOLD).chain(failed).chain(without).collect()
@@ -415,7 +413,7 @@ mod tests {
     fn refused_before_it_starts() {
         let prepared = |command: &[&str]| {
             let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-            prepare(Choice::Auto, &[], &Wish::default(), true, &command, &[]).map(|_| ())
+            prepare(Choice::Auto, &[], &ProbeRequest::default(), true, &command, &[]).map(|_| ())
         };
         assert!(prepared(&["/no/such/program"]).is_err());
         assert!(prepared(&["/etc/passwd"]).is_err());

@@ -17,31 +17,33 @@ use super::target;
 
 /// A place that was asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub struct Place {
     /// As it was written, without length and access.
-    pub(super) expression: String,
-    pub(super) range: Range,
+    pub expression: String,
+    /// Its bytes.
+    pub range: Range,
     /// The type, where it is known.
-    pub(super) type_name: Option<String>,
-    pub(super) value: ValueKind,
+    pub type_name: Option<String>,
+    /// How its value is shown.
+    pub value: ValueKind,
 }
 
 /// A part of a place that one register covers, or the whole place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub struct Part {
     /// The place, by its number.
-    pub(super) place: usize,
+    pub place: usize,
     /// Where in the place it begins.
-    pub(super) offset: u64,
+    pub offset: u64,
     /// Where in the aligned word around the register it begins.
-    pub(super) in_word: usize,
+    pub in_word: usize,
     /// How many bytes, 1 to 8.
-    pub(super) bytes: usize,
+    pub bytes: usize,
 }
 
 impl Part {
     /// Its value in the word, in the lower bytes.
-    pub(super) fn value(&self, word: [u8; 8]) -> u64 {
+    pub fn value(&self, word: [u8; 8]) -> u64 {
         let mut value = [0; 8];
         value[..self.bytes].copy_from_slice(&word[self.in_word..self.in_word + self.bytes]);
         u64::from_le_bytes(value)
@@ -49,7 +51,7 @@ impl Part {
 }
 
 /// The parts of places that a register covers.
-pub(super) fn parts(register: &Register, places: &[Place]) -> Vec<Part> {
+pub fn parts(register: &Register, places: &[Place]) -> Vec<Part> {
     let piece = register.piece;
     let word = piece.address & !7;
     let part = |&place: &usize| {
@@ -65,7 +67,7 @@ pub(super) fn parts(register: &Register, places: &[Place]) -> Vec<Part> {
 
 impl Place {
     /// Whether it is instructions, which have no value.
-    pub(super) fn is_code(&self) -> bool {
+    pub fn is_code(&self) -> bool {
         self.range.kind == Kind::EXECUTE
     }
 
@@ -79,12 +81,12 @@ impl Place {
     }
 
     /// A value of a part of it as a number.
-    pub(super) fn number(&self, part: &Part, value: u64) -> Option<i128> {
+    pub fn number(&self, part: &Part, value: u64) -> Option<i128> {
         self.kind_of(part).number(&value.to_le_bytes()[..part.bytes])
     }
 
     /// A value of a part of it in words.
-    pub(super) fn show(&self, part: &Part, value: u64) -> String {
+    pub fn show(&self, part: &Part, value: u64) -> String {
         match self.kind_of(part) {
             // Small numbers are often kept in what the language calls characters.
             ValueKind::Char if value < 0x20 => value.to_string(),
@@ -93,12 +95,12 @@ impl Place {
     }
 
     /// What a word of a condition means.
-    pub(super) fn parse_value(&self, word: &str) -> Option<i128> {
+    pub(crate) fn parse_value(&self, word: &str) -> Option<i128> {
         self.value.parse(word)
     }
 
     /// The name of a part of it.
-    pub(super) fn part_name(&self, part: &Part) -> String {
+    pub fn part_name(&self, part: &Part) -> String {
         match part.offset {
             0 => self.expression.clone(),
             offset => format!("{}+{offset:#x}", self.expression),
@@ -118,7 +120,7 @@ impl fmt::Display for Place {
 }
 
 /// Finds what was asked for in a process, as it is now. What the user should know about a place goes to `warn`.
-pub(crate) fn find(
+pub fn find(
     pid: i32,
     requests: &[Request],
     warn: &mut dyn FnMut(&str),
@@ -146,7 +148,7 @@ pub(crate) fn find_in_command(
     warn: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Vec<place::Watch>> {
     let held = target::command(words)?.map_err(|refused| {
-        let advice = crate::cmd::record::advice(&refused.source);
+        let advice = kymo_perf::explain::exec_advice(&refused.source);
         anyhow::anyhow!("failed to execute {}: {}{advice}", refused.command, refused.source)
     })?;
     let found = find(held.pids()[0], requests, warn);
@@ -155,7 +157,7 @@ pub(crate) fn find_in_command(
 }
 
 /// As [`find`], for watching.
-pub(super) fn resolve(
+pub fn resolve(
     pid: i32,
     requests: &[Request],
     warn: &mut dyn FnMut(&str),

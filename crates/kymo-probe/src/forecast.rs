@@ -5,13 +5,14 @@ use std::path::Path;
 
 use kymo_symbols::sites::Site;
 
+#[cfg(target_arch = "x86_64")]
+use crate::capability::surrounding;
+
 /// The sites among `numbers` that cannot be patched, with the reasons. What only a program's memory can tell is not among them.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+pub(crate) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
     use kymo_agent::patch::{Memory, Surroundings, jump_targets};
     use kymo_symbols::sites::ProbeModule;
-
-    use super::inproc;
 
     /// A file as it is linked.
     struct Image<'a>(&'a ProbeModule);
@@ -36,7 +37,7 @@ pub(super) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)
         };
         let targets = targets.entry((site.module.file(), begin));
         let targets = targets.or_insert_with(|| jump_targets(&image, begin, bytes));
-        if let Err(refusal) = inproc::plan(&image, site, &Surroundings { targets }) {
+        if let Err(refusal) = plan(&image, site, &Surroundings { targets }) {
             refused.push((number, refusal.to_string()));
         }
     }
@@ -45,7 +46,21 @@ pub(super) fn refusals(sites: &[Site], numbers: &[usize]) -> Vec<(usize, String)
 
 /// Nothing is patched here.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn refusals(_: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
+pub(crate) fn refusals(_: &[Site], numbers: &[usize]) -> Vec<(usize, String)> {
     let reason = "the agent patches x86-64 programs only";
     numbers.iter().map(|&number| (number, reason.to_owned())).collect()
+}
+
+/// How a site can be patched, by the file as it is linked.
+#[cfg(target_arch = "x86_64")]
+fn plan(
+    image: &dyn kymo_agent::patch::Memory,
+    site: &Site,
+    surroundings: &kymo_agent::patch::Surroundings<'_>,
+) -> Result<(), String> {
+    let (begin, bytes, room) = surrounding(site).ok_or("it is in no function that is known")?;
+    let start = site.svma - (site.offset - begin);
+    let function = kymo_agent::patch::Function { start, bytes, next: start + room.max(bytes) };
+    let planned = kymo_agent::patch::plan_inside(image, &function, site.svma, surroundings);
+    planned.map(|_| ()).map_err(|refusal| refusal.to_string())
 }

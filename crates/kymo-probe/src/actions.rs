@@ -78,8 +78,8 @@ mod tests {
     /// Checks that what is the same has one number, that nothing has none, and that operands keep their registers, widths and steps.
     #[test]
     fn said_once() {
-        let mut hows = ActionTable::default();
-        assert_eq!(hows.number(ProbeAction::default()), Some(0));
+        let mut actions = ActionTable::default();
+        assert_eq!(actions.number(ProbeAction::default()), Some(0));
         let Some(register) = Register::argument(1).filter(|register| register.number().is_some()) else {
             // Of a machine that the agent does not patch.
             return;
@@ -90,9 +90,9 @@ mod tests {
         let entry = condition(&tests).expect("short enough");
         assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
         let how = ProbeAction { entry_condition: entry, every: 2, ..ProbeAction::default() };
-        assert_eq!(hows.number(how.clone()), Some(1));
-        assert_eq!(hows.number(ProbeAction { every: 3, ..how.clone() }), Some(2));
-        assert_eq!(hows.number(how), Some(1));
+        assert_eq!(actions.number(how.clone()), Some(1));
+        assert_eq!(actions.number(ProbeAction { every: 3, ..how.clone() }), Some(2));
+        assert_eq!(actions.number(how), Some(1));
         assert_eq!(condition(&vec![tests[0].clone(); 9]), None, "more than the agent takes");
     }
 }

@@ -1,0 +1,175 @@
+//! The seam between a request and the ways of probing: what is asked, and what an engine answers.
+//!
+//! An engine counts by itself, in the kernel or inside the program; the caller only reads.
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use kymo_perf::bpf::uprobe::{CapturedValue, Condition, Latencies};
+use kymo_symbols::sites::Site;
+
+use crate::arguments::Values;
+use crate::exits::ReturnAddresses;
+
+/// What was counted at a site until now.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Hits that the condition let through.
+    pub hits: u64,
+    /// Times of calls, from entry to return.
+    pub latencies: Latencies,
+    /// Calls that could not be timed.
+    pub missed: u64,
+    /// Hits and returns whose values are not told, since nobody read them in time.
+    pub lost: u64,
+}
+
+/// A hit or a return, with its values.
+#[derive(Clone, Debug)]
+pub struct ProbeHit {
+    /// Number of the site among those that the engine serves.
+    pub site: usize,
+    /// A return; otherwise a hit of the site.
+    pub returned: bool,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+    /// How long the call took; of returns only.
+    pub latency_ns: Option<u64>,
+    /// The thread's name.
+    pub comm: String,
+    /// In the order in which they were asked for.
+    pub values: Vec<CapturedValue>,
+}
+
+impl Reading {
+    /// What came since an earlier reading.
+    pub fn since(&self, before: &Reading) -> Reading {
+        Reading {
+            hits: self.hits.saturating_sub(before.hits),
+            latencies: self.latencies.since(&before.latencies),
+            missed: self.missed.saturating_sub(before.missed),
+            lost: self.lost.saturating_sub(before.lost),
+        }
+    }
+}
+
+/// Where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Number of the site among those that the engine serves.
+    pub site: usize,
+    /// The process.
+    pub pid: i32,
+    /// In the process.
+    pub address: u64,
+    /// Calls from there.
+    pub hits: u64,
+}
+
+/// A way of probing, attached to its sites.
+pub trait Engine {
+    /// For people: `kernel` or `inproc`.
+    fn name(&self) -> &'static str;
+
+    /// What was counted, in the order of the sites that it serves.
+    fn read(&self) -> Vec<Reading>;
+
+    /// Who called, the most frequent first; empty unless asked for.
+    fn callers(&self) -> io::Result<Vec<Caller>>;
+
+    /// Tells hits and returns with their values, those since the last time.
+    fn told(&self, _tell: &mut dyn FnMut(ProbeHit)) {}
+
+    /// What becomes readable when there are any.
+    fn ready_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Waits until the command, which has just been started and whose end `ended` tells, is probed; it is held until [`Engine::go`]. The sites that
+    /// cannot be probed in it, with the reasons: the engine leaves them to others.
+    ///
+    /// # Errors
+    /// Why it is not probed at all; then it is not held.
+    fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
+        let _ = ended;
+        Ok(Vec::new())
+    }
+
+    /// Leaves sites (ascending) to another engine in all programs that are to come.
+    fn leave(&self, sites: &[usize]) {
+        let _ = sites;
+    }
+
+    /// Lets the command run.
+    fn go(&self) {}
+
+    /// What is to be said at the end.
+    fn words(&self, sites: &[Site]) -> Vec<String> {
+        let _ = sites;
+        Vec::new()
+    }
+}
+
+/// What is to be measured at every site.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeRequest {
+    /// Time calls of functions.
+    pub timed: bool,
+    /// Count calls by caller.
+    pub callers: bool,
+    /// Count one of so many hits; 0 and 1: each.
+    pub every: u32,
+    /// For each site: which hits, and which returns.
+    pub conditions: Vec<(Condition, Condition)>,
+    /// For each site, what is told of each hit and return; empty if nothing is told of any.
+    pub values: Vec<Option<Values>>,
+    /// Whether return addresses may be replaced.
+    pub return_addresses: ReturnAddresses,
+}
+
+/// Whom to probe.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Processes that exist: those of `-p`, or the command that waits for its start.
+    pub pids: Vec<i32>,
+    /// It is a command that has not executed its program yet.
+    pub command: bool,
+    /// What they start, too.
+    pub children: bool,
+}
+
+/// An engine, and the numbers of the sites that it serves.
+pub struct Service {
+    /// The numbers of the sites, ascending.
+    pub sites: Vec<usize>,
+    /// What counts there.
+    pub engine: Box<dyn Engine>,
+}
+
+/// Which engines may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The fastest that can serve each probe
+    Auto,
+    /// Only inside the program
+    Inproc,
+    /// Only the kernel's uprobes
+    Kernel,
+}
+
+impl Choice {
+    /// All of them, in the order of the enum: name on a command line, engine, and what it is in a few words.
+    pub const NAMES: [(&str, Choice, &str); 3] = [
+        ("auto", Choice::Auto, "The fastest that can serve each probe"),
+        ("inproc", Choice::Inproc, "Only inside the program"),
+        ("kernel", Choice::Kernel, "Only the kernel's uprobes"),
+    ];
+
+    /// As it is named on a command line.
+    pub fn name(self) -> &'static str {
+        Choice::NAMES[self as usize].0
+    }
+}

@@ -1,0 +1,157 @@
+//! Which engine serves which site.
+//!
+//! ```text
+//!  sites --serve()--> in-process engine takes what it can (reasons for the rest)  --+--> Service { sites, engine } ...
+//!                     kernel engine takes what is left                            --+
+//! ```
+use std::os::fd::BorrowedFd;
+
+use anyhow::Context;
+use kymo_symbols::sites::Site;
+
+use crate::engine::{Choice, ProbeRequest, Service, Target};
+use crate::kernel::Kernel;
+use crate::launched::Launch;
+use crate::modules::reasons_of;
+use crate::{capability, inproc};
+
+/// Attaches to all sites. What could not be as asked is among the words. `launch`: the command is started with the agent in it.
+pub fn serve(
+    choice: Choice,
+    sites: &[Site],
+    request: &ProbeRequest,
+    target: &Target,
+    launch: Option<Launch>,
+    words: &mut Vec<String>,
+) -> anyhow::Result<Vec<Service>> {
+    let mut services: Vec<Service> = Vec::new();
+    let mut left: Vec<usize> = (0..sites.len()).collect();
+    let verb =
+        if choice == Choice::Auto { "not inside the program, but by the kernel" } else { "not probed" };
+    let names = |refused: &(usize, String)| (refused.1.clone(), sites[refused.0].name.as_str());
+    if let Some(launch) = launch {
+        words.extend(reasons_of(verb, launch.refused().iter().map(names)));
+        let served = launch.served().to_vec();
+        let pid = target.pids.first().copied().context("there is no command")?;
+        left.retain(|number| served.binary_search(number).is_err());
+        let engine = launch.begin(pid).context("failed to wait for programs to start")?;
+        services.push(Service { sites: served, engine: Box::new(engine) });
+    } else if choice != Choice::Kernel && !target.command {
+        match inside(choice, sites, request, target) {
+            Ok(entered) => {
+                words.extend(reasons_of(verb, entered.refused.iter().map(names)));
+                if entered.cleaned_up > 0 {
+                    words.push(format!("removed {} probes that a killed kymo had left", entered.cleaned_up));
+                }
+                left.retain(|number| entered.served.binary_search(number).is_err());
+                if !entered.served.is_empty() {
+                    words.push(match entered.not_held {
+                        None => format!(
+                            "patched while the program's threads stood still, {:.2} ms",
+                            entered.stopped_ns as f64 / 1e6
+                        ),
+                        Some(why) => format!("patched while the program ran: {why}"),
+                    });
+                    services.push(Service { sites: entered.served, engine: Box::new(entered.engine) });
+                }
+            }
+            Err(reason) if choice == Choice::Inproc => return Err(impossible(&reason)),
+            // What it never does needs no words; that the kernel serves is said.
+            Err(_) if capability::check(request, Some(target)).is_err() => {}
+            Err(reason) => words.push(format!("not inside the program, but by the kernel: {reason}")),
+        }
+    }
+    if choice == Choice::Inproc {
+        anyhow::ensure!(
+            !services.is_empty(),
+            "no probe can be inside the program; leave --engine out to let the kernel do it"
+        );
+    } else if !left.is_empty() {
+        services.push(by_the_kernel(left, sites, request, target, words)?);
+    }
+    Ok(services)
+}
+
+/// That probes were asked for inside of a program, where there can be none.
+pub fn impossible(reason: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the program cannot be probed from inside: {reason}; leave --engine out to let the kernel do it"
+    )
+}
+
+/// The net.
+pub(crate) fn by_the_kernel(
+    numbers: Vec<usize>,
+    sites: &[Site],
+    request: &ProbeRequest,
+    target: &Target,
+    words: &mut Vec<String>,
+) -> anyhow::Result<Service> {
+    let chosen: Vec<Site> = numbers.iter().map(|&number| sites[number].clone()).collect();
+    let conditions = numbers.iter().map(|&number| request.conditions[number].clone()).collect();
+    let values = numbers.iter().filter_map(|&number| request.values.get(number).cloned()).collect();
+    let request = ProbeRequest { conditions, values, ..request.clone() };
+    let engine = Kernel::attach(&chosen, &request, target, words)?;
+    Ok(Service { sites: numbers, engine: Box::new(engine) })
+}
+
+/// As much as possible inside of the one program.
+fn inside(
+    choice: Choice,
+    sites: &[Site],
+    request: &ProbeRequest,
+    target: &Target,
+) -> Result<inproc::Entered, String> {
+    capability::check(request, Some(target))?;
+    capability::check_returns(choice, request)?;
+    match target.pids[..] {
+        [pid] => inproc::enter(sites, request, pid),
+        _ => Err("it enters one process at a time".to_owned()),
+    }
+}
+
+/// Sees that the command which has just been started is probed, before it begins: what an engine cannot do after all, the kernel does if it may.
+pub fn started(
+    choice: Choice,
+    sites: &[Site],
+    request: &ProbeRequest,
+    target: &Target,
+    services: &mut Vec<Service>,
+    ended: BorrowedFd<'_>,
+) -> anyhow::Result<Vec<String>> {
+    let mut words = Vec::new();
+    let running = Target { command: false, ..target.clone() };
+    let auto = choice == Choice::Auto;
+    let mut left: Vec<usize> = Vec::new();
+    for service in services.iter_mut() {
+        match service.engine.started(ended) {
+            Ok(refused) => {
+                let (apart, crowded) = refused.into_iter().partition(|(number, _)| {
+                    auto && inproc::is_apart(&sites[*number], sites, &service.sites)
+                });
+                let refused: [(&str, Vec<(usize, String)>); 2] =
+                    [("not inside the program, but by the kernel", apart), ("not probed", crowded)];
+                for (verb, refused) in &refused {
+                    let named =
+                        refused.iter().map(|(number, why)| (why.clone(), sites[*number].name.as_str()));
+                    words.extend(reasons_of(verb, named));
+                }
+                left.extend(refused[0].1.iter().map(|(number, _)| *number));
+            }
+            Err(reason) if !auto => return Err(impossible(&reason)),
+            Err(reason) => {
+                words.push(format!("by the kernel, from now on, what came before is not counted: {reason}"));
+                left.append(&mut service.sites);
+            }
+        }
+    }
+    if !left.is_empty() {
+        left.sort_unstable();
+        for service in services.iter_mut() {
+            service.engine.leave(&left);
+        }
+        services.push(by_the_kernel(left, sites, request, &running, &mut words)?);
+    }
+    services.iter().for_each(|service| service.engine.go());
+    Ok(words)
+}
