@@ -48,7 +48,7 @@ fn as_user(script: &str, arguments: &[&Path]) -> Command {
 /// Records something short.
 fn record<S: AsRef<OsStr>>(flags: impl IntoIterator<Item = S>, output: &Path) -> Said {
     let flags: Vec<_> = flags.into_iter().map(|flag| flag.as_ref().to_owned()).collect();
-    let mut command = kymo().command(["record", "-e", "cpu-clock", "-o", text(output)]);
+    let mut command = kymo().command(["record", "-e", "page-faults", "-c", "1", "-o", text(output)]);
     run(command.args(flags).args(["--", "true"]))
 }
 
