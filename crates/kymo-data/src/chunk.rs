@@ -1,7 +1,8 @@
 //! A piece of a recording: about 1 MiB of whole records, the unit in which work is handed to
 //! threads.
 
-use crate::record::{ParseError, RECORD_HEADER_BYTES, RawRecord, RecordHeader};
+use crate::cursor::RecordCursor;
+use crate::record::{ParseError, RawRecord, RecordHeader};
 
 /// How many bytes are read at once. A record has at most 65535, so there is always a whole one
 /// within.
@@ -38,7 +39,7 @@ impl Chunk {
     /// it ends.
     #[inline]
     pub fn records(&self) -> Records<'_> {
-        Records { rest: self.bytes(), position: self.position }
+        Records::new(self.bytes(), self.position)
     }
 
     /// Makes room for `bytes`. The room is kept between chunks.
@@ -53,14 +54,29 @@ impl Chunk {
 /// The records of a [`Chunk`] or of any bytes that start with a record.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
-    rest: &'a [u8],
+    cursor: RecordCursor<'a>,
+    /// Of the first byte.
     position: u64,
 }
 
 impl<'a> Records<'a> {
     /// Records that lie in `bytes`, the first one at `position`.
     pub fn new(bytes: &'a [u8], position: u64) -> Records<'a> {
-        Records { rest: bytes, position }
+        Records { cursor: RecordCursor::new(bytes), position }
+    }
+
+    /// What ended the walk before the end, told once.
+    #[cold]
+    fn error(&mut self) -> Option<ParseError> {
+        let rest = self.cursor.rest();
+        let position = self.position + self.cursor.offset() as u64;
+        self.cursor = RecordCursor::new(&[]);
+        let (kind, expected) = match RecordHeader::parse(rest) {
+            _ if rest.is_empty() => return None,
+            None => (0, "a record header"),
+            Some(header) => (header.kind, "a record size from 8 to what is left"),
+        };
+        Some(ParseError { position, kind, offset: 0, expected })
     }
 }
 
@@ -69,28 +85,11 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
+        if let Some(record) = self.cursor.next() {
+            let position = self.position + record.offset as u64;
+            return Some(Ok(RawRecord { header: record.header, body: record.body(), position }));
         }
-        let position = self.position;
-        let Some(header) = RecordHeader::parse(self.rest) else {
-            self.rest = &[];
-            return Some(Err(ParseError { position, kind: 0, offset: 0, expected: "a record header" }));
-        };
-        let size = usize::from(header.size);
-        match self.rest.split_at_checked(size) {
-            Some((record, rest)) if size >= RECORD_HEADER_BYTES => {
-                self.rest = rest;
-                self.position += size as u64;
-                let body = record.get(RECORD_HEADER_BYTES..).unwrap_or(&[]);
-                Some(Ok(RawRecord { header, body, position }))
-            }
-            _ => {
-                self.rest = &[];
-                let expected = "a record size from 8 to what is left";
-                Some(Err(ParseError { position, kind: header.kind, offset: 0, expected }))
-            }
-        }
+        self.error().map(Err)
     }
 }
 

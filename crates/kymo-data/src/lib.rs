@@ -103,6 +103,7 @@ mod attr;
 pub mod build;
 mod chunk;
 mod compressor;
+mod cursor;
 mod event;
 mod excess;
 mod features;
@@ -126,6 +127,7 @@ mod writer;
 pub use attr::{ATTR_SIZE_VER0, ATTR_SIZE_WRITTEN, Attr};
 pub use chunk::{Chunk, Records};
 pub use compressor::Compressor;
+pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_records_bytes};
 pub use event::{Event, Events};
 pub use excess::{holds_build_id, meant_bytes};
 pub use features::{

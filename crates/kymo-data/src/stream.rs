@@ -12,6 +12,7 @@
 
 use crate::abi::*;
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::cursor::{RecordCursor, WholeRecord};
 use crate::problem::Problem;
 use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::source::{ReadAt, read_full};
@@ -331,27 +332,21 @@ impl StreamReader {
     /// it stopped.
     #[inline]
     fn walk(&mut self, bytes: &[u8], position: u64) -> (usize, WalkEnd) {
-        let mut at = 0;
-        loop {
-            let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) else {
-                return (at, WalkEnd::Incomplete);
-            };
-            let size = usize::from(header.size);
-            if size < RECORD_HEADER_BYTES {
-                return (at, WalkEnd::Damaged(header));
-            }
-            if size > bytes.len() - at {
-                return (at, WalkEnd::Incomplete);
-            }
+        let mut cursor = RecordCursor::new(bytes);
+        for WholeRecord { header, offset, .. } in cursor.by_ref() {
             if is_special(header.kind) {
-                return (at, WalkEnd::Special(header));
+                return (offset, WalkEnd::Special(header));
             }
             if is_unknown(header.kind) {
-                self.count_unknown(header.kind, position + at as u64);
+                self.count_unknown(header.kind, position + offset as u64);
             }
             self.records += 1;
-            at += size;
         }
+        let end = match RecordHeader::parse(cursor.rest()) {
+            Some(header) if usize::from(header.size) < RECORD_HEADER_BYTES => WalkEnd::Damaged(header),
+            _ => WalkEnd::Incomplete,
+        };
+        (cursor.offset(), end)
     }
 
     #[cold]

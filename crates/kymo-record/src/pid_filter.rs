@@ -5,7 +5,7 @@
 //! would carry other people's file names out of the machine. Who is followed *now* cannot decide:
 //! records are read late, and ring by ring. Who was *ever* followed can ([`FollowedBitmap`]),
 //! because that never becomes untrue.
-use kymo_data::abi;
+use kymo_data::{abi, retain_records};
 use kymo_perf::bpf::FollowedBitmap;
 use kymo_perf::sys::perf_event_attr;
 
@@ -86,30 +86,12 @@ fn about(record: &[u8], writer_from_end: Option<usize>, followed: impl Fn(i32) -
     wanted(pid) || also_at.and_then(|at| pid_at(record, at)).is_some_and(wanted)
 }
 
-/// Moves the records that are wanted to the front, in order, in one pass; returns their length.
-/// What comes behind an impossible size stays.
+/// Moves the wanted records to the front, in order; returns their length. What follows an impossible
+/// size stays.
 fn retain(records: &mut [u8], wanted: impl Fn(&[u8]) -> bool) -> usize {
-    // Before `kept` is what stays; from `run` to `at` is what stays, too, but is not there yet.
-    let (mut kept, mut run, mut at) = (0, 0, 0);
-    while let Some(size) = records.get(at + 6..at + 8) {
-        let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
-        let Some(record) = records.get(at..at + size).filter(|_| size >= 8) else { break };
-        if !wanted(record) {
-            kept = move_run(records, run..at, kept);
-            run = at + size;
-        }
-        at += size;
-    }
-    let end = records.len();
-    move_run(records, run..end, kept)
-}
-
-fn move_run(records: &mut [u8], run: std::ops::Range<usize>, kept: usize) -> usize {
-    let end = kept + run.len();
-    if run.start != kept {
-        records.copy_within(run, kept);
-    }
-    end
+    let (kept, passed) = retain_records(records, |_, record| wanted(record));
+    records.copy_within(passed.., kept);
+    kept + records.len() - passed
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! One pass over records on their way to the file: counts, times, and the files that were mapped.
-use kymo_data::{abi, meant_bytes};
+use kymo_data::{RecordCursor, RecordHeader, WholeRecord, abi, meant_bytes};
 use std::collections::HashSet;
 
 /// What a pass over the records found out.
@@ -28,7 +28,7 @@ pub(crate) struct RecordStats {
 }
 
 /// The bit of a header that says that a mapping has a build id. No event of kymo's asks for that.
-const ASKED_NO_BUILD_ID: u64 = (abi::PERF_RECORD_MISC_MMAP_BUILD_ID as u64) << 32;
+const MARKED_BUILD_ID: u16 = abi::PERF_RECORD_MISC_MMAP_BUILD_ID;
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
@@ -55,11 +55,10 @@ impl RecordStats {
     /// Looks at whole records; returns how many bytes of them make sense (all, unless a size is
     /// impossible).
     pub(crate) fn records(&mut self, bytes: &[u8]) -> usize {
-        let mut at = 0;
         self.excess = false;
-        while let Some(header) = u64_at(bytes, at) {
-            let (kind, size) = (header as u32, (header >> 48) as usize);
-            let Some(record) = bytes.get(at..at + size).filter(|_| size >= 8) else { break };
+        let mut cursor = RecordCursor::new(bytes);
+        for WholeRecord { header, bytes: record, .. } in cursor.by_ref() {
+            let kind = header.kind;
             match kind {
                 abi::PERF_RECORD_SAMPLE => {
                     self.samples += 1;
@@ -71,37 +70,33 @@ impl RecordStats {
                 abi::PERF_RECORD_LOST => self.lost += u64_at(record, 16).unwrap_or(0),
                 abi::PERF_RECORD_THROTTLE => self.throttled += 1,
                 abi::PERF_RECORD_KSYMBOL | abi::PERF_RECORD_BPF_EVENT => {
-                    self.excess |= meant_bytes(kind, &record[8..], self.trailer_bytes) < size - 8;
+                    self.excess |= meant_bytes(kind, &record[8..], self.trailer_bytes) < record.len() - 8;
                 }
                 abi::PERF_RECORD_MMAP2 => {
-                    self.excess |= header & ASKED_NO_BUILD_ID != 0;
+                    self.excess |= header.misc & MARKED_BUILD_ID != 0;
                     if self.collect_files {
                         self.mapped(record);
                     }
                 }
                 _ => {}
             }
-            at += size;
         }
-        at
+        cursor.offset()
     }
 
     /// Whole records as they should be: without what the kernel left behind some of them, and in
     /// the headers of others.
     pub(crate) fn mended(&self, bytes: &[u8]) -> Vec<u8> {
-        let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-        while let Some(header) = u64_at(bytes, at) {
-            let (kind, size) = (header as u32, (header >> 48) as usize);
-            let Some(record) = bytes.get(at..at + size).filter(|_| size >= 8) else { break };
-            let meant = 8 + meant_bytes(kind, &record[8..], self.trailer_bytes);
-            let begin = out.len();
-            out.extend_from_slice(&record[..meant]);
-            out[begin + 6..begin + 8].copy_from_slice(&(meant as u16).to_le_bytes());
+        let mut out = Vec::with_capacity(bytes.len());
+        for record in RecordCursor::new(bytes) {
+            let RecordHeader { kind, mut misc, .. } = record.header;
+            let body = &record.body()[..meant_bytes(kind, record.body(), self.trailer_bytes)];
             if kind == abi::PERF_RECORD_MMAP2 {
-                let misc = ((header & !ASKED_NO_BUILD_ID) >> 32) as u16;
-                out[begin + 4..begin + 6].copy_from_slice(&misc.to_le_bytes());
+                misc &= !MARKED_BUILD_ID;
             }
-            at += size;
+            let size = (8 + body.len()) as u16;
+            out.extend_from_slice(&RecordHeader { kind, misc, size }.to_bytes());
+            out.extend_from_slice(body);
         }
         out
     }
@@ -120,22 +115,9 @@ impl RecordStats {
     }
 }
 
-/// How many of the first `limit_bytes` belong to whole records.
-pub(crate) fn whole_records_bytes(bytes: &[u8], limit_bytes: usize) -> usize {
-    let mut at = 0;
-    while let Some(header) = u64_at(bytes, at) {
-        let size = (header >> 48) as usize;
-        if size < 8 || at + size > limit_bytes {
-            break;
-        }
-        at += size;
-    }
-    at
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{RecordStats, whole_records_bytes};
+    use super::RecordStats;
     use kymo_data::abi;
 
     fn record(kind: u32, body: &[u64]) -> Vec<u8> {
@@ -158,7 +140,6 @@ mod tests {
         bytes.extend([0; 16]);
         assert_eq!(stats.records(&bytes), whole);
         assert_eq!((stats.samples, stats.lost, stats.throttled, stats.times), (2, 3, 1, Some((40, 50))));
-        assert_eq!(whole_records_bytes(&bytes, 40), 32);
         assert_eq!(stats.records(&[1, 2, 3]), 0);
     }
 

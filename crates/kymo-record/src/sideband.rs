@@ -5,7 +5,7 @@
 //! now: programs that have ended meanwhile and whose samples are still to come are in it. Records
 //! of several rings are not in order of time, so each thing remembers its time, and what is older
 //! than what is known changes nothing.
-use kymo_data::{Attr, RecordHeader, SampleId, abi, build};
+use kymo_data::{Attr, RecordCursor, RecordHeader, SampleId, abi, build};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// The kernel's process id in records.
@@ -103,16 +103,11 @@ impl Sideband {
 
     /// Takes in whole records.
     pub(crate) fn records(&mut self, bytes: &[u8]) {
-        let mut at = 0;
-        while let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) {
-            let size = usize::from(header.size).max(8);
-            if header.kind != abi::PERF_RECORD_SAMPLE
-                && let Some(record) = bytes.get(at..at + size)
-            {
-                // A record that is too short for what it should hold tells nothing.
-                let _ = self.record(header, record);
+        for record in RecordCursor::new(bytes) {
+            if record.header.kind != abi::PERF_RECORD_SAMPLE {
+                // A record that is too short for its fields is skipped.
+                let _ = self.record(record.header, record.bytes);
             }
-            at += size;
         }
     }
 
@@ -286,7 +281,7 @@ fn rename(record: &mut [u8], pid: i32, tid: i32) {
 mod tests {
     use super::Sideband;
     use kymo_data::build::{self, MapSpec};
-    use kymo_data::{Attr, RecordHeader, SampleId, abi};
+    use kymo_data::{Attr, RecordCursor, SampleId, WholeRecord, abi};
 
     fn attr() -> Attr {
         let sample_type = abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_IDENTIFIER;
@@ -322,9 +317,8 @@ mod tests {
 
     /// What is told, in words: all of it must have time 0.
     fn words(sideband: &Sideband) -> Vec<String> {
-        let (told, mut at, mut out) = (sideband.told(), 0, Vec::new());
-        while let Some(header) = told.get(at..).and_then(RecordHeader::parse) {
-            let record = &told[at..at + usize::from(header.size)];
+        let (told, mut out) = (sideband.told(), Vec::new());
+        for WholeRecord { header, bytes: record, .. } in RecordCursor::new(&told) {
             let number = |at: usize| i32::from_le_bytes(record[at..at + 4].try_into().unwrap());
             let text = |at: usize| {
                 String::from_utf8_lossy(record[at..].split(|&byte| byte == 0).next().unwrap()).into_owned()
@@ -338,7 +332,6 @@ mod tests {
             if header.kind < 64 {
                 assert!(record[record.len() - 24..].iter().all(|&byte| byte == 0), "as of before");
             }
-            at += record.len();
         }
         out
     }

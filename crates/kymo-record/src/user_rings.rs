@@ -10,7 +10,7 @@
 //! scan that did not see the record and the one that did, in the recording's clock. A thread must
 //! belong to the program, or have ended. Only what the program reports about itself (addresses and
 //! values) is taken as it is.
-use kymo_data::{Attr, EventSpec, abi};
+use kymo_data::{Attr, EventSpec, abi, retain_records};
 use kymo_perf::inject::ProgramClock;
 use kymo_perf::ring::Ring;
 use kymo_perf::sys::{belongs_to_other_process, counter};
@@ -181,19 +181,12 @@ impl<'a> UserRing<'a> {
     }
 
     fn retain_until(&mut self, records: &mut [u8], now: u64) -> usize {
-        let (mut kept, mut at) = (0, 0);
-        while let Some(size) = records.get(at + 6..at + 8) {
-            let size = usize::from(u16::from_le_bytes([size[0], size[1]]));
-            let own = records.get_mut(at..at + size).filter(|_| size >= 8 && size.is_multiple_of(8));
-            let Some(record) = own else { break };
-            if self.complete(record, now).is_some() {
-                if kept != at {
-                    records.copy_within(at..at + size, kept);
-                }
-                kept += size;
-            }
-            at += size;
-        }
+        // Nothing that follows a size which the kernel would not write is a record of the program.
+        let mut aligned = true;
+        let (kept, _) = retain_records(records, |header, record| {
+            aligned &= header.size.is_multiple_of(8);
+            aligned && self.complete(record, now).is_some()
+        });
         kept
     }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::abi::*;
-use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
+use crate::cursor::{RecordCursor, WholeRecord};
+use crate::record::RecordHeader;
 use crate::words::{Cursor, until_nul};
 
 fn string(cursor: &mut Cursor<'_>) -> Option<String> {
@@ -58,15 +59,10 @@ fn cpu_topology(bytes: &[u8], cpus: usize) -> Option<CpuTopology> {
 }
 
 fn build_ids(bytes: &[u8]) -> Option<Vec<BuildId>> {
-    let mut rest = bytes;
-    let mut out = Vec::new();
-    while let Some(header) = RecordHeader::parse(rest) {
-        let size = usize::from(header.size);
-        let body = rest.get(RECORD_HEADER_BYTES..size)?;
-        out.push(BuildId::parse_body(header.misc, body)?);
-        rest = rest.get(size..)?;
-    }
-    Some(out)
+    let mut cursor = RecordCursor::new(bytes);
+    let entry = |record: WholeRecord<'_>| BuildId::parse_body(record.header.misc, record.body());
+    let entries = cursor.by_ref().map(entry).collect::<Option<_>>()?;
+    RecordHeader::parse(cursor.rest()).is_none().then_some(entries)
 }
 
 impl Features {

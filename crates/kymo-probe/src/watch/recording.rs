@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use kymo_data::abi::{ATTR_FLAG_SAMPLE_ID_ALL, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_SAMPLE};
-use kymo_data::{Attr, EventSpec, RecordHeader, SampleLayout};
+use kymo_data::{Attr, EventSpec, RecordCursor, RecordHeader, SampleLayout};
 use kymo_perf::bpf::{FollowedBitmap, WatchSample};
 use kymo_perf::sys::Perf;
 use kymo_perf::watch::Schedule;
@@ -24,7 +24,7 @@ const PERIOD_AT: usize = 8 + 6 * 8;
 
 /// A recording in the making.
 pub struct Recording {
-    scribe: StandaloneWriter,
+    writer: StandaloneWriter,
     layout: SampleLayout,
     ever: Option<FollowedBitmap>,
     ids: FxHashMap<u64, u64>,
@@ -72,23 +72,18 @@ impl Recording {
         let cmdline: Vec<String> =
             std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
         let version = format!("kymo {}", env!("CARGO_PKG_VERSION"));
-        let scribe = StandaloneWriter::create(path, &specs, pids, &cmdline, &version)?;
-        Ok(Recording { scribe, layout: SampleLayout::new(layout), ever, ids, copy: Vec::new(), failed: None })
+        let writer = StandaloneWriter::create(path, &specs, pids, &cmdline, &version)?;
+        Ok(Recording { writer, layout: SampleLayout::new(layout), ever, ids, copy: Vec::new(), failed: None })
     }
 
     /// Takes what was in a ring.
-    pub fn records(&mut self, mut bytes: &[u8]) {
+    pub fn records(&mut self, bytes: &[u8]) {
         self.copy.clear();
-        while let Some(header) = RecordHeader::parse(bytes) {
-            let Some(record) = bytes.get(..usize::from(header.size)).filter(|record| record.len() >= 8)
-            else {
-                break;
-            };
-            self.record(header, record);
-            bytes = &bytes[record.len()..];
+        for record in RecordCursor::new(bytes) {
+            self.record(record.header, record.bytes);
         }
         let copy = std::mem::take(&mut self.copy);
-        let written = self.scribe.append(&copy);
+        let written = self.writer.append(&copy);
         self.copy = copy;
         self.remember(written);
     }
@@ -129,7 +124,7 @@ impl Recording {
 
     /// All rings were read.
     pub fn round(&mut self) {
-        let done = self.scribe.round();
+        let done = self.writer.round();
         self.remember(done);
     }
 
@@ -137,9 +132,9 @@ impl Recording {
     pub fn finish(self, path: &Path) -> anyhow::Result<u64> {
         let name = path.display();
         if let Some(error) = self.failed {
-            let _ = self.scribe.finish();
+            let _ = self.writer.finish();
             bail!("failed to write {name}: {error}; what came before is complete");
         }
-        self.scribe.finish().with_context(|| format!("failed to complete {name}"))
+        self.writer.finish().with_context(|| format!("failed to complete {name}"))
     }
 }

@@ -7,7 +7,7 @@ use kymo_data::abi::{
     PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MISC_COMM_EXEC,
     PERF_RECORD_SAMPLE,
 };
-use kymo_data::{Attr, RecordHeader, SampleLayout};
+use kymo_data::{Attr, RecordCursor, RecordHeader, SampleLayout};
 use kymo_perf::bpf::{FollowedBitmap, WatchSample};
 
 /// The longest name of a thread.
@@ -108,19 +108,15 @@ impl Rounds {
     }
 
     /// Takes in what was in a ring.
-    pub fn records(&mut self, mut bytes: &[u8]) {
-        while let Some(header) = RecordHeader::parse(bytes) {
-            let size = usize::from(header.size);
-            let Some(record) = bytes.get(8..size) else {
-                self.damaged += 1;
-                return;
-            };
-            if let Some((time_ns, happened)) = self.record(header, record) {
+    pub fn records(&mut self, bytes: &[u8]) {
+        let mut cursor = RecordCursor::new(bytes);
+        for record in cursor.by_ref() {
+            if let Some((time_ns, happened)) = self.record(record.header, record.body()) {
                 self.now_ns = self.now_ns.max(time_ns);
                 self.waiting.push((time_ns, happened));
             }
-            bytes = &bytes[size..];
         }
+        self.damaged += u64::from(RecordHeader::parse(cursor.rest()).is_some());
     }
 
     fn record(&mut self, header: RecordHeader, body: &[u8]) -> Option<Event> {

@@ -1,8 +1,7 @@
 //! Appends whole records to a recording, several pieces at once, and knows what of them has landed.
 use super::port::Port;
 use super::retry::{RetryBudget, Retrying, Truncate, at};
-use crate::record_stats::whole_records_bytes;
-use kymo_data::{Features, FileWriter, RecordHeader, Reserved, abi};
+use kymo_data::{Features, FileWriter, RecordCursor, RecordHeader, Reserved, abi, whole_records_bytes};
 use kymo_perf::uring::{Answer, UringWrite};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -307,10 +306,6 @@ fn is_compressed(records: &[u8]) -> bool {
 
 /// How many of these whole records are samples.
 pub(crate) fn count_samples(records: &[u8]) -> u64 {
-    let (mut at, mut samples) = (0, 0);
-    while let Some(header) = records.get(at..).and_then(RecordHeader::parse) {
-        samples += u64::from(header.kind == abi::PERF_RECORD_SAMPLE);
-        at += usize::from(header.size).max(8);
-    }
-    samples
+    let samples = RecordCursor::new(records).filter(|record| record.header.kind == abi::PERF_RECORD_SAMPLE);
+    samples.count() as u64
 }

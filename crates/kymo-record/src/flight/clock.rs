@@ -1,5 +1,5 @@
 //! The times of records, also of those that are no samples.
-use kymo_data::{Attr, EventSpec, abi};
+use kymo_data::{Attr, EventSpec, RecordCursor, abi};
 use std::collections::HashMap;
 
 /// Where records have their time.
@@ -46,6 +46,11 @@ impl SampleClock {
         }
     }
 
+    /// The times of the records in these bytes that have one, in ns.
+    pub(crate) fn times_ns(&self, records: &[u8]) -> impl Iterator<Item = u64> {
+        RecordCursor::new(records).filter_map(|record| self.time_ns(record.bytes))
+    }
+
     /// The time of a whole record, in ns; `None` if it has none.
     pub(crate) fn time_ns(&self, record: &[u8]) -> Option<u64> {
         let kind = u32::from_le_bytes(record.get(..4)?.try_into().ok()?);
@@ -55,15 +60,4 @@ impl SampleClock {
         let id = u64_at(record, record.len().checked_sub(8)?)?;
         u64_at(record, record.len().checked_sub(*self.behind.get(&id)?)?)
     }
-}
-
-/// The whole records in these bytes, in order; what cannot be one ends them.
-pub(crate) fn records(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let size = usize::from(u16::from_le_bytes([*rest.get(6)?, *rest.get(7)?]));
-        let (record, behind) = rest.split_at_checked(size).filter(|_| size >= 8)?;
-        rest = behind;
-        Some(record)
-    })
 }

@@ -8,9 +8,9 @@
 //!   forks, names, mappings:   folded, then thrown away  | kept as they came
 //!   samples in the rings:          (overwritten)        | oldest ........... newest
 //! ```
-use super::clock::{SampleClock, records};
+use super::clock::SampleClock;
 use crate::sideband::Sideband;
-use kymo_data::{EventSpec, abi};
+use kymo_data::{EventSpec, RecordCursor, WholeRecord, abi};
 use std::collections::{HashSet, VecDeque};
 
 /// So much is kept as it came, in bytes; then it is looked up how old the samples are by now.
@@ -57,7 +57,7 @@ impl Lookback {
     pub(crate) fn advance(&mut self, oldest_ns: Option<u64>, clock: &SampleClock, bounded: bool) {
         for chunk in std::mem::take(&mut self.log) {
             let mut young = Vec::new();
-            for record in records(&chunk) {
+            for WholeRecord { bytes: record, .. } in RecordCursor::new(&chunk) {
                 let is_old = match (oldest_ns, clock.time_ns(record)) {
                     (Some(oldest), Some(time)) => time < oldest,
                     // One without a time is as of before; without samples everything is.

@@ -1,8 +1,9 @@
 //! What the rings held and what happened meanwhile, as one stream in order of time.
-use super::clock::{SampleClock, records};
+use super::clock::SampleClock;
 use super::snapshot::RingSnapshot;
 use crate::coverage::{Coverage, RingCoverage};
-use kymo_data::abi;
+use crate::disk::count_samples;
+use kymo_data::{RecordCursor, WholeRecord};
 
 /// One record: its time and its place.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +43,7 @@ impl<'a> Merge<'a> {
 
     /// The time of the oldest record in what rings held, in ns.
     pub(crate) fn oldest_ns(snapshots: &[RingSnapshot], clock: &SampleClock) -> Option<u64> {
-        let times =
-            snapshots.iter().flat_map(|snapshot| records(&snapshot.records)).filter_map(|r| clock.time_ns(r));
-        times.min()
+        snapshots.iter().flat_map(|snapshot| clock.times_ns(&snapshot.records)).min()
     }
 
     fn snapshot(&mut self, snapshot: &'a RingSnapshot, clock: &SampleClock) -> RingCoverage {
@@ -53,14 +52,13 @@ impl<'a> Merge<'a> {
         self.order[begin..].reverse();
         self.date(begin, clock);
         let dated = &self.order[begin..];
-        let is_sample = |record: &&[u8]| record.get(..4) == Some(&abi::PERF_RECORD_SAMPLE.to_le_bytes());
         // One that has no time, at the beginning, stands at 0.
         let oldest = dated.iter().map(|place| place.time_ns).find(|&time| time > 0);
         RingCoverage {
             cpu: snapshot.cpu,
             task: snapshot.task,
             span_ns: oldest.zip(dated.last().map(|place| place.time_ns)),
-            samples: records(&snapshot.records).filter(is_sample).count() as u64,
+            samples: count_samples(&snapshot.records),
             overwritten: snapshot.wrapped,
         }
     }
@@ -68,10 +66,8 @@ impl<'a> Merge<'a> {
     fn source(&mut self, bytes: &'a [u8]) {
         let source = self.sources.len() as u32;
         self.sources.push(bytes);
-        let mut start = 0;
-        for record in records(bytes) {
-            self.order.push(RecordAt { time_ns: 0, start, source, bytes: record.len() as u32 });
-            start += record.len();
+        for WholeRecord { bytes, offset: start, .. } in RecordCursor::new(bytes) {
+            self.order.push(RecordAt { time_ns: 0, start, source, bytes: bytes.len() as u32 });
         }
     }
 

@@ -4,7 +4,7 @@
 //! comes meanwhile. That is no loss of the snapshot that is being taken, whose records are all
 //! older. It is one of later snapshots, until the ring has overwritten what came before the pause:
 //! then it is as old as everything else that was overwritten.
-use super::clock::{SampleClock, records};
+use super::clock::SampleClock;
 use super::snapshot::RingSnapshot;
 use kymo_perf::evlist::Lost;
 use std::collections::HashMap;
@@ -38,9 +38,7 @@ fn is_ring_of(snapshot: &RingSnapshot, cpu: i32, task: i32) -> bool {
 impl MissedSamples {
     /// Which of them these rings miss; the others are forgotten.
     pub(crate) fn within(&mut self, snapshots: &[RingSnapshot], clock: &SampleClock) -> &[Missed] {
-        let oldest = |snapshot: &RingSnapshot| {
-            records(&snapshot.records).filter_map(|record| clock.time_ns(record)).min()
-        };
+        let oldest = |snapshot: &RingSnapshot| clock.times_ns(&snapshot.records).min();
         let begins: Vec<Option<u64>> = snapshots.iter().map(oldest).collect();
         self.known.retain(|missed| {
             let ring = snapshots.iter().position(|snapshot| is_ring_of(snapshot, missed.cpu, missed.task));
@@ -58,8 +56,7 @@ impl MissedSamples {
             let count = lost.saturating_sub(self.counted.insert(id, lost).unwrap_or(0));
             if count > 0 {
                 let ring = snapshots.iter().find(|snapshot| is_ring_of(snapshot, cpu, task));
-                let newest =
-                    ring.and_then(|snapshot| records(&snapshot.records).find_map(|r| clock.time_ns(r)));
+                let newest = ring.and_then(|snapshot| clock.times_ns(&snapshot.records).next());
                 let after_ns = newest.unwrap_or(0);
                 self.known.push(Missed { event, id, cpu, task, count, after_ns });
             }

@@ -1,10 +1,10 @@
 //! The parts of the flight recorder by themselves; whole ones are in the crate's suite.
-use super::clock::{SampleClock, records};
+use super::clock::SampleClock;
 use super::lookback::{LOG_BYTES, Lookback};
 use super::merge::Merge;
 use super::snapshot::RingSnapshot;
 use crate::coverage::{Coverage, RingCoverage};
-use kymo_data::{Attr, EventSpec, SampleId, abi, build};
+use kymo_data::{Attr, EventSpec, RecordCursor, SampleId, abi, build, whole_records_bytes};
 use proptest::prelude::*;
 
 const COMMON: u64 = abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME;
@@ -39,12 +39,12 @@ fn snapshot(cpu: i32, parts: &[Vec<u8>], wrapped: bool) -> RingSnapshot {
 }
 
 fn names(bytes: &[u8]) -> Vec<String> {
-    let comms = records(bytes).filter(|record| record[..4] == abi::PERF_RECORD_COMM.to_le_bytes());
+    let comms = RecordCursor::new(bytes).filter(|record| record.header.kind == abi::PERF_RECORD_COMM);
     let name = |record: &[u8]| {
         let end = record[16..].iter().position(|&byte| byte == 0).unwrap_or(0);
         String::from_utf8_lossy(&record[16..16 + end]).into_owned()
     };
-    comms.map(name).collect()
+    comms.map(|record| name(record.bytes)).collect()
 }
 
 proptest! {
@@ -77,7 +77,7 @@ proptest! {
         let mut all = Vec::new();
         merge.chunks(chunk, |part| all.extend_from_slice(part));
         times.sort_unstable();
-        let found: Vec<u64> = records(&all).map(|record| clock.time_ns(record).unwrap()).collect();
+        let found: Vec<u64> = clock.times_ns(&all).collect();
         prop_assert_eq!(found, times);
         prop_assert_eq!(all.len(), log.len() + snapshots.iter().map(|snapshot| snapshot.records.len()).sum::<usize>());
         for (ring, found) in rings.iter().zip(&coverage.rings) {
@@ -103,7 +103,7 @@ proptest! {
         let (merge, _) = Merge::new(&snapshots, [&bytes[..]].into_iter(), &clock);
         let mut len = 0;
         merge.chunks(100, |part| len += part.len());
-        prop_assert_eq!(len, 2 * records(&bytes).map(<[u8]>::len).sum::<usize>());
+        prop_assert_eq!(len, 2 * whole_records_bytes(&bytes, bytes.len()));
         let mut lookback = Lookback::new(&specs());
         lookback.records(&bytes);
         lookback.advance(Some(1 << 40), &clock, true);

@@ -62,7 +62,7 @@ use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
-use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordHeader, UnwindCounts, abi};
+use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordCursor, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
 use order::{Order, Side, Times};
@@ -251,9 +251,9 @@ impl<'a> Reducer<'a> {
     /// Collects what samples are unwound by; tells the times of the samples.
     fn scan(&mut self, bytes: &[u8]) -> Option<Times> {
         let time_at = self.events.list.first().and_then(|event| time_offset(&event.attr));
-        let (mut at, mut times) = (0, None::<Times>);
-        while let Some(header) = bytes.get(at..).and_then(RecordHeader::parse) {
-            let Some(body) = bytes.get(at + 8..at + usize::from(header.size)) else { break };
+        let mut times = None::<Times>;
+        for found in RecordCursor::new(bytes) {
+            let (header, body) = (found.header, found.body());
             let record = RawRecord { header, body, position: self.position };
             match header.kind {
                 abi::PERF_RECORD_SAMPLE => {
@@ -270,7 +270,6 @@ impl<'a> Reducer<'a> {
                 | abi::PERF_RECORD_EXIT => self.side(&record),
                 _ => {}
             }
-            at += usize::from(header.size);
             self.position += u64::from(header.size);
         }
         times

@@ -2,7 +2,7 @@
 use super::order::Side;
 use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
-use kymo_data::{Events, RawRecord, RecordHeader, Sample, StackParts, abi};
+use kymo_data::{Events, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment};
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
@@ -44,11 +44,8 @@ impl Worker {
     /// are returned.
     pub(super) fn records(&mut self, bytes: &mut [u8]) -> usize {
         let (mut from, mut to) = (0, 0);
-        while let Some(header) = bytes.get(from..).and_then(RecordHeader::parse) {
+        while let Some(WholeRecord { header, .. }) = record_at(bytes, from) {
             let size = usize::from(header.size);
-            if size < 8 || from + size > bytes.len() {
-                break;
-            }
             to += match self.sample(header, bytes, from) {
                 Some((parts, user)) => {
                     rewrite(bytes, from, size, &parts, to, user.then_some(self.frames.as_slice()))
