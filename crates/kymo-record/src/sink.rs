@@ -23,7 +23,7 @@ pub(crate) enum Sink {
 
 /// Publishes an empty round: perf opens no file without a record, and a recorder may be killed
 /// before the first one comes.
-pub(crate) fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
+fn publish_first_round<W: WriteAt>(writer: &FileWriter<W>) -> io::Result<()> {
     writer.append(&build::finished_round())?;
     writer.publish()
 }

@@ -1,16 +1,13 @@
-//! A recording of records that somebody else has read from rings: the file, what was there before,
-//! and the end.
-use crate::disk::Retrying;
-use crate::output::{self, Opened, Output, OutputError};
+//! A recording of records that the caller has read from rings itself (`kymo watch -o`).
+use crate::output::{Output, OutputError};
 use crate::record_stats::RecordStats;
-use crate::sink::publish_first_round;
+use crate::sink::Sink;
 use crate::{build_ids, machine, synth};
-use kymo_data::{Attr, EventSpec, Features, FileWriter, build};
+use kymo_data::{Attr, EventSpec, Features, build};
 use kymo_perf::proc::{self, Module};
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// So many bytes are written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -18,7 +15,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Writes a perf.data file piece by piece. It opens at every moment, with all that was
 /// [published](Scribe::publish).
 pub struct StandaloneWriter {
-    writer: FileWriter<Retrying<File>>,
+    path: PathBuf,
+    sink: Sink,
     stats: RecordStats,
     waiting: Vec<u8>,
     features: Features,
@@ -27,7 +25,7 @@ pub struct StandaloneWriter {
 
 impl fmt::Debug for StandaloneWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scribe").field("samples", &self.stats.samples).finish_non_exhaustive()
+        f.debug_struct("StandaloneWriter").field("samples", &self.stats.samples).finish_non_exhaustive()
     }
 }
 
@@ -45,18 +43,20 @@ impl StandaloneWriter {
         cmdline: &[String],
         version: &str,
     ) -> Result<StandaloneWriter, OutputError> {
-        let fail = |action| move |why| OutputError { action, path: path.to_owned(), why };
-        let Opened::File(file, naming) = output::open(&Output::parse(path), None)? else {
-            return Err(fail("write a recording of watchpoints to")(io::ErrorKind::Unsupported.into()));
-        };
+        let output = Output::parse(path);
+        if !output.is_file() {
+            let why = io::ErrorKind::Unsupported.into();
+            return Err(OutputError {
+                action: "write a recording of watchpoints to",
+                path: path.to_owned(),
+                why,
+            });
+        }
         let features = Features {
             event_desc: events.iter().map(EventSpec::desc).collect(),
             ..machine::features(version, cmdline)
         };
-        let early = Features { nr_cpus: features.nr_cpus, ..Features::default() };
-        let writer = FileWriter::create_with_features(Retrying(file), events, &early)
-            .map_err(fail("write the header of"))?;
-        publish_first_round(&writer).map_err(fail("write the header of"))?;
+        let (sink, naming) = Sink::create(&output, None, events, &Features::default(), &features)?;
         if let Some(mut naming) = naming {
             naming.publish()?;
         }
@@ -68,7 +68,7 @@ impl StandaloneWriter {
         let mut waiting = synth::kernel(&attr, proc::kernel_text(), &modules);
         waiting.extend(existing.records);
         waiting.extend(build::finished_init());
-        Ok(StandaloneWriter { writer, stats, waiting, features, modules })
+        Ok(StandaloneWriter { path: path.to_owned(), sink, stats, waiting, features, modules })
     }
 
     /// Takes whole records.
@@ -94,7 +94,7 @@ impl StandaloneWriter {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        self.writer.append(&self.waiting)?;
+        self.sink.append(&self.waiting, 0)?;
         self.waiting.clear();
         Ok(())
     }
@@ -105,7 +105,7 @@ impl StandaloneWriter {
     /// As [`StandaloneWriter::append`].
     pub fn publish(&mut self) -> io::Result<()> {
         self.write()?;
-        self.writer.publish()
+        self.sink.publish(true)
     }
 
     /// Completes the file; how many bytes it has.
@@ -116,11 +116,15 @@ impl StandaloneWriter {
         self.write()?;
         self.features.build_ids = build_ids::of_recording(&self.modules, &self.stats.files);
         self.features.sample_time = self.stats.times;
-        match self.writer.finish(&self.features)? {
-            0 => {}
-            lost => return Err(io::Error::other(format!("{lost} bytes of records could not be written"))),
+        let finished = self.sink.finish(&self.features);
+        if let Some(error) = finished.error {
+            return Err(error);
         }
-        self.writer.get_ref().0.metadata().map(|meta| meta.len())
+        if finished.lost_bytes > 0 {
+            let why = format!("{} bytes of records could not be written", finished.lost_bytes);
+            return Err(io::Error::other(why));
+        }
+        std::fs::metadata(&self.path).map(|meta| meta.len())
     }
 }
 
@@ -128,6 +132,7 @@ impl StandaloneWriter {
 mod tests {
     use super::*;
     use kymo_data::{Recording, abi};
+    use std::fs::File;
     use std::sync::Arc;
 
     fn names(path: &Path) -> (usize, usize) {
@@ -154,15 +159,15 @@ mod tests {
         };
         let spec = |id, name: &str| EventSpec { attr: attr.clone(), ids: vec![id], name: name.into() };
         let pid = std::process::id() as i32;
-        let mut scribe =
+        let mut writer =
             StandaloneWriter::create(&path, &[spec(1, "a"), spec(2, "b")], &[pid], &[], "kymo").unwrap();
-        scribe.publish().unwrap();
+        writer.publish().unwrap();
         let (before, events) = names(&path);
         assert!(before > 3 && events == 2);
         let comm = build::comm(&attr, &kymo_data::SampleId::default(), 7, 7, b"seven", false);
-        scribe.append(&comm).unwrap();
-        scribe.round().unwrap();
-        let bytes = scribe.finish().unwrap();
+        writer.append(&comm).unwrap();
+        writer.round().unwrap();
+        let bytes = writer.finish().unwrap();
         assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
         assert!(names(&path).0 > before);
     }
