@@ -56,8 +56,8 @@ def finish(root, out):
 
 def mend(root, out, path):
     """Copies what a page links to outside of docs/, and mends links that mdBook took for chapters."""
-    source = (root / path.relative_to(out)).with_suffix(".md")
-    included = INCLUDE.search(source.read_text()) if source.exists() else None
+    source = source_of(root / path.relative_to(out)) or path
+    included = INCLUDE.search(source.read_text())
     # Links in an included file start where that file is.
     base = (source.parent / included.group(1)).resolve().parent if included else source.parent
     text = path.read_text()
@@ -69,7 +69,7 @@ def mend(root, out, path):
         if there is None or root not in there.parents:
             continue
         if root / "docs" in there.parents and there.suffix == ".md":
-            there = there.with_suffix(".html")
+            there = there.with_name("index.html") if there.name == "README.md" else there.with_suffix(".html")
         elif not (out / there.relative_to(root)).exists():
             copy = out / there.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -205,22 +205,26 @@ class Checks(unittest.TestCase):
                     root / "docs/tasks/a.md": f"[it]({link})",
                     root / "bench/runs/one.json": "{}",
                     root / "bench/README.md": "",
-                    root / "ARCHITECTURE.md": "[run](bench/runs/one.json)",
+                    root / "docs/README.md": "",
+                    out / "docs/index.html": "",
+                    root / "ARCHITECTURE.md": "[run](bench/runs/one.json) [book](docs/README.md)",
                     root / "docs/internals/architecture.md": "{{#include ../../ARCHITECTURE.md}}",
                     out / "docs/tasks/a.html": page,
-                    out / "docs/internals/architecture.html": '<a href="bench/runs/one.json">run</a>',
+                    out / "docs/internals/architecture.html": '<a href="bench/runs/one.json">run</a><a href="docs/README.html">book</a>',
                 }
                 for path, text in files.items():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(text)
                 found = book.finish(root, out)
                 self.assertTrue((out / "bench/runs/one.json").exists())
-                self.assertIn("../../bench/runs/one.json", (out / "docs/internals/architecture.html").read_text())
+                architecture = (out / "docs/internals/architecture.html").read_text()
+                self.assertIn("../../bench/runs/one.json", architecture)
+                self.assertIn('"../index.html"', architecture)
                 return found
 
         for dead in ("b.html", "#there", "../../bench/runs/two.json", "../internals/architecture.html#there"):
             self.assertEqual(len(problems(dead)), 1, dead)
-        sound = ("#here", "a.html#here", "../../bench/README.html", "../../bench/runs/one.json", "https://example.org/x")
+        sound = ("#here", "a.html#here", "../index.html", "../../bench/README.html", "../../bench/runs/one.json", "https://example.org/x")
         for link in sound:
             self.assertEqual(problems(link), [], link)
 
