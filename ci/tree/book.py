@@ -36,9 +36,10 @@ class Page(HTMLParser):
 def finish(root, out):
     """Mends the links that lead out of the book, and returns those that lead nowhere."""
     root, out = root.resolve(), out.resolve()
+    chapters = included(root)
     pages = [path for path in sorted(out.glob("docs/**/*.html")) if path.name not in GENERATED]
     for path in pages:
-        mend(root, out, path)
+        mend(root, out, path, chapters)
     problems = []
     parsed = {path: Page(path.read_text()) for path in pages}
     for path, page in parsed.items():
@@ -54,12 +55,20 @@ def finish(root, out):
     return problems
 
 
-def mend(root, out, path):
+def included(root):
+    """The files outside of docs/ that are chapters: those that a page includes, and that page."""
+    found = {}
+    for page in root.glob("docs/**/*.md"):
+        for name in INCLUDE.findall(page.read_text()):
+            found[(page.parent / name).resolve()] = page
+    return found
+
+
+def mend(root, out, path, chapters):
     """Copies what a page links to outside of docs/, and mends links that mdBook took for chapters."""
     source = source_of(root / path.relative_to(out)) or path
-    included = INCLUDE.search(source.read_text())
     # Links in an included file start where that file is.
-    base = (source.parent / included.group(1)).resolve().parent if included else source.parent
+    base = next((file.parent for file, page in chapters.items() if page == source), source.parent)
     text = path.read_text()
     for link in set(Page(text).links):
         file, _, anchor = link.partition("#")
@@ -68,6 +77,7 @@ def mend(root, out, path):
         there = source_of(pathlib.Path(os.path.normpath(base / file)))
         if there is None or root not in there.parents:
             continue
+        there = chapters.get(there, there)
         if root / "docs" in there.parents and there.suffix == ".md":
             there = there.with_name("index.html") if there.name == "README.md" else there.with_suffix(".html")
         elif not (out / there.relative_to(root)).exists():

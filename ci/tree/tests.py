@@ -209,7 +209,7 @@ class Checks(unittest.TestCase):
                     out / "docs/index.html": "",
                     root / "ARCHITECTURE.md": "[run](bench/runs/one.json) [book](docs/README.md)",
                     root / "docs/internals/architecture.md": "{{#include ../../ARCHITECTURE.md}}",
-                    out / "docs/tasks/a.html": page,
+                    out / "docs/tasks/a.html": page + '<a href="../../ARCHITECTURE.html">architecture</a>',
                     out / "docs/internals/architecture.html": '<a href="bench/runs/one.json">run</a><a href="docs/README.html">book</a>',
                 }
                 for path, text in files.items():
@@ -220,6 +220,7 @@ class Checks(unittest.TestCase):
                 architecture = (out / "docs/internals/architecture.html").read_text()
                 self.assertIn("../../bench/runs/one.json", architecture)
                 self.assertIn('"../index.html"', architecture)
+                self.assertIn('"../internals/architecture.html"', (out / "docs/tasks/a.html").read_text())
                 return found
 
         for dead in ("b.html", "#there", "../../bench/runs/two.json", "../internals/architecture.html#there"):
