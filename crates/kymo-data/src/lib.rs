@@ -25,7 +25,7 @@
 //!   `data.N` as parts.
 //! - Order records by time if you need an order: they are delivered as they lie in the file.
 //! - A [`FileWriter`] takes whole records, and makes them readable when
-//!   [`publish`](Writer::publish) is called.
+//!   [`publish`](FileWriter::publish) is called.
 //!
 //! # Guarantees
 //! - No bytes whatever make it panic, loop for ever, or allocate by a size that a file claims:

@@ -121,7 +121,7 @@ impl<W: WriteAt> FileWriter<W> {
         FileWriter::create_with_features(out, events, &Features::default())
     }
 
-    /// As [`create`](Writer::create); `early` features are readable from the first publication on.
+    /// As [`create`](FileWriter::create); `early` features are readable from the first publication on.
     ///
     /// # Errors
     /// What the operating system says to a write.
@@ -223,7 +223,7 @@ impl<W: WriteAt> FileWriter<W> {
     }
 
     /// Reserves room for `len` bytes of whole records, to be written at [`Reserved::offset`] with
-    /// [`get_ref`](Writer::get_ref) and then told with [`complete`](Writer::complete).
+    /// [`get_ref`](FileWriter::get_ref) and then told with [`complete`](FileWriter::complete).
     pub fn reserve(&self, len: u64) -> Reserved {
         let mut state = self.lock();
         let offset = state.next;
@@ -249,7 +249,7 @@ impl<W: WriteAt> FileWriter<W> {
     ///
     /// # Errors
     /// What the operating system says. The piece then is a hole: nothing that is appended later is
-    /// published, and [`finish`](Writer::finish) ends the file before it.
+    /// published, and [`finish`](FileWriter::finish) ends the file before it.
     pub fn append(&self, records: &[u8]) -> io::Result<()> {
         let piece = self.reserve(records.len() as u64);
         self.out.write_all_at(records, piece.offset)?;

@@ -103,7 +103,7 @@ impl Workload {
 
     /// The same; just before its exec the child asks the kernel for its CPU time and renames itself
     /// (to the name that it has), by which a program in the kernel can tell its CPU time at the
-    /// exec ([`crate::bpf::Tally`]).
+    /// exec ([`crate::bpf::CgroupCounts`]).
     ///
     /// # Errors
     /// As [`Workload::prepare`].

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Writes a perf.data file piece by piece. It opens at every moment, with all that was
-/// [published](Scribe::publish).
+/// [published](StandaloneWriter::publish).
 pub struct StandaloneWriter {
     path: PathBuf,
     sink: Sink,

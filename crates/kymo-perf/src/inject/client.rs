@@ -586,7 +586,7 @@ impl Client {
         self.say(&Command::Go, self.limits().until)
     }
 
-    /// Says what probes do that name this number ([`ProbeSpec::how`]), from now on.
+    /// Says what probes do that name this number ([`ProbeSpec::action_id`]), from now on.
     ///
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
