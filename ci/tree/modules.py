@@ -12,6 +12,8 @@ RANKS = [
     {"kymo-profile"},
     {"kymo-record"},
     {"kymo-probe"},
+    {"kymo-cli"},
+    {"kymo-bench"},
     {"kymo"},
 ]
 RANK = {crate: rank for rank, crates in enumerate(RANKS) for crate in crates}

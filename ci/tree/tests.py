@@ -180,7 +180,7 @@ class Checks(unittest.TestCase):
         faults = {
             "objection": ("crates/kymo/src/cmd/one.rs", "fn objection_to(x: u8) {}"),
             "Operand": ("crates/kymo-core/src/one.rs", "pub struct Operand;"),
-            "NOT_STARTED": ("crates/kymo/src/exit.rs", "const NOT_STARTED: u8 = 255;"),
+            "NOT_STARTED": ("crates/kymo-cli/src/exit.rs", "const NOT_STARTED: u8 = 255;"),
             "signals": ("crates/kymo/src/one.rs", "use signal_hook::consts;"),
             "events as text": ("crates/kymo/src/cmd/probe/one.rs", "Args::try_parse_from(words)"),
             "unwinding": ("crates/kymo-agent/src/one.rs", "std::panic::resume_unwind(payload)"),

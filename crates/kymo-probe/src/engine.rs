@@ -150,13 +150,14 @@ pub struct Service {
 }
 
 /// Which engines may serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// The fastest that can serve each probe
     Auto,
     /// Only inside the program
     Inproc,
     /// Only the kernel's uprobes
+    #[default]
     Kernel,
 }
 

@@ -1,22 +1,21 @@
 //! kymo: a profiler and tracer for Linux programs with thousands of threads.
 //!
 //! The binary is thin: one file per verb in `cmd/`, each with its arguments as typed and a `run` that hands them to
-//! the libraries below. What is decided here and nowhere else: exit codes (`exit.rs`), and that data goes to stdout
-//! and words to stderr.
+//! the libraries below. What all verbs share is in `kymo-cli`: exit codes, signals, and that data goes to stdout and
+//! words to stderr.
 #![forbid(unsafe_code)]
 // It panics where stdout is gone: `writeln!` and an error instead.
 #![deny(clippy::print_stdout)]
 
-#[macro_use]
-mod stderr;
+#[macro_use(eprintln, eprint)]
+extern crate kymo_cli;
+
 mod cmd;
-mod exit;
-mod open;
-mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use kymo_cli::{exit, terminal};
 
 /// Record where a Linux program spends its time, and read the result.
 #[derive(Debug, Parser)]
@@ -39,7 +38,7 @@ enum Verb {
     Doctor(cmd::doctor::DoctorArgs),
     Script(Box<cmd::script::ScriptArgs>),
     Watch(Box<cmd::watch::WatchArgs>),
-    Bench(cmd::bench::BenchArgs),
+    Bench(kymo_bench::BenchArgs),
     Completions(cmd::generate::CompletionsArgs),
     Man(cmd::generate::ManArgs),
 }
@@ -71,7 +70,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => cmd::doctor::run(args),
         Verb::Script(args) => cmd::script::run(*args),
         Verb::Watch(args) => cmd::watch::run(*args),
-        Verb::Bench(args) => cmd::bench::run(args),
+        Verb::Bench(args) => kymo_bench::run(args),
         Verb::Completions(args) => cmd::generate::completions(args, command()),
         Verb::Man(args) => cmd::generate::man(args, command()),
     };

@@ -7,7 +7,7 @@ use kymo_perf::caps::{self, Capability, Caps, TracefsState};
 use kymo_perf::checklist::{Check, checklist};
 use serde_json::json;
 
-use crate::terminal;
+use kymo_cli::terminal;
 
 /// The shape of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;

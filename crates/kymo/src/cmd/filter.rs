@@ -5,7 +5,7 @@ use kymo_data::Recording;
 use kymo_profile::emptied;
 use kymo_profile::load::LoadOptions;
 
-use crate::terminal;
+use kymo_cli::terminal;
 
 /// Says why no sample was shown: which filter left none, or that the recording has none.
 pub(crate) fn say_why_empty(recording: &Recording, options: &LoadOptions) {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use crate::open;
+use kymo_cli::open;
 
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]

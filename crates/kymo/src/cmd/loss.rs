@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use kymo_data::Recording;
 use kymo_profile::loss::{self, LossTimeline, json, picture, text};
 
-use crate::terminal::{ReadProgress, say};
-use crate::{exit, open};
+use kymo_cli::terminal::{ReadProgress, say};
+use kymo_cli::{exit, open};
 
 /// The form in which the account is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

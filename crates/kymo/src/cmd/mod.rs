@@ -1,6 +1,5 @@
 //! One file per verb.
 
-pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod filter;
 pub(crate) mod generate;

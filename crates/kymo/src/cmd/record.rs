@@ -2,194 +2,189 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use kymo_perf::caps;
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
-use kymo_perf::workload::die_by;
 use kymo_record::{
     Answer, CallGraph, ControlSpec, Delay, LastSnapshot, Limits, Options, Output, Overload, Plan, Rate,
-    RecordError, RecordingClock, Scope, Session, Silence, SwitchRule, TargetSpec,
+    RecordError, RecordingClock, Scope, Session, SwitchRule, TargetSpec,
 };
 
 use super::probe::engines;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
-use crate::exit;
+use kymo_cli::exit;
 use kymo_probe::engine::Choice;
 use kymo_probe::kernel_events;
 use kymo_probe::memory_events::{self, RecordingTarget};
 use kymo_probe::program_events;
 
 mod end;
-mod values;
 
 use end::{finish, killed_by};
-pub(crate) use values::{Cpus, parse_cpus, parse_scope, parse_size, parse_user};
-use values::{parse_call_graph, parse_clock, parse_frequency, parse_overload, parse_ring};
-
-/// The command to record could not be started, as perf tells it.
-const NOT_STARTED: u8 = 255;
+use kymo_cli::parse::{
+    Cpus, parse_call_graph, parse_clock, parse_cpus, parse_frequency, parse_overload, parse_ring,
+    parse_scope, parse_size, parse_user,
+};
+use kymo_cli::signals::{self, Signals};
 
 /// Samples per second when nothing is said: not a round number, so that it does not march in step with timers.
 const DEFAULT_FREQUENCY: u64 = 999;
 
 /// Record a command, or what runs already, into a perf.data file.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(
     after_help = "Examples:\n  kymo record -- ./program arg       a program and its children\n  kymo record -p 1234                a process that runs, until it ends or Ctrl-C\n  kymo record -a -- sleep 10         the whole machine for ten seconds\n  kymo record --call-graph dwarf -- ./program-without-frame-pointers"
 )]
 pub(crate) struct RecordArgs {
     /// What to sample, in perf's words: cycles, page-faults:u, sched:sched_switch, mem:0x1000/8:w, mem:VARIABLE:w (any place of kymo watch), probe:FUNCTION (any probe of kymo probe), {a,b}, cpu/event=0x3c/; may be given several times [default: cycles, or cpu-clock where there is no hardware counter]
     #[arg(short, long = "event", value_name = "EVENT")]
-    events: Vec<String>,
+    pub(super) events: Vec<String>,
     /// Sample so many times per second, or `max` [default: 999]
     #[arg(short = 'F', long = "freq", value_name = "HZ", value_parser = parse_frequency, conflicts_with = "period_count")]
-    frequency: Option<u64>,
+    pub(super) frequency: Option<u64>,
     /// Sample every so many events instead
     #[arg(short = 'c', long = "count", value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
-    period_count: Option<u64>,
+    pub(super) period_count: Option<u64>,
     /// Record call chains along frame pointers (this is the default)
     #[arg(short = 'g')]
-    chains: bool,
+    pub(super) chains: bool,
     /// How to record call chains: `fp` along frame pointers, or `dwarf[,BYTES]` by unwind tables, from a copy of so much of the stack
     #[arg(long, value_name = "MODE", value_parser = parse_call_graph)]
-    call_graph: Option<CallGraph>,
+    pub(super) call_graph: Option<CallGraph>,
     /// Keep the copies of stacks, for the report to unwind, instead of unwinding them while recording
     #[arg(long)]
-    raw_stacks: bool,
+    pub(super) raw_stacks: bool,
     /// Record no call chains
     #[arg(long, conflicts_with_all = ["chains", "call_graph"])]
-    no_call_graph: bool,
+    pub(super) no_call_graph: bool,
     /// Size of each ring buffer: a number of pages, or bytes with B, K, M or G; rounded up to a power of two (where a program writes all events itself: of its rings)
     #[arg(short = 'm', long = "mmap-pages", value_name = "SIZE", value_parser = parse_ring)]
-    ring_pages: Option<usize>,
+    pub(super) ring_pages: Option<usize>,
     /// Where to write; a recording that is there becomes FILE.old, anything else is left alone; - is standard output (what the command prints goes to standard error then)
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
-    output: PathBuf,
+    pub(super) output: PathBuf,
     /// Record these processes
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',')]
-    pids: Vec<i32>,
+    pub(super) pids: Vec<i32>,
     /// Record these threads (and not what they start)
     #[arg(short, long = "tid", value_name = "TID", value_delimiter = ',')]
-    tids: Vec<i32>,
+    pub(super) tids: Vec<i32>,
     /// Record everything on this machine
     #[arg(short, long = "all-cpus")]
-    all: bool,
+    pub(super) all: bool,
     /// Record everything on these CPUs: 0-2,5
     #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = parse_cpus)]
-    cpus: Option<Cpus>,
+    pub(super) cpus: Option<Cpus>,
     /// Record all processes of this user (name or number)
     #[arg(short, long = "uid", value_name = "USER", value_parser = parse_user)]
-    user: Option<u32>,
+    pub(super) user: Option<u32>,
     /// Record data addresses too, and mappings of data
     #[arg(short, long)]
-    data: bool,
+    pub(super) data: bool,
     /// Record context switches too
     #[arg(long)]
-    switch_events: bool,
+    pub(super) switch_events: bool,
     /// Begin to sample so many milliseconds after the start; -1: not at all
     #[arg(short = 'D', long, value_name = "MS", allow_negative_numbers = true)]
-    delay: Option<i64>,
+    pub(super) delay: Option<i64>,
     /// Read commands from a descriptor or fifo while recording, one per line: `enable [EVENT]`, `disable [EVENT]`, `ping`, `stop`, `snapshot`, `evlist [-v|-g|-F]`; write "ack" to the second one for each. With `-D -1` recording begins with `enable`
     #[arg(long, value_name = "fd:CTL[,ACK]|fifo:PATH[,PATH]", value_parser = ControlSpec::parse)]
-    control: Option<ControlSpec>,
+    pub(super) control: Option<ControlSpec>,
     /// One ring buffer per thread instead of one per CPU; children are not followed
     #[arg(long)]
-    per_thread: bool,
+    pub(super) per_thread: bool,
     /// How to bind events to what is recorded: cgroup, filtered, inherit or thread-cpu [default: the cheapest that is permitted; --dry-run lists them]
     #[arg(long, value_name = "SCOPE", value_parser = parse_scope)]
-    scope: Option<Scope>,
+    pub(super) scope: Option<Scope>,
     /// Open events with so many workers; 1: one after the other [default: by their number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
+    pub(super) jobs: Option<u16>,
     /// Do not follow children
     #[arg(short = 'i', long)]
-    no_inherit: bool,
+    pub(super) no_inherit: bool,
     /// The clock of times: mono, raw, boot, real, tai
     #[arg(short = 'k', long, value_name = "CLOCK", value_parser = parse_clock)]
-    clockid: Option<RecordingClock>,
+    pub(super) clockid: Option<RecordingClock>,
     /// End the recording when its file has this size: bytes, or with B, K, M, G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_size: Option<u64>,
+    pub(super) max_size: Option<u64>,
     /// Go on in another file on SIGUSR2, and when one has this size (with B, K, M, G) or age (with s, m, h, d); each is named FILE.TIME when it is done, and is a recording by itself
     #[arg(long, value_name = "signal|SIZE|TIME", num_args = 0..=1, require_equals = true, default_missing_value = "signal", value_parser = parse_switch)]
-    switch_output: Option<SwitchRule>,
+    pub(super) switch_output: Option<SwitchRule>,
     /// Keep the latest so many of those files, or snapshots
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    switch_max_files: Option<u32>,
+    pub(super) switch_max_files: Option<u32>,
     /// Be a flight recorder: rings keep the newest samples and overwrite the oldest, and nothing is written until SIGUSR2 (or the command snapshot of --control, or --switch-output=TIME), which makes a file FILE.TIME of what the rings hold; at the end it goes to FILE. -m says how much that is; the event terms overwrite and no-overwrite say it for single events
     #[arg(long, conflicts_with = "max_size")]
-    overwrite: bool,
+    pub(super) overwrite: bool,
     /// As --overwrite, without a file at the end; =e: with one, as another snapshot
     #[arg(short = 'S', long, value_name = "e", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_snapshot, conflicts_with = "max_size")]
-    snapshot: Option<Snapshot>,
+    pub(super) snapshot: Option<Snapshot>,
     /// Compress the recording with zstd [level 1 to 22, default 1]
     #[arg(short = 'z', long = "compression-level", value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(i32).range(1..=22))]
-    compress: Option<i32>,
+    pub(super) compress: Option<i32>,
     /// Record the raw bytes of all events (tracepoints always have them)
     #[arg(short = 'R', long)]
-    raw_samples: bool,
+    pub(super) raw_samples: bool,
     /// Accepted as in perf; kymo keeps no cache of build IDs
     #[arg(short = 'N', long)]
-    no_buildid_cache: bool,
+    pub(super) no_buildid_cache: bool,
     /// Do not store the build IDs of programs and libraries
     #[arg(short = 'B', long)]
-    no_buildid: bool,
+    pub(super) no_buildid: bool,
     /// Accepted as in perf; samples always have a time
     #[arg(short = 'T', long)]
-    timestamp: bool,
+    pub(super) timestamp: bool,
     /// Count per thread
     #[arg(short, long)]
-    stat: bool,
+    pub(super) stat: bool,
     /// Record the period of each sample, also where it is fixed
     #[arg(short = 'P', long)]
-    period: bool,
+    pub(super) period: bool,
     /// Record the CPU of each sample, also where it is not needed
     #[arg(long)]
-    sample_cpu: bool,
+    pub(super) sample_cpu: bool,
     /// Take no samples, only count
     #[arg(short, long)]
-    no_samples: bool,
+    pub(super) no_samples: bool,
     /// End with an error if anything was lost, or with a percentage, if more of the samples than that were
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, value_parser = super::filter::percent)]
-    fail_on_loss: Option<Option<f64>>,
+    pub(super) fail_on_loss: Option<Option<f64>>,
     /// What gives way when samples come faster than they can be kept: slow (the target, kymo runs before it), drop (samples are lost and counted, kymo takes no priority) or pause (the target stands still while kymo catches up; the recording shows when) [default: slow]
     #[arg(long, value_name = "WHAT", value_parser = parse_overload)]
-    overload: Option<Overload>,
+    pub(super) overload: Option<Overload>,
     /// Rings and buffers together take at most so much memory: bytes, or with K, M, G [default: the rings and at most 128M of buffers, or two for each CPU where that is more]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_memory: Option<u64>,
+    pub(super) max_memory: Option<u64>,
     /// Who writes the events of probe:FUNCTION: kernel, inproc (the program itself, patched by kymo; of one process with -p, without call chains) or auto (whoever is fastest)
     #[arg(long, value_parser = engines(), value_name = "ENGINE", default_value = "kernel")]
-    engine: Choice,
-    /// Only hits of probes of which this holds
-    #[arg(long, hide = true, value_name = "EXPR")]
-    probe_if: Option<String>,
-    /// Only each Nth hit of probes
-    #[arg(long, hide = true, value_name = "N", default_value = "1")]
-    probe_every: u32,
+    pub(super) engine: Choice,
+    /// Of `kymo probe -o` only: hits of which this holds
+    #[arg(skip)]
+    pub(super) probe_condition: Option<String>,
+    /// Of `kymo probe -o` only: one of so many hits
+    #[arg(skip)]
+    pub(super) probe_every: u32,
     /// Print nothing but errors
     #[arg(short, long)]
-    quiet: bool,
+    pub(super) quiet: bool,
     /// Print what was decided
     #[arg(short, long)]
-    verbose: bool,
+    pub(super) verbose: bool,
     /// Print what would be recorded, and end
     #[arg(long)]
-    dry_run: bool,
+    pub(super) dry_run: bool,
     /// The command to record, with its arguments
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// Runs the verb.
@@ -236,7 +231,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
     let asked = program_events::ProgramOptions {
         engine: args.engine,
-        condition: args.probe_if.as_deref(),
+        condition: args.probe_condition.as_deref(),
         every: args.probe_every,
         options: program_events_fit(&args),
         ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
@@ -286,23 +281,16 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if words.verbose {
         eprint!("{plan}");
     }
-    let signals = Signals::catch()?;
-    let switches = match limits.switch {
-        Some(_) => {
-            let (wanted, asked) = UnixStream::pair().context("failed to make a socket pair")?;
-            signal_hook::low_level::pipe::register(signal_hook::consts::SIGUSR2, asked)
-                .context("failed to catch signals")?;
-            Some(wanted)
-        }
-        None => None,
-    };
+    let signals = Signals::catch_once()?;
+    signals::survive_file_limits()?;
+    let switches = limits.switch.is_some().then(signals::user_requests).transpose()?;
     let requests = plan.open.events.clone();
     let name = name_of(&output, &plan, limits);
     let rings = plan.open.targets.cpus.len();
     let descriptors = plan.descriptors();
     let guests = guests.map(|found| found.guests);
-    let until = signals.told.as_fd();
-    signals.give_up_silent_output(&name)?;
+    let until = signals.as_fd();
+    signals.end_when_silent("record", &name)?;
     let started = Session::start_with(plan, guests, Some(until)).and_then(|session| {
         let notes = session.notes().iter().filter(|note| note.is_notable() || words.verbose);
         notes.for_each(|note| words.say(&note.to_string()));
@@ -327,7 +315,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Ok(summary) => summary,
         Err(RecordError::Command { command, source }) => {
             eprintln!("kymo record: failed to execute {command}: {source}{}", explain::exec_advice(&source));
-            return Ok(ExitCode::from(NOT_STARTED));
+            return Ok(ExitCode::from(exit::NOT_STARTED));
         }
         Err(RecordError::Open(error)) => {
             let errno = error.source.raw_os_error().unwrap_or(0);
@@ -344,79 +332,16 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
         Err(RecordError::System { action, source }) => {
             bail!("failed to {action}: {source}{}", explain::limit_advice(&source))
         }
-        Err(error) if signals.came() != 0 => {
+        Err(error) if signals.last().is_some() => {
             words.say(&error.to_string());
             drop(probes);
-            return Ok(killed_by(signals.came()));
+            return Ok(killed_by(signals.last().unwrap_or(0)));
         }
         Err(error) => bail!("{error}"),
     };
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
-    finish(summary, (&output, &name), &words, fail_on_loss, signals.came())
-}
-
-/// Signals that end the recording.
-struct Signals {
-    /// Can be read once one came.
-    told: UnixStream,
-    which: Arc<AtomicUsize>,
-}
-
-impl Signals {
-    /// From now on a signal ends the recording, not the recorder; the same signal once more ends the recorder, whatever it waits for.
-    fn catch() -> anyhow::Result<Signals> {
-        let (told, tell) = UnixStream::pair().context("failed to make a socket pair")?;
-        let which = Arc::new(AtomicUsize::new(0));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-        {
-            let again = Arc::new(AtomicBool::new(false));
-            // The number before the wake-up: who wakes must see which signal it was.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&again))
-                .and_then(|_| signal_hook::flag::register(signal, again))
-                .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(&which), signal as usize))
-                .and_then(|_| signal_hook::low_level::pipe::register(signal, tell.try_clone()?))
-                .context("failed to catch signals")?;
-        }
-        // A file that may not grow is a write error with a reason, not the end of the recorder; a command gets the signal's default back.
-        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
-            .context("failed to catch signals")?;
-        Ok(Signals { told, which })
-    }
-
-    /// Ends this process by the signal that came, if the output does not answer.
-    fn give_up_silent_output(&self, name: &str) -> anyhow::Result<()> {
-        let until = self.told.try_clone().context("failed to make a socket pair")?;
-        end_when_silent("record", name, until, Arc::clone(&self.which));
-        Ok(())
-    }
-
-    /// The one that came last, or 0.
-    fn came(&self) -> i32 {
-        // Relaxed: the handler ran before `told` could be read.
-        self.which.load(Ordering::Relaxed) as i32
-    }
-}
-
-/// When `until` can be read and the output does not answer, says so, and at last ends this process by the signal that came.
-pub(crate) fn end_when_silent(verb: &'static str, name: &str, until: UnixStream, which: Arc<AtomicUsize>) {
-    let name = name.to_owned();
-    let tell = move |silence| match silence {
-        Silence::Waiting(left) => eprintln!(
-            "kymo {verb}: {name}: its file system does not answer; waiting {} s more",
-            left.as_secs().max(1)
-        ),
-        Silence::GivenUp { pending } => {
-            eprintln!(
-                "kymo {verb}: {name}: its file system does not answer; ended, the file has what was published before                  (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
-            );
-            // Relaxed: the handler ran before `until` could be read.
-            let came = which.load(Ordering::Relaxed) as i32;
-            die_by(if came == 0 { pending } else { came });
-        }
-    };
-    // Without a thread for it the second signal is left.
-    let _ = kymo_record::watch_for_silence(until.into(), tell);
+    finish(summary, (&output, &name), &words, fail_on_loss, signals.last().unwrap_or(0))
 }
 
 /// What the recording is called in the last words: of several files each has its time behind the name.

@@ -17,8 +17,8 @@ use kymo_profile::text::{Column, GraphOptions, TableOptions, shown, write_table}
 use kymo_symbols::{SymbolOptions, SymbolStore};
 
 use super::filter;
-use crate::terminal::{self, ReadProgress, say};
-use crate::{exit, open};
+use kymo_cli::terminal::{self, ReadProgress, say};
+use kymo_cli::{exit, open};
 use kymo_profile::export;
 
 /// Show where the time went: a table, call graphs, JSON, a flame graph or a page.

@@ -11,7 +11,7 @@ use kymo_profile::script::{Field, ScriptOptions};
 
 use super::filter;
 use super::report::SymbolArgs;
-use crate::{exit, open, terminal};
+use kymo_cli::{exit, open, terminal};
 
 /// Print the samples one by one, in order of time, as `perf script` does.
 #[derive(Debug, Args)]

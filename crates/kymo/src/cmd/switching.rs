@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use kymo_record::{Limits, SwitchRule};
 
-use super::record::parse_size;
+use kymo_cli::parse::parse_size;
 
 /// What `--snapshot` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

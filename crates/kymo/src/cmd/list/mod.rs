@@ -13,7 +13,7 @@ use kymo_perf::selector::nearest;
 use kymo_perf::sys::Real;
 use serde_json::json;
 
-use crate::terminal;
+use kymo_cli::terminal;
 
 /// The shape of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;

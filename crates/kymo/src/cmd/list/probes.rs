@@ -12,7 +12,7 @@ use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Site, SiteKin
 use serde_json::json;
 
 use super::SCHEMA_VERSION;
-use crate::terminal;
+use kymo_cli::terminal;
 use kymo_probe::{arguments, modules};
 
 /// What a function takes and returns; nothing where that is not told.
@@ -80,7 +80,7 @@ fn functions(module: &ProbeModule) -> impl Iterator<Item = String> {
 fn sites(module: &Arc<ProbeModule>, filter: Option<&str>) -> anyhow::Result<Vec<Site>> {
     let own = [Arc::clone(module)];
     let ask = |text: &str| -> anyhow::Result<Result<Vec<Site>, MissingSite>> {
-        Ok(find(&ProbeSelector::parse(text).map_err(crate::exit::usage)?, &own))
+        Ok(find(&ProbeSelector::parse(text).map_err(kymo_cli::exit::usage)?, &own))
     };
     let filter = filter.unwrap_or("*");
     let marker = filter.strip_prefix("usdt:").unwrap_or(filter);

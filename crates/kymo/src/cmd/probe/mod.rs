@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use kymo_cli::exit;
 use kymo_probe::engine::Choice;
 
 /// Count and time any function, line or marker of a program while it runs.
@@ -106,5 +107,11 @@ pub(crate) fn engines() -> impl TypedValueParser<Value = Choice> {
 
 /// Runs the verb.
 pub(crate) fn run(args: ProbeArgs) -> anyhow::Result<ExitCode> {
-    run::run(&args)
+    if args.pids.is_empty() == args.command.is_empty() {
+        return Err(exit::usage("name a command behind --, or processes with -p"));
+    }
+    match args.output.clone() {
+        Some(output) => recording::run(args, output),
+        None => run::run(&args),
+    }
 }

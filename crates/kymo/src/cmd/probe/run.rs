@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use kymo_cli::signals::Signals;
 use kymo_perf::inject;
 use kymo_perf::workload::{Exit, Workload, die_by};
 use kymo_profile::text;
@@ -27,11 +26,9 @@ use kymo_probe::launched::{self, Launch};
 use kymo_probe::serve::{self, serve};
 use kymo_probe::{arguments, capability, condition, modules};
 
-use super::{ProbeArgs, recording};
-use crate::{exit, terminal};
+use super::ProbeArgs;
+use kymo_cli::{exit, terminal};
 
-/// The command could not be started, as perf tells it.
-const NOT_STARTED: u8 = 255;
 /// How often a live table is drawn anew.
 const TICK: Duration = Duration::from_secs(1);
 /// How often the target's mappings are looked at, so that callers in libraries that come and go have names.
@@ -43,12 +40,6 @@ const MANY: usize = 100;
 
 /// Runs the verb.
 pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
-    if args.pids.is_empty() == args.command.is_empty() {
-        return Err(exit::usage("name a command behind --, or processes with -p"));
-    }
-    if let Some(output) = &args.output {
-        return recording::run(args, output);
-    }
     let selectors: Vec<ProbeSelector> = args
         .selectors
         .iter()
@@ -81,16 +72,9 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         return dry_run(&sites);
     }
     // A signal from now on ends the probing, not us: the probes are taken off.
-    let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
-    until.set_nonblocking(true).context("failed to make a socket pair")?;
-    let signalled = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register_usize(signal, Arc::clone(&signalled), signal as usize)
-            .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
-            .context("failed to catch signals")?;
-    }
+    let signals = Signals::catch()?;
     // Nor does a program that does not answer keep us from ending.
-    inject::interrupt_by(until.try_clone().context("failed to make a socket pair")?.into());
+    inject::interrupt_by(signals.another_fd()?);
     let launch = launch(args, (&sites, &modules), &request, &mut words)?;
     let variables = launch.as_ref().map(Launch::environment).into_iter().flatten().collect::<Vec<_>>();
     let mut workload = match args.command.is_empty() {
@@ -117,14 +101,14 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
             "failed to execute {command}: {error}{}",
             kymo_perf::explain::exec_advice(&error)
         ));
-        return Ok(ExitCode::from(NOT_STARTED));
+        return Ok(ExitCode::from(exit::NOT_STARTED));
     }
     if let Some(workload) = &workload {
         let ended = workload.ended_fd();
         let more = match serve::started(args.engine, &sites, &request, &target, &mut services, ended) {
             Ok(more) => more,
             Err(error) => {
-                workload.signal(signal_hook::consts::SIGTERM);
+                workload.signal(kymo_cli::signals::SIGTERM);
                 return Err(error);
             }
         };
@@ -142,19 +126,18 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         live,
         drawn: 0,
     };
-    session.watch(workload.as_mut(), &until, &signalled, since)?;
+    session.watch(workload.as_mut(), &signals, since)?;
     let elapsed = since.elapsed();
     session.finish(elapsed)?;
     drop(session);
-    let signal = signalled.load(Ordering::Relaxed) as i32;
     let Some(mut workload) = workload else { return Ok(ExitCode::SUCCESS) };
     if workload.try_wait().context("failed to wait for the command")?.is_none() {
         // The command goes with us, as `kymo stat --timeout` does; an interrupt has reached it, too.
-        workload.signal(if signal != 0 { signal } else { signal_hook::consts::SIGTERM });
+        workload.signal(signals.last().unwrap_or(kymo_cli::signals::SIGTERM));
     }
     Ok(match workload.wait().context("failed to wait for the command")? {
         Exit::Code(code) => ExitCode::from(code as u8),
-        Exit::Signal(_) if signal != 0 || args.duration.is_some() => ExitCode::SUCCESS,
+        Exit::Signal(_) if signals.last().is_some() || args.duration.is_some() => ExitCode::SUCCESS,
         Exit::Signal(signal) => {
             die_by(signal);
             ExitCode::from(128u8.wrapping_add(signal as u8))
@@ -288,8 +271,7 @@ impl<'a> Session<'a> {
     fn watch(
         &mut self,
         mut workload: Option<&mut Workload>,
-        until: &UnixStream,
-        signalled: &AtomicUsize,
+        signals: &Signals,
         since: Instant,
     ) -> anyhow::Result<()> {
         let alive: Vec<OwnedFd> = match workload {
@@ -325,7 +307,7 @@ impl<'a> Session<'a> {
                 Some(workload) => workload.try_wait().context("failed to wait for the command")?.is_some(),
                 None => !gone.is_empty() && gone.iter().all(|&gone| gone),
             };
-            if ended || signalled.load(Ordering::Relaxed) != 0 || end.is_some_and(|end| now >= end) {
+            if ended || signals.last().is_some() || end.is_some_and(|end| now >= end) {
                 break;
             }
             if live && now >= next_draw {
@@ -334,7 +316,7 @@ impl<'a> Session<'a> {
                 self.draw(&fresh, &before, now - before_at)?;
                 (before, before_at) = (fresh, now);
             }
-            let mut fds: Vec<BorrowedFd<'_>> = vec![until.as_fd()];
+            let mut fds: Vec<BorrowedFd<'_>> = vec![signals.as_fd()];
             fds.extend(workload.as_deref().map(Workload::ended_fd));
             fds.extend(Live::ready(&self.services));
             let first = fds.len();

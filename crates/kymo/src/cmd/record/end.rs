@@ -27,7 +27,7 @@ fn first_look(output: &Output, bytes: u64, samples: u64) {
             for line in lines {
                 eprintln!("  {line}");
             }
-            let input = if path == std::path::Path::new(crate::open::DEFAULT) {
+            let input = if path == std::path::Path::new(kymo_cli::open::DEFAULT) {
                 String::new()
             } else {
                 format!(" -i {}", path.display())
@@ -100,7 +100,7 @@ pub(super) fn finish(
         if error.source.kind() == ErrorKind::BrokenPipe {
             // As any program whose reader has gone, but with a word about it.
             words.say("whoever read the recording has gone; it ended there");
-            return Ok(killed_by(signal_hook::consts::SIGPIPE));
+            return Ok(killed_by(kymo_cli::signals::SIGPIPE));
         }
         if error.source.kind() == ErrorKind::TimedOut && signalled != 0 {
             words.say(&format!("{name}: {}; the recording ended there", error.source));

@@ -33,12 +33,9 @@ use kymo_perf::count::aggregate::By;
 use kymo_perf::workload::{Exit, die_by};
 use kymo_record::ControlSpec;
 
-use crate::exit;
+use kymo_cli::exit;
 use kymo_probe::kernel_events;
 use kymo_probe::memory_events::{self, RecordingTarget};
-
-/// The command to count could not be started, as perf tells it.
-const NOT_STARTED: u8 = 255;
 
 /// Count what happens while a command runs, or in what runs already.
 #[derive(Debug, Args)]
@@ -59,8 +56,8 @@ pub(crate) struct StatArgs {
     #[arg(short, long = "all-cpus")]
     pub(super) all: bool,
     /// Count on these CPUs: 0-2,5
-    #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = super::record::parse_cpus)]
-    pub(super) cpus: Option<super::record::Cpus>,
+    #[arg(short = 'C', long = "cpu", value_name = "CPUS", value_parser = kymo_cli::parse::parse_cpus)]
+    pub(super) cpus: Option<kymo_cli::parse::Cpus>,
     /// Count each event in its cgroup, or all in one; paths below the cgroup mount
     #[arg(short = 'G', long = "cgroup", value_name = "NAME", value_delimiter = ',')]
     pub(super) cgroups: Vec<String>,
@@ -288,7 +285,7 @@ pub(crate) fn run(args: StatArgs) -> anyhow::Result<ExitCode> {
                 "kymo stat: failed to execute {command}: {source}{}",
                 kymo_perf::explain::exec_advice(&source)
             );
-            Ok(ExitCode::from(NOT_STARTED))
+            Ok(ExitCode::from(exit::NOT_STARTED))
         }
         run::End::Done => Ok(ExitCode::SUCCESS),
     }

@@ -9,7 +9,7 @@ use kymo_files::Export;
 use kymo_perf::count::aggregate::By;
 use kymo_perf::sys;
 
-use crate::open;
+use kymo_cli::open;
 
 use super::line::Line;
 use super::{StatArgs, csv, json, table};

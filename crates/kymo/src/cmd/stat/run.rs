@@ -3,13 +3,12 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use kymo_cli::signals::Signals;
 use kymo_perf::count::aggregate::{CountPlace, CountRow, Topology};
 use kymo_perf::count::kernel_stats::KernelStats;
 use kymo_perf::machine::Machine;
@@ -54,8 +53,7 @@ pub(super) struct Counting<'a> {
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) cpus: Vec<u32>,
     pub(super) topology: Topology,
-    until: UnixStream,
-    signalled: Arc<AtomicUsize>,
+    signals: Signals,
     /// The events' names, as they were opened: an ordinary user gets user mode only.
     pub(super) names: RefCell<Vec<String>>,
 }
@@ -77,18 +75,11 @@ pub(super) fn all(
         }
         None => online,
     };
-    let (until, told) = UnixStream::pair().context("failed to make a socket pair")?;
-    until.set_nonblocking(true).context("failed to make a socket pair")?;
-    let signalled = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register_usize(signal, Arc::clone(&signalled), signal as usize)
-            .and_then(|_| signal_hook::low_level::pipe::register(signal, told.try_clone()?))
-            .context("failed to catch signals")?;
-    }
+    let signals = Signals::catch()?;
     let numbers: Vec<i32> = cpus.iter().map(|&cpu| cpu as i32).collect();
     let topology = Topology::read(&Machine::here(), &numbers);
     let names = RefCell::new(events.iter().map(|event| event.selected.name.clone()).collect());
-    let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, until, signalled, names };
+    let counting = Counting { args, events, kernel: Arc::new(Real), cpus, topology, signals, names };
     output.unit_width = events.iter().map(|event| unit(event).len()).max().unwrap_or(0).max(4);
     let mut runs = Vec::new();
     let mut last = End::Done;
@@ -131,7 +122,7 @@ fn aside(option: &str, command: &std::ffi::OsStr) -> anyhow::Result<()> {
 
 impl Counting<'_> {
     fn signal(&self) -> Option<i32> {
-        Some(self.signalled.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
+        self.signals.last()
     }
 
     /// One run.
@@ -221,7 +212,7 @@ impl Counting<'_> {
             }
             if let Some(by) = ended_by.take() {
                 let asked_by_signal =
-                    matches!(by, End::Signal(signal) if signal == signal_hook::consts::SIGINT);
+                    matches!(by, End::Signal(signal) if signal == kymo_cli::signals::SIGINT);
                 if let Some(workload) = &mut workload {
                     end_command(workload, asked_by_signal)?;
                 }
@@ -258,7 +249,7 @@ impl Counting<'_> {
         channel: Option<&ControlChannel>,
         at_most: Option<Duration>,
     ) -> anyhow::Result<()> {
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.until.as_fd()];
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
         fds.extend(workload.map(Workload::ended_fd));
         if workload.is_none() {
             fds.extend(watched.alive());
@@ -274,9 +265,7 @@ impl Counting<'_> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("failed to wait"),
         }
-        let mut bytes = [0; 64];
-        // What woke us is in `signalled`.
-        let _ = rustix::io::read(&self.until, &mut bytes);
+        self.signals.clear();
         Ok(())
     }
 
@@ -394,7 +383,7 @@ fn end_command(workload: &mut Workload, interrupted: bool) -> anyhow::Result<()>
         }
     }
     if workload.try_wait().context("failed to wait")?.is_none() {
-        workload.signal(signal_hook::consts::SIGTERM);
+        workload.signal(kymo_cli::signals::SIGTERM);
         workload.wait().context("failed to wait for the command")?;
     }
     Ok(())

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use kymo_cli::signals::Signals;
 use kymo_perf::workload::Exit;
 use rustix::process::Signal;
 
 use super::lines::site_words;
-use super::run::{End, Signals, Watch};
+use super::run::{End, Watch};
 use super::{say, table};
 use kymo_probe::watch::names::Names;
 use kymo_probe::watch::target::Target;
@@ -158,7 +159,7 @@ fn stay(target: Target, signals: &Signals) -> Option<Exit> {
     say("Ctrl-C ends the command");
     let mut target = target;
     while !target.has_ended() {
-        let mut fds = [rustix::event::PollFd::new(&signals.told, rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::new(signals, rustix::event::PollFlags::IN)];
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         if rustix::event::poll(&mut fds, Some(&time)).unwrap_or(0) > 0 {
             target.signal(Signal::KILL);

@@ -23,7 +23,7 @@ use clap::Args;
 use kymo_perf::watch::Scope;
 use kymo_record::Output;
 
-use crate::exit;
+use kymo_cli::exit;
 
 /// Show who touches memory: every access by every thread, with the value that it left.
 #[derive(Debug, Args)]

@@ -2,13 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use kymo_cli::signals::Signals;
 use kymo_perf::sys::{self, Kernel, Real};
 use kymo_perf::watch::{Schedule, Scope, Watcher};
 use kymo_symbols::place::{self as expression, Request};
@@ -17,8 +16,7 @@ use serde_json::json;
 
 use super::lines::{Form, Lines};
 use super::{WatchArgs, say};
-use crate::cmd::record::end_when_silent;
-use crate::exit;
+use kymo_cli::exit;
 use kymo_probe::watch::condition::Condition;
 use kymo_probe::watch::ledger::{Hit, Ledger};
 use kymo_probe::watch::names::Names;
@@ -31,8 +29,6 @@ use kymo_probe::watch::target::{self, Target};
 const NAP: Duration = Duration::from_millis(20);
 /// The same while the target stands still until its hit was judged.
 const SHORT_NAP: Duration = Duration::from_millis(1);
-/// The command could not be started, as perf tells it.
-const NOT_STARTED: u8 = 255;
 
 /// Why a watch ended.
 pub(super) enum End {
@@ -44,32 +40,6 @@ pub(super) enum End {
     Enough,
     /// The target was stopped at this access.
     Stopped(Box<Hit>),
-}
-
-/// Signals that end a watch.
-pub(super) struct Signals {
-    pub(super) told: UnixStream,
-    which: Arc<AtomicUsize>,
-}
-
-impl Signals {
-    fn catch() -> anyhow::Result<Signals> {
-        let (told, teller) = UnixStream::pair().context("failed to make a socket pair")?;
-        let which = Arc::new(AtomicUsize::new(0));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-        {
-            // The number before the wake-up: who wakes must see which signal it was.
-            signal_hook::flag::register_usize(signal, Arc::clone(&which), signal as usize)
-                .and_then(|_| signal_hook::low_level::pipe::register(signal, teller.try_clone()?))
-                .context("failed to catch signals")?;
-        }
-        Ok(Signals { told, which })
-    }
-
-    fn came(&self) -> bool {
-        // Relaxed: the signal handler ran in a thread of this process, or will be seen in the next round.
-        self.which.load(Ordering::Relaxed) != 0
-    }
 }
 
 /// Everything that was asked for, read.
@@ -91,8 +61,7 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
     };
     let signals = Signals::catch()?;
     if let Some(path) = &args.output {
-        let until = signals.told.try_clone().context("failed to make a socket pair")?;
-        end_when_silent("watch", &path.display().to_string(), until, Arc::clone(&signals.which));
+        signals.end_when_silent("watch", &path.display().to_string())?;
     }
     let target = if args.command.is_empty() {
         target::running(&args.pids)?
@@ -102,7 +71,7 @@ pub(super) fn run(args: WatchArgs) -> anyhow::Result<ExitCode> {
             Err(refused) => {
                 let advice = kymo_perf::explain::exec_advice(&refused.source);
                 say(&format!("failed to execute {}: {}{advice}", refused.command, refused.source));
-                return Ok(ExitCode::from(NOT_STARTED));
+                return Ok(ExitCode::from(exit::NOT_STARTED));
             }
         }
     };
@@ -250,7 +219,7 @@ impl Watch<'_> {
             }
             {
                 let mut also = target.ends();
-                also.push(signals.told.as_fd());
+                also.push(signals.as_fd());
                 self.watcher.wait(&also, most);
             }
             if self.schedule.turns.len() > 1 && turned.elapsed() >= slice {
@@ -286,7 +255,7 @@ impl Watch<'_> {
             if over {
                 return End::Target;
             }
-            if signals.came() {
+            if signals.last().is_some() {
                 return End::Signal;
             }
             if lines.is_broken() || self.args.duration.is_some_and(|duration| begun.elapsed() >= duration) {

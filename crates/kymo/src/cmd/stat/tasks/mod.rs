@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ use kymo_perf::workload::die_by;
 use source::{Found, Source};
 
 use super::StatArgs;
-use crate::{exit, terminal};
+use kymo_cli::{exit, terminal};
 
 /// How often a command is looked into for its table, until it has one.
 const LOOK: Duration = Duration::from_millis(5);
@@ -64,8 +63,7 @@ pub(super) fn run(args: &StatArgs) -> anyhow::Result<ExitCode> {
         all: args.verbose,
         command: &args.command,
     };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
+    let interrupted = kymo_cli::signals::interrupted()?;
     let mut out: Box<dyn Write> = match &args.output {
         Some(path) => {
             let mut options = File::options();
@@ -121,7 +119,7 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
         Ok(child) => child,
         Err(error) => {
             terminal::say(&format!("failed to execute {}: {error}", program.to_string_lossy()));
-            return Ok(ExitCode::from(super::NOT_STARTED));
+            return Ok(ExitCode::from(exit::NOT_STARTED));
         }
     };
     let pid = child.id() as i32;

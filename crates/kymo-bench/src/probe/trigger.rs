@@ -19,10 +19,10 @@ use kymo_perf::proc::{self, Mappings};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
-use crate::cmd::bench::SCHEMA_VERSION;
-use crate::cmd::bench::needed;
-use crate::cmd::bench::stats::{Stats, median};
-use crate::terminal;
+use crate::SCHEMA_VERSION;
+use crate::needed;
+use crate::stats::{Stats, median};
+use kymo_cli::terminal;
 
 const NAME: &str = "probe/trigger";
 /// Calls between two looks at the flag that ends a round.

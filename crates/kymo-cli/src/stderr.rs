@@ -8,16 +8,20 @@ use std::fmt::Arguments;
 use std::io::Write;
 
 /// Writes to stderr; where that is not possible, nothing happens.
-pub(crate) fn put(words: Arguments<'_>) {
+pub fn put(words: Arguments<'_>) {
     let _ = std::io::stderr().lock().write_fmt(words);
 }
 
+/// As `std::eprintln!`, but what cannot be said is not said.
+#[macro_export]
 macro_rules! eprintln {
     ($($word:tt)*) => {
         $crate::stderr::put(format_args!("{}\n", format_args!($($word)*)))
     };
 }
 
+/// As `std::eprint!`, but what cannot be said is not said.
+#[macro_export]
 macro_rules! eprint {
     ($($word:tt)*) => {
         $crate::stderr::put(format_args!($($word)*))

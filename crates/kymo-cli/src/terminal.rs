@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kymo_profile::text::{Look, shown};
 
 /// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
-pub(crate) fn start_log() {
+pub fn start_log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("KYMO_LOG") {
         tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -18,13 +18,13 @@ pub(crate) fn start_log() {
 }
 
 /// Says one sentence on stderr. What it quotes from a recording cannot act on the terminal; its lines stay lines.
-pub(crate) fn say(sentence: &str) {
+pub fn say(sentence: &str) {
     let lines: Vec<_> = sentence.split('\n').map(shown).collect();
     eprintln!("kymo: {}", lines.join("\n"));
 }
 
 /// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`.
-pub(crate) fn look() -> Look {
+pub fn look() -> Look {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
         return Look::default();
@@ -38,7 +38,7 @@ pub(crate) fn look() -> Look {
 
 /// A progress bar over the passes of reading a recording. It appears on a terminal only, and only when the work is
 /// long enough to wonder about.
-pub(crate) struct ReadProgress {
+pub struct ReadProgress {
     bar: OnceLock<ProgressBar>,
     started: std::time::Instant,
     wanted: bool,
@@ -46,13 +46,13 @@ pub(crate) struct ReadProgress {
 
 impl ReadProgress {
     /// A bar that is not shown yet.
-    pub(crate) fn new(quiet: bool) -> ReadProgress {
+    pub fn new(quiet: bool) -> ReadProgress {
         let wanted = !quiet && std::io::stderr().is_terminal();
         ReadProgress { bar: OnceLock::new(), started: std::time::Instant::now(), wanted }
     }
 
     /// Pass 0 or 1 has read `done` of `all` bytes.
-    pub(crate) fn at(&self, pass: u32, done: u64, all: u64) {
+    pub fn at(&self, pass: u32, done: u64, all: u64) {
         if !self.wanted || self.started.elapsed().as_millis() < 500 {
             return;
         }
@@ -69,7 +69,7 @@ impl ReadProgress {
     }
 
     /// Takes the bar away.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         if let Some(bar) = self.bar.get() {
             bar.finish_and_clear();
         }

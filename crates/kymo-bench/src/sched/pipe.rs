@@ -11,7 +11,7 @@ use kymo_perf::sys::fork;
 use serde_json::json;
 
 use super::{code, join, write_total};
-use crate::cmd::bench::{Format, SCHEMA_VERSION};
+use crate::{Format, SCHEMA_VERSION};
 
 const NAME: &str = "sched/pipe";
 

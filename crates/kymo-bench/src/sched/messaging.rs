@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
 
 use super::{code, join, write_total};
-use crate::cmd::bench::{Format, SCHEMA_VERSION};
+use crate::{Format, SCHEMA_VERSION};
 
 const NAME: &str = "sched/messaging";
 /// Senders of a group, and receivers.

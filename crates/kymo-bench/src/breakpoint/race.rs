@@ -108,7 +108,7 @@ pub(super) fn run<A: Accounts>(account: &A, shape: Shape) -> anyhow::Result<Dura
             builder.spawn_scoped(scope, move || worker(number))
         });
         // Without all of them the others would wait for ever.
-        let workers = crate::cmd::bench::needed(workers.collect::<Result<Vec<_>, _>>());
+        let workers = crate::needed(workers.collect::<Result<Vec<_>, _>>());
         workers.into_iter().map(|worker| worker.join().expect("a worker only counts")).collect::<Vec<_>>()
     });
     let begin = ends.iter().map(|&(begin, ..)| begin).min();

@@ -16,9 +16,9 @@ use kymo_core::probe::{Consumer, Frame, Key, ModuleId, NoSites, Registry, Return
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
-use crate::cmd::bench::SCHEMA_VERSION;
-use crate::cmd::bench::needed;
-use crate::cmd::bench::stats::{Stats, median};
+use crate::SCHEMA_VERSION;
+use crate::needed;
+use crate::stats::{Stats, median};
 
 const NAME: &str = "probe/registry";
 /// Between two looks at the clock's flag.

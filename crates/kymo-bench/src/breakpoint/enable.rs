@@ -14,7 +14,7 @@ use kymo_perf::sys::{BareThread, Kernel, Real};
 use serde_json::json;
 
 use super::{Go, REPEAT, spawn, watch, write_total};
-use crate::cmd::bench::{Format, SCHEMA_VERSION};
+use crate::{Format, SCHEMA_VERSION};
 
 const NAME: &str = "breakpoint/enable";
 

@@ -13,10 +13,10 @@ use kymo_files::{Export, Input};
 use rustix::fs::Dir;
 
 /// The default name of a recording, as perf's.
-pub(crate) const DEFAULT: &str = "perf.data";
+pub const DEFAULT: &str = "perf.data";
 
 /// Opens a recording. Whatever the name leads to is opened once, and judged by its descriptor.
-pub(crate) fn recording(name: &Path) -> anyhow::Result<Recording> {
+pub fn recording(name: &Path) -> anyhow::Result<Recording> {
     let shown = name.display();
     if name == Path::new("-") {
         let file = spool(&mut io::stdin().lock(), "stdin")?;
@@ -77,7 +77,7 @@ fn spool(from: &mut dyn Read, name: &str) -> anyhow::Result<File> {
 }
 
 /// Why a file must not be replaced by a result.
-pub(crate) fn keep_recording(old: &File) -> Option<&'static str> {
+pub fn keep_recording(old: &File) -> Option<&'static str> {
     let mut start = [0; 8];
     let read = rustix::io::pread(old, &mut start, 0).ok()?;
     kymo_data::is_recording(&start[..read])
@@ -85,6 +85,6 @@ pub(crate) fn keep_recording(old: &File) -> Option<&'static str> {
 }
 
 /// Begins a result that is to be in a file of its own; see [`Export`]. A recording is never replaced by one.
-pub(crate) fn export(path: &Path) -> anyhow::Result<Export> {
+pub fn export(path: &Path) -> anyhow::Result<Export> {
     Export::create(path, keep_recording).with_context(|| format!("failed to create {}", path.display()))
 }

@@ -19,8 +19,6 @@ mod step;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -32,7 +30,7 @@ use serde_json::{Value, json};
 use self::search::{Pace, Search};
 use self::step::{Kind, Runner, Step};
 use super::SCHEMA_VERSION;
-use crate::cmd::record::{Cpus, parse_cpus};
+use kymo_cli::parse::{Cpus, parse_cpus};
 
 const NAME: &str = "record/storm";
 
@@ -97,10 +95,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 
 /// Runs the benchmark.
 pub(crate) fn run(args: StormArgs) -> anyhow::Result<ExitCode> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("failed to catch signals")?;
-    }
+    let interrupted = kymo_cli::signals::interrupted()?;
     let folder = match &args.work {
         None => tempfile::tempdir().context("failed to make a temporary folder")?,
         Some(work) => tempfile::tempdir_in(work)
@@ -170,7 +165,7 @@ fn bar(seconds: f64) -> ProgressBar {
 }
 
 /// What was found for one kind of record.
-struct Found {
+struct Finding {
     kind: Kind,
     /// Bytes that the kernel writes into the ring for each sample.
     ring_bytes: f64,
@@ -179,7 +174,7 @@ struct Found {
     short: Option<String>,
 }
 
-impl Found {
+impl Finding {
     /// The try with the most samples of those that lost nothing.
     fn ceiling(&self) -> Option<&Step> {
         let clean = self.steps.iter().filter(|step| step.lost == 0);
@@ -201,7 +196,7 @@ struct Storm<'a, W: Write> {
     args: &'a StormArgs,
     runner: Runner<'a>,
     bar: ProgressBar,
-    found: Vec<Found>,
+    found: Vec<Finding>,
 }
 
 impl<W: Write> Storm<'_, W> {
@@ -213,7 +208,7 @@ impl<W: Write> Storm<'_, W> {
         for (number, &kind) in kinds.iter().enumerate() {
             // What one does not use, the next ones have.
             let until = total.mul_f64((number + 1) as f64 / kinds.len() as f64);
-            let mut found = Found { kind, ring_bytes: 0.0, steps: Vec::new(), short: self.no_room(kind)? };
+            let mut found = Finding { kind, ring_bytes: 0.0, steps: Vec::new(), short: self.no_room(kind)? };
             if found.short.is_none() {
                 found.ring_bytes = self.runner.ring_bytes(kind)?;
                 let mut search = Search::new(MOST_TRIES, self.args.rate);
@@ -272,7 +267,7 @@ impl<W: Write> Storm<'_, W> {
     }
 
     /// The last try as a line.
-    fn row(&mut self, found: &Found) -> std::io::Result<()> {
+    fn row(&mut self, found: &Finding) -> std::io::Result<()> {
         let Some(step) = found.steps.last() else { return Ok(()) };
         let asked = match step.pace {
             Pace::Free => "most".to_owned(),
@@ -342,7 +337,7 @@ fn size(kind: Kind) -> String {
 }
 
 /// The result for one kind of record in words.
-fn verdict(found: &Found) -> String {
+fn verdict(found: &Finding) -> String {
     let mut words = match found.ceiling() {
         None if found.steps.is_empty() => "not measured".to_owned(),
         None => "every rate that was tried lost something".to_owned(),
@@ -360,7 +355,7 @@ fn verdict(found: &Found) -> String {
     words
 }
 
-fn kind_json(found: &Found) -> Value {
+fn kind_json(found: &Finding) -> Value {
     let step = |step: &Step| {
         json!({
             "asked_per_s": match step.pace {

@@ -19,8 +19,8 @@ use serde_json::json;
 use super::SCHEMA_VERSION;
 use super::list::{Followed, List, PHASES, Refused, Round, samples};
 use super::stats::Stats;
-use crate::cmd::record::{Cpus, parse_cpus, parse_scope, parse_user};
-use crate::exit;
+use kymo_cli::exit;
+use kymo_cli::parse::{Cpus, parse_cpus, parse_scope, parse_user};
 
 const NAME: &str = "internals/evlist-open-close";
 

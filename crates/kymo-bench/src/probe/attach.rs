@@ -10,8 +10,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde_json::json;
 
-use crate::cmd::bench::SCHEMA_VERSION;
-use crate::cmd::bench::stats::median;
+use crate::SCHEMA_VERSION;
+use crate::stats::median;
 
 const NAME: &str = "probe/attach";
 /// How long the probes stay.

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::race::{Shape, run as race, standing};
 use super::{REPEAT, sweep};
-use crate::cmd::bench::stats::median;
-use crate::cmd::bench::{Format, SCHEMA_VERSION, write_total};
-use crate::exit;
+use crate::stats::median;
+use crate::{Format, SCHEMA_VERSION, write_total};
+use kymo_cli::exit;
 
 const NAME: &str = "breakpoint/ledger";
 /// What the x86 has.

@@ -1,7 +1,15 @@
 //! `kymo bench`: how fast kymo's own parts are on this machine.
 //!
+//! *You give it* a command line below `bench`; *it gives you* what was measured, on stdout. Each engine races the model that it replaces.
+//!
 //! A collection is a subcommand with benchmarks as its subcommands, as in `perf bench`; a benchmark is one file with its arguments and a
 //! `run`. Where perf has the same benchmark, options, output and units are perf's, so that both can be raced by a script.
+#![forbid(unsafe_code)]
+// It panics where stdout is gone: `writeln!` and an error instead.
+#![deny(clippy::print_stdout)]
+
+#[macro_use(eprintln)]
+extern crate kymo_cli;
 
 mod breakpoint;
 mod evlist_open_close;
@@ -23,7 +31,7 @@ const SCHEMA_VERSION: u32 = 1;
 /// Measure kymo's own parts on this machine
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     /// What the benchmarks of `sched` and `breakpoint` print: perf's text, or only the seconds
     #[arg(short, long, value_name = "FORMAT", default_value = "default")]
     format: Format,
@@ -113,7 +121,7 @@ struct Names {
 }
 
 /// Runs the verb. Without a collection, or without a benchmark, it lists what there is.
-pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let (format, repeat) = (args.format, args.repeat);
     match args.collection {
         None => list_collections(&mut io::stdout().lock())?,

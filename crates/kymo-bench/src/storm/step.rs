@@ -137,7 +137,7 @@ impl Runner<'_> {
             bail!("the recording ended with {}:\n{}", ended.status, ended.stderr.trim());
         }
         let recorded = Done::parse(&ended.stdout)?;
-        let judged = loss::scan(&crate::open::recording(&file)?, 0, &|_, _| {})
+        let judged = loss::scan(&kymo_cli::open::recording(&file)?, 0, &|_, _| {})
             .with_context(|| format!("failed to read {}", file.display()))?;
         let (samples, lost) = (judged.samples(), judged.lost());
         if samples + lost == 0 {

@@ -5,9 +5,13 @@ use kymo_record::{CallGraph, Overload, RecordingClock, Scope};
 
 /// A list of CPUs, as one value of the command line.
 #[derive(Clone, Debug)]
-pub(crate) struct Cpus(pub(crate) Vec<u32>);
+pub struct Cpus(pub Vec<u32>);
 
-pub(super) fn parse_frequency(text: &str) -> Result<u64, String> {
+/// Samples per second, or `max` as [`u64::MAX`].
+///
+/// # Errors
+/// What was expected.
+pub fn parse_frequency(text: &str) -> Result<u64, String> {
     match text {
         "max" => Ok(u64::MAX),
         _ => {
@@ -16,7 +20,11 @@ pub(super) fn parse_frequency(text: &str) -> Result<u64, String> {
     }
 }
 
-pub(super) fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
+/// `fp`, `none`, or `dwarf[,BYTES]`.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
     const LIMIT: u32 = 65_528;
     match text.split_once(',').map_or((text, None), |(mode, bytes)| (mode, Some(bytes))) {
         ("fp", None) => Ok(CallGraph::FramePointers),
@@ -34,7 +42,11 @@ pub(super) fn parse_call_graph(text: &str) -> Result<CallGraph, String> {
     }
 }
 
-pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
+/// The size of a ring in pages: a number of them, or bytes with a unit; rounded up to a power of two.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_ring(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: usize =
         digits.parse().map_err(|_| "expected a number of pages, or bytes with B, K, M or G")?;
@@ -52,7 +64,11 @@ pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
     pages.map(usize::next_power_of_two).ok_or_else(|| "a ring has at least one page and at most 4 GiB".into())
 }
 
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+/// Bytes, with or without a unit; never 0.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,
@@ -65,7 +81,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "expected a size in bytes, or with B, K, M or G".into())
 }
 
-pub(super) fn parse_overload(text: &str) -> Result<Overload, String> {
+/// What gives way when samples come too fast.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_overload(text: &str) -> Result<Overload, String> {
     match text {
         "slow" => Ok(Overload::Slow),
         "drop" => Ok(Overload::Drop),
@@ -74,7 +94,11 @@ pub(super) fn parse_overload(text: &str) -> Result<Overload, String> {
     }
 }
 
-pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
+/// A list such as `0-2,5`; never empty.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_cpus(text: &str) -> Result<Cpus, String> {
     let valid = text.split(',').all(|part| part.split('-').all(|number| number.parse::<u32>().is_ok()));
     let cpus = cpu_list::parse(text);
     if valid && !cpus.is_empty() {
@@ -84,7 +108,11 @@ pub(crate) fn parse_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
+/// A user by number, or by name in /etc/passwd.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_user(text: &str) -> Result<u32, String> {
     if let Ok(uid) = text.parse() {
         return Ok(uid);
     }
@@ -96,10 +124,18 @@ pub(crate) fn parse_user(text: &str) -> Result<u32, String> {
     found.ok_or_else(|| "no such user in /etc/passwd".into())
 }
 
-pub(super) fn parse_clock(text: &str) -> Result<RecordingClock, String> {
+/// The clock of a recording.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_clock(text: &str) -> Result<RecordingClock, String> {
     RecordingClock::parse(text).ok_or_else(|| "expected mono, raw, boot, real or tai".into())
 }
 
-pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
+/// How events are bound to what is recorded.
+///
+/// # Errors
+/// What was expected.
+pub fn parse_scope(text: &str) -> Result<Scope, String> {
     Scope::parse(text).ok_or_else(|| "expected cgroup, filtered, inherit or thread-cpu".into())
 }

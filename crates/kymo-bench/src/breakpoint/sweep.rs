@@ -7,7 +7,7 @@ use kymo_core::breakpoint::{Accounts, Error, Kind, Ledger, Target, TaskId};
 use serde_json::{Value, json};
 
 use super::race::{Shape, run as race, standing};
-use crate::cmd::bench::stats::median;
+use crate::stats::median;
 
 /// Rounds, in each of which every size has its turn: what disturbs the machine disturbs all of them.
 const ROUNDS: usize = 15;

@@ -19,8 +19,8 @@ use serde_json::json;
 
 use self::counted::{Clock, Counted, Tally};
 use self::executor::{Hook, Work, exchange};
-use crate::cmd::bench::stats::{Ratio, median};
-use crate::cmd::bench::{Format, SCHEMA_VERSION};
+use crate::stats::{Ratio, median};
+use crate::{Format, SCHEMA_VERSION};
 
 const NAME: &str = "sched/tasks";
 /// Operations of the check before the measurement.

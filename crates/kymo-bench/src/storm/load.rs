@@ -25,7 +25,7 @@ use kymo_perf::sys;
 use serde_json::{Value, json};
 
 use super::search::Pace;
-use crate::cmd::record::{Cpus, parse_cpus};
+use kymo_cli::parse::{Cpus, parse_cpus};
 
 /// The shortest sleep between bursts.
 const NAP: Duration = Duration::from_millis(1);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|&cpu| {
                 let pair = move || pair(cpu, args.rate, length, args.stack, start);
-                crate::cmd::bench::needed(thread::Builder::new().spawn_scoped(scope, pair))
+                crate::needed(thread::Builder::new().spawn_scoped(scope, pair))
             })
             .collect();
         let mut all = Done::default();

@@ -21,23 +21,25 @@ use kymo_probe::error::UsageError;
 use crate::terminal;
 
 /// The command line was not understood.
-pub(crate) const USAGE: u8 = 129;
+pub const USAGE: u8 = 129;
+/// The command to record, count or probe could not be started.
+pub const NOT_STARTED: u8 = 255;
 /// The recording is cut off or damaged.
 const DAMAGED: u8 = 2;
 
 /// The status of a report: what could be read is printed, and stderr tells what is damaged. A recording that its recorder could not
 /// finish may end in the middle of a record.
-pub(crate) fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a Problem>) -> ExitCode {
+pub fn of_reading<'a>(recording: &Recording, more: impl IntoIterator<Item = &'a Problem>) -> ExitCode {
     let among_records = more.into_iter().any(|problem| problem.is_damage) && !recording.is_unfinished;
     let damaged = among_records || recording.problems.iter().any(|problem| problem.is_damage);
     if damaged { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
 }
 
 /// Marks an error as one of the command line: clap took it, and it means nothing (a word that is no sort key, a CPU that is no number).
-pub(crate) use kymo_probe::error::usage;
+pub use kymo_probe::error::usage;
 
 /// The exit code of a verb's outcome; an error is printed with its causes.
-pub(crate) fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
+pub fn code(done: anyhow::Result<ExitCode>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -1,0 +1,144 @@
+//! Signals that end a verb: noted, and readable, instead of the end of this process.
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Context;
+use kymo_perf::workload::die_by;
+use kymo_record::Silence;
+use signal_hook::consts::{SIGHUP, SIGUSR2, SIGXFSZ};
+pub use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::{flag, low_level};
+
+/// What asks a verb to end.
+const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// INT, TERM and HUP of this process from now on. Its descriptor can be read once one of them came.
+#[derive(Debug)]
+pub struct Signals {
+    readable: UnixStream,
+    last: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    /// Catches them as often as they come.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn catch() -> anyhow::Result<Signals> {
+        Signals::catch_as(false)
+    }
+
+    /// Catches each of them once: the second time it ends this process, whatever that waits for.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn catch_once() -> anyhow::Result<Signals> {
+        Signals::catch_as(true)
+    }
+
+    fn catch_as(once: bool) -> anyhow::Result<Signals> {
+        let (readable, writable) = UnixStream::pair().context("failed to make a socket pair")?;
+        readable.set_nonblocking(true).context("failed to make a socket pair")?;
+        let last = Arc::new(AtomicUsize::new(0));
+        let register = |signal| {
+            if once {
+                let again = Arc::new(AtomicBool::new(false));
+                flag::register_conditional_default(signal, Arc::clone(&again))?;
+                flag::register(signal, again)?;
+            }
+            // The number before the wake-up: what wakes must see which signal it was.
+            flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
+            low_level::pipe::register(signal, writable.try_clone()?)
+        };
+        ENDING
+            .into_iter()
+            .try_for_each(|signal| register(signal).map(drop))
+            .context("failed to catch signals")?;
+        Ok(Signals { readable, last })
+    }
+
+    /// The one that came last.
+    pub fn last(&self) -> Option<i32> {
+        // Relaxed: the handler ran before the descriptor could be read, or will be seen in the next round.
+        Some(self.last.load(Ordering::Relaxed) as i32).filter(|&signal| signal != 0)
+    }
+
+    /// Another descriptor that can be read once one came.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn another_fd(&self) -> anyhow::Result<OwnedFd> {
+        Ok(self.readable.try_clone().context("failed to make a socket pair")?.into())
+    }
+
+    /// Reads what woke the caller, so that only the next signal wakes it again. [`Signals::last`] stays.
+    pub fn clear(&self) {
+        let mut bytes = [0; 64];
+        let _ = rustix::io::read(&self.readable, &mut bytes);
+    }
+
+    /// When a signal came and the output does not answer: says so, and at last ends this process by that signal.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn end_when_silent(&self, verb: &'static str, output: &str) -> anyhow::Result<()> {
+        let (output, last) = (output.to_owned(), Arc::clone(&self.last));
+        let tell = move |silence| match silence {
+            Silence::Waiting(left) => eprintln!(
+                "kymo {verb}: {output}: its file system does not answer; waiting {} s more",
+                left.as_secs().max(1)
+            ),
+            Silence::GivenUp { pending } => {
+                eprintln!(
+                    "kymo {verb}: {output}: its file system does not answer; ended, the file has what was published before \
+                     (the kernel keeps this process until that file system answers or is gone: see `umount -f`)"
+                );
+                // Relaxed: the handler ran before the descriptor could be read.
+                let came = last.load(Ordering::Relaxed) as i32;
+                die_by(if came == 0 { pending } else { came });
+            }
+        };
+        // Without a thread for it the second signal is left.
+        let _ = kymo_record::watch_for_silence(self.another_fd()?, tell);
+        Ok(())
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+}
+
+/// Becomes true when INT, TERM or HUP comes, for work that looks now and then.
+///
+/// # Errors
+/// If the system refuses to catch them.
+pub fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
+    let came = Arc::new(AtomicBool::new(false));
+    ENDING
+        .into_iter()
+        .try_for_each(|signal| flag::register(signal, Arc::clone(&came)).map(drop))
+        .context("failed to catch signals")?;
+    Ok(came)
+}
+
+/// A descriptor that can be read each time SIGUSR2 comes.
+///
+/// # Errors
+/// If there is no descriptor left.
+pub fn user_requests() -> anyhow::Result<UnixStream> {
+    let (readable, writable) = UnixStream::pair().context("failed to make a socket pair")?;
+    low_level::pipe::register(SIGUSR2, writable).context("failed to catch signals")?;
+    Ok(readable)
+}
+
+/// Makes a file that may not grow a write error with a reason, not the end of this process; commands get the signal's default back.
+///
+/// # Errors
+/// If the system refuses to catch the signal.
+pub fn survive_file_limits() -> anyhow::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop).context("failed to catch signals")
+}
