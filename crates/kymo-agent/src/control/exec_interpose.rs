@@ -268,7 +268,7 @@ fn connect(socket: c_int, name: &[u8]) -> bool {
 
 /// Whether the listener is of a user who may command this program.
 fn may_be_told(socket: c_int) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: super::start::NO_USER, gid: 0 };
+    let mut peer = libc::ucred { pid: 0, uid: super::peer::NO_USER, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, what) = (libc::SOL_SOCKET as u64, libc::SO_PEERCRED as u64);
     let (into, bytes) = ((&raw mut peer) as u64, (&raw mut length) as u64);
@@ -278,7 +278,7 @@ fn may_be_told(socket: c_int) -> bool {
     let own = unsafe { call(libc::SYS_geteuid, [0; 6]) } as libc::uid_t;
     // SAFETY: our own variable, which the kernel has written.
     let listener = unsafe { (&raw const peer.uid).read_volatile() };
-    asked == 0 && super::start::may_command(listener, own)
+    asked == 0 && super::peer::may_command(listener, own)
 }
 
 /// Memory until a program is executed.

@@ -21,8 +21,11 @@ mod hold;
 mod maps;
 #[cfg(target_arch = "x86_64")]
 mod patching;
+mod peer;
 #[cfg(target_arch = "x86_64")]
 mod preload_check;
+#[cfg(target_arch = "x86_64")]
+mod semaphore;
 mod session;
 mod start;
 mod startup_gate;

@@ -2,6 +2,7 @@
 use super::engine::{BatchOutcome, CallerCounts, ProbeEngine, RequestedProbe};
 use super::hold::{HeldBy, Threads};
 use super::maps::Maps;
+use super::semaphore::Semaphore;
 use crate::patch::{
     self, Clock, Consumers, FilteredProbe, Function, Holder, Measure, OwnMemory, PatchError, Probe, Rings,
     Site, Surroundings,
@@ -11,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
 
 /// One probe of the conversation.
 #[derive(Debug)]
@@ -51,33 +51,6 @@ fn blocks_signals(module: &[u8]) -> bool {
     [&b"libc.so"[..], b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"ld-musl", b"libc.musl"]
         .iter()
         .any(|start| name.starts_with(start))
-}
-
-/// A count of listeners in the program's data, of 16 bits: the program looks whether it is 0.
-#[derive(Debug, Clone)]
-struct Semaphore {
-    module: Arc<[u8]>,
-    offset: u64,
-    at: u64,
-}
-
-impl Semaphore {
-    fn of(module: &Arc<[u8]>, offset: u64, maps: &Maps) -> Result<Semaphore, &'static str> {
-        let at = maps.data(module, offset).ok_or("its semaphore is not mapped")?;
-        if at % 2 == 0 {
-            Ok(Semaphore { module: Arc::clone(module), offset, at })
-        } else {
-            Err("its semaphore is nowhere")
-        }
-    }
-
-    /// Adds to it, in one step for whoever else does.
-    fn add(&self, by: i16) {
-        // Its module may be gone, or elsewhere by now.
-        if Maps::read().is_ok_and(|maps| maps.data(&self.module, self.offset) == Some(self.at)) {
-            patch::add_to_count(self.at, by);
-        }
-    }
 }
 
 /// Tells where an armed probe counts.

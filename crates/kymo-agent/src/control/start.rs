@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
 use super::hold::HeldBy;
+use super::peer::{NO_USER, may_command};
 use super::{session, startup_gate};
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
@@ -160,14 +161,6 @@ fn connect(at: &str) -> Option<OwnedFd> {
     }
     socket.send(password.as_bytes()).ok()?;
     Some(socket.into())
-}
-
-/// Whose number the kernel gives to users that this user namespace does not have: it may be anyone.
-pub(super) const NO_USER: libc::uid_t = 65534;
-
-/// Whether a listener of this user may command a program of that one.
-pub(super) fn may_command(listener: libc::uid_t, own: libc::uid_t) -> bool {
-    listener == 0 || (listener == own && listener != NO_USER)
 }
 
 fn own_user() -> libc::uid_t {

@@ -17,12 +17,12 @@ pub enum Measure {
 /// Some of the hits, or more than to count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilteredProbe {
-    pub(super) measure: Measure,
-    pub(super) action: InternedAction,
+    pub(crate) measure: Measure,
+    pub(crate) action: InternedAction,
 }
 
 impl FilteredProbe {
-    /// From what was asked for; an event in it is not written ([`Record`](super::Record) does that).
+    /// From what was asked for; an event in it is not written ([`Record`](crate::patch::Record) does that).
     pub fn new(measure: Measure, action: ProbeAction) -> FilteredProbe {
         FilteredProbe { measure, action: InternedAction::of(action) }
     }
@@ -30,7 +30,7 @@ impl FilteredProbe {
 
 /// One of the things to do that were ever asked for. They stay: stubs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct InternedAction(&'static ProbeAction);
+pub(crate) struct InternedAction(&'static ProbeAction);
 
 impl std::ops::Deref for InternedAction {
     type Target = ProbeAction;
@@ -41,7 +41,7 @@ impl std::ops::Deref for InternedAction {
 }
 
 impl InternedAction {
-    pub(super) fn of(action: ProbeAction) -> InternedAction {
+    pub(crate) fn of(action: ProbeAction) -> InternedAction {
         static ALL: Mutex<Option<HashSet<&'static ProbeAction>>> = Mutex::new(None);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let all = all.get_or_insert_default();
@@ -54,30 +54,30 @@ impl InternedAction {
     }
 
     /// The same for good, where it can be changed.
-    pub(super) fn get(self) -> &'static ProbeAction {
+    pub(crate) fn get(self) -> &'static ProbeAction {
         self.0
     }
 
     /// Whether hits are looked at before they count, or some are not looked at further.
-    pub(super) fn chooses(&self) -> bool {
+    pub(crate) fn chooses(&self) -> bool {
         !self.entry_condition.is_empty() || self.every > 1
     }
 
     /// Whether a stub's own instructions do not do for what happens at an entry (`slow_path.rs` does then).
-    pub(super) fn needs_handler(&self, records: bool) -> bool {
+    pub(crate) fn needs_handler(&self, records: bool) -> bool {
         self.callers
             || reads_memory(&self.entry_condition)
             || records && self.event.is_some() && self.fetches.iter().any(is_far)
     }
 
     /// Likewise at a return.
-    pub(super) fn needs_handler_back(&self, records: bool) -> bool {
+    pub(crate) fn needs_handler_back(&self, records: bool) -> bool {
         reads_memory(&self.return_condition) || records && self.return_fetches.iter().any(is_far)
     }
 }
 
 /// Whether the handler is needed at an entry, and at a return, by what was asked for.
-pub(super) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
+pub(crate) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
     (
         action.needs_handler(records),
         records && action.return_event.is_some() && action.needs_handler_back(records),
@@ -85,7 +85,7 @@ pub(super) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
 }
 
 /// Whether one of the tests looks at memory.
-pub(super) fn reads_memory(condition: &Condition) -> bool {
+pub(crate) fn reads_memory(condition: &Condition) -> bool {
     let far = |operand: &Operand| !operand.steps.is_empty();
     condition.iter().flatten().any(|test| far(&test.operand))
 }

@@ -1,9 +1,8 @@
 //! Times by their size: eight buckets for each doubling, so a value is known to an eighth.
-use super::slots::Slots;
+use crate::patch::slots::Slots;
 use kymo_core::probe::wire::times::{USED, first_ns};
-use std::sync::OnceLock;
 
-pub(super) use kymo_core::probe::wire::times::BUCKETS;
+pub(crate) use kymo_core::probe::wire::times::BUCKETS;
 
 /// How long calls took, of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +13,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Reads the counters from `slot` on.
-    pub(super) fn read(slots: &Slots, slot: u32, before: &[u64]) -> Histogram {
+    pub(crate) fn read(slots: &Slots, slot: u32, before: &[u64]) -> Histogram {
         let count = |bucket: u32| {
             let before = before.get(bucket as usize).copied().unwrap_or(0);
             (first_ns(bucket), first_ns(bucket + 1), slots.read(slot + bucket).wrapping_sub(before))
@@ -49,26 +48,6 @@ impl Histogram {
         let calls = self.calls();
         (calls > 0).then(|| sum / calls as f64)
     }
-}
-
-static TICK: OnceLock<u64> = OnceLock::new();
-
-/// Takes the tick from somebody who has measured it, if it is not known yet.
-pub(crate) fn know_tick(tick: u64) {
-    if tick > 0 {
-        _ = TICK.set(tick);
-    }
-}
-
-/// Nanoseconds of one tick of the time stamp counter, times 2^32; measured once, in 20 ms.
-pub(super) fn tick() -> u64 {
-    *TICK.get_or_init(|| {
-        let (ticks, time) = super::os::ticks_and_time();
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let (later, then) = super::os::ticks_and_time();
-        let ticks = u128::from(later.wrapping_sub(ticks)).max(1);
-        u64::try_from(((then - time).as_nanos() << 32) / ticks).unwrap_or(u64::MAX)
-    })
 }
 
 #[cfg(test)]

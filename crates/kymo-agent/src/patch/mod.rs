@@ -95,56 +95,38 @@
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
 //!   copies in programs (`unwinder_hooks.rs`).
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
-mod arena;
-mod callers;
-mod callout;
-mod count;
-mod error;
+mod clock;
+mod codegen;
 mod filter;
-mod flow;
-mod frames;
-mod got_hooks;
 mod histogram;
-mod hold;
-mod memory;
-mod moved;
+mod install;
+mod layout;
+mod mapping;
 mod os;
-mod pass;
-mod patcher;
-mod predicate;
-mod probe;
-mod publish;
 mod record;
-mod refusal;
 mod rings;
-mod shadow;
+mod runtime;
 mod site;
 mod slots;
-mod slow_path;
-mod slow_path_codegen;
-mod stale_frames;
-mod stub;
-mod threads;
-mod trap;
-mod unwind;
-mod unwinder_hooks;
 
-pub use error::PatchError;
+pub use clock::Clock;
+pub(crate) use clock::know_tick;
 pub use filter::{FilteredProbe, Measure};
-pub use flow::jump_targets;
 pub use histogram::Histogram;
-pub(crate) use histogram::know_tick;
-pub use hold::{Hold, Holder, Request};
-pub use memory::{Memory, OwnMemory};
+pub use install::error::PatchError;
+pub use install::flow::jump_targets;
+pub use install::hold::{Hold, Holder, Request};
+pub use install::memory::{Memory, OwnMemory};
+pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
+pub(crate) use install::patcher::{counter_sizes, release_counters, share_counters};
+pub use install::plan::{Function, Surroundings, plan, plan_inside, returns_oddly};
+pub use install::probe::Probe;
+pub use install::refusal::Refusal;
+pub use layout::DEPTH;
 pub(crate) use os::add_to_count;
-pub use patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
-pub(crate) use patcher::{counter_sizes, release_counters, share_counters};
-pub use probe::Probe;
 pub use record::Record;
-pub use refusal::Refusal;
-pub use rings::{Clock, Rings, SAMPLE_TYPE};
-pub use shadow::DEPTH;
-pub use site::{Function, Site, Surroundings, plan, plan_inside, returns_oddly};
+pub use rings::{Rings, SAMPLE_TYPE};
+pub use site::Site;
 
 /// From now on nothing that the calling thread does is counted or recorded: it is ours.
 pub(crate) fn exclude_current_thread() {

@@ -1,134 +1,17 @@
 //! The calls of the operating system that patching needs.
 //!
 //! # Safety
-//! What is unsafe here: system calls with numbers and pointers to locals, and mappings that are never taken down again.
+//! What is unsafe here: system calls with numbers and pointers to locals, and one count in the program's data.
 #![allow(unsafe_code)]
 use std::ffi::c_int;
 use std::io;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
-pub(super) fn code_at(address: u64, bytes: usize) -> io::Result<u64> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a mapping where none is: the kernel refuses to replace one.
-    let at = unsafe {
-        libc::mmap(
-            ptr::without_provenance_mut(address as usize),
-            bytes,
-            libc::PROT_READ | libc::PROT_EXEC,
-            flags,
-            -1,
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    if at as u64 != address {
-        // Kernels before 4.17 take the address as a wish.
-        // SAFETY: the mapping that was just made and that nobody knows.
-        unsafe { libc::munmap(at, bytes) };
-        return Err(io::Error::from_raw_os_error(libc::EEXIST));
-    }
-    Ok(address)
-}
-
-/// Zeroed memory of which only what is used takes room; a forked child finds it zeroed again. It stays for good.
-pub(super) fn wide_zeros(bytes: usize, wiped_on_fork: bool) -> io::Result<u64> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever the kernel likes.
-    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    if wiped_on_fork {
-        // SAFETY: the mapping above.
-        if unsafe { libc::madvise(at, bytes, libc::MADV_WIPEONFORK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(at as u64)
-}
-
-/// Whether a forked child finds memory of [`wide_zeros`] as it is at the fork, or zeroed.
-pub(super) fn on_fork(at: u64, bytes: usize, kept: bool) -> io::Result<()> {
-    let at = ptr::without_provenance_mut(at as usize);
-    let advice = if kept { libc::MADV_KEEPONFORK } else { libc::MADV_WIPEONFORK };
-    // SAFETY: changes what a fork does with a mapping of ours; its content stays.
-    let done = unsafe { libc::madvise(at, bytes, advice) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-
-/// Maps `bytes` of a file, or zeroes without one, over memory of this module.
-fn over(
-    at: u64,
-    bytes: u64,
-    file: Option<(&std::fs::File, u64)>,
-    access: c_int,
-    flags: c_int,
-) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    if bytes == 0 {
-        return Ok(());
-    }
-    let place = ptr::without_provenance_mut(at as usize);
-    let (number, offset) = file.map_or((-1, 0), |(file, offset)| (file.as_raw_fd(), offset));
-    // SAFETY: a mapping of this module, which nobody takes for anything but numbers; or, with
-    // MAP_FIXED_NOREPLACE, where none is.
-    let mapped = unsafe { libc::mmap(place, bytes as usize, access, flags, number, offset as i64) };
-    match mapped {
-        libc::MAP_FAILED => Err(io::Error::last_os_error()),
-        mapped if mapped == place => Ok(()),
-        mapped => {
-            // Kernels before 4.17 take the address as a wish.
-            // SAFETY: the mapping that was just made and that nobody knows.
-            unsafe { libc::munmap(mapped, bytes as usize) };
-            Err(io::Error::from_raw_os_error(libc::EEXIST))
-        }
-    }
-}
-
-/// Maps a part of a file, shared with whoever else maps it, over memory of this module.
-pub(super) fn shared_at(at: u64, file: &std::fs::File, offset: u64, bytes: u64) -> io::Result<()> {
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    over(at, bytes, Some((file, offset)), WRITABLE, flags)?;
-    // A dump of a crash need not have it; where this fails it has.
-    // SAFETY: the mapping above.
-    unsafe { libc::madvise(ptr::without_provenance_mut(at as usize), bytes as usize, libc::MADV_DONTDUMP) };
-    Ok(())
-}
-
-/// Puts zeroes of this process alone over memory of this module, and gives back what was there.
-pub(super) fn zeros_over(at: u64, bytes: u64) {
-    // Where this fails the memory stays as it was, which harms nobody.
-    _ = over(at, bytes, None, WRITABLE, ANONYMOUS | libc::MAP_FIXED);
-}
-
-/// Addresses without memory at an address where nothing is; `false` if something is.
-pub(super) fn reserve_at(at: u64, bytes: u64) -> io::Result<bool> {
-    match over(at, bytes, None, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE) {
-        Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Takes down memory of this module that no stub knows.
-pub(super) fn unmap(at: u64, bytes: u64) {
-    if bytes > 0 {
-        // SAFETY: as the name says; the callers know it.
-        unsafe { libc::munmap(ptr::without_provenance_mut(at as usize), bytes as usize) };
-    }
-}
-
 /// Makes every core that runs this process see instructions as they are now in memory, before this returns.
-pub(super) fn sync_cores() -> io::Result<()> {
+pub(crate) fn sync_cores() -> io::Result<()> {
     /// Of linux/membarrier.h.
     const SYNC_CORE: c_int = 1 << 5;
     const REGISTER_SYNC_CORE: c_int = 1 << 6;
@@ -143,7 +26,7 @@ pub(super) fn sync_cores() -> io::Result<()> {
 }
 
 /// Sends a signal with a number to one thread of this process.
-pub(super) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
+pub(crate) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
     // SAFETY: all zeros are a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     info.si_signo = signal;
@@ -163,18 +46,18 @@ pub(super) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
 }
 
 /// The calling thread's number.
-pub(super) fn own_tid() -> i32 {
+pub(crate) fn own_tid() -> i32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::gettid() }
 }
 
 /// A text of /proc whose numbers matter. Names in it are bytes; what of them is not UTF-8 is replaced.
-pub(super) fn text(path: &str) -> io::Result<String> {
+pub(crate) fn text(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
 
 /// How many CPUs this machine can have, so that every number of a CPU is smaller.
-pub(super) fn possible_cpus() -> usize {
+pub(crate) fn possible_cpus() -> usize {
     let listed = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok();
     let last = |text: String| text.trim().rsplit(['-', ',']).next()?.parse::<usize>().ok();
     if let Some(last) = listed.and_then(last) {
@@ -188,7 +71,7 @@ pub(super) fn possible_cpus() -> usize {
 /// Runs `what` with the two signals of patching open in this thread, and puts the thread's mask back.
 ///
 /// This thread may itself run into a probe while it is put in place, and a trap that is blocked ends the process.
-pub(super) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) -> T {
+pub(crate) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros are a valid set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: all zeros are a valid set.
@@ -206,7 +89,7 @@ pub(super) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) 
 }
 
 /// Makes `mask` the signals that this thread blocks, without the C library; what they were. Safe in a signal's handler.
-pub(super) fn set_mask(mask: u64) -> u64 {
+pub(crate) fn set_mask(mask: u64) -> u64 {
     let mut before = 0_u64;
     let (given, old) = (&raw const mask, &raw mut before);
     // SAFETY: two words of ours, and their bytes.
@@ -216,7 +99,7 @@ pub(super) fn set_mask(mask: u64) -> u64 {
 }
 
 /// The time stamp counter and the time, read together: the closest of three readings.
-pub(super) fn ticks_and_time() -> (u64, Duration) {
+pub(crate) fn ticks_and_time() -> (u64, Duration) {
     let read = || {
         // SAFETY: an instruction that every x86-64 processor has.
         let before = unsafe { std::arch::x86_64::_rdtsc() };
@@ -234,44 +117,15 @@ pub(super) fn ticks_and_time() -> (u64, Duration) {
     (ticks, time)
 }
 
-/// Addresses without memory.
-pub(super) fn reserve(bytes: u64) -> io::Result<u64> {
-    // SAFETY: a new mapping, wherever the kernel likes.
-    let base = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, libc::PROT_NONE, ANONYMOUS, -1, 0) };
-    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base as u64) }
-}
-
-/// Maps a ring of a file: its page, then its data twice, one after the other.
-pub(super) fn ring_at(base: u64, file: &std::fs::File, offset: u64, page: u64, data: u64) -> io::Result<()> {
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
-    over(base, page + data, Some((file, offset)), WRITABLE, flags)?;
-    over(base + page + data, data, Some((file, offset + page)), WRITABLE, flags)
-}
-
-/// A word of a mapping of this module that stays.
-pub(super) fn word(address: u64) -> &'static AtomicU64 {
-    // SAFETY: the callers' addresses are of aligned words in rings and tables that are mapped for good.
-    unsafe { &*(address as *const AtomicU64) }
-}
-
-/// Words of a mapping of this module that stays.
-pub(super) fn words(address: u64, count: usize) -> &'static [AtomicU64] {
-    // SAFETY: as above.
-    unsafe { std::slice::from_raw_parts(address as *const AtomicU64, count) }
-}
-
-/// Adds to a count of 16 bits in the program's data, which the caller has seen to be mapped for writing, at an even address.
-pub(crate) fn add_to_count(at: u64, by: i16) {
-    // SAFETY: as above; the program that writes there at the same time means the same.
+/// Adds to a count of 16 bits in the program's data.
+///
+/// # Safety
+/// It is mapped for writing, at an even address, and whatever else writes there means the same.
+pub(crate) unsafe fn add_to_count(at: u64, by: i16) {
+    // SAFETY: the caller's.
     let count = unsafe { &*(at as *const AtomicU16) };
     // Relaxed: the program only looks whether it is 0.
     count.fetch_add(by as u16, Ordering::Relaxed);
-}
-
-/// Writes such a word before anybody reads it.
-pub(super) fn put_word(address: u64, value: u64) {
-    // Relaxed: published by what makes stubs or tells other processes.
-    word(address).store(value, Ordering::Relaxed);
 }
 
 /// `struct sigaction` as the kernel has it.
@@ -286,7 +140,7 @@ struct KernelAction {
 
 /// Takes this signal, by which traps come, out of the signals that the program's handlers block while they run. It stays
 /// out: an illegal instruction ends a process that blocks it.
-pub(super) fn let_through(trap: c_int) {
+pub(crate) fn let_through(trap: c_int) {
     let bit = 1 << (trap - 1);
     const ALL_SIGNALS: c_int = 64;
     const MASK_BYTES: usize = 8;
@@ -315,7 +169,7 @@ pub(super) fn let_through(trap: c_int) {
 }
 
 /// Where this process's handlers of signals return to, each place once.
-pub(super) fn restorers() -> Vec<u64> {
+pub(crate) fn restorers() -> Vec<u64> {
     const HAS_RESTORER: u64 = 0x0400_0000;
     const ALL_SIGNALS: c_int = 64;
     const MASK_BYTES: usize = 8;

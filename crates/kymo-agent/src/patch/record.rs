@@ -1,52 +1,25 @@
-//! The stub's part that writes an event into this CPU's ring.
-//!
-//! ```text
-//!   tid from the thread's shadow stack
-//!   again:   this thread's sequence = descriptor
-//!   start:   ring = table[CPU]; none in a forked child
-//!            used = head - tail;  used + record >= size:  lost += 1, done
-//!            the record, with the time that it is now
-//!            head += record             the last instruction: done, or not
-//! ```
-//!
-//! A record is a sample with raw data, as the kernel writes for its own events of programs ([`Layout`] says where what is):
-//!
-//! ```text
-//!   0 header | 8 event | 16 the place | 24 pid, tid | 32 time | 40 CPU | 48 one | 56 bytes u32 | 60 raw data
-//! ```
-//! Flags are kept on the stack, all registers as well: a record costs tens of nanoseconds anyway.
-use super::count::Counter;
+//! What a probe that writes events writes, and where.
+use super::clock::Clock;
 use super::filter::InternedAction;
-use super::predicate::{self, FRAME};
-use super::rings::{Clock, HEAD_AT, LOST_AT, PAGE_BYTES, TAIL_AT};
-use super::shadow::OWNER_AT;
-use super::stub::CodegenContext;
-use iced_x86::IcedError;
-use iced_x86::code_asm::{
-    CodeAssembler, CodeLabel, dword_ptr, qword_ptr, r8, r8d, rax, rcx, rdi, rdx, rsi, rsp,
-};
-use kymo_core::probe::wire::{Condition, EventId, Fetch, FetchKind, Layout, Operand, ProbeAction};
+use kymo_core::probe::wire::{Condition, EventId, Fetch, FetchKind, Operand, ProbeAction};
 
-/// Where raw data begins in a record.
-pub(super) const RAW_AT: i32 = 60;
-
-/// What writes hits into rings: from [`Rings::record`](super::Rings::record).
+/// What writes hits into rings: from [`Rings::record`](crate::patch::Rings::record).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    pub(super) table: u64,
-    pub(super) data_bytes: u32,
-    pub(super) clock: Clock,
-    pub(super) action: InternedAction,
+    pub(crate) table: u64,
+    pub(crate) data_bytes: u32,
+    pub(crate) clock: Clock,
+    pub(crate) action: InternedAction,
 }
 
 /// The counters that a recording stub raises besides its hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RecordSlots {
-    pub(super) lost: u32,
+pub(crate) struct RecordSlots {
+    pub(crate) lost: u32,
 }
 
 impl Record {
-    pub(super) fn new(event: u64, table: u64, data_bytes: u32, clock: Clock) -> Record {
+    pub(crate) fn new(event: u64, table: u64, data_bytes: u32, clock: Clock) -> Record {
         let action = ProbeAction { event: Some(EventId { id: event, kind: 0 }), ..ProbeAction::default() };
         Record { table, data_bytes, clock, action: InternedAction::of(action) }
     }
@@ -88,189 +61,12 @@ impl Record {
     }
 
     /// Whether returns are recorded.
-    pub(super) fn returns(&self) -> bool {
+    pub(crate) fn returns(&self) -> bool {
         self.action.return_event.is_some()
     }
 
-    pub(super) fn event(&self, returned: bool) -> EventId {
+    pub(crate) fn event(&self, returned: bool) -> EventId {
         let event = if returned { self.action.return_event } else { self.action.event };
         event.unwrap_or(EventId { id: 0, kind: 0 })
     }
-}
-
-/// Bytes of a record without texts.
-fn bytes(layout: &Layout) -> u32 {
-    (RAW_AT as u32 + layout.fixed_bytes).next_multiple_of(8)
-}
-
-/// The header of a record of so many bytes.
-pub(super) fn header(bytes: u32) -> u64 {
-    /// PERF_RECORD_SAMPLE, of code in user space.
-    const KIND: u64 = 9;
-    const USER: u64 = 2;
-    KIND | USER << 32 | u64::from(bytes) << 48
-}
-
-/// The sequences of a recording stub.
-pub(super) struct Recorder {
-    pub(super) hits: Counter,
-    pub(super) lost: Counter,
-    pub(super) write: Counter,
-}
-
-/// What a recording stub is about.
-#[derive(Clone, Copy)]
-pub(super) struct RecordContext<'a> {
-    pub(super) record: &'a Record,
-    pub(super) slots: RecordSlots,
-    pub(super) site: u64,
-    pub(super) context: &'a CodegenContext,
-}
-
-impl Recorder {
-    pub(super) fn declare(a: &mut CodeAssembler) -> Result<Recorder, IcedError> {
-        Ok(Recorder { hits: Counter::declare(a)?, lost: Counter::declare(a)?, write: Counter::declare(a)? })
-    }
-
-    /// All sequences, in the order of their descriptors.
-    pub(super) fn counters(self) -> Vec<Counter> {
-        vec![self.hits, self.lost, self.write]
-    }
-
-    /// From the stub's begin to what comes then; on to `out`, with everything as it was, for hits that are not to be looked at.
-    pub(super) fn at_entry(
-        &mut self,
-        a: &mut CodeAssembler,
-        hits: u32,
-        task: RecordContext<'_>,
-        out: CodeLabel,
-    ) -> Result<(), IcedError> {
-        let (mut done, mut shut, mut on) = (a.create_label(), a.create_label(), a.create_label());
-        let action = task.record.action;
-        predicate::open(a)?;
-        predicate::only_if(a, &action.entry_condition, false, shut)?;
-        self.hits.raise(a, task.context, hits)?;
-        predicate::only_each(a, action.every, shut)?;
-        self.event(a, task, false, done)?;
-        a.set_label(&mut done)?;
-        predicate::close(a)?;
-        if action.chooses() {
-            a.jmp(on)?;
-            a.set_label(&mut shut)?;
-            predicate::close(a)?;
-            a.jmp(out)?;
-            a.set_label(&mut on)?;
-            a.zero_bytes()?;
-        }
-        Ok(())
-    }
-
-    /// Where the function has returned, with rsp at the address that it returns to. `returns`: what counts them.
-    pub(super) fn at_return(
-        &mut self,
-        a: &mut CodeAssembler,
-        returns: u32,
-        task: RecordContext<'_>,
-    ) -> Result<(), IcedError> {
-        let mut done = a.create_label();
-        predicate::open(a)?;
-        predicate::only_if(a, &task.record.action.return_condition, true, done)?;
-        self.hits.raise(a, task.context, returns)?;
-        self.event(a, task, true, done)?;
-        a.set_label(&mut done)?;
-        predicate::close(a)
-    }
-
-    fn event(
-        &mut self,
-        a: &mut CodeAssembler,
-        task: RecordContext<'_>,
-        returned: bool,
-        done: CodeLabel,
-    ) -> Result<(), IcedError> {
-        let RecordContext { record, slots, site, context } = task;
-        let layout = record.action.layout(returned);
-        let bytes = bytes(&layout);
-        let mut room = a.create_label();
-        tid(a, context)?;
-        self.write.begin_at(a, context, record.table)?;
-        a.mov(rsi, rcx)?;
-        a.test(rsi, rsi)?;
-        a.jz(done)?;
-        a.mov(rcx, qword_ptr(rsi + HEAD_AT))?;
-        a.mov(rdx, rcx)?;
-        a.sub(rdx, qword_ptr(rsi + TAIL_AT))?;
-        a.add(rdx, bytes as i32)?;
-        a.cmp(rdx, record.data_bytes as i32)?;
-        a.jb(room)?;
-        self.lost.raise(a, context, slots.lost)?;
-        // For all probes together, where the reader finds it also when the program is gone.
-        a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
-        a.jmp(done)?;
-
-        a.set_label(&mut room)?;
-        a.mov(rdi, rcx)?;
-        a.and(rdi, record.data_bytes as i32 - 1)?;
-        a.lea(rdi, rsi + rdi + PAGE_BYTES as i32)?;
-        a.mov(qword_ptr(rdi + 40), rax)?;
-        now(a, record.clock)?;
-        a.mov(qword_ptr(rdi + 32), rax)?;
-        let event = record.event(returned);
-        for (at, value) in [(0, header(bytes)), (8, event.id), (RAW_AT + 8, site)] {
-            a.mov(rax, value)?;
-            a.mov(qword_ptr(rdi + at), rax)?;
-        }
-        if returned {
-            a.mov(rax, qword_ptr(rsp + FRAME))?;
-            a.mov(qword_ptr(rdi + (RAW_AT + 16)), rax)?;
-        }
-        a.mov(qword_ptr(rdi + 16), rax)?;
-        a.mov(dword_ptr(rdi + 24), std::process::id())?;
-        a.mov(dword_ptr(rdi + 28), r8d)?;
-        a.mov(qword_ptr(rdi + 48), 1)?;
-        let end = RAW_AT as u32 + layout.fixed_bytes;
-        if end < bytes {
-            a.mov(dword_ptr(rdi + end as i32), 0)?;
-        }
-        a.mov(dword_ptr(rdi + 56), bytes - RAW_AT as u32)?;
-        a.mov(dword_ptr(rdi + RAW_AT), u32::from(event.kind))?;
-        a.mov(dword_ptr(rdi + (RAW_AT + 4)), r8d)?;
-        let fetches = if returned { &record.action.return_fetches } else { &record.action.fetches };
-        for (fetch, at) in fetches.iter().zip(&layout.at) {
-            predicate::operand(a, &fetch.operand, returned)?;
-            a.mov(qword_ptr(rdi + (RAW_AT + *at as i32)), rax)?;
-        }
-        a.add(rcx, bytes as i32)?;
-        a.mov(qword_ptr(rsi + HEAD_AT), rcx)?;
-        self.write.finish(a)
-    }
-}
-
-/// Leaves the thread's number in r8. Uses rax and rcx.
-fn tid(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
-    let mut known = a.create_label();
-    a.mov(rcx, qword_ptr(i64::from(context.top)).fs())?;
-    a.and(rcx, -4096)?;
-    a.mov(r8d, dword_ptr(rcx + OWNER_AT))?;
-    a.test(r8, r8)?;
-    a.jnz(known)?;
-    a.call(context.calls.adopt)?;
-    a.mov(r8, rcx)?;
-    a.set_label(&mut known)?;
-    a.zero_bytes()
-}
-
-/// Leaves the time in rax. Uses rdx.
-pub(super) fn now(a: &mut CodeAssembler, clock: Clock) -> Result<(), IcedError> {
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
-    if clock == Clock::TICKS {
-        return Ok(());
-    }
-    a.mov(rdx, clock.tick)?;
-    a.mul(rdx)?;
-    a.shrd(rax, rdx, 32)?;
-    a.mov(rdx, clock.zero_ns)?;
-    a.add(rax, rdx)
 }

@@ -11,56 +11,32 @@
 //!
 //! # Records
 //! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a tracepoint, raw data included ([`ProbeAction`](kymo_core::probe::wire::ProbeAction)
-//! says what is in it). What does not fit is counted by the probe ([`Probe::lost`](super::Probe::lost)).
-use super::histogram;
-use super::os;
-use super::record::Record;
+//! says what is in it). What does not fit is counted by the probe ([`Probe::lost`](crate::patch::Probe::lost)).
+use crate::patch::clock::Clock;
+use crate::patch::layout::{HEAD_AT, PAGE_BYTES, TAIL_AT};
+use crate::patch::mapping::Mapping;
+use crate::patch::os;
+use crate::patch::record::Record;
 use crate::sys::memory_file;
 use kymo_core::ring::Area;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// Where a ring's page has its counters, as `struct perf_event_mmap_page` has them.
-pub(super) const HEAD_AT: i32 = 1024;
-pub(super) const TAIL_AT: i32 = 1032;
-/// Where nothing of the kernel's is: how many events did not fit, of all probes.
-pub(super) const LOST_AT: i32 = 2048;
+/// Where a ring's page says where its data are, as `struct perf_event_mmap_page` does.
 const OFFSET_AT: u64 = 1040;
 const SIZE_AT: u64 = 1048;
-pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// The sample type of records: IDENTIFIER, IP, TID, TIME, CPU, PERIOD, RAW.
 pub const SAMPLE_TYPE: u64 = 1 << 16 | 1 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 8 | 1 << 10;
-
-/// How the time stamp counter becomes a record's time: `zero_ns + (ticks * tick >> 32)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Clock {
-    /// Nanoseconds of a tick, times 2^32.
-    pub tick: u64,
-    /// The time when the counter was 0; it wraps.
-    pub zero_ns: u64,
-}
-
-impl Clock {
-    /// The counter itself: who reads the rings knows better what time that is, and writing costs least.
-    pub const TICKS: Clock = Clock { tick: 1 << 32, zero_ns: 0 };
-
-    /// CLOCK_MONOTONIC_RAW, as measured now: some microseconds off for each second from now on.
-    pub fn measured() -> Clock {
-        let tick = histogram::tick();
-        let (ticks, time) = os::ticks_and_time();
-        let since = (u128::from(ticks) * u128::from(tick)) >> 32;
-        Clock { tick, zero_ns: (time.as_nanos() as u64).wrapping_sub(since as u64) }
-    }
-}
 
 /// The rings of this process. Their addresses stay for good: a thread may be writing.
 #[derive(Debug)]
 pub struct Rings {
     /// A word for each CPU: where its page is mapped, 0 in a forked child.
-    table: u64,
-    bases: Vec<u64>,
+    table: Mapping,
+    rings: Vec<Mapping>,
     data_bytes: u32,
     clock: Clock,
 }
@@ -107,28 +83,28 @@ impl Rings {
     fn reserve(data_bytes: u32, clock: Clock) -> io::Result<&'static Rings> {
         let cpus = os::possible_cpus();
         // And one for the CPU of threads of ours, as in `slots.rs`.
-        let table = os::wide_zeros(((cpus + 1) * 8).next_multiple_of(PAGE_BYTES as usize), true)?;
-        let space = || os::reserve(PAGE_BYTES + 2 * u64::from(data_bytes));
-        let bases = (0..cpus).map(|_| space()).collect::<io::Result<_>>()?;
-        Ok(Box::leak(Box::new(Rings { table, bases, data_bytes, clock })))
+        let table = Mapping::zeros(((cpus as u64 + 1) * 8).next_multiple_of(PAGE_BYTES))?;
+        table.on_fork(false)?;
+        let space = || Mapping::reserve(PAGE_BYTES + 2 * u64::from(data_bytes));
+        let rings = (0..cpus).map(|_| space()).collect::<io::Result<_>>()?;
+        Ok(Box::leak(Box::new(Rings { table, rings, data_bytes, clock })))
     }
 
     fn map(&self, file: &File) -> io::Result<()> {
-        for (cpu, &base) in self.bases.iter().enumerate() {
+        for (cpu, ring) in (0..).zip(&self.rings) {
             let data = u64::from(self.data_bytes);
-            os::ring_at(base, file, cpu as u64 * self.stride_bytes(), PAGE_BYTES, data)?;
-            os::put_word(base + OFFSET_AT, PAGE_BYTES);
-            os::put_word(base + SIZE_AT, data);
-            os::put_word(self.table + cpu as u64 * 8, base);
+            ring.share_ring(file, cpu * self.stride_bytes(), PAGE_BYTES, data)?;
+            // Relaxed: published by what makes stubs or tells other processes.
+            ring.word(OFFSET_AT).store(PAGE_BYTES, Ordering::Relaxed);
+            ring.word(SIZE_AT).store(data, Ordering::Relaxed);
+            self.table.word(cpu * 8).store(ring.address(), Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Gives the tracer's memory back. A thread that is in a stub writes where nobody reads.
     pub(crate) fn release(&self) {
-        for &base in &self.bases {
-            os::zeros_over(base, PAGE_BYTES + 2 * u64::from(self.data_bytes));
-        }
+        self.rings.iter().for_each(|ring| ring.zero());
     }
 
     /// How far one CPU's part begins after the part before.
@@ -138,7 +114,7 @@ impl Rings {
 
     /// Parts in the file.
     pub fn cpus(&self) -> usize {
-        self.bases.len()
+        self.rings.len()
     }
 
     /// One CPU's ring, to read in this process.
@@ -146,9 +122,9 @@ impl Rings {
     /// # Panics
     /// If there is no such CPU.
     pub fn area(&self, cpu: usize) -> Area<'_> {
-        let base = self.bases[cpu];
-        let (head, tail) = (os::word(base + HEAD_AT as u64), os::word(base + TAIL_AT as u64));
-        let data = os::words(base + PAGE_BYTES, self.data_bytes as usize / 8);
+        let ring = self.rings[cpu];
+        let (head, tail) = (ring.word(HEAD_AT as u64), ring.word(TAIL_AT as u64));
+        let data = ring.part(PAGE_BYTES, u64::from(self.data_bytes)).words();
         // SANITY: create() made it a power of two.
         Area::new(head, tail, data).expect("a power of two")
     }
@@ -160,6 +136,6 @@ impl Rings {
 
     /// A consumer that writes each hit into these rings, as an event with this id.
     pub fn record(&self, event: u64) -> Record {
-        Record::new(event, self.table, self.data_bytes, self.clock)
+        Record::new(event, self.table.address(), self.data_bytes, self.clock)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The functions that stubs call, as symbols have them.
 const ROOTS: [&str; 4] =
-    ["5patch6shadow5adopt", "5patch6shadow5enter", "5patch6shadow5leave", "5patch9slow_path6handle"];
+    ["6shadow5calls5adopt", "6shadow5calls5enter", "6shadow5calls5leave", "7runtime9slow_path6handle"];
 /// Ways out of a fault of ours.
 const ENDS: [&str; 5] = ["panic", "precondition_check", "unwrap_failed", "expect_failed", "_fail"];
 /// What a process does once, when it attaches for the first time.

@@ -42,6 +42,26 @@ impl fmt::Display for InSection {
 
 impl std::error::Error for InSection {}
 
+/// Why a bounded wait ended without a grace period. See [`Domain::try_synchronize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SynchronizeError {
+    /// The caller is a reader with an open section.
+    InSection(InSection),
+    /// A section did not end in time.
+    TimedOut,
+}
+
+impl fmt::Display for SynchronizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SynchronizeError::InSection(error) => error.fmt(f),
+            SynchronizeError::TimedOut => f.write_str("a section did not end in time"),
+        }
+    }
+}
+
+impl std::error::Error for SynchronizeError {}
+
 impl<F: Fence> Domain<F> {
     /// A domain without readers, with room for 64 (8 KiB).
     pub fn new(fence: F) -> Domain<F> {
@@ -97,19 +117,45 @@ impl<F: Fence> Domain<F> {
         }
     }
 
-    /// Waits until every section that is open now has ended. What the caller took away before, nobody has any more.
+    /// Waits until every section that is open now has ended. After that no reader has what the caller took away before.
     ///
     /// Blocks as long as the slowest section. Calls that wait at the same time share the wait.
     ///
     /// # Errors
     /// [`InSection`] if `me` is the task of a reader with an open section, which then would never end.
+    #[doc(alias = "synchronize_rcu")]
     pub fn synchronize(&self, me: TaskId) -> Result<(), InSection> {
+        match self.wait(me, None) {
+            Err(SynchronizeError::InSection(error)) => Err(error),
+            Ok(()) | Err(SynchronizeError::TimedOut) => Ok(()),
+        }
+    }
+
+    /// As [`synchronize`](Domain::synchronize), until `expired` answers true. It is asked between two looks at a reader
+    /// that is still inside, each after a [`Fence::pause`]; a deadline is the caller's business, for nothing here reads a clock.
+    ///
+    /// # Errors
+    /// [`SynchronizeError::TimedOut`]: a reader may still have what was taken away, so it must not be freed. A later call may succeed.
+    pub fn try_synchronize(
+        &self,
+        me: TaskId,
+        mut expired: impl FnMut() -> bool,
+    ) -> Result<(), SynchronizeError> {
+        self.wait(me, Some(&mut expired))
+    }
+
+    fn wait(
+        &self,
+        me: TaskId,
+        mut expired: Option<&mut dyn FnMut() -> bool>,
+    ) -> Result<(), SynchronizeError> {
         if self.records().any(|record| record.is_open_by(me)) {
-            return Err(InSection(me));
+            return Err(SynchronizeError::InSection(InSection(me)));
         }
         let mut periods = lock(&self.periods);
         // One that has begun may have looked at a reader before the caller took away what it took away.
         let needed = periods.begun + 1;
+        let mut turn = 0;
         loop {
             if periods.ended >= needed {
                 return Ok(());
@@ -117,11 +163,28 @@ impl<F: Fence> Domain<F> {
             if periods.begun == periods.ended {
                 periods.begun += 1;
                 drop(periods);
-                self.wait_for_readers();
+                let over = self.wait_for_readers(&mut expired);
                 periods = lock(&self.periods);
-                // By number, not +1: in a forked child this one may have been buried meanwhile.
-                periods.ended = periods.begun;
+                if over {
+                    // By number, not +1: in a forked child this one may have been buried meanwhile.
+                    periods.ended = periods.begun;
+                } else {
+                    // Its number is given again to one that begins later, which serves this one's waiters as well (E4).
+                    periods.begun = periods.ended;
+                }
                 self.ended.notify_all();
+                if !over {
+                    return Err(SynchronizeError::TimedOut);
+                }
+            } else if let Some(expired) = &mut expired {
+                // Another thread's grace period, which may never end.
+                drop(periods);
+                if expired() {
+                    return Err(SynchronizeError::TimedOut);
+                }
+                self.fence.pause(turn);
+                turn = turn.saturating_add(1);
+                periods = lock(&self.periods);
             } else {
                 periods = self.ended.wait(periods).unwrap_or_else(PoisonError::into_inner);
             }
@@ -133,19 +196,24 @@ impl<F: Fence> Domain<F> {
         lock(&self.periods).ended
     }
 
-    fn wait_for_readers(&self) {
+    /// Whether all of them have left, rather than the wait expired.
+    fn wait_for_readers(&self, expired: &mut Option<&mut dyn FnMut() -> bool>) -> bool {
         // Relaxed: the fence orders it. The lock of `periods` brought what all waiters took away.
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         self.fence.heavy();
         for record in self.records() {
             let mut turn = 0;
             while record.is_before(epoch) {
+                if expired.as_mut().is_some_and(|expired| expired()) {
+                    return false;
+                }
                 self.fence.pause(turn);
                 turn = turn.saturating_add(1);
             }
         }
         // What follows is a free: not before the last look.
         self.fence.heavy();
+        true
     }
 
     /// Holds all grace periods back across a fork: call it before, and [`Frozen::into_child`] or drop it after.

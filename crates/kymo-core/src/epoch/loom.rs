@@ -40,6 +40,14 @@ fn replace(stage: &Stage, task: u64) {
     stage.freed[old].store(1, Ordering::Relaxed);
 }
 
+/// As [`replace`], by a wait that gives up at once if a reader is inside; then nothing is freed.
+fn try_replace(stage: &Stage, task: u64) {
+    let old = stage.current.swap(task as usize, Ordering::AcqRel);
+    if stage.domain.try_synchronize(TaskId(task), || true).is_ok() {
+        stage.freed[old].store(1, Ordering::Relaxed);
+    }
+}
+
 /// Checks that a reader never holds what was freed after a grace period, entering twice (E1, E2).
 #[test]
 fn a_reader_and_a_writer() {
@@ -63,6 +71,21 @@ fn two_writers_and_a_reader() {
         let (a, b) = (others.next().unwrap(), others.next().unwrap());
         let reader = thread::spawn(move || read(&a, 10));
         let writer = thread::spawn(move || replace(&b, 1));
+        replace(stage, 2);
+        reader.join().unwrap();
+        writer.join().unwrap();
+        assert!((1..=2).contains(&stage.domain.grace_periods()));
+    });
+}
+
+/// Checks that a writer whose wait expires frees nothing, and that one beside it that waits without a bound is neither left alone nor
+/// served too early (E1, E6).
+#[test]
+fn a_writer_that_gives_up() {
+    check(|stage| {
+        let (a, b) = (Arc::clone(stage), Arc::clone(stage));
+        let reader = thread::spawn(move || read(&a, 10));
+        let writer = thread::spawn(move || try_replace(&b, 1));
         replace(stage, 2);
         reader.join().unwrap();
         writer.join().unwrap();

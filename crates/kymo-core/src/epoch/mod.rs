@@ -1,8 +1,10 @@
-//! Grace periods: who took something away waits here until nobody can be looking at it any more.
+//! Grace periods, as RCU has them: a writer that took something away waits here until no reader can have it any more.
 //!
-//! *You give* every thread that reads a [`Reader`], and enter a [`Section`] around what it looks at. *It gives* you
+//! *You give* each thread that reads a [`Reader`], and enter a [`Section`] around what it looks at. *It gives* you
 //! [`Domain::synchronize`], which returns when every section that was open at its call has ended. A reader stores twice, into a cache
-//! line of its own, and waits for nobody; sections nest, may sleep and may be interrupted by signal handlers with sections of their own.
+//! line of its own, and waits for nothing; sections nest, may sleep, and may be interrupted by signal handlers with sections of their own.
+//! [The registry of probes](crate::probe) uses it; the agent waits with [`Domain::try_synchronize`] only, because a thread of a program
+//! may leave a signal handler by `longjmp` and never end its section.
 //!
 //! ```text
 //!   reader (its own line)                    writer
@@ -22,7 +24,8 @@
 //!   thread stores to. An interrupted enter or leave is completed by nobody else, and disturbs nobody else.
 //! - **E4** Calls of `synchronize` that wait at the same time share grace periods: any number of them costs two at most.
 //! - **E5** A thread that calls it inside a section of its own is refused: it would wait for itself.
-//! - **E6** A record belongs to one reader at a time; that of a reader that is gone is taken by a later one.
+//! - **E6** A wait that expires ([`Domain::try_synchronize`]) ends no grace period: nothing counts as waited for, and a later call waits anew.
+//! - **E7** A record belongs to one reader at a time; that of a reader that is gone is taken by a later one.
 //!
 //! # Why one number and not two phases
 //! A mark holds the epoch at which its section was entered, 47 bits that are never used twice. A reader that is held up between reading
@@ -56,7 +59,7 @@ mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use domain::{Domain, Frozen, InSection};
+pub use domain::{Domain, Frozen, InSection, SynchronizeError};
 pub use fence::{Fence, Symmetric};
 pub(crate) use published::{Published, Retired};
 pub use record::{Reader, Section, TaskId};

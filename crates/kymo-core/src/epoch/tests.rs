@@ -1,5 +1,5 @@
 //! Grace periods with threads. Loom has the small cases in all their orders.
-use super::{Domain, Fence, Symmetric, TaskId};
+use super::{Domain, Fence, Symmetric, SynchronizeError, TaskId};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 
@@ -72,6 +72,41 @@ fn refuses_to_wait_for_itself() {
     assert_eq!(domain.synchronize(TaskId(7)), Ok(()));
 }
 
+/// Checks that a bounded wait ends while a section stays open, as often as it is tried, and that one without a bound that waited beside it
+/// takes over and ends with the section (E6).
+#[test]
+fn a_bounded_wait_ends() {
+    let (domain, over) = (Domain::new(Symmetric), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = domain.join(TaskId(1));
+        let section = reader.enter();
+        let mut looks = 0;
+        let expired = || {
+            looks += 1;
+            looks > 3
+        };
+        assert_eq!(domain.try_synchronize(TaskId(2), expired), Err(SynchronizeError::TimedOut));
+        assert_eq!((looks, domain.grace_periods()), (4, 0));
+        scope.spawn(|| {
+            domain.synchronize(TaskId(3)).unwrap();
+            over.store(true, Ordering::SeqCst);
+        });
+        for _ in 0..50 {
+            std::thread::yield_now();
+            // Beside the other one's grace period, or before it.
+            assert_eq!(domain.try_synchronize(TaskId(2), || true), Err(SynchronizeError::TimedOut));
+            assert!(!over.load(Ordering::SeqCst), "it ended while a section was open");
+        }
+        drop(section);
+        assert_eq!(domain.try_synchronize(TaskId(2), || false), Ok(()));
+    });
+    assert!(over.into_inner());
+    let mine = domain.join(TaskId(4));
+    let _section = mine.enter();
+    let refused = domain.try_synchronize(TaskId(4), || false).unwrap_err();
+    assert!(refused.to_string().contains("task 4"), "{refused}");
+}
+
 /// Checks that many who wait at once share grace periods (E4): with one held up, all others are served by the next.
 #[test]
 fn waiters_share() {
@@ -96,7 +131,7 @@ fn waiters_share() {
     assert!((1..=8).contains(&domain.grace_periods()), "{}", domain.grace_periods());
 }
 
-/// Checks that records are used again (E6), that room can be made beforehand, and that without room there is no reader.
+/// Checks that records are used again (E7), that room can be made beforehand, and that without room there is no reader.
 #[test]
 fn records_are_used_again() {
     let domain = Domain::new(Symmetric);

@@ -15,7 +15,7 @@ use super::reader_handle::ReaderHandle;
 use super::sites::Sites;
 use super::sync::{AtomicBool, Mutex, MutexGuard};
 use super::table::Table;
-use crate::epoch::{Domain, Fence, Frozen, InSection, Published, TaskId};
+use crate::epoch::{Domain, Fence, Frozen, InSection, Published, SynchronizeError, TaskId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -176,8 +176,21 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     /// # Errors
     /// [`InSection`] if the calling task `me` is inside a handler (or holds a section otherwise): it would wait for itself.
     pub fn synchronize(&self, me: TaskId) -> Result<(), InSection> {
+        self.collect(|domain| domain.synchronize(me))
+    }
+
+    /// As [`synchronize`](Registry::synchronize), until `expired` answers true: see [`Domain::try_synchronize`].
+    ///
+    /// # Errors
+    /// [`SynchronizeError`]; then nothing is freed before a later call succeeds.
+    pub fn try_synchronize(&self, me: TaskId, expired: impl FnMut() -> bool) -> Result<(), SynchronizeError> {
+        self.collect(|domain| domain.try_synchronize(me, expired))
+    }
+
+    /// Frees what was retired before, if the wait succeeds.
+    fn collect<E>(&self, wait: impl FnOnce(&Domain<F>) -> Result<(), E>) -> Result<(), E> {
         let garbage = std::mem::take(&mut self.lock().garbage);
-        if let Err(error) = self.domain.synchronize(me) {
+        if let Err(error) = wait(&self.domain) {
             self.lock().garbage.extend(garbage);
             return Err(error);
         }

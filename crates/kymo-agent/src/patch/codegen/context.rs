@@ -1,0 +1,25 @@
+//! What generated code knows of the process that it is for.
+
+/// What a stub needs to know of this process and of the memory where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodegenContext {
+    /// The table of the CPUs' counters.
+    pub(crate) table: u64,
+    /// From the thread pointer to the thread's `struct rseq`.
+    pub(crate) rseq: i32,
+    /// From the thread pointer to the word that points to the top of the thread's shadow stack.
+    pub(crate) top: i32,
+    /// Nanoseconds of one tick of the time stamp counter, times 2^32.
+    pub(crate) tick: u64,
+    /// Code near the stub that calls the functions below.
+    pub(crate) calls: CallTargets,
+}
+
+/// Where the ways into functions of this crate are (`callout.rs`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CallTargets {
+    pub(crate) enter: u64,
+    pub(crate) leave: u64,
+    pub(crate) adopt: u64,
+    pub(crate) handle: u64,
+}

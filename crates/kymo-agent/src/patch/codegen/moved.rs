@@ -1,0 +1,67 @@
+//! The displaced instructions, doing from the stub what they did at the site.
+use crate::patch::site::{Site, is_call};
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr};
+use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register};
+
+/// Writes them, and the way back behind them. `enter` is the stub's begin. Gives each one's label.
+pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Result<Vec<CodeLabel>, IcedError> {
+    let mut moved = Vec::new();
+    let mut ends = false;
+    for instruction in &site.displaced {
+        let mut label = a.create_label();
+        a.set_label(&mut label)?;
+        // A place of its own: the instruction may become several.
+        a.zero_bytes()?;
+        moved.push(label);
+        if is_call(instruction) {
+            call(a, instruction)?;
+            ends = true;
+            continue;
+        }
+        let mut instruction = *instruction;
+        // Without a place of its own in the program: what refers to the function's begin (or compares with it) means the function, not this copy.
+        instruction.set_ip(0);
+        if instruction.op0_kind() == OpKind::NearBranch64 && instruction.near_branch64() == site.address {
+            // A loop to the site is a hit each time.
+            instruction.set_near_branch64(enter);
+        }
+        a.add_instruction(instruction)?;
+        ends = matches!(
+            instruction.flow_control(),
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+        );
+    }
+    if !ends {
+        a.jmp(site.resume())?;
+    }
+    Ok(moved)
+}
+
+/// A call that pushes the address in the function, not one in the stub.
+fn call(a: &mut CodeAssembler, instruction: &Instruction) -> Result<(), IcedError> {
+    let mut back = a.create_label();
+    a.push(qword_ptr(back))?;
+    match instruction.op0_kind() {
+        OpKind::NearBranch64 => a.jmp(instruction.near_branch64())?,
+        OpKind::Register => {
+            a.add_instruction(Instruction::with1(Code::Jmp_rm64, instruction.op0_register())?)?;
+        }
+        _ => {
+            // The push has moved the stack pointer.
+            let moved = if instruction.memory_base() == Register::RSP { 8 } else { 0 };
+            let operand = MemoryOperand::new(
+                instruction.memory_base(),
+                instruction.memory_index(),
+                instruction.memory_index_scale(),
+                (instruction.memory_displacement64() as i64).wrapping_add(moved),
+                // As short as it fits.
+                if instruction.memory_base() == Register::None { 8 } else { 1 },
+                false,
+                instruction.segment_prefix(),
+            );
+            a.add_instruction(Instruction::with1(Code::Jmp_rm64, operand)?)?;
+        }
+    }
+    a.set_label(&mut back)?;
+    a.dq(&[instruction.next_ip()])
+}

@@ -1,0 +1,423 @@
+//! The code of one probe: what its site jumps to.
+//!
+//! ```text
+//!   descriptors (32 bytes)    of the restartable sequences below
+//!   enter:    rsp -= 144      over the red zone of whoever runs here; registers that are used are kept in it
+//!             one of this CPU's counters += 1                                            (count.rs)
+//!             rsp += 144      all registers and flags are as they were
+//!   moved:    the displaced instructions                                                 (moved.rs)
+//!             jmp behind them in the function
+//! ```
+//!
+//! With a look at the return, the stub takes the return address off the stack and calls the moved instructions, so the function returns here, and
+//! the processor's own stack of return addresses stays right:
+//!
+//! ```text
+//!   enter:    rsp -= 144; count
+//!             entry above the top of the thread's shadow stack = (slot's address, return address)     (shadow.rs)
+//!             rsp += 152
+//!             call moved      the slot has the stub's address now
+//!   landing:  rsp -= 56       over the slot again, which gets the entry's return address
+//!             the entry leaves the shadow stack; count, or histogram
+//!             rsp += 48; ret
+//! ```
+//!
+//! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
+use super::context::CodegenContext;
+use super::count::{Counter, DESCRIPTOR_BYTES};
+use super::record::{RecordContext, Recorder};
+use super::slow_path::{self, SlowPath, SlowPathParts};
+use super::{moved, predicate};
+use crate::patch::filter::InternedAction;
+use crate::patch::histogram::BUCKETS;
+use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, TIME_AT};
+use crate::patch::record::{Record, RecordSlots};
+use crate::patch::site::Site;
+use iced_x86::code_asm::{
+    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
+    rsp,
+};
+use iced_x86::{BlockEncoderOptions, IcedError};
+use kymo_core::probe::wire::Operand;
+
+/// The red zone, and room for the kept registers; a multiple of 16.
+const FRAME: i32 = 144;
+/// What the landing keeps: three registers, what `shadow::leave` gives, flags.
+const LANDING: i32 = 48;
+const ORIGIN_KEPT: i32 = 24;
+const TIME_KEPT: i32 = 32;
+const FLAGS_KEPT: i32 = 40;
+
+/// What a stub does beside what the function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StubSpec {
+    /// The counter that a hit raises.
+    pub(crate) hits: u32,
+    pub(crate) at_return: ReturnAction,
+    /// What is written at a hit, or at the return.
+    pub(crate) record: Option<(Record, RecordSlots)>,
+    /// Which hits it is for, if not for all.
+    pub(crate) action: Option<InternedAction>,
+    /// What of it the handler does, and what counts the hits that it did not look at.
+    pub(crate) slow_path: Option<(SlowPath, u32)>,
+}
+
+impl StubSpec {
+    /// The counters that it raises, in the order of [`Probe`](crate::patch::Probe)'s.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> {
+        std::iter::once(self.hits).chain(self.lost()).chain(self.at_return.slots())
+    }
+
+    /// The counter of what was not looked at, or had no room in a ring.
+    pub(crate) fn lost(&self) -> Option<u32> {
+        self.record.map(|(_, slots)| slots.lost).or(self.slow_path.map(|(_, missed)| missed))
+    }
+
+    fn slow_path(&self, returned: bool) -> Option<SlowPath> {
+        let (slow_path, _) = self.slow_path?;
+        (if returned { slow_path.at_return } else { slow_path.at_entry }).then_some(slow_path)
+    }
+
+    fn at_entry(&self) -> Option<(Record, RecordSlots)> {
+        self.record.filter(|(record, _)| record.action.event.is_some())
+    }
+}
+
+/// What happens when the function returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ReturnAction {
+    /// Nothing: the stub does not look.
+    Ignored,
+    /// This counter is raised.
+    Counted(u32),
+    /// One of the counters from this one on is raised, by the time since the entry (`histogram.rs`).
+    Timed(u32),
+    /// This counter is raised, and an event written.
+    Recorded(u32),
+}
+
+impl ReturnAction {
+    /// The counters that it raises.
+    pub(crate) fn slots(self) -> std::ops::Range<u32> {
+        match self {
+            ReturnAction::Ignored => 0..0,
+            ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => slot..slot + 1,
+            ReturnAction::Timed(slot) => slot..slot + BUCKETS,
+        }
+    }
+}
+
+/// A stub's bytes for one address, and the places in it.
+#[derive(Debug)]
+pub(crate) struct Stub {
+    pub(crate) code: Vec<u8>,
+    /// Where the site jumps.
+    pub(crate) enter: u64,
+    /// Where each displaced instruction is now.
+    pub(crate) moved: Vec<u64>,
+}
+
+/// Generates the code for a probe at `site`, to lie at `at` (a multiple of 32).
+///
+/// # Errors
+/// Where the displaced instructions do not reach their data from there.
+pub(crate) fn generate(
+    site: &Site,
+    spec: &StubSpec,
+    context: &CodegenContext,
+    at: u64,
+) -> Result<Stub, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let returns = spec.at_return != ReturnAction::Ignored;
+    let entered = spec.at_entry();
+    let mut recorder = entered.map(|_| Recorder::declare(&mut a)).transpose()?;
+    let mut hits = entered.is_none().then(|| Counter::declare(&mut a)).transpose()?;
+    let recorded = matches!(spec.at_return, ReturnAction::Recorded(_));
+    let mut back_recorder = recorded.then(|| Recorder::declare(&mut a)).transpose()?;
+    let mut back = (returns && !recorded).then(|| Counter::declare(&mut a)).transpose()?;
+    let count = match (entered.is_some(), recorded) {
+        (true, true) => 6,
+        (true, false) => 3,
+        (false, true) => 4,
+        (false, false) => 1 + usize::from(returns),
+    };
+    let enter = at + (count * DESCRIPTOR_BYTES) as u64;
+    let mut body = a.create_label();
+    let gated = spec.action.filter(|action| action.chooses());
+    // Whether what comes now has counted the hit.
+    let mut counted = true;
+    if let Some(slow_path) = spec.slow_path(false) {
+        let means = match (&mut recorder, entered, &mut hits) {
+            (Some(recorder), Some((record, slots)), _) => SlowPathParts::Record(recorder, record, slots),
+            // SANITY: declared where there is no recorder; handling has a counter of what it misses.
+            (_, _, hits) => {
+                SlowPathParts::Count(hits.as_mut().expect("a counter"), spec.lost().expect("a counter"))
+            }
+        };
+        slow_path::write(&mut a, (slow_path, false), context, means, body)?;
+    } else if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
+        let task = RecordContext { record: &record, slots, site: site.address, context };
+        recorder.at_entry(&mut a, spec.hits, task, body)?;
+    } else if let Some(action) = gated {
+        // SANITY: declared where there is no recorder.
+        let counter = hits.as_mut().expect("a counter");
+        predicate::before(
+            &mut a,
+            (&action.entry_condition, action.every),
+            (counter, spec.hits),
+            context,
+            body,
+        )?;
+    } else {
+        counted = false;
+    }
+    if returns || !counted {
+        a.lea(rsp, rsp - FRAME)?;
+        a.mov(qword_ptr(rsp), rax)?;
+        a.mov(qword_ptr(rsp + 8), rcx)?;
+        if returns {
+            a.mov(qword_ptr(rsp + 16), rdx)?;
+        }
+        if !counted {
+            // SANITY: as above.
+            hits.as_mut().expect("a counter").raise(&mut a, context, spec.hits)?;
+        }
+    }
+    if returns {
+        let mut landed = a.create_label();
+        entry(&mut a, spec, context, body, landed)?;
+        a.set_label(&mut landed)?;
+        landing(
+            &mut a,
+            spec,
+            context,
+            back.as_mut(),
+            back_recorder.as_mut().map(|back| (back, site.address)),
+        )?;
+    } else if !counted {
+        restore(&mut a, false)?;
+        a.lea(rsp, rsp + FRAME)?;
+    }
+    a.set_label(&mut body)?;
+    a.zero_bytes()?;
+    let moved = moved::displaced(&mut a, site, enter)?;
+    let of = |recorder: Option<Recorder>| recorder.map_or_else(Vec::new, Recorder::counters);
+    // In the order of their declaration.
+    let counters = of(recorder).into_iter().chain(hits).chain(of(back_recorder)).chain(back);
+    finish(a, counters.collect(), &moved, at)
+}
+
+/// Adds what all stubs end with, and makes bytes of it.
+fn finish(
+    mut a: CodeAssembler,
+    mut counters: Vec<Counter>,
+    moved: &[CodeLabel],
+    at: u64,
+) -> Result<Stub, IcedError> {
+    for counter in &mut counters {
+        counter.abort(&mut a)?;
+    }
+    let done = a.assemble_options(at, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let moved = moved.iter().map(|label| done.label_ip(label)).collect::<Result<_, _>>()?;
+    let descriptors =
+        counters.iter().map(|counter| counter.descriptor(&done)).collect::<Result<Vec<_>, _>>()?;
+    let mut code = done.inner.code_buffer;
+    for (place, descriptor) in code.chunks_exact_mut(DESCRIPTOR_BYTES).zip(descriptors) {
+        place.copy_from_slice(&descriptor);
+    }
+    Ok(Stub { code, enter: at + (counters.len() * DESCRIPTOR_BYTES) as u64, moved })
+}
+
+/// The registers as they were at the entry; `rsp` stays.
+fn restore(a: &mut CodeAssembler, all: bool) -> Result<(), IcedError> {
+    a.mov(rax, qword_ptr(rsp))?;
+    a.mov(rcx, qword_ptr(rsp + 8))?;
+    if all {
+        a.mov(rdx, qword_ptr(rsp + 16))?;
+    }
+    Ok(())
+}
+
+fn top(context: &CodegenContext) -> AsmMemoryOperand {
+    qword_ptr(i64::from(context.top)).fs()
+}
+
+/// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not looked at.
+fn entry(
+    a: &mut CodeAssembler,
+    spec: &StubSpec,
+    context: &CodegenContext,
+    body: CodeLabel,
+    landing: CodeLabel,
+) -> Result<(), IcedError> {
+    let (mut slow, mut fast, mut hooked, mut unhooked) =
+        (a.create_label(), a.create_label(), a.create_label(), a.create_label());
+    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
+    a.mov(rcx, top(context))?;
+    a.mov(rax, qword_ptr(rcx))?;
+    a.lea(rax, rsp + rax + (FRAME + 9))?;
+    a.cqo()?;
+    a.mov(rax, rcx)?;
+    a.mov(rcx, rdx)?;
+    a.jrcxz(slow)?;
+    // And above it is room: a free entry.
+    const { assert!(FREE == 0) };
+    a.mov(rcx, qword_ptr(rax + ENTRY_BYTES))?;
+    a.jrcxz(fast)?;
+    // Between the two, where these short branches reach.
+    a.set_label(&mut slow)?;
+    a.lea(rax, rsp + FRAME)?;
+    a.call(context.calls.enter)?;
+    a.jrcxz(unhooked)?;
+    a.jmp(hooked)?;
+    a.set_label(&mut unhooked)?;
+    restore(a, true)?;
+    a.lea(rsp, rsp + FRAME)?;
+    a.jmp(body)?;
+
+    a.set_label(&mut fast)?;
+    a.lea(rcx, rax + ENTRY_BYTES)?;
+    a.set_label(&mut hooked)?;
+    // The slot before the entry: one with a key whose slot holds something else is of a frame that is gone, for the handler of a signal that comes
+    // now, too. Until there is a key, such a handler uses the same entry, and leaves it free.
+    a.mov(rdx, qword_ptr(rsp + FRAME))?;
+    a.lea(rax, ptr(landing))?;
+    a.mov(qword_ptr(rsp + FRAME), rax)?;
+    // From here on the entry is ours, by a key that nobody looks for. If a handler does not come back, it stays no longer than what was
+    // overwritten with the slot, wherever the top is then.
+    a.lea(rax, rsp + (FRAME + 8))?;
+    a.mov(qword_ptr(rcx), rax)?;
+    a.mov(top(context), rcx)?;
+    a.mov(qword_ptr(rcx + ORIGIN_AT), rdx)?;
+    a.not(rax)?;
+    a.mov(qword_ptr(rcx), rax)?;
+    if matches!(spec.at_return, ReturnAction::Timed(_)) {
+        a.rdtsc()?;
+        a.mov(dword_ptr(rcx + TIME_AT), eax)?;
+        a.mov(dword_ptr(rcx + (TIME_AT + 4)), edx)?;
+    }
+    restore(a, true)?;
+    a.lea(rsp, rsp + (FRAME + 8))?;
+    a.call(body)
+}
+
+/// What the function returns to.
+fn landing(
+    a: &mut CodeAssembler,
+    spec: &StubSpec,
+    context: &CodegenContext,
+    counter: Option<&mut Counter>,
+    recorder: Option<(&mut Recorder, u64)>,
+) -> Result<(), IcedError> {
+    let (mut fast, mut left) = (a.create_label(), a.create_label());
+    a.lea(rsp, rsp - (LANDING + 8))?;
+    a.mov(qword_ptr(rsp), rax)?;
+    a.mov(qword_ptr(rsp + 8), rcx)?;
+    a.mov(rax, top(context))?;
+    a.mov(rcx, qword_ptr(rax))?;
+    // Its key is the complement of the address behind the slot: 0 if the top is this call's.
+    a.lea(rcx, rsp + rcx + (LANDING + 9))?;
+    a.jrcxz(fast)?;
+    a.lea(rax, rsp + LANDING)?;
+    a.lea(rcx, rsp + ORIGIN_KEPT)?;
+    a.call(context.calls.leave)?;
+    a.mov(rcx, qword_ptr(rsp + ORIGIN_KEPT))?;
+    a.jmp(left)?;
+
+    a.set_label(&mut fast)?;
+    if matches!(spec.at_return, ReturnAction::Timed(_)) {
+        // In halves, as they were stored: a word that was stored in halves is slow to load.
+        a.mov(ecx, dword_ptr(rax + TIME_AT))?;
+        a.mov(dword_ptr(rsp + TIME_KEPT), ecx)?;
+        a.mov(ecx, dword_ptr(rax + (TIME_AT + 4)))?;
+        a.mov(dword_ptr(rsp + (TIME_KEPT + 4)), ecx)?;
+    }
+    a.mov(rcx, qword_ptr(rax + ORIGIN_AT))?;
+    // First free, then below the top: a handler that comes in between goes there itself.
+    a.mov(qword_ptr(rax), FREE as i32)?;
+    a.lea(rax, rax - ENTRY_BYTES)?;
+    a.mov(top(context), rax)?;
+
+    // The slot last: as long as the entry has a key, its slot holds the stub.
+    a.set_label(&mut left)?;
+    a.mov(qword_ptr(rsp + LANDING), rcx)?;
+    let none = Vec::new();
+    let filter = spec.action.as_ref().map_or(&none, |action| &action.return_condition);
+    let mut passed = a.create_label();
+    let keep = !filter.is_empty() || matches!(spec.at_return, ReturnAction::Timed(_));
+    match (spec.at_return, counter) {
+        (ReturnAction::Recorded(slot), _) => {
+            restore(a, false)?;
+            a.lea(rsp, rsp + LANDING)?;
+            if let (Some((recorder, site)), Some((record, slots))) = (recorder, spec.record) {
+                if let Some(slow_path) = spec.slow_path(true) {
+                    let mut out = a.create_label();
+                    let means = SlowPathParts::Record(recorder, record, slots);
+                    slow_path::write(a, (slow_path, true), context, means, out)?;
+                    a.set_label(&mut out)?;
+                    return a.ret();
+                }
+                recorder.at_return(a, slot, RecordContext { record: &record, slots, site, context })?;
+            }
+            return a.ret();
+        }
+        (ReturnAction::Ignored, _) | (_, None) => {}
+        (ReturnAction::Counted(slot), Some(counter)) if !keep => counter.raise(a, context, slot)?,
+        (ReturnAction::Counted(slot) | ReturnAction::Timed(slot), Some(counter)) => {
+            a.mov(qword_ptr(rsp + 16), rdx)?;
+            a.lahf()?;
+            a.seto(al)?;
+            a.mov(qword_ptr(rsp + FLAGS_KEPT), rax)?;
+            predicate::only_if_of(a, filter, passed, returned)?;
+            if matches!(spec.at_return, ReturnAction::Timed(_)) {
+                bucket(a, context)?;
+                counter.raise_one_of(a, context, slot)?;
+            } else {
+                counter.raise(a, context, slot)?;
+            }
+            a.set_label(&mut passed)?;
+            a.mov(rax, qword_ptr(rsp + FLAGS_KEPT))?;
+            a.add(al, 127)?;
+            a.sahf()?;
+            a.mov(rdx, qword_ptr(rsp + 16))?;
+        }
+    }
+    restore(a, false)?;
+    a.lea(rsp, rsp + LANDING)?;
+    a.ret()
+}
+
+/// Leaves in rax an operand at the return, in the landing's frame.
+fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
+    let register = predicate::REGISTERS[usize::from(operand.register) % predicate::REGISTERS.len()];
+    match register {
+        _ if register == rax => a.mov(rax, qword_ptr(rsp))?,
+        _ if register == rcx => a.mov(rax, qword_ptr(rsp + 8))?,
+        _ if register == rsp => a.lea(rax, rsp + (LANDING + 8))?,
+        _ => a.mov(rax, register)?,
+    }
+    predicate::extend(a, operand)
+}
+
+/// Leaves in rdx the bucket of the time since the entry (`histogram.rs` says which is which). Uses rax and rcx.
+fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
+    let mut later = a.create_label();
+    a.rdtsc()?;
+    a.sub(eax, dword_ptr(rsp + TIME_KEPT))?;
+    a.sbb(edx, dword_ptr(rsp + (TIME_KEPT + 4)))?;
+    // Counters of two CPUs may differ by some ticks.
+    a.jns(later)?;
+    a.xor(eax, eax)?;
+    a.xor(edx, edx)?;
+    a.set_label(&mut later)?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(rdx, context.tick)?;
+    a.mul(rdx)?;
+    a.shrd(rax, rdx, 32)?;
+    a.add(rax, 8)?;
+    a.bsr(rcx, rax)?;
+    a.sub(ecx, 3)?;
+    a.shr(rax, iced_x86::code_asm::cl)?;
+    a.lea(rdx, rax + rcx * 8)
+}

@@ -1,0 +1,193 @@
+//! Memory for stubs, near the code that jumps there.
+use super::memory::{OwnMemory, mapped};
+use super::unwinder_hooks;
+use crate::patch::codegen::callout;
+use crate::patch::codegen::context::CallTargets;
+use crate::patch::mapping;
+use crate::patch::runtime::shadow::{calls, claim, return_slot};
+use crate::patch::runtime::slow_path;
+use std::io;
+
+/// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Stubs begin at cache lines' halves: their sequence descriptor has to.
+const ALIGN: u64 = 32;
+/// How far a jump and the moved instructions may reach: 2 GiB less what a module may have between code and data.
+const REACH: u64 = (2 << 30) - (256 << 20);
+/// Nothing is mapped lower: many systems forbid it, and null pointers point there.
+const LOWEST: u64 = 1 << 20;
+/// The end of user addresses with 4-level page tables.
+const HIGHEST: u64 = 1 << 47;
+/// Room that is left between a mapping and what may grow towards it: the heap, stacks.
+const DISTANCE: u64 = 64 << 20;
+
+/// All mappings for stubs. They stay for good: a thread may be in one, a stack may lead back to one.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    base: u64,
+    used: u64,
+    end: u64,
+    calls: CallTargets,
+    /// Whether unwinders know it.
+    described: bool,
+}
+
+fn near(a: u64, b: u64) -> bool {
+    a.abs_diff(b) < REACH
+}
+
+impl Arena {
+    /// `bytes` of code memory that code at `site` reaches, and that reaches the site's module.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AddrNotAvailable`] where nothing is free near enough.
+    pub(crate) fn take(&mut self, memory: &OwnMemory, site: u64, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.next_multiple_of(ALIGN);
+        let fits = |chunk: &&mut Chunk| near(chunk.base, site) && chunk.end - chunk.used >= bytes;
+        let chunk = match self.chunks.iter_mut().rev().find(fits) {
+            Some(chunk) => chunk,
+            None => {
+                let mut chunk = map_near(site, (bytes + ALIGN * 64).next_multiple_of(CHUNK_BYTES))?;
+                chunk.furnish(memory)?;
+                self.chunks.push(chunk);
+                // SANITY: pushed above.
+                self.chunks.last_mut().expect("just pushed")
+            }
+        };
+        let at = chunk.used;
+        chunk.used += bytes;
+        Ok(at)
+    }
+
+    /// Keeps the first `bytes` of what [`Arena::take`] gave last; the rest, in which nothing was ever published, is for others.
+    pub(crate) fn keep(&mut self, at: u64, bytes: u64) {
+        if let Some(chunk) = self.chunk(at) {
+            self.chunks[chunk].used = at + bytes.next_multiple_of(ALIGN);
+        }
+    }
+
+    /// Puts a stub's bytes in their place.
+    pub(crate) fn write(&self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
+        debug_assert!(self.chunk(at).is_some() && self.chunk(at) == self.chunk(at + code.len() as u64 - 1));
+        memory.write(at, code)
+    }
+
+    /// The ways out of stubs that lie in the same chunk as `at`.
+    pub(crate) fn calls(&self, at: u64) -> CallTargets {
+        self.chunk(at).map_or_else(CallTargets::default, |chunk| self.chunks[chunk].calls)
+    }
+
+    /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when there is one.
+    pub(crate) fn describe(&mut self, at: u64) -> io::Result<()> {
+        let region = claim::region()?;
+        if let Some(chunk) = self.chunk(at).map(|chunk| &mut self.chunks[chunk])
+            && !chunk.described
+        {
+            if !return_slot::add_range(chunk.base, chunk.end) {
+                return Err(io::Error::other("too many mappings for probes that look at returns"));
+            }
+            unwinder_hooks::describe(chunk.base, chunk.end, region);
+            chunk.described = true;
+        }
+        Ok(())
+    }
+
+    fn chunk(&self, address: u64) -> Option<usize> {
+        self.chunks.iter().position(|chunk| (chunk.base..chunk.end).contains(&address))
+    }
+}
+
+impl Chunk {
+    /// Writes what all stubs in it share.
+    fn furnish(&mut self, memory: &OwnMemory) -> io::Result<()> {
+        let (enter, leave) = (calls::enter as *const () as u64, calls::leave as *const () as u64);
+        let adopt = calls::adopt as *const () as u64;
+        let handle = slow_path::handle as *const () as u64;
+        let mut put = |function| {
+            let code = callout::generate(function).map_err(io::Error::other)?;
+            let at = self.used;
+            memory.write(at, &code)?;
+            self.used = (at + code.len() as u64).next_multiple_of(ALIGN);
+            Ok::<u64, io::Error>(at)
+        };
+        self.calls =
+            CallTargets { enter: put(enter)?, leave: put(leave)?, adopt: put(adopt)?, handle: put(handle)? };
+        Ok(())
+    }
+}
+
+/// Maps a chunk in a gap near `site`, below it where possible: above programs the heap grows.
+fn map_near(site: u64, bytes: u64) -> io::Result<Chunk> {
+    let mapped = mapped()?;
+    let mut places: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, site, bytes)).collect();
+    places.sort_by_key(|&place| (place > site, place.abs_diff(site)));
+    for place in places.into_iter().take(64) {
+        match mapping::code_at(place, bytes) {
+            Ok(()) => {
+                let calls = CallTargets::default();
+                return Ok(Chunk { base: place, used: place, end: place + bytes, calls, described: false });
+            }
+            // Another thread was faster: the next one.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn gaps(mapped: &[(u64, u64)]) -> impl Iterator<Item = (u64, u64)> {
+    let ends = std::iter::once(LOWEST).chain(mapped.iter().map(|range| range.1));
+    let begins = mapped.iter().map(|range| range.0).chain(std::iter::once(HIGHEST));
+    ends.zip(begins).filter(|(end, begin)| end < begin && *begin <= HIGHEST)
+}
+
+/// Where in a gap a chunk is nearest to `site`, at whole chunks, leaving room to what grows.
+fn place(gap: (u64, u64), site: u64, bytes: u64) -> Option<u64> {
+    let roomy = gap.1 - gap.0 > 4 * DISTANCE;
+    let spare = if roomy { DISTANCE } else { 0 };
+    let low = (gap.0 + spare).next_multiple_of(CHUNK_BYTES);
+    let high = (gap.1 - spare).checked_sub(bytes)? & !(CHUNK_BYTES - 1);
+    let place = if high < site { high } else { low };
+    (low <= high && near(place, site) && near(place + bytes, site)).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a chunk lies in a gap, near, below the code where that is possible, and away from what grows.
+    #[test]
+    fn chunks_lie_near() {
+        let (low, code) = (0x5555_0000_0000_u64, 0x5555_5555_4000_u64);
+        let mapped = [(low - 0x1000, low), (code, code + 0x10_0000), (0x7fff_0000_0000, 0x7fff_0010_0000)];
+        let all: Vec<u64> = gaps(&mapped).filter_map(|gap| place(gap, code, CHUNK_BYTES)).collect();
+        // In the gaps below the library, between it and the code, and above the code.
+        assert_eq!(all.len(), 3, "{all:x?}");
+        assert!(all[0] + CHUNK_BYTES + DISTANCE <= low - 0x1000, "{all:x?}");
+        assert!(all[1] + CHUNK_BYTES + DISTANCE <= code && all[1] >= low + DISTANCE, "{all:x?}");
+        assert!(all[2] >= code + 0x10_0000 + DISTANCE, "{all:x?}");
+        assert_eq!(place((code, code + 0x1000), code, CHUNK_BYTES), None);
+    }
+
+    /// Checks that memory is handed out once, aligned, and again only what was not kept.
+    #[test]
+    fn memory_is_handed_out_once() {
+        let mut arena = Arena::default();
+        let memory = OwnMemory::open().expect("/proc");
+        let site = chunks_lie_near as *const () as u64;
+        let mut all: Vec<u64> = (0..100).map(|_| arena.take(&memory, site, 100).expect("memory")).collect();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|two| two[1] - two[0] >= 128), "{all:x?}");
+        assert!(all.iter().all(|&at| at % ALIGN == 0 && near(at, site) && arena.chunk(at).is_some()));
+        let last = arena.take(&memory, site, 100).expect("memory");
+        arena.keep(last, 33);
+        assert_eq!(arena.take(&memory, site, 100).expect("memory"), last + 64);
+        arena.keep(last + 64, 0);
+        assert_eq!(arena.take(&memory, site, 100).expect("memory"), last + 64);
+    }
+}

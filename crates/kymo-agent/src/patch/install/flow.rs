@@ -1,0 +1,164 @@
+//! Where a function's instructions jump to: what tells whether somebody may land inside the bytes of a patch.
+use super::memory::Memory;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+/// What one pass over a function's instructions tells.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// The targets of all direct branches, sorted.
+    pub(crate) targets: Vec<u64>,
+    /// Whether it jumps to addresses that it computes.
+    pub(crate) computed: bool,
+    /// Addresses that the function takes of data: where a table of its jumps may be.
+    tables: Vec<u64>,
+}
+
+/// More targets than this in one table are not looked at: nobody has them.
+const TABLE_ENTRIES: u64 = 4096;
+
+impl Flow {
+    /// Looks at all instructions of `code`, which lies at `start`. What is no instruction is stepped over byte by byte: it is data, or ends.
+    pub(crate) fn of(code: &[u8], start: u64) -> Flow {
+        let mut flow = Flow::default();
+        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            flow.see(&instruction);
+        }
+        flow.targets.sort_unstable();
+        flow.targets.dedup();
+        flow
+    }
+
+    fn see(&mut self, instruction: &Instruction) {
+        match instruction.flow_control() {
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::Call
+                if instruction.op0_kind() == OpKind::NearBranch64 =>
+            {
+                self.targets.push(instruction.near_branch64());
+            }
+            FlowControl::IndirectBranch => {
+                // `jmp [rip + x]` is a tail call through a table of addresses of functions.
+                self.computed |= !instruction.is_ip_rel_memory_operand();
+                if instruction.memory_base() == Register::None && instruction.memory_index() != Register::None
+                {
+                    self.tables.push(instruction.memory_displacement64());
+                }
+            }
+            FlowControl::Next
+                if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() =>
+            {
+                self.tables.push(instruction.ip_rel_memory_address());
+            }
+            FlowControl::Next
+                if instruction.memory_index() != Register::None
+                    && instruction.memory_base() == Register::None
+                    && instruction.memory_displ_size() >= 4 =>
+            {
+                self.tables.push(instruction.memory_displacement64());
+            }
+            _ => {}
+        }
+    }
+
+    /// A direct branch's target in `from..to`.
+    pub(crate) fn target_in(&self, from: u64, to: u64) -> Option<u64> {
+        first_in(&self.targets, from, to)
+    }
+
+    /// An entry of a jump table that leads into `from..to`.
+    ///
+    /// A table is a row of 4-byte distances from its own begin, or of 8-byte addresses, that all lead into the function; where the row
+    /// ends, nothing says. So a row is read as long as its entries lead into `function`, and one that only seems to be a table costs
+    /// a refusal at worst.
+    pub(crate) fn table_into(
+        &self,
+        memory: &dyn Memory,
+        function: (u64, u64),
+        from: u64,
+        to: u64,
+    ) -> Option<u64> {
+        if !self.computed || from >= to {
+            return None;
+        }
+        let inside = |target: &u64| (function.0..function.1).contains(target);
+        self.tables.iter().find_map(|&table| {
+            // In pieces: most addresses are of no table, and end with the first entry.
+            let mut at = 0;
+            let (mut near, mut far) = (true, true);
+            while at < TABLE_ENTRIES && (near || far) {
+                let piece = memory.bytes(table.wrapping_add(at * 4), 64);
+                if piece.len() < 64 && piece.len() < 8 {
+                    break;
+                }
+                if near {
+                    for entry in piece.chunks_exact(4) {
+                        let distance = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+                        let target = table.wrapping_add_signed(i64::from(distance));
+                        near = near && inside(&target);
+                        if near && (from..to).contains(&target) {
+                            return Some(target);
+                        }
+                    }
+                }
+                if far {
+                    for entry in piece.chunks_exact(8) {
+                        let mut target = [0; 8];
+                        target.copy_from_slice(entry);
+                        let target = u64::from_le_bytes(target);
+                        far = far && inside(&target);
+                        if far && (from..to).contains(&target) {
+                            return Some(target);
+                        }
+                    }
+                }
+                if piece.len() < 64 {
+                    break;
+                }
+                at += 16;
+            }
+            None
+        })
+    }
+}
+
+/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted: what [`Surroundings`](super::Surroundings) wants to know of a
+/// module. Calls are left out, for they lead to functions' begins.
+///
+/// Takes some 10 ns for each byte.
+pub fn jump_targets(memory: &dyn Memory, start: u64, bytes: u64) -> Vec<u64> {
+    /// Longer than any instruction: pieces overlap by it, so that none is cut.
+    const OVERLAP: u64 = 16;
+    const PIECE: u64 = 1 << 20;
+    let mut targets = Vec::new();
+    let mut at = start;
+    while at < start.saturating_add(bytes) {
+        let code = memory.bytes(at, (PIECE + OVERLAP).min(start + bytes - at));
+        let mut decoder = Decoder::with_ip(64, &code, at, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() && (decoder.position() as u64) < PIECE {
+            decoder.decode_out(&mut instruction);
+            let jumps = matches!(
+                instruction.flow_control(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+            );
+            if jumps && instruction.op0_kind() == OpKind::NearBranch64 {
+                targets.push(instruction.near_branch64());
+            }
+        }
+        if decoder.position() == 0 {
+            break;
+        }
+        at += decoder.position() as u64;
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    targets
+}
+
+/// The first of the sorted `targets` in `from..to`.
+pub(crate) fn first_in(targets: &[u64], from: u64, to: u64) -> Option<u64> {
+    let at = targets.partition_point(|&target| target < from);
+    targets.get(at).copied().filter(|&target| target < to)
+}

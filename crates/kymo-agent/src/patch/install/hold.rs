@@ -1,0 +1,82 @@
+//! Who keeps the program's other threads from executing what is being written.
+//!
+//! ```text
+//!   Nobody    they run: traps stand in for what is not whole yet (publish.rs), and no thread may have blocked these
+//!   Alone     there are none, or they wait where nothing is written
+//!   Tracer    somebody outside holds them by ptrace, moves those that stand inside a site, and lets them go when all is written
+//! ```
+use crate::patch::os;
+
+/// What somebody who holds the threads must know.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The first bytes of the sites, ascending: nobody may stand in the four bytes behind one.
+    pub sites: &'a [u64],
+    /// Who stands at the first address of a pair goes on at the second. Ascending.
+    pub moves: &'a [[u64; 2]],
+    /// Where handlers of signals return to.
+    pub restorers: Vec<u64>,
+}
+
+/// Holds all threads of this process but the calling one.
+pub trait Hold {
+    /// Returns when they stand still, and none stands inside of a site: also not below a signal's handler, as far as stacks show.
+    ///
+    /// From here to [`Hold::release`] the calling thread must take no lock, for its holder may stand still: so it must not allocate.
+    ///
+    /// # Errors
+    /// Why not, in words. Then they run.
+    fn hold(&mut self, request: &Request<'_>) -> Result<(), String>;
+
+    /// Whether they are still held: no longer when the one who holds them has ended. Takes no lock.
+    fn holds(&self) -> bool;
+
+    /// Lets them go. Takes no lock.
+    fn release(&mut self);
+}
+
+/// Who holds this process's other threads while sites are written.
+#[derive(Default)]
+pub enum Holder<'a> {
+    /// Nobody: they run.
+    #[default]
+    Nobody,
+    /// There are none, or each waits at a place that is known to be outside of what is written.
+    Alone,
+    /// Somebody does.
+    Tracer(&'a mut dyn Hold),
+}
+
+impl std::fmt::Debug for Holder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Holder::Nobody => "Nobody",
+            Holder::Alone => "Alone",
+            Holder::Tracer(_) => "Tracer",
+        })
+    }
+}
+
+impl Holder<'_> {
+    /// Runs `write` while the others stand still. `write` gets a question to ask now and then: whether to go on.
+    ///
+    /// # Errors
+    /// Why they cannot be held; then nothing was done. Nobody holds nobody.
+    pub(crate) fn during(
+        &mut self,
+        sites: &[u64],
+        moves: &[[u64; 2]],
+        write: impl FnOnce(&dyn Fn() -> bool),
+    ) -> Result<(), String> {
+        match self {
+            Holder::Nobody => return Err("nobody holds them".to_owned()),
+            Holder::Alone => write(&|| true),
+            Holder::Tracer(tracer) => {
+                tracer.hold(&Request { sites, moves, restorers: os::restorers() })?;
+                write(&|| tracer.holds());
+                tracer.release();
+            }
+        }
+        Ok(())
+    }
+}

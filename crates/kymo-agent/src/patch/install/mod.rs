@@ -1,0 +1,17 @@
+//! Puts code in place and takes it away, in the agent's own thread: looks at functions, maps stubs, holds or asks threads, writes sites,
+//! and changes the tables by which modules find functions that matter here.
+mod arena;
+pub(crate) mod error;
+pub(crate) mod flow;
+mod got_hooks;
+pub(crate) mod hold;
+pub(crate) mod memory;
+mod pass;
+pub(crate) mod patcher;
+pub(crate) mod plan;
+pub(crate) mod probe;
+mod publish;
+pub(crate) mod refusal;
+mod threads;
+mod traps;
+mod unwinder_hooks;

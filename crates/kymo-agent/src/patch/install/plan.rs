@@ -1,0 +1,380 @@
+//! Whether and where a function can be probed: looks at all of its instructions.
+use super::flow::{Flow, first_in};
+use super::memory::Memory;
+use super::refusal::Refusal;
+use crate::patch::site::{JUMP_BYTES, Site, is_call};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+/// No x86-64 function is looked at beyond this: a symbol's size is a claim of a file.
+const LONGEST_FUNCTION_BYTES: u64 = 4 << 20;
+
+/// A function as its symbol describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Its first byte.
+    pub start: u64,
+    /// Its bytes, as the symbol says; 0 is refused.
+    pub bytes: u64,
+    /// Where the next function (or the end of the section) begins. What lies between is padding that a jump may use, if it looks
+    /// like padding; `start + bytes` if nothing is known.
+    pub next: u64,
+}
+
+/// What is known beyond the function itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Surroundings<'a> {
+    /// Targets of branches that lie elsewhere in the module, sorted: the cold parts of functions jump back into them.
+    pub targets: &'a [u64],
+}
+
+/// Decides how `function` can be probed, without changing anything.
+///
+/// Tries the instruction after a leading `endbr64` first, so that the mark stays where indirect calls look for it, then the first.
+///
+/// # Errors
+/// The [`Refusal`] says what stands against it; then the kernel's uprobe has to serve this function.
+pub fn plan(
+    memory: &dyn Memory,
+    function: &Function,
+    surroundings: &Surroundings<'_>,
+) -> Result<Site, Refusal> {
+    let looked = Looked::at(memory, function)?;
+    let attempt = looked.attempt(memory, function, surroundings);
+    let code = &looked.code;
+    let mut refusal = None;
+    let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
+    // A loop back to behind the mark would be counted at each turn: then the site is the mark itself.
+    if marked && code.len() > 4 && !attempt.is_target(function.start + 4) {
+        match attempt.at(4) {
+            Ok(site) => return Ok(site),
+            Err(why) => refusal = Some(why),
+        }
+    }
+    attempt.at(0).map_err(|why| refusal.unwrap_or(why))
+}
+
+/// Decides how the instruction at `address` inside `function` can be probed: a marker that the program's author left, or a line.
+///
+/// # Errors
+/// As [`plan`], and [`Refusal::NotAnInstruction`] where none begins at `address`. A function that jumps to addresses which it computes is refused unless the jump
+/// replaces one instruction only, for such a jump may lead anywhere but into an instruction.
+pub fn plan_inside(
+    memory: &dyn Memory,
+    function: &Function,
+    address: u64,
+    surroundings: &Surroundings<'_>,
+) -> Result<Site, Refusal> {
+    if address == function.start {
+        return plan(memory, function, surroundings);
+    }
+    let looked = Looked::at(memory, function)?;
+    let none = Refusal::NotAnInstruction { at: address };
+    let offset = address.checked_sub(function.start).ok_or(none)?;
+    let mut decoder = Decoder::with_ip(64, &looked.code, function.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() && decoder.ip() < address {
+        decoder.decode_out(&mut instruction);
+    }
+    if decoder.ip() != address || !decoder.can_decode() {
+        return Err(none);
+    }
+    let mut site = looked.attempt(memory, function, surroundings).at(offset as usize)?;
+    if looked.flow.computed && !site.is_single_instruction() {
+        return Err(Refusal::ComputedJumps { function: function.start });
+    }
+    // What follows in the function is come to by ways that its instructions need not show: an exception's handler.
+    if let Some((_, before)) = site.displaced.split_last()
+        && let Some(end) = before.iter().find(|instruction| is_end(instruction))
+    {
+        return Err(Refusal::FlowEnds { at: end.ip() });
+    }
+    site.entry = false;
+    Ok(site)
+}
+
+/// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, asks
+/// who calls, or is entered where no return address is on top of the stack. A probe must not stand in it; the entry can be probed.
+pub fn returns_oddly(name: &str) -> bool {
+    // What a compiler moved out of a function is entered by jumps, with the function's frame in place.
+    if name == "_start" || name.contains(".cold") {
+        return true;
+    }
+    // Versions are names, too: `setjmp@@GLIBC_2.2.5`.
+    let name = name.split('@').next().unwrap_or(name);
+    let name = name.trim_start_matches('_');
+    const NAMES: [&str; 24] = [
+        "setjmp",
+        "sigsetjmp",
+        "longjmp",
+        "siglongjmp",
+        "vfork",
+        "libc_vfork",
+        "clone",
+        "clone3",
+        "getcontext",
+        "setcontext",
+        "makecontext",
+        "swapcontext",
+        "start_context",
+        "dlopen",
+        "dlmopen",
+        "dlsym",
+        "dlvsym",
+        "tls_get_addr",
+        "libc_start_main",
+        // Entered by the dynamic loader's begin, by the return of a signal's handler.
+        "dl_start_user",
+        "restore_rt",
+        // Of profilers: they note who calls whom.
+        "mcount",
+        "fentry__",
+        "mcount_internal",
+    ];
+    // Then, in this order: ways that compilers take for `jmp` and `ret`, and for saving registers at entries; functions of OCaml, whose
+    // collector looks the stack's return addresses up.
+    const BEGINS: [&str; 20] = [
+        "dl_runtime_",
+        "dl_tlsdesc",
+        // Unwinders, libgcc's and LLVM's: they begin with who called them.
+        "Unwind_",
+        "uw_init_context",
+        "uw_install_context",
+        "unw_",
+        "morestack",
+        "sigjmp",
+        "libc_sigaction_restore",
+        "x86_indirect_",
+        "x86_return_",
+        "x86.get_pc_thunk",
+        "llvm_retpoline_",
+        "savms64",
+        "resms64",
+        "sse_savms64",
+        "sse_resms64",
+        "avx_savms64",
+        "avx_resms64",
+        "caml",
+    ];
+    NAMES.contains(&name) || BEGINS.iter().any(|begin| name.starts_with(begin))
+}
+
+/// A function's bytes, what follows them, and where its branches lead.
+struct Looked {
+    code: Vec<u8>,
+    padding: Vec<u8>,
+    flow: Flow,
+}
+
+impl Looked {
+    fn at(memory: &dyn Memory, function: &Function) -> Result<Looked, Refusal> {
+        if function.bytes == 0 {
+            return Err(Refusal::Empty);
+        }
+        let bytes = function.bytes.min(LONGEST_FUNCTION_BYTES);
+        let end = function.start.checked_add(bytes).ok_or(Refusal::NotThere { at: function.start })?;
+        let code = memory.bytes(function.start, bytes);
+        if (code.len() as u64) < bytes {
+            return Err(Refusal::NotThere { at: function.start + code.len() as u64 });
+        }
+        let padding = memory.bytes(end, function.next.saturating_sub(end).min(16));
+        let flow = Flow::of(&code, function.start);
+        Ok(Looked { code, padding, flow })
+    }
+
+    fn attempt<'a>(
+        &'a self,
+        memory: &'a dyn Memory,
+        function: &'a Function,
+        surroundings: &'a Surroundings<'a>,
+    ) -> Attempt<'a> {
+        Attempt { memory, function, surroundings, flow: &self.flow, code: &self.code, padding: &self.padding }
+    }
+}
+
+struct Attempt<'a> {
+    memory: &'a dyn Memory,
+    function: &'a Function,
+    surroundings: &'a Surroundings<'a>,
+    flow: &'a Flow,
+    code: &'a [u8],
+    padding: &'a [u8],
+}
+
+impl Attempt<'_> {
+    fn is_target(&self, address: u64) -> bool {
+        self.flow.target_in(address, address + 1).is_some()
+            || first_in(self.surroundings.targets, address, address + 1).is_some()
+    }
+
+    fn at(&self, offset: usize) -> Result<Site, Refusal> {
+        let address = self.function.start + offset as u64;
+        let mut decoder = Decoder::with_ip(64, &self.code[offset..], address, DecoderOptions::NONE);
+        let mut displaced: Vec<Instruction> = Vec::new();
+        let mut covered = 0;
+        while covered < JUMP_BYTES {
+            if !decoder.can_decode() {
+                self.rest_is_padding(displaced.last(), offset + covered, JUMP_BYTES - covered)?;
+                break;
+            }
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                return Err(Refusal::Undecodable { at: instruction.ip() });
+            }
+            movable(&instruction)?;
+            if let Some(call) = displaced.last().filter(|last| is_call(last)) {
+                // It would come back into the middle of the jump.
+                return Err(Refusal::CallInside { at: call.ip() });
+            }
+            covered += instruction.len();
+            displaced.push(instruction);
+        }
+        let end = address + covered.max(JUMP_BYTES) as u64;
+        let inside = (address + 1, end);
+        if let Some(to) = self
+            .flow
+            .target_in(inside.0, inside.1)
+            .or_else(|| first_in(self.surroundings.targets, inside.0, inside.1))
+        {
+            return Err(Refusal::JumpInto { to });
+        }
+        let whole = (self.function.start, self.function.start + self.code.len() as u64);
+        if let Some(to) = self.flow.table_into(self.memory, whole, inside.0, inside.1) {
+            return Err(Refusal::JumpInto { to });
+        }
+        let interiors = displaced.iter().map(|instruction| instruction.ip() - address);
+        let interiors = interiors.filter(|at| (1..JUMP_BYTES as u64).contains(at)).map(|at| at as u8);
+        let interiors = interiors.collect();
+        let mut original = [0; JUMP_BYTES];
+        for (at, byte) in original.iter_mut().enumerate() {
+            let at = offset + at;
+            // SANITY: rest_is_padding() saw that the padding has the bytes that the code lacks.
+            *byte = if at < self.code.len() { self.code[at] } else { self.padding[at - self.code.len()] };
+        }
+        Ok(Site { address, function: self.function.start, entry: true, original, displaced, interiors })
+    }
+
+    /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie there.
+    fn rest_is_padding(
+        &self,
+        last: Option<&Instruction>,
+        begin: usize,
+        needed: usize,
+    ) -> Result<(), Refusal> {
+        let too_short = Refusal::TooShort { bytes: JUMP_BYTES.saturating_sub(needed) as u64 };
+        let ends = last.is_some_and(is_end);
+        if !ends || begin != self.code.len() || self.padding.len() < needed {
+            return Err(too_short);
+        }
+        let mut decoder = Decoder::with_ip(64, self.padding, 0, DecoderOptions::NONE);
+        let mut covered = 0;
+        while covered < needed {
+            let instruction = decoder.decode();
+            let fills = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
+                || is_two_byte_nop(&instruction);
+            if !fills {
+                return Err(too_short);
+            }
+            covered += instruction.len();
+        }
+        Ok(())
+    }
+}
+
+/// `xchg ax, ax`: how assemblers fill two bytes.
+fn is_two_byte_nop(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Nopw
+}
+
+/// Whether nothing goes on behind it.
+fn is_end(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Return
+            | FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Exception
+    )
+}
+
+/// Whether an instruction does the same from another place.
+fn movable(instruction: &Instruction) -> Result<(), Refusal> {
+    let at = instruction.ip();
+    match instruction.flow_control() {
+        FlowControl::Next
+        | FlowControl::Return
+        | FlowControl::Exception
+        | FlowControl::UnconditionalBranch
+        | FlowControl::ConditionalBranch
+        | FlowControl::IndirectBranch => {}
+        FlowControl::Call | FlowControl::IndirectCall => {
+            // `syscall` and its kin are calls for the decoder: the kernel restarts them at their own address.
+            let of_program =
+                matches!(instruction.op0_kind(), OpKind::NearBranch64 | OpKind::Memory | OpKind::Register);
+            // The stub pushes the return address first, which `call rsp` would see.
+            if !of_program || instruction.op0_register() == Register::RSP {
+                return Err(Refusal::Unmovable { at });
+            }
+        }
+        FlowControl::Interrupt if instruction.mnemonic() == Mnemonic::Int3 => {
+            return Err(Refusal::TrapInside { at });
+        }
+        _ => return Err(Refusal::Unmovable { at }),
+    }
+    // A far jump or return leaves this kind of code.
+    let far = matches!(instruction.op0_kind(), OpKind::FarBranch16 | OpKind::FarBranch32)
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Retf
+                | Mnemonic::Iret
+                | Mnemonic::Iretd
+                | Mnemonic::Iretq
+                | Mnemonic::Syscall
+                | Mnemonic::Sysenter
+        );
+    if far { Err(Refusal::Unmovable { at }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks names with and without versions and leading lines, pieces of functions, and ordinary names that look like some of these.
+    #[test]
+    fn odd_names_are_known() {
+        let odd = [
+            "_setjmp",
+            "__sigsetjmp",
+            "setjmp@@GLIBC_2.2.5",
+            "vfork",
+            "swapcontext",
+            "_start",
+            "_ZN4kymo4deepEv.cold",
+            "main.cold.3",
+            "__x86_indirect_thunk_rax",
+            "__x86_return_thunk",
+            "_Unwind_RaiseException",
+            "uw_init_context_1",
+            "__unw_getcontext",
+            "__restore_rt",
+            "__fentry__",
+            "camlStdlib__List__map_123",
+        ];
+        for name in odd {
+            assert!(returns_oddly(name), "{name}");
+        }
+        let plain = [
+            "main",
+            "start",
+            "fork",
+            "malloc",
+            "__cxa_throw",
+            "avx_sum",
+            "x86_decode",
+            "cold_start",
+            "f.part.0",
+        ];
+        for name in plain {
+            assert!(!returns_oddly(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! That no thread stands inside the bytes of a patch, without stopping any.
+//!
+//! When this is asked, traps stand at the begins of all instructions of the site, so no thread comes in any more. One that was
+//! inside already is in one of three states:
+//! - it runs: then its next instruction is a trap, and it is sent to the stub (`trap.rs`);
+//! - it waits in a system call: its address is known from `/proc`, and no site contains a system call;
+//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose handler moves it;
+//! - it is in a handler of a signal that interrupted it there: what was saved of it is moved (`frames.rs`).
+//!
+//! Threads that wait are not signalled, so no call of the program fails with "interrupted" because of a probe, but where a thread goes to sleep
+//! between the look and the signal: then calls that the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
+use super::memory::{Memory, OwnMemory};
+use crate::patch::os;
+use crate::patch::runtime::frames;
+use crate::patch::runtime::trap;
+use std::ffi::c_int;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How long a thread may take until it has answered, or has opened its mask of signals. Time in which it waits
+/// for a CPU does not count: see [`Turns`].
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be done.
+const MOST_WAITING: Duration = Duration::from_secs(60);
+/// How long a thread is looked at before it is asked, with pauses that double: one that is about to wait, perhaps for a CPU first, waits by then, and no
+/// call of it ends early.
+const LOOKING: Duration = Duration::from_millis(3);
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+
+/// Why it is not known that no thread stands inside.
+#[derive(Debug)]
+pub(crate) enum Unclear {
+    /// This thread did not answer.
+    Silent(i32),
+    /// /proc or signals do not work.
+    System(io::Error),
+}
+
+impl From<io::Error> for Unclear {
+    fn from(error: io::Error) -> Unclear {
+        Unclear::System(error)
+    }
+}
+
+/// The numbers of this process's threads but the calling one.
+pub(crate) fn others() -> io::Result<Vec<i32>> {
+    let own = os::own_tid();
+    let tids = std::fs::read_dir("/proc/self/task")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&tid| tid != own);
+    Ok(tids.collect())
+}
+
+/// Where a thread is in the program, if it waits in the kernel.
+fn waits_at(tid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?;
+    let address = text.trim_end().rsplit(' ').next()?.strip_prefix("0x")?;
+    u64::from_str_radix(address, 16).ok()
+}
+
+/// Whether a thread that waits does so in a handler of a signal that interrupted it inside of a site: it is moved, and to be asked all the same, for
+/// it may be on its way out of the handler.
+fn waits_in_handler(tid: i32) -> bool {
+    /// Of each stack that are looked through.
+    const BYTES: u64 = 64 << 10;
+    let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")) else { return false };
+    let mut words = text.trim_end().rsplit(' ').skip(1);
+    let pointer = words.next().and_then(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let (Some(pointer), Ok(memory)) = (pointer, OwnMemory::open()) else { return false };
+    let read = |at: u64, into: &mut [u8]| memory.read(at, into);
+    let write = |at: u64, value: u64| _ = memory.write(at, &value.to_le_bytes());
+    frames::redirect(pointer, BYTES, read, write, trap::interior)
+}
+
+fn is_gone(tid: i32) -> bool {
+    let Ok(stat) = os::text(&format!("/proc/self/task/{tid}/stat")) else { return true };
+    // A first thread that has ended stays a zombie until the process ends.
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
+}
+
+/// How long a thread could have answered: the time since the start, but for that in which it was ready to run and
+/// got no CPU. On a busy machine, or at a low priority, a thread may be off its CPU for seconds, and it is not
+/// silent for that.
+struct Turns {
+    tid: i32,
+    /// What it had run at the last look, in nanoseconds, as the kernel accounts it.
+    ran: Option<u64>,
+    begin: Instant,
+    looked: Instant,
+    had: Duration,
+}
+
+impl Turns {
+    fn of(tid: i32) -> Turns {
+        let now = Instant::now();
+        Turns { tid, ran: Turns::ran(tid), begin: now, looked: now, had: Duration::ZERO }
+    }
+
+    /// `None`: this kernel does not say.
+    fn ran(tid: i32) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok().filter(|&ran| ran > 0)
+    }
+
+    fn is_ready(tid: i32) -> bool {
+        let stat = os::text(&format!("/proc/self/task/{tid}/stat"));
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R')))
+    }
+
+    /// To be called again and again. Whether it has had enough time.
+    fn are_over(&mut self, patience: Duration) -> bool {
+        let (now, ran) = (Instant::now(), Turns::ran(self.tid));
+        let waited_for_cpu = ran.is_some() && ran == self.ran && Turns::is_ready(self.tid);
+        if !waited_for_cpu {
+            self.had += now - self.looked;
+        }
+        (self.looked, self.ran) = (now, ran);
+        self.had > patience || now - self.begin > MOST_WAITING
+    }
+}
+
+/// Whether a thread has blocked traps, and whether that may be for a moment only: in a signal's handler, ours among them, which an
+/// interrupted thread has not left yet, or because the C library makes or ends a thread. It blocks its own two signals, too, which
+/// programs cannot.
+fn blocks_traps(tid: i32) -> (bool, bool) {
+    const OWN: u64 = 0b11 << 31;
+    let mask = || {
+        let status = os::text(&format!("/proc/self/task/{tid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let mask = mask().unwrap_or(0);
+    (mask & trap::SIGNAL_BIT != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
+}
+
+/// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process there.
+pub(crate) fn blocker(tids: &[i32]) -> Option<i32> {
+    tids.iter().copied().find(|&tid| {
+        let mut turns = None;
+        loop {
+            let (blocks, passing) = blocks_traps(tid);
+            let patience = if passing { ANSWER_TIMEOUT } else { Duration::from_millis(5) };
+            if !blocks || turns.get_or_insert_with(|| Turns::of(tid)).are_over(patience) {
+                return blocks;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    })
+}
+
+/// Returns when no other thread stands at an address for which `inside` holds.
+///
+/// # Errors
+/// [`Unclear`] when a thread has had two seconds in which it could have answered.
+pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
+    let mut left = others()?;
+    let mut moved = Vec::new();
+    let (until, mut pause) = (Instant::now() + LOOKING, FIRST_PAUSE);
+    loop {
+        left.retain(|&tid| {
+            if waits_in_handler(tid) {
+                moved.push(tid);
+                return false;
+            }
+            waits_at(tid).is_none_or(&inside)
+        });
+        if left.is_empty() && moved.is_empty() {
+            return Ok(());
+        }
+        // Who stays asleep in a handler must be asked at once.
+        if left.is_empty() || Instant::now() + pause > until {
+            break;
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    let round = trap::new_round();
+    let mut asked = Vec::new();
+    for tid in left.into_iter().chain(moved) {
+        match os::signal(tid, question, round) {
+            Ok(()) => asked.push(tid),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            // Its queue of signals is full: it is looked at until it sleeps elsewhere or is gone.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => asked.push(tid),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut open: Vec<Turns> = asked.iter().map(|&tid| Turns::of(tid)).collect();
+    let mut pause = Duration::from_micros(20);
+    while trap::answers() < asked.len() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+        if pause >= Duration::from_millis(1) {
+            let count = trap::answers();
+            // Answers have no names: as soon as no thread is left that could stand inside, the rest is not waited
+            // for. One that was seen outside is not looked at again: it cannot come in.
+            open.retain(|turns| !is_gone(turns.tid) && waits_at(turns.tid).is_none_or(&inside));
+            if open.is_empty() || count >= asked.len() {
+                return Ok(());
+            }
+            // Each of them is looked at each time.
+            let silent: Vec<i32> = open
+                .iter_mut()
+                .filter_map(|turns| turns.are_over(ANSWER_TIMEOUT).then_some(turns.tid))
+                .collect();
+            if let Some(&tid) = silent.first() {
+                return Err(Unclear::Silent(tid));
+            }
+        }
+    }
+    Ok(())
+}
