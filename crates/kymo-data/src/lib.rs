@@ -108,6 +108,7 @@ mod event;
 mod excess;
 mod features;
 mod header;
+mod index;
 pub mod jitdump;
 mod mark;
 mod pass;
@@ -136,12 +137,13 @@ pub use features::{
 };
 pub use header::is_recording;
 pub use mark::{Mark, UnwindCounts};
+pub use pass::ReadSummary;
 pub use problem::{OpenError, Problem, ReadError};
 pub use record::{
     BpfEvent, BuildId, Comm, Ksymbol, MappedFile, Mapping, ParseError, RECORD_HEADER_BYTES, RawRecord,
     Record, RecordHeader, SwitchRecord, TaskRecord, Throttle,
 };
-pub use recording::{ReadSummary, RecordReader, Recording};
+pub use recording::{RecordReader, Recording};
 pub use sample::{Branches, CounterValue, ReadValues, Regs, Sample, SampleId, SampleLayout, StackParts};
 pub use source::{ReadAt, WriteAt};
 pub use words::Words;

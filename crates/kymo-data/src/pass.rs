@@ -19,27 +19,25 @@
 //! - I2: whoever claimed a window takes its turn or ends the stream: no one waits for ever.
 
 use crate::chunk::{CHUNK_BYTES, Chunk};
+use crate::index::Index;
 use crate::problem::{Problem, ReadError};
-use crate::recording::{ReadSummary, Recording};
 use crate::source::read_full;
-use crate::stream::{ChunkPlace, StreamReader, Walked};
+use crate::stream::{ChunkPlace, Stream, StreamReader, Walked};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The chunks of a stream without compression, remembered from its first complete reading.
-pub(crate) struct Index {
-    places: Vec<ChunkPlace>,
-    problems: Vec<Problem>,
-}
-
-impl Index {
-    /// What a finished reader found, unless the stream is compressed.
-    pub(crate) fn of(reader: StreamReader) -> Option<Index> {
-        let usable = reader.finished && !reader.is_packed();
-        usable.then_some(Index { places: reader.places, problems: reader.problems })
-    }
+/// What one reading went over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadSummary {
+    /// Records delivered.
+    pub records: u64,
+    /// Bytes delivered, after unpacking.
+    pub bytes: u64,
+    /// Damage that was found: cut-off ends, unknown record types (once per type), broken
+    /// compression.
+    pub problems: Vec<Problem>,
 }
 
 /// A stream that is read for the first time.
@@ -77,7 +75,8 @@ enum Got {
 
 /// One reading of all records.
 pub(crate) struct Pass<'a> {
-    recording: &'a Recording,
+    streams: &'a [Stream],
+    indexes: &'a [OnceLock<Index>],
     progress: &'a (dyn Fn(u64, u64) + Sync),
     /// Chunks whose places are known, from every stream that was read before: no order, no lock.
     known: Vec<(usize, ChunkPlace)>,
@@ -98,11 +97,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'a> Pass<'a> {
-    pub(crate) fn new(recording: &'a Recording, progress: &'a (dyn Fn(u64, u64) + Sync)) -> Pass<'a> {
+    pub(crate) fn new(
+        streams: &'a [Stream],
+        indexes: &'a [OnceLock<Index>],
+        progress: &'a (dyn Fn(u64, u64) + Sync),
+    ) -> Pass<'a> {
         let mut known = Vec::new();
         let mut unread = Vec::new();
         let mut problems = Vec::new();
-        for (stream, index) in recording.streams.iter().zip(&recording.indexes) {
+        for (stream, index) in streams.iter().zip(indexes) {
             match index.get() {
                 Some(index) => {
                     known.extend(index.places.iter().map(|&place| (stream.number, place)));
@@ -119,14 +122,15 @@ impl<'a> Pass<'a> {
             }
         }
         Pass {
-            recording,
+            streams,
+            indexes,
             progress,
             known,
             next_known: AtomicUsize::new(0),
             unread,
             next_worker: AtomicUsize::new(0),
             done_bytes: AtomicU64::new(0),
-            total_bytes: recording.data_bytes(),
+            total_bytes: streams.iter().map(Stream::data_bytes).sum(),
             bytes: AtomicU64::new(0),
             records: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -138,7 +142,7 @@ impl<'a> Pass<'a> {
     fn fail(&self, stream: usize, offset: u64, source: io::Error) {
         // Relaxed: only a hint to stop early; the error itself is behind the mutex.
         self.stop.store(true, Ordering::Relaxed);
-        let stream = self.recording.streams.get(stream).map_or_else(String::new, |s| s.name.clone());
+        let stream = self.streams.get(stream).map_or_else(String::new, |s| s.name.clone());
         lock(&self.error).get_or_insert(ReadError::Io { stream, offset, source });
     }
 
@@ -208,7 +212,7 @@ impl<'a> Pass<'a> {
         // One header more, for the record that begins at the window's very end.
         let want = left.min(CHUNK_BYTES + crate::RECORD_HEADER_BYTES);
         let stream = unread.number;
-        let read = match self.recording.streams.get(stream) {
+        let read = match self.streams.get(stream) {
             Some(stream) => read_full(&*stream.source, chunk.make_room(want), start),
             None => Ok(0),
         };
@@ -255,7 +259,7 @@ impl<'a> Pass<'a> {
     fn read_tail(&self, chunk: &mut Chunk, stream: usize, walked: &Walked) -> io::Result<()> {
         let Some(missing) = walked.tail_bytes else { return Ok(()) };
         let have = chunk.from + chunk.used - missing;
-        let Some(source) = self.recording.streams.get(stream) else { return Ok(()) };
+        let Some(source) = self.streams.get(stream) else { return Ok(()) };
         let room = chunk.make_room(have + missing).get_mut(have..).unwrap_or_default();
         let got = read_full(&*source.source, room, walked.tail_offset)?;
         if got < missing {
@@ -291,7 +295,7 @@ impl<'a> Pass<'a> {
     }
 
     fn read_known(&self, chunk: &mut Chunk, stream: usize, place: ChunkPlace) -> io::Result<()> {
-        let Some(source) = self.recording.streams.get(stream) else { return Ok(()) };
+        let Some(source) = self.streams.get(stream) else { return Ok(()) };
         let got = read_full(&*source.source, chunk.make_room(place.len), place.offset)?;
         chunk.from = 0;
         chunk.used = got;
@@ -318,7 +322,7 @@ impl<'a> Pass<'a> {
             problems.extend_from_slice(&reader.problems);
             let number = reader.number();
             if let Some(index) = Index::of(reader)
-                && let Some(slot) = self.recording.indexes.get(number)
+                && let Some(slot) = self.indexes.get(number)
             {
                 // Another reading may have been faster; both found the same.
                 let _ = slot.set(index);

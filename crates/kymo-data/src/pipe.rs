@@ -6,7 +6,7 @@ use crate::attr::Attr;
 use crate::chunk::Chunk;
 use crate::event::{Event, Events};
 use crate::features::Features;
-use crate::pass::Index;
+use crate::index::Index;
 use crate::problem::{OpenError, Problem};
 use crate::record::{RawRecord, Record};
 use crate::source::read_section;

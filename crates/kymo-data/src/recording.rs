@@ -5,7 +5,8 @@ use crate::chunk::{Chunk, Records};
 use crate::event::Events;
 use crate::features::Features;
 use crate::header::{self, FileForm};
-use crate::pass::{Index, Pass};
+use crate::index::Index;
+use crate::pass::{Pass, ReadSummary};
 use crate::pipe::{PipeDescription, apply_updates};
 use crate::problem::{OpenError, Problem, ReadError};
 use crate::record::RawRecord;
@@ -33,18 +34,6 @@ pub struct Recording {
     pub is_unfinished: bool,
     pub(crate) streams: Vec<Stream>,
     pub(crate) indexes: Vec<OnceLock<Index>>,
-}
-
-/// What one reading went over.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReadSummary {
-    /// Records delivered.
-    pub records: u64,
-    /// Bytes delivered, after unpacking.
-    pub bytes: u64,
-    /// Damage that was found: cut-off ends, unknown record types (once per type), broken
-    /// compression.
-    pub problems: Vec<Problem>,
 }
 
 const THREADS_MAX: usize = 1024;
@@ -123,7 +112,7 @@ impl Recording {
 
     /// Bytes of records in all files of the recording, as stored.
     pub fn data_bytes(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.range.end.saturating_sub(stream.range.start)).sum()
+        self.streams.iter().map(Stream::data_bytes).sum()
     }
 
     /// Number of streams: 1, and one more per part of a directory.
@@ -152,7 +141,7 @@ impl Recording {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             some => some.min(THREADS_MAX),
         };
-        let pass = Pass::new(self, progress);
+        let pass = Pass::new(&self.streams, &self.indexes, progress);
         let work = || {
             let mut state = make();
             pass.work(|chunk| each(&mut state, chunk));

@@ -32,6 +32,12 @@ pub(crate) struct Stream {
     pub(crate) range: Range<u64>,
 }
 
+impl Stream {
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+}
+
 /// Where one chunk of an uncompressed stream lies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkPlace {

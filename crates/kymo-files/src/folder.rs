@@ -1,8 +1,7 @@
 //! The folder of an output, reached without the symbolic links of strangers.
-use crate::fresh::Identity;
 use crate::{is_trusted, refused};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, fstat, fstatfs, linkat, openat, readlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatfs, linkat, openat, readlinkat,
     renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
@@ -11,6 +10,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+
+/// Which file it is, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Stat> for Identity {
+    fn from(stat: &Stat) -> Identity {
+        Identity { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
 
 /// So many symbolic links are followed, as by the kernel.
 const MOST_LINKS: u32 = 40;

@@ -1,6 +1,6 @@
 //! A file that has no name until it is worth one.
-use crate::folder::Folder;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, linkat, openat, renameat, statat, unlinkat};
+use crate::folder::{Folder, Identity};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,19 +8,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Which file it is, whatever it is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl From<&Stat> for Identity {
-    fn from(stat: &Stat) -> Identity {
-        Identity { device: stat.st_dev, inode: stat.st_ino }
-    }
-}
 
 /// What name the file has.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ mod fresh;
 mod read;
 
 pub use export::Export;
-pub use folder::{Folder, passed_descriptor};
-pub use fresh::{Fresh, Identity};
+pub use folder::{Folder, Identity, passed_descriptor};
+pub use fresh::Fresh;
 pub use read::{Input, kind_name, open_input, open_no_link, open_regular, read_regular};
 
 use rustix::fs::Stat;

@@ -44,14 +44,14 @@
 //! What becomes of `cycles` on a machine without hardware counters? The scripted kernel has none.
 //!
 //! ```
-//! use kymo_perf::evlist::{self, Engine, Plan, Request, Targets};
+//! use kymo_perf::evlist::{self, EvlistPlan, OpenEngine, Request, Targets};
 //! use kymo_perf::sys::{Fake, Perf, attr_zeroed};
 //! use std::sync::Arc;
 //!
 //! let mut attr = attr_zeroed();
 //! (attr.type_, attr.config) = (Perf::HARDWARE, Perf::HW_CPU_CYCLES);
-//! let plan = Plan { events: vec![Request::new("cycles", attr)], targets: Targets::tasks(vec![10, 11], &[0, 1]) };
-//! let list = evlist::open(Arc::new(Fake::new().without_pmu()), plan, Engine::Auto)?;
+//! let plan = EvlistPlan { events: vec![Request::new("cycles", attr)], targets: Targets::tasks(vec![10, 11], &[0, 1]) };
+//! let list = evlist::open(Arc::new(Fake::new().without_pmu()), plan, OpenEngine::Auto)?;
 //! assert_eq!(list.descriptors(), 4); // two tasks on two CPUs
 //! assert_eq!(list.events[0].request.name, "cpu-clock");
 //! assert_eq!(list.notes.len(), 1); // and it says so
@@ -76,6 +76,7 @@ pub mod pmu;
 pub mod proc;
 pub mod ring;
 pub mod selector;
+pub mod suggest;
 pub mod sys;
 pub mod tracefs;
 pub mod uring;

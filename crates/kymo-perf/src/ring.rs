@@ -71,7 +71,7 @@ impl Ring {
     }
 
     fn map_at(fd: BorrowedFd<'_>, offset: u64, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
-        let page_bytes = super::sys::page_size();
+        let page_bytes = rustix::param::page_size();
         let data_bytes = data_pages.checked_mul(page_bytes).filter(|_| data_pages.is_power_of_two());
         let Some(data_bytes) = data_bytes.filter(|&bytes| bytes < isize::MAX as usize / 2) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -193,9 +193,9 @@ impl Drop for Ring {
 #[cfg(test)]
 mod tests {
     use super::{Keeps, Ring};
-    use crate::sys::page_size;
     use kymo_core::ring::backward;
     use kymo_core::ring::{Reader, Writer};
+    use rustix::param::page_size;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 

@@ -5,6 +5,7 @@
 //! told with what to do about it.
 
 use crate::pmu::text;
+use crate::suggest::nearest;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -241,15 +242,15 @@ fn near(events: &Path, system: &str, name: &str) -> Option<String> {
     let systems = folders(events).ok()?;
     if systems.iter().any(|candidate| candidate == system) {
         let names = folders(&events.join(system)).ok()?;
-        let near = crate::selector::nearest(name, names.iter().map(String::as_str))?;
+        let near = nearest(name, names.iter().map(String::as_str))?;
         return Some(format!("{system}:{near}"));
     }
     if let Some(system) = systems.iter().find(|system| events.join(system).join(name).join("id").exists()) {
         return Some(format!("{system}:{name}"));
     }
-    let system = crate::selector::nearest(system, systems.iter().map(String::as_str))?;
+    let system = nearest(system, systems.iter().map(String::as_str))?;
     let names = folders(&events.join(system)).ok()?;
-    let near = crate::selector::nearest(name, names.iter().map(String::as_str))?;
+    let near = nearest(name, names.iter().map(String::as_str))?;
     Some(format!("{system}:{near}"))
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use kymo_perf::proc::{self, Mappings};
-use kymo_perf::selector::nearest;
+use kymo_perf::suggest::nearest;
 use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 
 /// The file that a command's name means, as exec finds it.

@@ -1,8 +1,62 @@
-//! Why a recording could not be made.
+//! Why a recording could not be planned or made.
 use crate::output::OutputError;
-use crate::plan::PlanError;
+use crate::scope::Scope;
 use kymo_perf::evlist::{OpenError, RingError};
 use std::io;
+
+/// Why a plan cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No such process or thread.
+    #[error("there is no {what} {id}: it may have ended; `ps -eL` lists processes and threads")]
+    NoTask {
+        /// `process` or `thread`.
+        what: &'static str,
+        /// The id.
+        id: i32,
+    },
+    /// The user owns no process.
+    #[error("user {0} owns no process: start one first, or record everything with -a")]
+    NoProcess(u32),
+    /// A CPU that is not there.
+    #[error("CPU {cpu} is not online; online are {online:?}")]
+    NoCpu {
+        /// The CPU.
+        cpu: u32,
+        /// Those that are.
+        online: Vec<u32>,
+    },
+    /// The recorder itself would stand still.
+    #[error(
+        "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
+    )]
+    PauseOfAll,
+    /// /proc could not be read.
+    #[error("failed to list the tasks in /proc: {0}")]
+    Proc(#[from] io::Error),
+    /// An event that cannot follow tasks.
+    #[error("{0} counts for a whole socket or machine, not for a task: record it with -a or -C")]
+    SystemWideOnly(String),
+    /// Some events keep the newest records, others the oldest.
+    #[error(
+        "{newest} keeps the newest records and {oldest} the oldest: they cannot be in one recording; give both the term overwrite, or neither"
+    )]
+    TwoKinds {
+        /// One that keeps the newest.
+        newest: String,
+        /// One that does not.
+        oldest: String,
+    },
+    /// A scope that was asked for and cannot be had.
+    #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
+    Scope {
+        /// The scope.
+        scope: Scope,
+        /// Why not.
+        reason: String,
+    },
+}
 
 /// Why there is no recording.
 #[derive(Debug, thiserror::Error)]

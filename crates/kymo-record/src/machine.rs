@@ -109,3 +109,8 @@ fn clock_id(clock: crate::RecordingClock) -> Option<ClockId> {
 fn ns(time: Timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
+
+/// The number in a file of /proc.
+pub(crate) fn read_number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}

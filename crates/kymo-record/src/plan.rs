@@ -1,17 +1,18 @@
 //! From what was asked to what will be opened: everything is decided here, and can be printed
 //! before anything happens.
 use crate::attr::{self, Common};
+use crate::error::PlanError;
+use crate::machine::read_number;
 use crate::options::{Options, Overload, Rate, RecordingClock};
 use crate::ring_size;
-use crate::scope::{self, Choice, Facts, Scope, Whom};
+use crate::scope::Scope;
+use crate::scope_choice::{self, Choice, Facts, Whom};
 use crate::targets::{self, Observed, TargetKind};
 use kymo_perf::evlist::{self, Targets};
 use kymo_perf::sys::{self, Perf};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
-use std::fs;
-use std::io;
 
 /// Everything resolved: what will be opened, for whom, into what.
 #[derive(Clone, Debug)]
@@ -55,60 +56,6 @@ pub struct Plan {
 /// How often it is tried to open all threads of processes before new ones come.
 const ATTEMPTS: u32 = 3;
 
-/// Why a plan cannot be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// No such process or thread.
-    #[error("there is no {what} {id}: it may have ended; `ps -eL` lists processes and threads")]
-    NoTask {
-        /// `process` or `thread`.
-        what: &'static str,
-        /// The id.
-        id: i32,
-    },
-    /// The user owns no process.
-    #[error("user {0} owns no process: start one first, or record everything with -a")]
-    NoProcess(u32),
-    /// A CPU that is not there.
-    #[error("CPU {cpu} is not online; online are {online:?}")]
-    NoCpu {
-        /// The CPU.
-        cpu: u32,
-        /// Those that are.
-        online: Vec<u32>,
-    },
-    /// The recorder itself would stand still.
-    #[error(
-        "--overload=pause cannot stop everything that runs on a CPU: record a command or processes (-p), or choose slow or drop"
-    )]
-    PauseOfAll,
-    /// /proc could not be read.
-    #[error("failed to list the tasks in /proc: {0}")]
-    Proc(#[from] io::Error),
-    /// An event that cannot follow tasks.
-    #[error("{0} counts for a whole socket or machine, not for a task: record it with -a or -C")]
-    SystemWideOnly(String),
-    /// Some events keep the newest records, others the oldest.
-    #[error(
-        "{newest} keeps the newest records and {oldest} the oldest: they cannot be in one recording; give both the term overwrite, or neither"
-    )]
-    TwoKinds {
-        /// One that keeps the newest.
-        newest: String,
-        /// One that does not.
-        oldest: String,
-    },
-    /// A scope that was asked for and cannot be had.
-    #[error("--scope {} is not possible here: {reason}; leave it out to let kymo choose", scope.name())]
-    Scope {
-        /// The scope.
-        scope: Scope,
-        /// Why not.
-        reason: String,
-    },
-}
-
 /// Whether tracking needs an event of its own: when everything is observed (so that nothing is
 /// missed while what runs already is listed), when sampling is delayed, when the first event is not
 /// opened everywhere, when its ring forgets, and when programs write events (so that threads and
@@ -151,12 +98,12 @@ impl Plan {
             _ if per_thread => (Scope::PerThread, Vec::new()),
             TargetKind::Cpus => (Scope::Cpus, Vec::new()),
             TargetKind::Tasks | TargetKind::Command => {
-                let scopes = scope::rank(&options, whom, &Facts::here());
-                (scope::choose(&scopes, options.scope)?, scopes)
+                let scopes = scope_choice::rank(&options, whom, &Facts::here());
+                (scope_choice::choose(&scopes, options.scope)?, scopes)
             }
         };
         if scopes.is_empty() && options.scope.is_some() {
-            notes.push(format!("--scope is ignored: {}", scope::only(scope)));
+            notes.push(format!("--scope is ignored: {}", scope_choice::only(scope)));
         }
         let ring_may_shrink = options.ring_pages.is_none();
         let ring_pages = options.ring_pages.unwrap_or_else(|| ring_size::default_pages(options.call_graph));
@@ -327,10 +274,6 @@ impl Plan {
             event.attr.wakeup_watermark = watermark;
         }
     }
-}
-
-pub(crate) fn read_number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn clamp(rate: Rate, notes: &mut Vec<String>) -> Rate {

@@ -1,6 +1,6 @@
 //! How large rings are, and when their drains are woken.
+use crate::machine::read_number;
 use crate::options::CallGraph;
-use crate::plan::read_number;
 use kymo_perf::sys;
 use rustix::process::geteuid;
 

@@ -1,6 +1,6 @@
 //! Whom to observe: from options to tasks and CPUs, before anything is opened.
+use crate::error::PlanError;
 use crate::options::TargetSpec;
-use crate::plan::PlanError;
 use kymo_perf::{proc, sys};
 
 /// What kind of thing is observed.

@@ -1,6 +1,7 @@
 //! What expressions come to, for the raw bytes of one sample.
 
-use super::parse::{Node, Operator};
+use super::lex::unescaped;
+use super::node::{Node, Operator};
 use super::printf::{Conversion, ConversionKind, Extent};
 use super::{KernelNames, MAX_PRINTED_BYTES};
 use crate::tracing_data::{Field, FieldKind};
@@ -44,25 +45,6 @@ pub(super) fn constant(nodes: &[Node], node: u32) -> Option<u64> {
     let value = sample.number(node);
     // libtraceevent keeps entries as texts, and does not know one with a sign.
     (value.cast_signed() >= 0).then_some(value)
-}
-
-/// A text with the escapes of C replaced.
-pub(super) fn unescaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut characters = text.chars();
-    while let Some(c) = characters.next() {
-        match c {
-            '\\' => match characters.next() {
-                Some('n') => out.push('\n'),
-                Some('t') => out.push('\t'),
-                Some('r') => out.push('\r'),
-                Some(other) => out.push(other),
-                None => out.push('\\'),
-            },
-            _ => out.push(c),
-        }
-    }
-    out
 }
 
 /// The number of a field, or of one of its elements. One of less than 32 bits becomes an `int` by

@@ -89,6 +89,25 @@ fn number(word: &str) -> u64 {
     u64::from_str_radix(&digits[..end], radix).unwrap_or(u64::MAX)
 }
 
+/// A text with the escapes of C replaced.
+pub(super) fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\\' => match characters.next() {
+                Some('n') => out.push('\n'),
+                Some('t') => out.push('\t'),
+                Some('r') => out.push('\r'),
+                Some(other) => out.push(other),
+                None => out.push('\\'),
+            },
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

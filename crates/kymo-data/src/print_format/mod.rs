@@ -31,13 +31,14 @@
 
 mod eval;
 mod lex;
+mod node;
 mod parse;
 mod printf;
 #[cfg(test)]
 mod tests;
 
 use crate::tracing_data::Format;
-use parse::Node;
+use node::Node;
 use printf::FormatPiece;
 
 /// How deep expressions may nest. The kernel's own reach 30.

@@ -3,32 +3,10 @@
 //! Nodes lie in one list and name their parts by index, so that dropping a long expression takes no
 //! stack; [`super::MAX_DEPTH`] bounds what evaluating one takes.
 
-use super::lex::{Token, tokens};
+use super::lex::{Token, tokens, unescaped};
+use super::node::{Node, Operator};
 use super::{MAX_DEPTH, PrintFormatError, eval};
 use crate::tracing_data::{Format, known_bits_of_type};
-
-/// An operator between two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operator {
-    Multiply,
-    Divide,
-    Remainder,
-    Add,
-    Subtract,
-    ShiftLeft,
-    ShiftRight,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Equal,
-    NotEqual,
-    BitAnd,
-    BitXor,
-    BitOr,
-    And,
-    Or,
-}
 
 /// Operators with their binding strength; the strongest have the largest.
 const OPERATORS: [(&str, u8, Operator); 18] = [
@@ -51,59 +29,6 @@ const OPERATORS: [(&str, u8, Operator); 18] = [
     ("&&", 2, Operator::And),
     ("||", 1, Operator::Or),
 ];
-
-/// A part of an expression; `u32` is the index of another one, `usize` that of a field.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
-    Number(u64),
-    /// A name that is no field: an enumerator that the kernel did not replace by its number.
-    Name(String),
-    Text(String),
-    Field(usize),
-    Not(u32),
-    Complement(u32),
-    Negative(u32),
-    Binary(Operator, u32, u32),
-    /// `condition ? first : second`.
-    Choice(u32, u32, u32),
-    /// A cast: how many low bits it keeps of the operand, and how many bits what it points to has.
-    Cast {
-        bits: u32,
-        pointee_bits: u32,
-        operand: u32,
-    },
-    /// An element of an array, read with this many bits if there is a cast.
-    Element {
-        array: u32,
-        index: u32,
-        bits: Option<u32>,
-    },
-    DynamicArray(usize),
-    DynamicLength(usize),
-    /// A text of the field; the number chooses one of several.
-    DynamicText(usize, usize),
-    Bitmask(usize),
-    CpuList(usize),
-    Flags {
-        value: u32,
-        delimiter: String,
-        names: Vec<(Option<u64>, String)>,
-    },
-    Symbols {
-        value: u32,
-        names: Vec<(Option<u64>, String)>,
-    },
-    Hex {
-        data: u32,
-        length: u32,
-        spaced: bool,
-    },
-    Array {
-        data: u32,
-        count: u32,
-        element_bytes: u32,
-    },
-}
 
 struct Parser<'a> {
     format: &'a Format,
@@ -378,7 +303,7 @@ impl<'a> Parser<'a> {
             "__print_flags" | "__print_flags_u64" => {
                 let value = self.expression()?;
                 self.expect(",", "a `,` is missing")?;
-                let delimiter = eval::unescaped(&self.text()?);
+                let delimiter = unescaped(&self.text()?);
                 let names = self.names()?;
                 self.expect(")", "a `)` is missing")?;
                 return self.add(Node::Flags { value, delimiter, names }, &[value]);
@@ -451,7 +376,7 @@ impl<'a> Parser<'a> {
             self.expect(",", "a `,` is missing")?;
             // The end of a list may have no name: `{ -1, 0 }`.
             let text = match self.peek() {
-                Some(Token::Text(_)) => eval::unescaped(&self.text()?),
+                Some(Token::Text(_)) => unescaped(&self.text()?),
                 _ => self.expression().map(|_| String::new())?,
             };
             self.expect("}", "a `}` is missing")?;

@@ -1,6 +1,6 @@
 //! The conversions of a format, and numbers and texts in their shape, as C's printf has them.
 
-use super::eval::unescaped;
+use super::lex::unescaped;
 
 /// Nothing is made wider than this.
 const MAX_WIDTH: usize = 4096;

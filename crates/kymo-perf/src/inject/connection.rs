@@ -66,7 +66,7 @@ impl Door {
     }
 
     fn here() -> io::Result<Door> {
-        let name = format!("kymo-{}", super::preload::random()?);
+        let name = format!("kymo-{}", super::random()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         // Before anyone can connect: sockets that are accepted are as their listener.

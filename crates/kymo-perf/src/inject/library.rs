@@ -98,7 +98,7 @@ impl Library {
     fn unpack_below(&self, place: &Path, user: Uid) -> io::Result<Unpacked> {
         let (parent, path) = own_folder(place, user)?;
         sweep(&parent, user);
-        let name = format!("{PREFIX}{}", super::preload::random()?);
+        let name = format!("{PREFIX}{}", super::random()?);
         mkdirat(&parent, &name, Mode::from_raw_mode(0o755))?;
         let made = || -> io::Result<OwnedFd> {
             let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -63,3 +63,10 @@ pub use preload::{Arrival, Preload, Without};
 pub use preloadable::preloadable;
 pub use refusal::EnterError;
 pub use unwind::{Registers, Unwind, UnwoundStack};
+
+/// So many random bits as text.
+fn random() -> std::io::Result<String> {
+    let mut bits = [0; 16];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bits)?;
+    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -18,6 +18,7 @@
 //! says nothing is sent away after a second; few such visitors are kept, and of other users' fewer, so that they crowd out nobody else's.
 use super::client::Client;
 use super::library::{Library, Unpacked};
+use super::random;
 use super::refusal::EnterError;
 use crate::sys::socket::refuse_descriptors;
 use kymo_core::probe::wire::printable;
@@ -31,8 +32,6 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -102,13 +101,6 @@ pub struct Arrival {
     socket: OwnedFd,
     process: OwnedFd,
     pid: i32,
-}
-
-/// So many random bits as text.
-pub(super) fn random() -> std::io::Result<String> {
-    let mut bits = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bits)?;
-    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Preload {

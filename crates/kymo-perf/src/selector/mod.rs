@@ -27,7 +27,6 @@ mod error;
 mod names;
 mod parse;
 mod resolve;
-mod suggest;
 mod syntax;
 mod terms;
 #[cfg(test)]
@@ -40,7 +39,6 @@ pub use names::{KnownEvent, KnownEventKind, known_events};
 pub use parse::parse;
 pub(crate) use resolve::resolve_on;
 pub use resolve::{default_event, resolve};
-pub use suggest::nearest;
 pub use syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term, TermValue};
 pub use terms::{CallGraph, Overrides};
 

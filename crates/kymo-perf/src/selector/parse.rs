@@ -1,9 +1,9 @@
 //! Text to syntax tree, by recursive descent, one character at a time.
 
 use super::error::{Span, SyntaxError};
-use super::suggest::nearest;
 use super::syntax::{Access, EventGroup, EventSelector, Head, ModifierFault, Modifiers, Term, TermValue};
 use super::{cache, names};
+use crate::suggest::nearest;
 use std::sync::Arc;
 
 /// Texts longer than this are refused; no command line comes near.

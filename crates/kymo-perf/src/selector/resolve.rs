@@ -5,12 +5,12 @@ use super::cache::{self, CacheName};
 use super::error::{ResolveError, ResolveErrorKind, Span};
 use super::names::{self, KnownEventKind};
 use super::parse::did_you_mean;
-use super::suggest::nearest;
 use super::syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term};
 use super::terms::{self, Applied, Overrides};
 use super::{Selected, Unit};
 use crate::machine::Machine;
 use crate::pmu::Pmu;
+use crate::suggest::nearest;
 use crate::tracefs::{TracefsError, Tracepoint, glob};
 use perf_event_open_sys::bindings;
 

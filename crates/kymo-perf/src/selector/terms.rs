@@ -3,9 +3,9 @@
 use super::attr::{EventAttr, Sampling};
 use super::error::{ResolveError, ResolveErrorKind};
 use super::parse::parse_terms;
-use super::suggest::nearest;
 use super::syntax::{EventGroup, Term, TermValue};
 use crate::pmu::{Alias, Pmu};
+use crate::suggest::nearest;
 
 /// How an event's call chains are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What the kernel is asked for: breakpoints, what tells of names and mappings, and the event that
 //! hits are told through.
-use super::opening::{Scope, WatchOptions};
+use super::options::{Scope, WatchOptions};
 use super::schedule::Register;
 use crate::evlist::Request;
 use crate::sys::{Perf, attr_zeroed, bindings, perf_event_attr};

@@ -38,12 +38,14 @@ mod attrs;
 mod entry;
 mod holder;
 mod opening;
+mod options;
 mod range;
 mod schedule;
 
 pub use attrs::SAMPLE_TYPE;
 pub use entry::{CommandAtEntry, hold_at_entry};
 pub use holder::{Holders, holders};
-pub use opening::{Armed, Scope, WatchError, WatchOptions, Watcher};
+pub use opening::{Armed, WatchError, Watcher};
+pub use options::{Scope, WatchOptions};
 pub use range::{Range, RangeError, WatchedPiece};
 pub use schedule::{BreakpointSlots, Register, Schedule, ScheduleError};

@@ -1,5 +1,6 @@
 //! [`Watcher`]: the rings, and in each turn the breakpoints that fill them.
 use super::attrs;
+use super::options::{Scope, WatchOptions};
 use super::schedule::{BreakpointSlots, Schedule};
 use crate::bpf::{BpfError, Follow, FollowedBitmap, Follower, WatchCounts, WatchProgram};
 use crate::evlist::{
@@ -18,32 +19,6 @@ use std::time::{Duration, Instant};
 const RINGS_BYTES: usize = 64 << 20;
 /// One ring, at least and at most.
 const RING_BYTES: std::ops::RangeInclusive<usize> = 512 << 10..=8 << 20;
-/// How threads are reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Breakpoints on every CPU; hits of strangers are dropped in the kernel.
-    Filtered,
-    /// Breakpoints of every thread, inherited by what it makes.
-    Tasks,
-}
-
-/// Whom to watch, and how.
-#[derive(Clone, Debug, Default)]
-pub struct WatchOptions {
-    /// The processes; their children, too.
-    pub pids: Vec<i32>,
-    /// The scope; `None`: filtered where permitted.
-    pub scope: Option<Scope>,
-    /// Call chains with each hit.
-    pub callchains: bool,
-    /// Whoever hits is stopped there (SIGSTOP). Only where filtered.
-    pub stop: bool,
-    /// Accesses by the kernel, too.
-    pub with_kernel: bool,
-    /// Bytes of each ring; `None`: by the number of CPUs.
-    pub ring_bytes: Option<usize>,
-}
-
 /// Why nothing is watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

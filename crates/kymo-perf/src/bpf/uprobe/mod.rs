@@ -27,6 +27,7 @@
 mod attaching;
 mod condition;
 pub mod latency;
+mod layout;
 mod programs;
 #[cfg(test)]
 mod tests;
@@ -43,10 +44,10 @@ use super::sys::ring::Ring;
 use super::sys::uprobe::Links;
 use super::sys::uprobe::WideMap;
 use super::sys::{self, SharedWords};
-use programs::{
-    CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, Maps, RETURNS, SHORT_LINE,
-    TOTAL,
+use layout::{
+    CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, RETURNS, SHORT_LINE, TOTAL,
 };
+use programs::Maps;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;

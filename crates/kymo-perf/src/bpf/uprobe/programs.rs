@@ -3,47 +3,15 @@ use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6
 use super::super::program::{NOW, Program};
 use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
 use super::latency::BUCKETS;
+use super::layout::{
+    ADDRESS, CHARACTERS, CHARACTERS_BYTES, COOKIE, FIRST_BUCKET, HITS, INDEX, KEY, LATENCY, LONGEST, MISSED,
+    RETURNS, TOTAL, VALUE, WHO,
+};
 use super::values::Value;
 use super::{CallKey, ExitWhen};
 
-/// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
-pub(super) const HITS: i16 = 0;
-pub(super) const RETURNS: i16 = 1;
-pub(super) const TOTAL: i16 = 2;
-pub(super) const LONGEST: i16 = 3;
-/// Returns whose entry is not known, or hits that could not be looked at.
-pub(super) const MISSED: i16 = 4;
-/// Records that the ring had no place for.
-pub(super) const LOST: i16 = 5;
-pub(super) const FIRST_BUCKET: i16 = 8;
-/// A line of hits alone is as long as a cache line.
-pub(super) const SHORT_LINE: usize = 8;
-pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS).next_multiple_of(8);
-
-/// Words of a key of CALLERS: an address, and site and process.
-pub(super) const KEY_WORDS: usize = 2;
-/// Words of a key of STARTED: where the call's frame begins, site and process, and the goroutine in Go.
-pub(super) const CALL_WORDS: usize = 3;
-
 /// `BPF_NOEXIST`.
 const NO_EXISTING: i32 = 1;
-
-// On the stack.
-const INDEX: i16 = -4;
-const WHO: i16 = -8;
-/// Three words: the address, then site and process, then the goroutine.
-const KEY: i16 = -168;
-/// What the link tells at a hit: the site, and the bounds of its function.
-const COOKIE: i16 = -24;
-const VALUE: i16 = -32;
-/// Which values of a record could be read.
-pub(super) const MASK: i16 = -40;
-/// The latency, or all bits.
-pub(super) const LATENCY: i16 = -48;
-/// Characters that are compared, with their zero.
-const CHARACTERS: i16 = -128;
-const CHARACTERS_BYTES: i16 = 80;
-const ADDRESS: i16 = -136;
 
 /// What the programs have in common.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@
 use super::super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R8, R9};
 use super::UprobeSite;
 use super::condition::Operand;
-use super::programs::{LATENCY, LOST, MASK};
+use super::layout::{LATENCY, LOST, MASK};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Values of one record.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use kymo_perf::caps;
 use kymo_perf::catalog::{Availability, Catalog, CatalogEntry, CatalogSection, catalog};
 use kymo_perf::machine::Machine;
-use kymo_perf::selector::nearest;
+use kymo_perf::suggest::nearest;
 use kymo_perf::sys::Real;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use kymo_perf::selector::nearest;
+use kymo_perf::suggest::nearest;
 use kymo_profile::text::shown;
 use kymo_symbols::place::call::{CallError, Parameter};
 use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Site, SiteKind, find};

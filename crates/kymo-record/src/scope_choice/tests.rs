@@ -1,7 +1,8 @@
 //! Which scope is chosen, for what and why not.
-use super::{Facts, Scope, Whom, choose, rank};
+use super::{Facts, Whom, choose, rank};
 use crate::options::{Options, Rate, TargetSpec};
 use crate::output::Output;
+use crate::scope::Scope;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 
