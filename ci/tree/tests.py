@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -160,7 +161,7 @@ class Checks(unittest.TestCase):
         def package(licence):
             return [{"name": "one", "version": "1.0.0", "license": licence}]
 
-        for licence in ("GPL-3.0-only", "MIT AND GPL-2.0", None, ""):
+        for licence in ("GPL-3.0-only", "MIT AND GPL-2.0", "MIT AND", None, ""):
             self.assertEqual(len(self.found(packages.licences, {}, package(licence))), 1, licence)
         for licence in ("MIT/Apache-2.0", "GPL-2.0 OR MIT", "(MIT OR GPL-2.0) AND Unicode-3.0"):
             self.assertEqual(self.found(packages.licences, {}, package(licence)), [], licence)
@@ -172,9 +173,24 @@ class Checks(unittest.TestCase):
 
     def test_the_packages_of_this_tree(self):
         root = pathlib.Path(__file__).resolve().parents[2]
-        found = packages.metadata(root)
-        if found:
-            self.assertIn("kymo", {package["name"] for package in found})
+        try:
+            self.assertIn("kymo", {package["name"] for package in packages.metadata(root)})
+        except packages.Unavailable as reason:
+            self.skipTest(reason)
+
+    def test_packages_that_cargo_does_not_describe(self):
+        """Checks that the known findings of a check that cannot run are neither reported nor lost."""
+        with tempfile.TemporaryDirectory() as folder:
+            root, known = pathlib.Path(folder, "tree"), pathlib.Path(folder, "known.txt")
+            (root / "crates").mkdir(parents=True)
+            known.write_text("duplicates: one\n")
+            main = [sys.executable, "-m", "ci.tree", f"--root={root}", f"--known={known}"]
+            here = pathlib.Path(__file__).resolve().parents[2]
+            for arguments in ([], ["--rewrite"]):
+                done = subprocess.run([*main, *arguments], cwd=here, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertIn("SKIPPED ci::duplicates", done.stdout)
+                self.assertEqual(known.read_text(), "duplicates: one\n")
 
     def test_each_decision(self):
         faults = {
