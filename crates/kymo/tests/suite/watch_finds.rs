@@ -1,4 +1,5 @@
-//! Three programs with a bug that nothing but a watchpoint shows, each found with one `kymo watch` (docs/reference/places.md has what it prints).
+//! Programs with a bug that nothing but a watchpoint shows, each found with one `kymo watch`.
+//! docs/reference/places.md and docs/tasks/who-writes.md have what it prints.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -113,6 +114,27 @@ fn a_write_onto_a_neighbour_is_found() {
         ("add_sample".to_owned(), line_of("neighbour.c", "used++] = sample")),
     ];
     assert_eq!(found, expected);
+}
+
+/// Checks that the book's command finds the write that closes its shop (docs/tasks/who-writes.md).
+#[test]
+fn the_write_that_closes_the_shop_is_found() {
+    const TEST: &str = "the_write_that_closes_the_shop_is_found";
+    let Some(_alone) = alone(TEST) else { return };
+    let shop = programs::build("shop.c", &["-O1", "-fno-omit-frame-pointer"]);
+    let words = ["watch", "--json", "settings.open", "--", shop.to_str().expect("UTF-8"), "1"];
+    let said = kymo().run(words);
+    assert_eq!(said.code, Some(0), "{}", said.stderr);
+    let objects = objects(&said);
+    if !lossless(&objects, TEST) {
+        return;
+    }
+    let line = line_of("shop.c", "settings.log_name[n] = name[n]");
+    let closing = told(&objects, 0).into_iter().filter(|(.., new)| new == "0").collect::<Vec<_>>();
+    assert!(!closing.is_empty(), "{objects:?}");
+    for (function, at, _) in closing {
+        assert_eq!((function.as_str(), at), ("rotate_log", line));
+    }
 }
 
 /// Checks that among 500 threads the one that clears another one's flag is named.
