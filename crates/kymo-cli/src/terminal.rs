@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use kymo_profile::text::{Look, shown};
+use kymo_profile::text::{TableStyle, shown};
 
 /// Log lines of the libraries, on stderr, by `KYMO_LOG` (for example `KYMO_LOG=debug`).
 pub fn start_log() {
@@ -24,16 +24,16 @@ pub fn say(sentence: &str) {
 }
 
 /// How tables on stdout look: coloured and cut only on a terminal, never with `NO_COLOR`.
-pub fn look() -> Look {
+pub fn look() -> TableStyle {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
-        return Look::default();
+        return TableStyle::default();
     }
     let width =
         rustix::termios::tcgetwinsize(&stdout).ok().map(|s| usize::from(s.ws_col)).filter(|w| *w > 20);
     let color = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
-    Look { color, width }
+    TableStyle { color, width }
 }
 
 /// A progress bar over the passes of reading a recording. It appears on a terminal only, and only when the work is

@@ -17,7 +17,7 @@ use kymo_profile::load::model::{Names, Tables, replay};
 use kymo_profile::load::{LoadOptions, load};
 use kymo_profile::profile::Profile;
 use kymo_profile::resolve::{ResolveOptions, Resolver};
-use kymo_profile::text::{Column, GraphOptions, Look, TableOptions, write_table};
+use kymo_profile::text::{Column, GraphOptions, TableOptions, TableStyle, write_table};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,7 +58,7 @@ fn engine(recording: &Recording, full: bool, workers: usize) -> Result<[f64; 9],
         percent_limit: 0.0,
         graph: full.then_some(GraphOptions { order: Order::Caller, least_percent: 0.5 }),
         separator: None,
-        look: Look::default(),
+        look: TableStyle::default(),
     };
     let mut out = Vec::new();
     for (event, hist) in recording.events.list.iter().zip(&hists) {

@@ -10,11 +10,11 @@ use kymo_data::UnwindCounts;
 pub(super) struct Fake {
     pub(super) cpu: u32,
     pub(super) time: u64,
-    pub(super) what: What,
+    pub(super) what: FakeRecord,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum What {
+pub(super) enum FakeRecord {
     Sample { event: usize, bytes: u16 },
     Comm,
     Lost(u64),
@@ -26,7 +26,7 @@ pub(super) enum What {
 
 /// What tells something about the recording, not about a ring.
 fn is_mark(fake: &Fake) -> bool {
-    matches!(fake.what, What::Pause { .. } | What::Unwound { .. })
+    matches!(fake.what, FakeRecord::Pause { .. } | FakeRecord::Unwound { .. })
 }
 
 /// What a made-up mark counts.
@@ -42,12 +42,12 @@ pub(super) fn counts(stacks: u64) -> UnwindCounts {
 /// What `streams` lost; `sizes` are the records' sizes in bytes, `names` the events'.
 pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names: &[&str]) -> LossTimeline {
     let all = || streams.iter().flatten();
-    let in_ring = |f: &&Fake| !is_mark(f) && !matches!(f.what, What::LostSamples { .. });
+    let in_ring = |f: &&Fake| !is_mark(f) && !matches!(f.what, FakeRecord::LostSamples { .. });
     let timed = || all().filter(in_ring).filter(|f| real_time(Some(f.time)).is_some());
     let span = timed().map(|f| (f.time, f.time)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let (first, end) = span.unwrap_or((0, 0));
     // What was made up of what was there before has no time, and its CPU means nothing.
-    let made_up = |f: &Fake| f.what == What::Comm && real_time(Some(f.time)).is_none();
+    let made_up = |f: &Fake| f.what == FakeRecord::Comm && real_time(Some(f.time)).is_none();
     let mut cpus: Vec<u32> = all().filter(|f| !is_mark(f) && !made_up(f)).map(|f| f.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
@@ -73,8 +73,8 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
     for cpu in cpus {
         let mine = || all().filter(|f| f.cpu == cpu);
         let sum = |number: &dyn Fn(&Fake) -> u64| mine().map(number).sum::<u64>();
-        let lost_records = sum(&|f| if let What::Lost(lost) = f.what { lost } else { 0 });
-        let lost_samples = sum(&|f| if let What::LostSamples { lost, .. } = f.what { lost } else { 0 });
+        let lost_records = sum(&|f| if let FakeRecord::Lost(lost) = f.what { lost } else { 0 });
+        let lost_samples = sum(&|f| if let FakeRecord::LostSamples { lost, .. } = f.what { lost } else { 0 });
         let mut lost = Vec::new();
         let mut latest = None;
         for stream in streams {
@@ -85,7 +85,7 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
                 .filter(in_ring)
                 .filter(|f| real_time(Some(f.time)).is_some())
             {
-                if let What::Lost(_) = fake.what {
+                if let FakeRecord::Lost(_) = fake.what {
                     lost.push(Stretch { start_ns: before.unwrap_or(first), end_ns: fake.time });
                 }
                 before = Some(fake.time);
@@ -100,8 +100,10 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
             let mut since = None;
             for fake in mine().filter(|f| real_time(Some(f.time)).is_some()) {
                 match fake.what {
-                    What::Throttle { event: e, on: true } if e == event => since = since.or(Some(fake.time)),
-                    What::Throttle { event: e, on: false } if e == event => {
+                    FakeRecord::Throttle { event: e, on: true } if e == event => {
+                        since = since.or(Some(fake.time))
+                    }
+                    FakeRecord::Throttle { event: e, on: false } if e == event => {
                         throttled
                             .extend(since.take().map(|start_ns| Stretch { start_ns, end_ns: fake.time }));
                     }
@@ -114,7 +116,7 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
         let cell = |bin: u64| {
             let inside = || timed().filter(|f| f.cpu == cpu && f.time / bin_ns == bin);
             Cell {
-                samples: inside().filter(|f| matches!(f.what, What::Sample { .. })).count() as u64,
+                samples: inside().filter(|f| matches!(f.what, FakeRecord::Sample { .. })).count() as u64,
                 bytes: inside().map(sizes).sum(),
                 lost_ns: overlap(&lost, bin),
                 throttled_ns: overlap(&throttled, bin),
@@ -122,13 +124,13 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
         };
         out.rings.push(RingLoss {
             ring: Ring::Cpu(cpu),
-            samples: sum(&|f| u64::from(matches!(f.what, What::Sample { .. }))),
+            samples: sum(&|f| u64::from(matches!(f.what, FakeRecord::Sample { .. }))),
             bytes: timed().filter(|f| f.cpu == cpu).map(sizes).sum(),
             lost_records,
-            lost_chunks: sum(&|f| u64::from(matches!(f.what, What::Lost(_)))),
+            lost_chunks: sum(&|f| u64::from(matches!(f.what, FakeRecord::Lost(_)))),
             lost_samples,
             lost_ns: length(&lost),
-            throttles: sum(&|f| u64::from(matches!(f.what, What::Throttle { on: true, .. }))),
+            throttles: sum(&|f| u64::from(matches!(f.what, FakeRecord::Throttle { on: true, .. }))),
             throttled_ns: length(&throttled),
             cells: if span.is_some() { (first_bin..=last_bin).map(cell).collect() } else { Vec::new() },
         });
@@ -142,11 +144,11 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
         out.any_cells = (first_bin..=last_bin).map(|bin| overlap(&any, bin)).collect();
     }
     let pause = |f: &Fake| match f.what {
-        What::Pause { until } => Some(Stretch { start_ns: f.time, end_ns: until }),
+        FakeRecord::Pause { until } => Some(Stretch { start_ns: f.time, end_ns: until }),
         _ => None,
     };
     let unwound =
-        all().filter_map(|f| if let What::Unwound { stacks } = f.what { Some(stacks) } else { None });
+        all().filter_map(|f| if let FakeRecord::Unwound { stacks } = f.what { Some(stacks) } else { None });
     out.unwound = unwound.map(counts).reduce(|a, b| UnwindCounts {
         stacks: a.stacks + b.stacks,
         frames: a.frames + b.frames,
@@ -155,16 +157,16 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
     });
     out.pauses = cut(all().filter_map(pause).collect());
     for (event, name) in names.iter().enumerate() {
-        let count = |number: &dyn Fn(&What) -> u64| all().map(|f| number(&f.what)).sum::<u64>();
+        let count = |number: &dyn Fn(&FakeRecord) -> u64| all().map(|f| number(&f.what)).sum::<u64>();
         out.events.push(EventLoss {
             name: (*name).to_string(),
-            samples: count(&|w| u64::from(matches!(w, What::Sample { event: e, .. } if *e == event))),
+            samples: count(&|w| u64::from(matches!(w, FakeRecord::Sample { event: e, .. } if *e == event))),
             lost_samples: count(&|w| match w {
-                What::LostSamples { event: e, lost } if *e == event => *lost,
+                FakeRecord::LostSamples { event: e, lost } if *e == event => *lost,
                 _ => 0,
             }),
             throttles: count(&|w| {
-                u64::from(matches!(w, What::Throttle { event: e, on: true } if *e == event))
+                u64::from(matches!(w, FakeRecord::Throttle { event: e, on: true } if *e == event))
             }),
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kymo_data::{Attr, EventSpec, Mark, PipeWriter, ReadAt, Recording, SampleId, abi, build};
 use proptest::prelude::*;
 
-use super::model::{self, Fake, What};
+use super::model::{self, Fake, FakeRecord};
 use super::*;
 
 const NAMES: [&str; 2] = ["sched:sched_switch", "cpu-clock<&\"u\">"];
@@ -26,20 +26,20 @@ fn encode(fake: &Fake) -> Vec<u8> {
         (attr(), SampleId { time: Some(fake.time), cpu: Some(fake.cpu), ..SampleId::default() });
     id.id = Some(10);
     match fake.what {
-        What::Sample { event, bytes } => {
+        FakeRecord::Sample { event, bytes } => {
             let words = [10 + event as u64, 0x1234, 7 | 7 << 32, fake.time, u64::from(fake.cpu)];
             let mut body: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             body.resize(body.len().max(usize::from(bytes)), 0xee);
             build::record(abi::PERF_RECORD_SAMPLE, 2, &body)
         }
-        What::Comm => build::comm(&attr, &id, 7, 7, b"name", false),
-        What::Lost(lost) => build::lost(&attr, &id, lost),
-        What::LostSamples { event, lost } => {
+        FakeRecord::Comm => build::comm(&attr, &id, 7, 7, b"name", false),
+        FakeRecord::Lost(lost) => build::lost(&attr, &id, lost),
+        FakeRecord::LostSamples { event, lost } => {
             // As kymo writes it: no thread, the ring's CPU, no time.
             let id = SampleId { id: Some(10 + event as u64), pid: Some(-1), tid: Some(-1), time: None, ..id };
             build::lost_samples(&attr, &id, lost)
         }
-        What::Throttle { event, on } => {
+        FakeRecord::Throttle { event, on } => {
             let kind = if on { abi::PERF_RECORD_THROTTLE } else { abi::PERF_RECORD_UNTHROTTLE };
             let id = SampleId { id: Some(10 + event as u64), ..id };
             let words = [fake.time, 10 + event as u64, 0];
@@ -47,8 +47,8 @@ fn encode(fake: &Fake) -> Vec<u8> {
             body.extend(build::sample_id(&attr, &id));
             build::record(kind, 0, &body)
         }
-        What::Unwound { stacks } => Mark::Unwound(model::counts(stacks)).record(),
-        What::Pause { until } => Mark::Pause { start_ns: fake.time, end_ns: until }.record(),
+        FakeRecord::Unwound { stacks } => Mark::Unwound(model::counts(stacks)).record(),
+        FakeRecord::Pause { until } => Mark::Pause { start_ns: fake.time, end_ns: until }.record(),
     }
 }
 
@@ -75,12 +75,12 @@ fn engine(streams: &[Vec<Fake>], workers: usize) -> LossTimeline {
     scan(&recording(streams), workers, &|_, _| {}).expect("bytes in memory")
 }
 
-fn at(cpu: u32, time: u64, what: What) -> Fake {
+fn at(cpu: u32, time: u64, what: FakeRecord) -> Fake {
     Fake { cpu, time, what }
 }
 
 fn sample(cpu: u32, time: u64) -> Fake {
-    at(cpu, time, What::Sample { event: 0, bytes: 0 })
+    at(cpu, time, FakeRecord::Sample { event: 0, bytes: 0 })
 }
 
 fn fake() -> impl Strategy<Value = Fake> {
@@ -88,13 +88,13 @@ fn fake() -> impl Strategy<Value = Fake> {
     // Times near each other, far apart, and those that mean none. They go backwards as often as not.
     let time = prop_oneof![8 => 1000u64..4000, 2 => 1u64..1_000_000_000, 1 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()];
     let what = prop_oneof![
-        6 => (event.clone(), prop_oneof![Just(0u16), Just(60_000u16)]).prop_map(|(event, bytes)| What::Sample { event, bytes }),
-        3 => (1..1000u64).prop_map(What::Lost),
-        1 => Just(What::Comm),
-        1 => (event.clone(), 0..3000u64).prop_map(|(event, lost)| What::LostSamples { event, lost }),
-        1 => (event, any::<bool>()).prop_map(|(event, on)| What::Throttle { event, on }),
-        1 => (1000..5000u64).prop_map(|until| What::Pause { until }),
-        1 => (0..5000u64).prop_map(|stacks| What::Unwound { stacks }),
+        6 => (event.clone(), prop_oneof![Just(0u16), Just(60_000u16)]).prop_map(|(event, bytes)| FakeRecord::Sample { event, bytes }),
+        3 => (1..1000u64).prop_map(FakeRecord::Lost),
+        1 => Just(FakeRecord::Comm),
+        1 => (event.clone(), 0..3000u64).prop_map(|(event, lost)| FakeRecord::LostSamples { event, lost }),
+        1 => (event, any::<bool>()).prop_map(|(event, on)| FakeRecord::Throttle { event, on }),
+        1 => (1000..5000u64).prop_map(|until| FakeRecord::Pause { until }),
+        1 => (0..5000u64).prop_map(|stacks| FakeRecord::Unwound { stacks }),
     ];
     (0..3u32, time, what).prop_map(|(cpu, time, what)| Fake { cpu, time, what })
 }
@@ -152,9 +152,9 @@ fn an_interval_belongs_to_its_ring() {
         sample(1, 1000),
         sample(0, 1100),
         sample(1, 1250),
-        at(0, 1300, What::Lost(7)),
+        at(0, 1300, FakeRecord::Lost(7)),
         sample(0, 1300),
-        at(1, 1350, What::Lost(1)),
+        at(1, 1350, FakeRecord::Lost(1)),
         sample(0, 2000),
     ];
     let loss = engine(&[stream], 1);
@@ -174,11 +174,11 @@ fn an_interval_belongs_to_its_ring() {
 fn losses_at_the_edges() {
     let stream = vec![
         sample(0, 1000),
-        at(1, 1200, What::Lost(5)),
+        at(1, 1200, FakeRecord::Lost(5)),
         sample(1, 1200),
         sample(0, 1900),
-        at(1, 0, What::LostSamples { event: 0, lost: 5 }),
-        at(0, 0, What::LostSamples { event: 1, lost: 9 }),
+        at(1, 0, FakeRecord::LostSamples { event: 0, lost: 5 }),
+        at(0, 0, FakeRecord::LostSamples { event: 1, lost: 9 }),
         sample(1, 2000),
     ];
     let loss = engine(&[stream], 2);
@@ -193,7 +193,7 @@ fn losses_at_the_edges() {
 fn nothing_and_no_time() {
     let nothing = engine(&[Vec::new()], 1);
     assert_eq!((nothing.rings.len(), nothing.span, nothing.lost()), (0, None, 0));
-    let timeless = engine(&[vec![sample(0, 0), at(0, 0, What::Lost(3))]], 1);
+    let timeless = engine(&[vec![sample(0, 0), at(0, 0, FakeRecord::Lost(3))]], 1);
     assert_eq!((timeless.span, timeless.lost(), timeless.samples()), (None, 3, 1));
     assert_eq!(timeless.rings[0].cells, []);
 }
@@ -203,7 +203,7 @@ fn nothing_and_no_time() {
 #[test]
 fn more_intervals_than_are_kept() {
     let stream: Vec<Fake> =
-        (0..MOST_INTERVALS as u64 + 2).map(|i| at(0, 1000 + 10 * i, What::Lost(1))).collect();
+        (0..MOST_INTERVALS as u64 + 2).map(|i| at(0, 1000 + 10 * i, FakeRecord::Lost(1))).collect();
     let whole = recording(&[stream]);
     let one = scan(&whole, 1, &|_, _| {}).expect("bytes in memory");
     assert!(one.estimated && one.lost.is_empty());
@@ -296,14 +296,14 @@ proptest! {
 fn many_rings_share_lanes() {
     let mut stream = Vec::new();
     for cpu in 0..272u32 {
-        stream.extend([sample(cpu, 1000), at(cpu, 2000, What::Lost(2)), sample(cpu, 2000)]);
+        stream.extend([sample(cpu, 1000), at(cpu, 2000, FakeRecord::Lost(2)), sample(cpu, 2000)]);
     }
     let (plain, _) = drawn(&engine(&[stream.clone()], 1));
     assert!(plain.matches("<g>").count() <= 65, "at most 64 lanes and the one for all");
     assert!(plain.contains("CPU 0 - 4: lost 10 records") && plain.contains("CPU 270 - 271: lost 4 records"));
     assert!(!plain.contains("paused by") && !plain.contains("class=\"throttled\""));
-    stream.push(at(0, 1500, What::Pause { until: 1600 }));
-    stream.push(at(0, 1700, What::Throttle { event: 0, on: true }));
+    stream.push(at(0, 1500, FakeRecord::Pause { until: 1600 }));
+    stream.push(at(0, 1700, FakeRecord::Throttle { event: 0, on: true }));
     let (marked, _) = drawn(&engine(&[stream], 1));
     assert!(marked.contains("paused by") && marked.contains("class=\"throttled\""));
     assert!(marked.matches("class=\"pause\"").count() == 2, "the pause and its legend");

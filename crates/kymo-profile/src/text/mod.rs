@@ -11,4 +11,4 @@ mod tests;
 
 pub use escape::{WIDEST_COLUMN, json, json_pretty, shown, shown_in_stack};
 pub use graph::GraphOptions;
-pub use table::{Column, Look, TableOptions, count_in_units, write_table};
+pub use table::{Column, TableOptions, TableStyle, count_in_units, write_table};

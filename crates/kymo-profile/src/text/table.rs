@@ -46,7 +46,7 @@ impl FromStr for Column {
 
 /// Colour, and the width that lines are cut to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct TableStyle {
     /// Percentages are coloured by weight.
     pub color: bool,
     /// Columns of the terminal, `None` for no limit.
@@ -67,7 +67,7 @@ pub struct TableOptions {
     /// Fields are separated by this and not padded.
     pub separator: Option<String>,
     /// Colour and width.
-    pub look: Look,
+    pub look: TableStyle,
 }
 
 /// `882333` is `882K`: perf's short form of a count, without its unit letter where there is none.

@@ -55,7 +55,7 @@ fn options(children: bool) -> TableOptions {
         percent_limit: 0.0,
         graph: None,
         separator: None,
-        look: Look::default(),
+        look: TableStyle::default(),
     }
 }
 
@@ -121,7 +121,7 @@ fn event_without_samples() {
 /// Checks that on a terminal colours are perf's by weight, and lines end at its width, colours not counted.
 #[test]
 fn colour_and_width() {
-    let look = Look { color: true, width: Some(40) };
+    let look = TableStyle { color: true, width: Some(40) };
     let text = table(0, &TableOptions { look, ..options(false) });
     golden("terminal", &text);
     for line in text.lines().filter(|l| !l.starts_with('#')) {
@@ -168,7 +168,7 @@ fn no_line_is_wider_than_the_terminal() {
     wide.graph = Some(GraphOptions { order: Order::Caller, least_percent: 0.0 });
     let whole = table(0, &wide);
     let mut narrow = wide.clone();
-    narrow.look = Look { color: false, width: Some(30) };
+    narrow.look = TableStyle { color: false, width: Some(30) };
     let narrow = table(0, &narrow);
     assert!(whole.lines().any(|line| line.chars().count() > 50), "{whole}");
     assert_eq!(narrow.lines().count(), whole.lines().count(), "no line is added or lost");

@@ -8,7 +8,7 @@ use super::field::Bits;
 use super::module::{Module, Target};
 use super::near;
 use super::request::{Access, Expr, Request};
-use super::symbol::{Found, Kind};
+use super::symbol::{Kind, NamedSymbol};
 use super::types::{Shape, Type};
 use super::value::ValueKind;
 use super::variable::{self, Location, Variable};
@@ -130,7 +130,7 @@ impl<'t> Resolver<'t, '_> {
                     Vec::new()
                 };
                 if self.wants_code && symbols.iter().any(|symbol| symbol.kind == Kind::Code) {
-                    let code: Vec<Found> =
+                    let code: Vec<NamedSymbol> =
                         symbols.into_iter().filter(|symbol| symbol.kind == Kind::Code).collect();
                     return self.of_symbols(module, path, code, None);
                 }
@@ -229,7 +229,7 @@ impl<'t> Resolver<'t, '_> {
         &mut self,
         module: &'t Module,
         path: &str,
-        mut found: Vec<Found>,
+        mut found: Vec<NamedSymbol>,
         told: Option<(Rc<Reader<'t>>, &Variable)>,
     ) -> Result<Spot<'t>, ResolveError> {
         // A global symbol hides the local ones of other files.
@@ -237,7 +237,7 @@ impl<'t> Resolver<'t, '_> {
             found.retain(|symbol| symbol.global);
         }
         let [one] = found.as_slice() else {
-            let candidate = |symbol: &Found| Candidate {
+            let candidate = |symbol: &NamedSymbol| Candidate {
                 path: symbol.name.clone(),
                 file: symbol.file.clone(),
                 line: None,

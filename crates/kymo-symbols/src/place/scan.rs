@@ -38,11 +38,11 @@ pub(super) struct Match {
 
 /// All entries with one of `tags` whose name is `name`, and the variables that complete them elsewhere.
 pub(super) fn named(reader: &Reader<'_>, name: &str, tags: &[DwTag]) -> Vec<Match> {
-    let wanted = Wanted::new(reader, name.as_bytes(), tags);
+    let wanted = EntryMatch::new(reader, name.as_bytes(), tags);
     let numbers = wanted.units(reader);
     let mut found = scan(reader, &numbers, &wanted);
     // Definitions in other units, as link-time optimization makes them, refer by offset in the section.
-    let mut abroad = Wanted { targets: HashSet::new(), ..Wanted::nothing() };
+    let mut abroad = EntryMatch { targets: HashSet::new(), ..EntryMatch::nothing() };
     let elsewhere = |hit: &&Match| !hit.has_place && hit.die.unit < reader.own_infos();
     for hit in found.iter().filter(elsewhere).take(MOST_ABROAD) {
         if let Some(extent) = reader.extent(hit.die.unit as usize) {
@@ -63,7 +63,7 @@ pub(super) fn named(reader: &Reader<'_>, name: &str, tags: &[DwTag]) -> Vec<Matc
 }
 
 /// What makes an entry a match.
-struct Wanted<'a> {
+struct EntryMatch<'a> {
     name: &'a [u8],
     /// Offsets of the name in `.debug_str`, of the module and of the shared file.
     strings: [HashSet<usize>; 2],
@@ -72,16 +72,21 @@ struct Wanted<'a> {
     targets: HashSet<usize>,
 }
 
-impl<'a> Wanted<'a> {
-    fn nothing() -> Wanted<'a> {
-        Wanted { name: &[], strings: [HashSet::new(), HashSet::new()], tags: &[], targets: HashSet::new() }
+impl<'a> EntryMatch<'a> {
+    fn nothing() -> EntryMatch<'a> {
+        EntryMatch {
+            name: &[],
+            strings: [HashSet::new(), HashSet::new()],
+            tags: &[],
+            targets: HashSet::new(),
+        }
     }
 
-    fn new(reader: &Reader<'_>, name: &'a [u8], tags: &'a [DwTag]) -> Wanted<'a> {
+    fn new(reader: &Reader<'_>, name: &'a [u8], tags: &'a [DwTag]) -> EntryMatch<'a> {
         let offsets =
             |dwarf: &gimli::Dwarf<Slice<'_>>| positions(dwarf.debug_str.reader().slice(), &ended(name));
         let shared = reader.dwarf.sup().map(offsets).unwrap_or_default();
-        Wanted { name, strings: [offsets(&reader.dwarf), shared], tags, targets: HashSet::new() }
+        EntryMatch { name, strings: [offsets(&reader.dwarf), shared], tags, targets: HashSet::new() }
     }
 
     fn names(&self, part: Part, value: AttributeValue<Slice<'_>>) -> bool {
@@ -174,7 +179,7 @@ impl UnitSet {
     }
 }
 
-fn scan(reader: &Reader<'_>, numbers: &[u32], wanted: &Wanted<'_>) -> Vec<Match> {
+fn scan(reader: &Reader<'_>, numbers: &[u32], wanted: &EntryMatch<'_>) -> Vec<Match> {
     let (dwarf, heads) = (&reader.dwarf, &reader.heads);
     let one = |&number: &u32| {
         let mut found = Vec::new();
@@ -197,7 +202,7 @@ fn scan_unit(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     number: u32,
     head: &Head<'_>,
-    wanted: &Wanted<'_>,
+    wanted: &EntryMatch<'_>,
     found: &mut Vec<Match>,
 ) -> gimli::Result<()> {
     let part = head.part;

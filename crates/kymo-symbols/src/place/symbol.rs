@@ -43,7 +43,7 @@ struct Entry {
 
 /// A symbol that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct NamedSymbol {
     /// As a person reads it.
     pub(super) name: String,
     pub(super) svma: u64,
@@ -131,9 +131,9 @@ impl Symbols {
         }
     }
 
-    fn found(&self, entry: &Entry) -> Found {
+    fn found(&self, entry: &Entry) -> NamedSymbol {
         let raw = String::from_utf8_lossy(self.raw(entry));
-        Found {
+        NamedSymbol {
             name: demangle::readable(&raw).into_owned(),
             svma: entry.svma,
             size: entry.size,
@@ -147,7 +147,7 @@ impl Symbols {
     ///
     /// Exactly: the name as the linker or the language spells it in full. Else the end of such a path
     /// (`module::STATIC` of `crate::module::STATIC`).
-    pub(super) fn named(&self, path: &str, file: Option<&str>, exactly: bool) -> Vec<Found> {
+    pub(super) fn named(&self, path: &str, file: Option<&str>, exactly: bool) -> Vec<NamedSymbol> {
         let is_of_file = |entry: &&Entry| match file {
             // Symbol tables have files without folders.
             Some(file) => {
@@ -186,8 +186,8 @@ impl Symbols {
         self.entries.iter().find(is_it).map(|entry| entry.svma)
     }
 
-    fn distinct(&self, entries: Vec<&Entry>) -> Vec<Found> {
-        let mut found: Vec<Found> = Vec::new();
+    fn distinct(&self, entries: Vec<&Entry>) -> Vec<NamedSymbol> {
+        let mut found: Vec<NamedSymbol> = Vec::new();
         for entry in entries {
             match found.iter_mut().find(|known| known.svma == entry.svma && known.kind == entry.kind) {
                 Some(known) => known.global |= entry.global,

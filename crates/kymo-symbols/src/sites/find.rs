@@ -124,8 +124,12 @@ pub fn find(selector: &ProbeSelector, modules: &[Arc<ProbeModule>]) -> Result<Ve
         match &selector.place {
             Place::Function { glob, offset } => functions(module, glob, *offset, &mut found),
             Place::Line { file, line } => match module.line(file, *line) {
-                lines::Found::Addresses(addresses) => of_line(module, file, *line, &addresses, &mut found),
-                lines::Found::NoDebugInfo | lines::Found::NoFile(_) | lines::Found::NoCode(..) => {}
+                lines::LineMatch::Addresses(addresses) => {
+                    of_line(module, file, *line, &addresses, &mut found)
+                }
+                lines::LineMatch::NoDebugInfo
+                | lines::LineMatch::NoFile(_)
+                | lines::LineMatch::NoCode(..) => {}
             },
             Place::Offset(offset) => {
                 let function = module.function_at(*offset);
@@ -306,18 +310,18 @@ fn missing(selector: &ProbeSelector, chosen: &[&Arc<ProbeModule>], all: &[Arc<Pr
             let mut debug = false;
             for module in chosen {
                 match module.line(file, *line) {
-                    lines::Found::NoCode(before, behind) => {
+                    lines::LineMatch::NoCode(before, behind) => {
                         let near: Vec<String> =
                             [before, behind].iter().flatten().map(u32::to_string).collect();
                         let hint = format!("the nearest lines with code: {}", near.join(" and "));
                         let what = format!("{file}:{line} has no code in {}", module.name());
                         return plain(what, file, Vec::new(), (!near.is_empty()).then_some(hint));
                     }
-                    lines::Found::NoFile(names) => {
+                    lines::LineMatch::NoFile(names) => {
                         debug = true;
                         files.extend(names);
                     }
-                    lines::Found::NoDebugInfo | lines::Found::Addresses(_) => {}
+                    lines::LineMatch::NoDebugInfo | lines::LineMatch::Addresses(_) => {}
                 }
             }
             if debug {

@@ -11,7 +11,7 @@ use super::super::metered;
 
 /// What a search for a line gave.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum LineMatch {
     /// Linked addresses where statements of the line begin, ascending.
     Addresses(Vec<u64>),
     /// There is no debug information.
@@ -23,7 +23,7 @@ pub(super) enum Found {
 }
 
 /// Looks for a line. The file is named by the end of its path, in whole names.
-pub(super) fn find(elf: &Arc<ElfFile>, file: &str, line: u32) -> Found {
+pub(super) fn find(elf: &Arc<ElfFile>, file: &str, line: u32) -> LineMatch {
     asked(elf, |dwarf| find_in(dwarf, file, line))
 }
 
@@ -34,7 +34,7 @@ fn asked<T>(elf: &Arc<ElfFile>, ask: impl FnOnce(&gimli::Dwarf<Reader>) -> T) ->
     metered::question(&work, elf.stored, || ask(&dwarf)).0
 }
 
-fn find_in(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> Found {
+fn find_in(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> LineMatch {
     let (mut addresses, mut files) = (BTreeSet::new(), BTreeSet::new());
     let (mut before, mut behind, mut seen) = (None::<u32>, None::<u32>, false);
     let mut units = dwarf.units();
@@ -82,9 +82,9 @@ fn find_in(dwarf: &gimli::Dwarf<Reader>, file: &str, line: u32) -> Found {
         }
     }
     match () {
-        () if !addresses.is_empty() => Found::Addresses(addresses.into_iter().collect()),
-        () if seen => Found::NoCode(before, behind),
-        () => Found::NoFile(files.into_iter().collect()),
+        () if !addresses.is_empty() => LineMatch::Addresses(addresses.into_iter().collect()),
+        () if seen => LineMatch::NoCode(before, behind),
+        () => LineMatch::NoFile(files.into_iter().collect()),
     }
 }
 

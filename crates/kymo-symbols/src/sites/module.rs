@@ -261,9 +261,9 @@ impl ProbeModule {
     }
 
     /// The first places of a source line, one for each function that has code of it; or the nearest lines that have any.
-    pub(super) fn line(&self, file: &str, line: u32) -> lines::Found {
+    pub(super) fn line(&self, file: &str, line: u32) -> lines::LineMatch {
         let debug = self.debug_file();
-        let Some(elf) = debug.as_ref() else { return lines::Found::NoDebugInfo };
+        let Some(elf) = debug.as_ref() else { return lines::LineMatch::NoDebugInfo };
         lines::find(elf, file, line)
     }
 

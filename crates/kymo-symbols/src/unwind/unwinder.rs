@@ -47,12 +47,12 @@ pub struct Unwinder {
 struct Cached {
     /// Module id and file offset; 0 is an empty place, as no module has id 0.
     key: u64,
-    rule: Known,
+    rule: CachedRule,
 }
 
 /// A rule in a place of the cache.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CachedRule {
     plain: Plain,
     kind: Kind,
     signal: bool,
@@ -70,7 +70,7 @@ enum Kind {
 
 const NOTHING: Plain = Plain { cfa_register: 0, cfa_offset: 0, return_address: 0, saved: [SAME; 6] };
 
-const EMPTY: Cached = Cached { key: 0, rule: Known { plain: NOTHING, kind: Kind::Bad, signal: false } };
+const EMPTY: Cached = Cached { key: 0, rule: CachedRule { plain: NOTHING, kind: Kind::Bad, signal: false } };
 
 /// Exotic rules kept before the whole cache starts afresh.
 const MAX_EXOTIC: usize = 1 << 14;
@@ -198,9 +198,9 @@ impl Unwinder {
 
     /// The rule for an address in a mapping.
     #[inline]
-    fn rule(&mut self, mapping: &Mapping, avma: u64) -> Known {
+    fn rule(&mut self, mapping: &Mapping, avma: u64) -> CachedRule {
         let Some(module) = &mapping.module else {
-            return Known { plain: NOTHING, kind: Kind::FramePointer, signal: false };
+            return CachedRule { plain: NOTHING, kind: Kind::FramePointer, signal: false };
         };
         let offset = mapping.file_offset(avma);
         let key = (u64::from(module.id()) << 40) | (offset & ((1 << 40) - 1));
@@ -217,7 +217,7 @@ impl Unwinder {
 
     /// Works a rule out from the module's data and puts it where `rule` looks.
     #[cold]
-    fn work_out(&mut self, module: &Module, offset: u64, key: u64, place: usize) -> Known {
+    fn work_out(&mut self, module: &Module, offset: u64, key: u64, place: usize) -> CachedRule {
         self.stats.rules_parsed += 1;
         let rule = match module.frames() {
             // Files beyond a tebibyte do not occur; their offsets would share keys.
@@ -230,7 +230,7 @@ impl Unwinder {
         rule
     }
 
-    fn keep(&mut self, rule: FrameRule) -> Known {
+    fn keep(&mut self, rule: FrameRule) -> CachedRule {
         let (plain, kind) = match rule.rule {
             Rule::Plain(plain) => (plain, Kind::Plain),
             Rule::Exotic(exotic) => {
@@ -245,7 +245,7 @@ impl Unwinder {
             Rule::FramePointer => (NOTHING, Kind::FramePointer),
             Rule::Bad => (NOTHING, Kind::Bad),
         };
-        Known { plain, kind, signal: rule.signal }
+        CachedRule { plain, kind, signal: rule.signal }
     }
 }
 

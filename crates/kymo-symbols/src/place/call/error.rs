@@ -48,7 +48,7 @@ pub enum CallError {
         function: String,
     },
     /// No parameter has the name.
-    #[error("`{name}` is no parameter of {function}{}", Known(.known))]
+    #[error("`{name}` is no parameter of {function}{}", ParameterNames(.known))]
     Unknown {
         /// The name that was asked for.
         name: String,
@@ -117,9 +117,9 @@ pub enum CallError {
     },
 }
 
-struct Known<'a>(&'a [String]);
+struct ParameterNames<'a>(&'a [String]);
 
-impl std::fmt::Display for Known<'_> {
+impl std::fmt::Display for ParameterNames<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             [] => f.write_str(", which has none"),

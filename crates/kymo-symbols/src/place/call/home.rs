@@ -96,7 +96,7 @@ impl Called<'_> {
 }
 
 /// What the debug information says of a parameter at the entry.
-enum Told {
+enum Location {
     Home(Home),
     /// Something that cannot be read then.
     Lost(Lost),
@@ -130,11 +130,12 @@ pub(super) fn homes(
     }
     let (mut found, mut odd) = (Vec::with_capacity(parameters.len()), Vec::new());
     for parameter in parameters {
-        let told = parameter.die.map_or(Told::Nothing { by_address: false }, |die| told(reader, called, die));
+        let told =
+            parameter.die.map_or(Location::Nothing { by_address: false }, |die| told(reader, called, die));
         let by_address = match &told {
-            Told::Nothing { by_address } => *by_address,
-            Told::Home(Home::Memory(register, 0)) => *register != Register::STACK,
-            Told::Home(_) | Told::Lost(_) => false,
+            Location::Nothing { by_address } => *by_address,
+            Location::Home(Home::Memory(register, 0)) => *register != Register::STACK,
+            Location::Home(_) | Location::Lost(_) => false,
         };
         let has_place = parameter.die.is_some_and(|die| reader.attr(die, gimli::DW_AT_location).is_some());
         let convention = match &broken {
@@ -151,7 +152,7 @@ pub(super) fn homes(
             broken = Some(Lost::Behind(parameter.name.clone()));
         }
         found.push(match told {
-            Told::Home(home) => {
+            Location::Home(home) => {
                 // Lengths of pieces may differ, and what has no bytes may be anywhere.
                 if let Ok(other) = &convention
                     && *other != Home::Nothing
@@ -162,12 +163,12 @@ pub(super) fn homes(
                 }
                 Ok(home)
             }
-            Told::Lost(lost) => Err(lost),
-            Told::Nothing { .. } if is_changed => Err(match has_place {
+            Location::Lost(lost) => Err(lost),
+            Location::Nothing { .. } if is_changed => Err(match has_place {
                 true => Lost::Changed(called.symbol.to_owned()),
                 false => Lost::LeftOut(called.symbol.to_owned()),
             }),
-            Told::Nothing { .. } => convention,
+            Location::Nothing { .. } => convention,
         });
     }
     (found, odd)
@@ -183,14 +184,14 @@ pub(super) fn of_result(reader: &Reader<'_>, called: Type, language: Language) -
 }
 
 /// What the debug information says of a parameter at the first instruction.
-fn told(reader: &Reader<'_>, called: &Called<'_>, die: Die) -> Told {
-    let nothing = Told::Nothing { by_address: false };
+fn told(reader: &Reader<'_>, called: &Called<'_>, die: Die) -> Location {
+    let nothing = Location::Nothing { by_address: false };
     let Ok(unit) = reader.unit(die.unit) else { return nothing };
     let Some((_, value)) = reader.attr(die, gimli::DW_AT_location) else {
         return match reader.attr(die, gimli::DW_AT_const_value) {
             Some((_, value)) => {
                 let number = value.sdata_value().or_else(|| value.udata_value().map(|value| value as i64));
-                Told::Lost(number.map_or(Lost::Odd, Lost::Constant))
+                Location::Lost(number.map_or(Lost::Odd, Lost::Constant))
             }
             None => nothing,
         };
@@ -225,8 +226,8 @@ fn read(
     unit: &gimli::Unit<Slice<'_>>,
     expression: gimli::Expression<Slice<'_>>,
     exact: bool,
-) -> Told {
-    let odd = || if exact { Told::Lost(Lost::Odd) } else { Told::Nothing { by_address: false } };
+) -> Location {
+    let odd = || if exact { Location::Lost(Lost::Odd) } else { Location::Nothing { by_address: false } };
     let is_cfa = frame_is_cfa(reader, called.die);
     let mut operations = expression.operations(unit.encoding());
     let mut at: Option<At> = None;
@@ -267,14 +268,16 @@ fn read(
             (Operation::FrameOffset { .. }, None) => return frame_local(&mut operations),
             (Operation::Deref { .. }, Some(At::Memory(register, _))) => {
                 let by_address = !exact && (register == Register::STACK || register == Register::FRAME);
-                return if by_address { Told::Nothing { by_address } } else { odd() };
+                return if by_address { Location::Nothing { by_address } } else { odd() };
             }
             (Operation::UnsignedConstant { value }, None) => Some(At::Constant(value as i64)),
             (Operation::SignedConstant { value }, None) => Some(At::Constant(value)),
             // The register's content is the value, as it is for a plain register.
             (Operation::StackValue, Some(At::Memory(register, 0))) => Some(At::Register(register)),
             (Operation::StackValue, Some(At::Register(register))) => Some(At::Register(register)),
-            (Operation::StackValue, Some(At::Constant(number))) => return Told::Lost(Lost::Constant(number)),
+            (Operation::StackValue, Some(At::Constant(number))) => {
+                return Location::Lost(Lost::Constant(number));
+            }
             (Operation::Piece { size_in_bits, bit_offset: None }, known) => {
                 let register = match known {
                     Some(At::Register(register)) => Some(register),
@@ -290,16 +293,18 @@ fn read(
         };
     }
     if !pieces.is_empty() {
-        return Told::Home(Home::Registers(pieces));
+        return Location::Home(Home::Registers(pieces));
     }
     match at {
         // Of the whole function it can only be told where it is kept behind the prologue.
-        Some(At::Register(register)) if !exact && register.is_kept() => Told::Nothing { by_address: false },
+        Some(At::Register(register)) if !exact && register.is_kept() => {
+            Location::Nothing { by_address: false }
+        }
         Some(At::Memory(register, 0)) if !exact && register.is_kept() && register != Register::FRAME => {
-            Told::Nothing { by_address: true }
+            Location::Nothing { by_address: true }
         }
         Some(At::Memory(register, _)) if !exact && register.is_kept() => odd(),
-        Some(At::Register(register)) => Told::Home(Home::Registers(vec![Piece {
+        Some(At::Register(register)) => Location::Home(Home::Registers(vec![Piece {
             offset: 0,
             len_bytes: register.len_bytes(),
             register: Some(register),
@@ -308,18 +313,18 @@ fn read(
         Some(At::Memory(Register::STACK, offset)) if offset < FIRST_ON_STACK => odd(),
         // Relative to a stack pointer that the prologue has moved, unless it was told as of the canonical frame.
         Some(At::Memory(Register::STACK, _)) if !exact && !is_cfa => odd(),
-        Some(At::Memory(register, offset)) => Told::Home(Home::Memory(register, offset)),
+        Some(At::Memory(register, offset)) => Location::Home(Home::Memory(register, offset)),
         Some(At::Constant(_)) => odd(),
         // An empty location: the compiler left it out.
-        None if exact => Told::Lost(Lost::LeftOut(called.symbol.to_owned())),
-        None => Told::Nothing { by_address: false },
+        None if exact => Location::Lost(Lost::LeftOut(called.symbol.to_owned())),
+        None => Location::Nothing { by_address: false },
     }
 }
 
 /// A place in a frame that does not exist yet; whether there is the value or its address.
-fn frame_local(operations: &mut gimli::OperationIter<Slice<'_>>) -> Told {
+fn frame_local(operations: &mut gimli::OperationIter<Slice<'_>>) -> Location {
     let by_address = matches!(operations.next(), Ok(Some(Operation::Deref { .. })));
-    Told::Nothing { by_address }
+    Location::Nothing { by_address }
 }
 
 /// Whether offsets in the frame are counted from where the stack was before the call, which is known at the entry.

@@ -28,12 +28,12 @@ pub struct Routines<'m> {
     /// Units of which that is not told.
     unplaced: Vec<u32>,
     /// The functions of a unit, by their first address.
-    known: RefCell<HashMap<u32, Rc<Known>>>,
+    known: RefCell<HashMap<u32, Rc<UnitFunctions>>>,
 }
 
 /// What a unit knows of functions.
 #[derive(Debug, Default)]
-struct Known {
+struct UnitFunctions {
     /// By their first address.
     by_address: HashMap<u64, Die>,
     /// There are types and parameters, not lines alone (`-g1`).
@@ -161,11 +161,11 @@ impl<'m> Routines<'m> {
     }
 
     /// The functions of a unit that have code, by where it begins.
-    fn functions(&self, number: u32) -> Rc<Known> {
+    fn functions(&self, number: u32) -> Rc<UnitFunctions> {
         if let Some(known) = self.known.borrow().get(&number) {
             return Rc::clone(known);
         }
-        let mut found = Known::default();
+        let mut found = UnitFunctions::default();
         if let Ok(unit) = self.reader.unit(number) {
             let dwarf = &self.reader.dwarf;
             let mut entries = unit.entries();

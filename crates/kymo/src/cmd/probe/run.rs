@@ -168,10 +168,14 @@ fn launch(
 }
 
 /// Sites, the lists of expressions that stand behind their names, and modules.
-type Found = (Vec<Site>, Vec<Option<Vec<Part>>>, Vec<Arc<ProbeModule>>);
+type SelectedSites = (Vec<Site>, Vec<Option<Vec<Part>>>, Vec<Arc<ProbeModule>>);
 
 /// All sites that the selectors mean, each once, and the modules of the targets.
-fn find(args: &ProbeArgs, selectors: &[ProbeSelector], words: &mut Vec<String>) -> anyhow::Result<Found> {
+fn find(
+    args: &ProbeArgs,
+    selectors: &[ProbeSelector],
+    words: &mut Vec<String>,
+) -> anyhow::Result<SelectedSites> {
     let mut sites: Vec<Site> = Vec::new();
     let mut asked = Vec::new();
     let mut all = Vec::new();

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use kymo_agent::table::{Frame, GroupRow, TaskRow};
 use kymo_perf::workload::die_by;
-use source::{Found, Source};
+use source::{Source, TaskTable};
 
 use super::StatArgs;
 use kymo_cli::{exit, terminal};
@@ -87,12 +87,12 @@ fn of_process(
     out: &mut dyn Write,
 ) -> anyhow::Result<ExitCode> {
     let source = match source::find(pid)? {
-        Found::Table(source) => source,
-        Found::Inherited(parent) => bail!(
+        TaskTable::Table(source) => source,
+        TaskTable::Inherited(parent) => bail!(
             "process {pid} was forked from process {parent}, which counts tasks; it counts none itself. Use -p {parent}, or let \
              it make its groups after the fork"
         ),
-        Found::Nothing => bail!(
+        TaskTable::Nothing => bail!(
             "process {pid} does not show tasks: it has to use kymo-agent and call kymo_agent::task::publish(), or kymo_publish() \
              in C (docs/reference/tasks-api.md)"
         ),
@@ -164,7 +164,7 @@ fn of_command(plan: &Plan<'_>, interrupted: &AtomicBool, out: &mut dyn Write) ->
 fn table_of(child: &mut Child) -> anyhow::Result<Option<Source>> {
     loop {
         // Whatever goes wrong in looking, at an exec or at the end, may be right at the next look.
-        if let Ok(Found::Table(source)) = source::find(child.id() as i32) {
+        if let Ok(TaskTable::Table(source)) = source::find(child.id() as i32) {
             return Ok(Some(source));
         }
         if child.try_wait()?.is_some() {

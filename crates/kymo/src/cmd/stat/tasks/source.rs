@@ -24,7 +24,7 @@ pub(super) struct Source {
 }
 
 /// What a look into a process found.
-pub(super) enum Found {
+pub(super) enum TaskTable {
     Table(Source),
     /// It has none, so far.
     Nothing,
@@ -33,7 +33,7 @@ pub(super) enum Found {
 }
 
 /// Looks for the table of a process.
-pub(super) fn find(pid: i32) -> anyhow::Result<Found> {
+pub(super) fn find(pid: i32) -> anyhow::Result<TaskTable> {
     let folder = PathBuf::from(format!("/proc/{pid}/fd"));
     let entries = std::fs::read_dir(&folder).map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow::anyhow!("there is no process {pid}"),
@@ -42,7 +42,7 @@ pub(super) fn find(pid: i32) -> anyhow::Result<Found> {
         }
         _ => anyhow::anyhow!("{}: {error}", folder.display()),
     })?;
-    let mut found = Found::Nothing;
+    let mut found = TaskTable::Nothing;
     for entry in entries.flatten() {
         // What goes away while we look was not it.
         let Ok(link) = std::fs::read_link(entry.path()) else { continue };
@@ -63,11 +63,11 @@ pub(super) fn find(pid: i32) -> anyhow::Result<Found> {
         }
         let header = header(&file).with_context(|| format!("process {pid}"))?;
         if own_number(pid).is_some_and(|own| own != header.pid) {
-            found = Found::Inherited(header.pid);
+            found = TaskTable::Inherited(header.pid);
             continue;
         }
         let requests = folder.join(header.request_fd.to_string());
-        return Ok(Found::Table(Source { file, requests, pid }));
+        return Ok(TaskTable::Table(Source { file, requests, pid }));
     }
     Ok(found)
 }
