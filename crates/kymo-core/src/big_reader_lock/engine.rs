@@ -196,8 +196,11 @@ impl<T> Deref for WriteGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: G1: the shards are closed, so nobody else has the value; `&self` keeps `deref_mut` away meanwhile.
-        unsafe { self.value.deref() }
+        // Not by a `&mut`: it would end the references of earlier calls, which may be in use.
+        let value = self.value.with(<*mut T>::cast_const);
+        // SAFETY: G1: all shards have the writer bit, so no other thread has the value; `&self`
+        // excludes `deref_mut` meanwhile.
+        unsafe { &*value }
     }
 }
 

@@ -91,6 +91,10 @@ impl<T> ConstPtr<T> {
 
 #[cfg(not(loom))]
 impl<T> MutPtr<T> {
+    pub(super) fn with<R>(&self, read: impl FnOnce(*mut T) -> R) -> R {
+        read(self.0)
+    }
+
     /// # Safety
     /// Nobody else may reach the value while the reference lives, and it must live longer.
     #[expect(clippy::mut_from_ref, reason = "loom's pointer has this shape")]
