@@ -27,6 +27,7 @@ CHECKS = [
     documents.wide_documents,
     documents.wide_comments,
     documents.pages_outside_the_book,
+    documents.schemas_without_a_page,
     packages.rust_version,
     packages.licences,
     packages.duplicates,

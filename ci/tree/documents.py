@@ -95,3 +95,13 @@ def pages_outside_the_book(tree):
         if summary.parent in path.parents and path != summary:
             if path.relative_to(summary.parent).as_posix() not in listed:
                 yield tree.name(path), f"{tree.name(path)}: docs/SUMMARY.md does not list it"
+
+
+def schemas_without_a_page(tree):
+    """A JSON document has a schema that no page of the book describes."""
+    pages = "\n".join(path.read_text() for path in tree.documents if "formats" in path.parts)
+    for file in tree.rust:
+        if not file.is_test():
+            for schema in re.findall(r'"schema"(?:: *|, *&?)"(kymo-[\w-]+)"', file.text):
+                if f"`{schema}`" not in pages:
+                    yield schema, f"{file.path}: no page in docs/reference/formats describes the schema {schema}"

@@ -146,6 +146,15 @@ class Checks(unittest.TestCase):
 
         self.held(documents.pages_outside_the_book, tree("other.md"), tree("tasks/one.md"))
 
+    def test_schemas_without_a_page(self):
+        def tree(schema):
+            return {
+                "crates/kymo/src/one.rs": f'json!({{ "schema": "{schema}" }}); top.value("schema", "kymo-loss")?;',
+                "docs/reference/formats/a.md": "`kymo-list`, `kymo-loss`",
+            }
+
+        self.held(documents.schemas_without_a_page, tree("kymo-new"), tree("kymo-list"))
+
     def test_rust_version(self):
         def tree(version):
             return {
