@@ -11,8 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use kymo_agent::fence::Membarrier;
 use kymo_core::epoch::{Fence, Symmetric, TaskId};
-use kymo_core::probe::model::{self, Locked};
-use kymo_core::probe::{Consumer, Frame, Key, ModuleId, NoSites, Registry, Returns, StackId, Verdict, Wants};
+use kymo_core::probe::model::Locked;
+use kymo_core::probe::{Consumer, Key, ModuleId, NoSites, Registry, Verdict};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
@@ -23,12 +23,11 @@ use crate::stats::{Stats, median};
 const NAME: &str = "probe/registry";
 /// Between two looks at the clock's flag.
 const BATCH: u64 = 512;
-const TRAMPOLINE: u64 = 0xfeed;
 
 /// Hit probes of a registry on more and more threads, without a program
 #[derive(Debug, Args)]
 #[command(
-    after_help = "All threads hit the same probe, as a hot function is hit. Rounds of the registry and of the locked model alternate; a\nline is the mean of its rounds, +- the standard error. ns/hit is the median time of one thread.\n\nExample: kymo bench probe registry -p 1,2,4 --ret"
+    after_help = "All threads hit the same probe, as a hot function is hit. Rounds of the registry and of the locked model alternate; a\nline is the mean of its rounds, +- the standard error. ns/hit is the median time of one thread.\n\nExample: kymo bench probe registry -p 1,2,4"
 )]
 pub(crate) struct RegistryArgs {
     /// Threads, each on a CPU of its own as far as there are enough [default: 1, 2, 4 ... as many as CPUs]
@@ -40,9 +39,6 @@ pub(crate) struct RegistryArgs {
     /// Consumers of the probe that is hit
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     consumers: u32,
-    /// Enter and return: a hit is both
-    #[arg(long)]
-    ret: bool,
     /// Milliseconds of a round
     #[arg(long, value_name = "MS", default_value = "200", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     round_ms: u64,
@@ -61,24 +57,15 @@ pub(crate) struct RegistryArgs {
 }
 
 /// Counts for the thread that hits: nothing is shared, so that what is measured is the way and not the counting.
-struct Count(Wants);
+struct Count;
 
 impl Consumer for Count {
     type Context = u64;
 
-    fn wants(&self) -> Wants {
-        self.0
-    }
-
     #[inline]
-    fn entry(&self, count: &mut u64, _: &mut u64) -> Verdict {
+    fn hit(&self, count: &mut u64) -> Verdict {
         *count += 1;
         Verdict::Keep
-    }
-
-    #[inline]
-    fn leave(&self, count: &mut u64, _: Option<u64>) {
-        *count += 1;
     }
 }
 
@@ -131,22 +118,16 @@ fn round<W: FnMut()>(threads: u32, cpus: &[usize], time: Duration, work: impl Fn
 
 /// One subject: the registry or its model, ready to be hit.
 trait Subject: Sync {
-    fn batch(&self, task: u64, ret: bool) -> Box<dyn FnMut() + '_>;
+    fn batch(&self, task: u64) -> Box<dyn FnMut() + '_>;
 }
 
 impl<F: Fence> Subject for Registry<Count, NoSites, F> {
-    fn batch(&self, task: u64, ret: bool) -> Box<dyn FnMut() + '_> {
-        let (reader, mut count, mut returns) = (self.join(TaskId(task)), 0, Returns::new(TRAMPOLINE));
-        let frame = Frame { slot: 0x7000, return_address: 42, stack: Some(StackId(1)) };
+    fn batch(&self, task: u64) -> Box<dyn FnMut() + '_> {
+        let (reader, mut count) = (self.join(TaskId(task)), 0);
         Box::new(move || {
             let hot = std::hint::black_box(key(0));
             for _ in 0..BATCH {
-                if ret {
-                    reader.enter().call(hot, &mut count, frame, &mut returns);
-                    std::hint::black_box(reader.enter().returned(frame.slot, &mut count, &mut returns));
-                } else {
-                    reader.enter().hit(hot, &mut count);
-                }
+                reader.enter().hit(hot, &mut count);
             }
             std::hint::black_box(count);
         })
@@ -154,18 +135,12 @@ impl<F: Fence> Subject for Registry<Count, NoSites, F> {
 }
 
 impl Subject for Locked<Count> {
-    fn batch(&self, _: u64, ret: bool) -> Box<dyn FnMut() + '_> {
-        let (mut count, mut returns) = (0, model::Returns::new(TRAMPOLINE));
-        let frame = Frame { slot: 0x7000, return_address: 42, stack: Some(StackId(1)) };
+    fn batch(&self, _: u64) -> Box<dyn FnMut() + '_> {
+        let mut count = 0;
         Box::new(move || {
             let hot = std::hint::black_box(key(0));
             for _ in 0..BATCH {
-                if ret {
-                    self.call(hot, &mut count, frame, &mut returns);
-                    std::hint::black_box(self.returned(frame.slot + 8, &mut count, &mut returns));
-                } else {
-                    self.hit(hot, &mut count);
-                }
+                self.hit(hot, &mut count);
             }
             std::hint::black_box(count);
         })
@@ -210,14 +185,13 @@ pub(crate) fn run(args: &RegistryArgs) -> anyhow::Result<ExitCode> {
     let cpus = sched_getaffinity(None).context("failed to ask for the CPUs of this thread")?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect();
     let threads = if args.threads.is_empty() { doubling(cpus.len() as u32) } else { args.threads.clone() };
-    let wants = if args.ret { Wants::Both } else { Wants::Entry };
     let fence = if args.no_membarrier { None } else { Membarrier::register() };
     let reader = if fence.is_some() { "membarrier" } else { "fence" };
     let subject: Box<dyn Subject> = match fence {
-        Some(fence) => Box::new(filled(fence, args, wants)?),
-        None => Box::new(filled(Symmetric, args, wants)?),
+        Some(fence) => Box::new(filled(fence, args)?),
+        None => Box::new(filled(Symmetric, args)?),
     };
-    let model = (!args.no_model).then(|| locked(args, wants));
+    let model = (!args.no_model).then(|| locked(args));
     let mut out = io::stdout().lock();
     if !args.json {
         writeln!(out, "# Running '{NAME}' benchmark:")?;
@@ -227,20 +201,19 @@ pub(crate) fn run(args: &RegistryArgs) -> anyhow::Result<ExitCode> {
             "# {probes} probes, {consumers} consumers of the one that is hit, readers by {reader}"
         )?;
     }
-    let hit = if args.ret { "ret" } else { "entry" };
     let (time, mut results) = (Duration::from_millis(args.round_ms), Vec::new());
     for &threads in &threads {
         let (mut engine, mut before) = (Line::default(), Line::default());
         for _ in 0..args.rounds {
-            engine.add(&round(threads, &cpus, time, |task| subject.batch(task, args.ret)));
+            engine.add(&round(threads, &cpus, time, |task| subject.batch(task)));
             if let Some(model) = &model {
-                before.add(&round(threads, &cpus, time, |task| model.batch(task, args.ret)));
+                before.add(&round(threads, &cpus, time, |task| model.batch(task)));
             }
         }
         if !args.json {
-            engine.write(&mut out, &format!("registry-{hit}"), threads)?;
+            engine.write(&mut out, "registry-entry", threads)?;
             if model.is_some() {
-                before.write(&mut out, &format!("locked-{hit}"), threads)?;
+                before.write(&mut out, "locked-entry", threads)?;
             }
             out.flush()?;
         }
@@ -258,7 +231,7 @@ pub(crate) fn run(args: &RegistryArgs) -> anyhow::Result<ExitCode> {
             "cpus": cpus.len(),
             "probes": args.probes,
             "consumers": args.consumers,
-            "hit": hit,
+            "hit": "entry",
             "reader": reader,
             "results": results,
         });
@@ -276,23 +249,19 @@ fn doubling(cpus: u32) -> Vec<u32> {
     threads
 }
 
-fn filled<F: Fence>(
-    fence: F,
-    args: &RegistryArgs,
-    wants: Wants,
-) -> anyhow::Result<Registry<Count, NoSites, F>> {
+fn filled<F: Fence>(fence: F, args: &RegistryArgs) -> anyhow::Result<Registry<Count, NoSites, F>> {
     let registry = Registry::new(fence, NoSites);
     let all = (0..args.probes).chain((1..args.consumers).map(|_| 0));
-    let asked = all.map(|offset| (key(offset).into(), Arc::new(Count(wants))));
+    let asked = all.map(|offset| (key(offset).into(), Arc::new(Count)));
     registry.register_all(asked).into_iter().collect::<Result<Vec<_>, _>>()?;
     registry.synchronize(TaskId(u64::MAX))?;
     Ok(registry)
 }
 
-fn locked(args: &RegistryArgs, wants: Wants) -> Locked<Count> {
+fn locked(args: &RegistryArgs) -> Locked<Count> {
     let locked = Locked::default();
     for offset in (0..args.probes).chain((1..args.consumers).map(|_| 0)) {
-        locked.register(key(offset), Arc::new(Count(wants)));
+        locked.register(key(offset), Arc::new(Count));
     }
     locked
 }

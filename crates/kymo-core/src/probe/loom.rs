@@ -2,9 +2,7 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p kymo-core --lib --release probe::loom`. What is freed is
 //! poisoned (`canary`), so that a look at it is an error in every order, and a consumer complains when it is called after its end.
-use super::{
-    Call, Consumer, Frame, Handle, Key, ModuleId, NoSites, Registry, Returns, StackId, Verdict, Wants,
-};
+use super::{Consumer, Handle, Key, ModuleId, NoSites, Registry, Verdict};
 use crate::epoch::{Symmetric, TaskId};
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
@@ -12,7 +10,6 @@ use std::sync::Arc;
 
 /// One consumer, on `key`, who may end itself.
 struct Guest {
-    wants: Wants,
     ended: AtomicBool,
     calls: AtomicUsize,
     stage: std::sync::Weak<Stage>,
@@ -22,21 +19,13 @@ struct Guest {
 impl Consumer for Guest {
     type Context = ();
 
-    fn wants(&self) -> Wants {
-        self.wants
-    }
-
-    fn entry(&self, (): &mut (), _: &mut u64) -> Verdict {
+    fn hit(&self, (): &mut ()) -> Verdict {
         self.call();
         let handle = self.ends_itself.lock().unwrap().take();
         if let Some(handle) = handle {
             self.stage.upgrade().unwrap().registry.unregister(&[handle]);
         }
         Verdict::Keep
-    }
-
-    fn leave(&self, (): &mut (), _: Option<u64>) {
-        self.call();
     }
 }
 
@@ -62,9 +51,8 @@ fn key(offset: u64) -> Key {
 }
 
 impl Stage {
-    fn register(self: &Arc<Stage>, key: Key, wants: Wants) -> (Arc<Guest>, Handle) {
+    fn register(self: &Arc<Stage>, key: Key) -> (Arc<Guest>, Handle) {
         let guest = Arc::new(Guest {
-            wants,
             ended: AtomicBool::new(false),
             calls: AtomicUsize::new(0),
             stage: Arc::downgrade(self),
@@ -100,8 +88,8 @@ fn check(body: impl Fn(&Arc<Stage>) + Sync + Send + 'static) {
 #[test]
 fn hit_and_unregister() {
     check(|stage| {
-        let (stays, _) = stage.register(key(1), Wants::Entry);
-        let (goes, handle) = stage.register(key(1), Wants::Entry);
+        let (stays, _) = stage.register(key(1));
+        let (goes, handle) = stage.register(key(1));
         let other = Arc::clone(stage);
         let hitter = thread::spawn(move || assert!(other.hit(key(1))));
         stage.end(1, &goes, handle);
@@ -114,13 +102,13 @@ fn hit_and_unregister() {
 #[test]
 fn lookup_and_insert() {
     check(|stage| {
-        let (stays, _) = stage.register(key(1), Wants::Entry);
+        let (stays, _) = stage.register(key(1));
         let other = Arc::clone(stage);
         let hitter = thread::spawn(move || {
             assert!(other.hit(key(1)));
             assert!(!other.hit(key(77)));
         });
-        let guests: Vec<_> = (2..4).map(|offset| stage.register(key(offset), Wants::Entry)).collect();
+        let guests: Vec<_> = (2..4).map(|offset| stage.register(key(offset))).collect();
         let handles: Vec<_> = guests.iter().map(|(_, handle)| *handle).collect();
         stage.registry.unregister(&handles);
         stage.registry.synchronize(TaskId(1)).unwrap();
@@ -133,8 +121,8 @@ fn lookup_and_insert() {
 #[test]
 fn two_unregisters() {
     check(|stage| {
-        let (a, handle_a) = stage.register(key(1), Wants::Entry);
-        let (b, handle_b) = stage.register(key(1), Wants::Entry);
+        let (a, handle_a) = stage.register(key(1));
+        let (b, handle_b) = stage.register(key(1));
         let (first, second) = (Arc::clone(stage), Arc::clone(stage));
         let hitter = thread::spawn(move || _ = first.hit(key(1)));
         let ender = thread::spawn(move || second.end(2, &a, handle_a));
@@ -150,7 +138,7 @@ fn two_unregisters() {
 #[test]
 fn ends_itself() {
     check(|stage| {
-        let (guest, handle) = stage.register(key(1), Wants::Entry);
+        let (guest, handle) = stage.register(key(1));
         *guest.ends_itself.lock().unwrap() = Some(handle);
         let other = Arc::clone(stage);
         let hitter = thread::spawn(move || {
@@ -162,27 +150,5 @@ fn ends_itself() {
         stage.registry.synchronize(TaskId(1)).unwrap();
         guest.end();
         assert_eq!(guest.calls.load(Ordering::Relaxed), 1);
-    });
-}
-
-/// Checks that a return resumes where it was called, whether its probe is unregistered and freed before, during or after it, and runs the
-/// handler at most once and not after the end (P1, P8).
-#[test]
-fn return_and_unregister() {
-    check(|stage| {
-        let (guest, handle) = stage.register(key(1), Wants::Return);
-        let other = Arc::clone(stage);
-        let hitter = thread::spawn(move || {
-            let reader = other.registry.join(TaskId(10));
-            let mut returns = Returns::new(0xfeed);
-            let frame = Frame { slot: 0x700, return_address: 42, stack: Some(StackId(1)) };
-            let call = reader.enter().call(key(1), &mut (), frame, &mut returns);
-            if matches!(call, Call::Awaited(_)) {
-                assert_eq!(reader.enter().returned(0x700, &mut (), &mut returns), Some(42));
-            }
-        });
-        stage.end(1, &guest, handle);
-        hitter.join().unwrap();
-        assert!(guest.calls.load(Ordering::Relaxed) <= 1);
     });
 }

@@ -1,28 +1,21 @@
 //! A probe's consumers as hits see them: a list that never changes, exchanged as a whole.
-use super::consumer::{Consumer, Verdict, Wants};
-use super::instance::{ConsumerId, Cookies};
+use super::consumer::{Consumer, Verdict};
 use std::sync::Arc;
+
+/// The number of a registration: never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ConsumerId(pub(super) u64);
 
 /// One registration.
 pub(super) struct Member<C> {
     pub(super) id: ConsumerId,
-    pub(super) wants: Wants,
     pub(super) consumer: Arc<C>,
 }
 
 impl<C> Clone for Member<C> {
     fn clone(&self) -> Self {
-        Member { id: self.id, wants: self.wants, consumer: Arc::clone(&self.consumer) }
+        Member { id: self.id, consumer: Arc::clone(&self.consumer) }
     }
-}
-
-/// What entry handlers said, all together.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entered {
-    /// Somebody wants the return.
-    pub(super) awaits: bool,
-    /// All said that the site may go, and there was one.
-    pub(super) removes: bool,
 }
 
 /// The consumers of a probe, oldest first.
@@ -55,41 +48,13 @@ impl<C: Consumer> Members<C> {
         &self.list
     }
 
-    /// Calls the entry handlers. `keep` gets the cookies of those that want pairs, and says whether there was room.
+    /// Calls the handlers. Whether all said that the site may go, and there was one.
     #[inline]
-    pub(super) fn enter(
-        &self,
-        context: &mut C::Context,
-        mut keep: impl FnMut(ConsumerId, u64) -> bool,
-    ) -> Entered {
-        let mut entered = Entered { awaits: false, removes: !self.list.is_empty() };
+    pub(super) fn hit(&self, context: &mut C::Context) -> bool {
+        let mut removes = !self.list.is_empty();
         for member in self.list() {
-            if member.wants == Wants::Return {
-                entered = Entered { awaits: true, removes: false };
-                continue;
-            }
-            let mut cookie = 0;
-            let verdict = member.consumer.entry(context, &mut cookie);
-            entered.removes &= verdict == Verdict::Remove;
-            if member.wants == Wants::Both && verdict == Verdict::Keep {
-                entered.awaits |= keep(member.id, cookie);
-            }
+            removes &= member.consumer.hit(context) == Verdict::Remove;
         }
-        entered
-    }
-
-    pub(super) fn leave(&self, context: &mut C::Context, cookies: &Cookies) {
-        for member in self.list() {
-            match member.wants {
-                Wants::Entry => {}
-                Wants::Return => member.consumer.leave(context, None),
-                Wants::Both => {
-                    let cookie = cookies.get(member.id);
-                    if cookie.is_some() {
-                        member.consumer.leave(context, cookie);
-                    }
-                }
-            }
-        }
+        removes
     }
 }

@@ -4,9 +4,8 @@
 //! As in [`table`](super::table).
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
-use super::instance::ConsumerId;
 use super::key::{Key, Target};
-use super::members::{Member, Members};
+use super::members::{ConsumerId, Member, Members};
 use super::sync::{AtomicBool, Ordering};
 use crate::epoch::{Published, Retired, Section};
 use std::sync::Arc;

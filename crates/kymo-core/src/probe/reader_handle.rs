@@ -4,12 +4,9 @@
 //! The cells are read in a section of the registry's own domain: a reader is made by its registry.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
-use super::instance::{ConsumerId, Cookies, Frame};
 use super::key::Key;
-use super::members::Entered;
 use super::place::Probe;
 use super::registry::Registry;
-use super::returns::{Hijack, Popped, Returns, Untraced};
 use super::sites::Sites;
 use super::sync::Ordering;
 use crate::epoch::{self, Fence, Reader};
@@ -50,19 +47,6 @@ pub struct Section<'s, C: Consumer, S: Sites, F: Fence> {
     section: epoch::Section<'s>,
 }
 
-/// How a hit with its return ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
-    /// There is no probe: it was unregistered while the hit was on its way. Go on as if nothing had been there.
-    NoProbe,
-    /// Its return is of no interest.
-    Plain,
-    /// Its return is awaited: see to its return address.
-    Awaited(Hijack),
-    /// Somebody wants its return, and cannot have it.
-    Untraced(Untraced),
-}
-
 impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
     #[inline]
     fn find(&self, key: Key) -> Option<&Probe<C>> {
@@ -78,22 +62,6 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
         self.find(key).is_some()
     }
 
-    #[inline]
-    fn run(
-        &self,
-        key: Key,
-        context: &mut C::Context,
-        keep: impl FnMut(ConsumerId, u64) -> bool,
-    ) -> Option<Entered> {
-        let probe = self.find(key)?;
-        // SAFETY: a section of the registry's domain.
-        let entered = unsafe { probe.members(&self.section) }?.enter(context, keep);
-        if entered.removes {
-            self.ask_removal(probe);
-        }
-        Some(entered)
-    }
-
     #[cold]
     fn ask_removal(&self, probe: &Probe<C>) {
         if probe.ask_removal() {
@@ -102,48 +70,16 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
         }
     }
 
-    /// A hit without a return: calls all entry handlers. Whether there was a probe.
+    /// A hit: calls all handlers. Whether there was a probe; without one it was unregistered while the hit was on its way.
     #[inline]
     pub fn hit(&self, key: Key, context: &mut C::Context) -> bool {
-        self.run(key, context, |_, _| false).is_some()
-    }
-
-    /// A hit at the first instruction of a function: calls all entry handlers, and awaits the return if somebody wants it.
-    #[inline]
-    pub fn call(&self, key: Key, context: &mut C::Context, frame: Frame, returns: &mut Returns) -> Call {
-        let mut cookies = Cookies::default();
-        match self.run(key, context, |id, cookie| cookies.put(id, cookie)) {
-            None => Call::NoProbe,
-            Some(entered) if !entered.awaits => Call::Plain,
-            Some(_) => match returns.push(key, frame, &cookies) {
-                Ok(hijack) => Call::Awaited(hijack),
-                Err(reason) => Call::Untraced(reason),
-            },
-        }
-    }
-
-    /// A hit of the trampoline: calls the return handlers of those who are registered now, for every probe of the slot, newest first,
-    /// and gives the address at which control resumes. `None` if nothing was awaited there: whoever put the trampoline's address
-    /// there, it was not this registry.
-    #[inline]
-    pub fn returned(&self, slot: u64, context: &mut C::Context, returns: &mut Returns) -> Option<u64> {
-        loop {
-            // Out before its handlers run: one that walks the stack finds the original addresses of what is left.
-            let Popped { key, return_address, chained, cookies } = returns.pop(slot)?;
-            self.leave(key, context, &cookies);
-            if !chained {
-                return Some(return_address);
-            }
-        }
-    }
-
-    #[inline]
-    fn leave(&self, key: Key, context: &mut C::Context, cookies: &Cookies) {
-        let Some(probe) = self.find(key) else { return };
+        let Some(probe) = self.find(key) else { return false };
         // SAFETY: a section of the registry's domain.
-        if let Some(members) = unsafe { probe.members(&self.section) } {
-            members.leave(context, cookies);
+        let Some(members) = (unsafe { probe.members(&self.section) }) else { return false };
+        if members.hit(context) {
+            self.ask_removal(probe);
         }
+        true
     }
 }
 

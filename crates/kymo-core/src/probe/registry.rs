@@ -7,9 +7,8 @@
 use super::consumer::Consumer;
 use super::error::Error;
 use super::garbage::{Freed, Garbage};
-use super::instance::ConsumerId;
 use super::key::{Key, Target};
-use super::members::Member;
+use super::members::{ConsumerId, Member};
 use super::place::Probe;
 use super::reader_handle::ReaderHandle;
 use super::sites::Sites;
@@ -146,7 +145,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         };
         state.last_id += 1;
         let id = ConsumerId(state.last_id);
-        let retired = probe.add(Member { id, wants: consumer.wants(), consumer }, &**state);
+        let retired = probe.add(Member { id, consumer }, &**state);
         state.discard(retired);
         Ok(Handle { key, id })
     }

@@ -30,7 +30,7 @@ use crate::patch::slots::Slots;
 use crate::sys::{fork, raw};
 use kymo_core::epoch::{Fence, Symmetric, SynchronizeError, TaskId};
 use kymo_core::probe::wire::{Compare, Condition, Fetch, FetchKind, Layout, Operand, ProbeAction, Test};
-use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, ReaderHandle, Registry, Verdict, Wants};
+use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, ReaderHandle, Registry, Verdict};
 use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -186,11 +186,7 @@ impl SlowProbe {
 impl Consumer for SlowProbe {
     type Context = Hit;
 
-    fn wants(&self) -> Wants {
-        Wants::Entry
-    }
-
-    fn entry(&self, hit: &mut Hit, _: &mut u64) -> Verdict {
+    fn hit(&self, hit: &mut Hit) -> Verdict {
         self.note(hit);
         Verdict::Keep
     }

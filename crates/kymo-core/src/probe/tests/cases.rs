@@ -1,5 +1,5 @@
 //! Registering and ending: the corner cases by name.
-use super::super::{Consumer, Key, ModuleId, NoSites, Registry, Verdict, Wants};
+use super::super::{Consumer, Key, ModuleId, NoSites, Registry, Verdict};
 use super::{Log, Witness, key};
 use crate::epoch::{Symmetric, TaskId};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,33 +12,33 @@ type Plain = Registry<Witness, NoSites, Symmetric>;
 fn again_before_the_old_one_is_freed() {
     let registry = Plain::new(Symmetric, NoSites);
     let reader = registry.join(TaskId(1));
-    let old = Arc::new(Witness::new(0, Wants::Entry));
+    let old = Arc::new(Witness::new(0));
     let handle = registry.register(key(1), Arc::clone(&old)).unwrap();
     let section = reader.enter();
     registry.unregister(&[handle]);
     assert!(!section.has(key(1)));
-    let new = Arc::new(Witness::new(1, Wants::Entry));
+    let new = Arc::new(Witness::new(1));
     registry.register(key(1), Arc::clone(&new)).unwrap();
     assert!(section.hit(key(1), &mut Log::new()));
     drop(section);
     registry.synchronize(TaskId(1)).unwrap();
     old.end();
     assert!(reader.enter().hit(key(1), &mut Log::new()));
-    assert_eq!((old.calls(), new.calls()), ((0, 0), (2, 0)));
+    assert_eq!((old.calls(), new.calls()), (0, 2));
 }
 
 /// Checks that ending a registration twice, or one of a probe that is gone, changes nothing.
 #[test]
 fn end_twice() {
     let registry = Plain::new(Symmetric, NoSites);
-    let stays = registry.register(key(1), Arc::new(Witness::new(0, Wants::Entry))).unwrap();
-    let goes = registry.register(key(1), Arc::new(Witness::new(1, Wants::Entry))).unwrap();
-    let alone = registry.register(key(2), Arc::new(Witness::new(2, Wants::Entry))).unwrap();
+    let stays = registry.register(key(1), Arc::new(Witness::new(0))).unwrap();
+    let goes = registry.register(key(1), Arc::new(Witness::new(1))).unwrap();
+    let alone = registry.register(key(2), Arc::new(Witness::new(2))).unwrap();
     registry.unregister(&[goes, goes, alone]);
     registry.unregister(&[goes, alone]);
     let mut log = Log::new();
     assert!(registry.join(TaskId(1)).enter().hit(key(1), &mut log));
-    assert_eq!(log, [(0, true, Some(0))]);
+    assert_eq!(log, [(0, 0)]);
     assert_eq!(registry.probes(), 1);
     registry.unregister(&[stays]);
     assert_eq!(registry.probes(), 0);
@@ -53,13 +53,13 @@ fn modules_differ() {
         .chain((0..64).map(|bit| Key { module: ModuleId(0), offset: 1 << bit }))
         .collect();
     for (name, key) in keys.iter().enumerate() {
-        registry.register(*key, Arc::new(Witness::new(name, Wants::Entry))).unwrap();
+        registry.register(*key, Arc::new(Witness::new(name))).unwrap();
     }
     let reader = registry.join(TaskId(1));
     for (name, key) in keys.iter().enumerate() {
         let mut log = Log::new();
         assert!(reader.enter().hit(*key, &mut log));
-        assert_eq!(log, [(name, true, Some(name as u64))]);
+        assert_eq!(log, [(name, 0)]);
     }
 }
 
@@ -67,18 +67,14 @@ fn modules_differ() {
 struct Once {
     registry: Weak<Registry<Once, NoSites, Symmetric>>,
     handle: OnceLock<super::super::Handle>,
-    entries: AtomicU64,
+    hits: AtomicU64,
 }
 
 impl Consumer for Once {
     type Context = ();
 
-    fn wants(&self) -> Wants {
-        Wants::Entry
-    }
-
-    fn entry(&self, (): &mut (), _: &mut u64) -> Verdict {
-        self.entries.fetch_add(1, Ordering::SeqCst);
+    fn hit(&self, (): &mut ()) -> Verdict {
+        self.hits.fetch_add(1, Ordering::SeqCst);
         let registry = self.registry.upgrade().unwrap();
         registry.unregister(&[*self.handle.get().unwrap()]);
         assert!(registry.synchronize(TaskId(1)).is_err(), "it would wait for itself");
@@ -93,21 +89,21 @@ fn ends_itself() {
     let once = Arc::new(Once {
         registry: Arc::downgrade(&registry),
         handle: OnceLock::new(),
-        entries: AtomicU64::new(0),
+        hits: AtomicU64::new(0),
     });
     once.handle.set(registry.register(key(1), Arc::clone(&once)).unwrap()).unwrap();
     let reader = registry.join(TaskId(1));
     assert!(reader.enter().hit(key(1), &mut ()));
     assert!(!reader.enter().hit(key(1), &mut ()));
     registry.synchronize(TaskId(1)).unwrap();
-    assert_eq!(once.entries.load(Ordering::SeqCst), 1);
+    assert_eq!(once.hits.load(Ordering::SeqCst), 1);
 }
 
 /// Checks that many ended registrations are freed by one grace period.
 #[test]
 fn one_grace_period_for_many() {
     let registry = Plain::new(Symmetric, NoSites);
-    let consumers: Vec<_> = (0..500).map(|name| Arc::new(Witness::new(name, Wants::Entry))).collect();
+    let consumers: Vec<_> = (0..500).map(|name| Arc::new(Witness::new(name))).collect();
     let asked =
         consumers.iter().enumerate().map(|(at, consumer)| (key(at as u64).into(), Arc::clone(consumer)));
     let handles: Vec<_> = registry.register_all(asked).into_iter().map(Result::unwrap).collect();
@@ -120,11 +116,20 @@ fn one_grace_period_for_many() {
 #[test]
 fn fork() {
     let registry = Plain::new(Symmetric, NoSites);
-    let handle = registry.register(key(1), Arc::new(Witness::new(0, Wants::Entry))).unwrap();
+    let handle = registry.register(key(1), Arc::new(Witness::new(0))).unwrap();
     let (gone, mine) = (registry.join(TaskId(1)), registry.join(TaskId(2)));
     std::mem::forget(gone.enter());
     registry.freeze().into_child(Some(&mine));
     registry.unregister(&[handle]);
     registry.synchronize(TaskId(2)).unwrap();
     assert!(!mine.enter().hit(key(1), &mut Log::new()));
+}
+
+/// Checks that a witness complains when it is called after its end, or else the tests that rely on it show nothing.
+#[test]
+#[should_panic(expected = "called after its end")]
+fn a_witness_complains() {
+    let witness = Witness::new(0);
+    witness.end();
+    witness.hit(&mut Log::new());
 }

@@ -1,5 +1,5 @@
 //! Which sites are armed: random programs against what the invariants say.
-use super::super::{Error, Key, ModuleId, Registry, Sites, Target, Verdict, Wants};
+use super::super::{Error, Key, ModuleId, Registry, Sites, Target, Verdict};
 use super::{Log, Witness, key};
 use crate::epoch::{Symmetric, TaskId};
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ fn run(steps: &[Step]) {
     for (name, step) in steps.iter().enumerate() {
         match *step {
             Step::Register(offset) => {
-                let witness = Arc::new(Witness::new(name, Wants::Entry));
+                let witness = Arc::new(Witness::new(name));
                 match registry.register(target(offset), Arc::clone(&witness)) {
                     Ok(handle) => registered.push((handle, witness)),
                     Err(error) => {
@@ -186,7 +186,7 @@ fn one_removes_and_one_does_not() {
     let program = Shared::default();
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, program.clone());
     let reader = registry.join(TaskId(1));
-    let consumers = [0, 1].map(|name| Arc::new(Witness::new(name, Wants::Entry)));
+    let consumers = [0, 1].map(|name| Arc::new(Witness::new(name)));
     for consumer in &consumers {
         registry.register(key(1), Arc::clone(consumer)).unwrap();
         *consumer.verdict.lock().unwrap() = Verdict::Remove;
@@ -214,7 +214,7 @@ fn a_batch() {
     let program = Shared::default();
     program.0.lock().unwrap().refuses.extend([key(3), key(4)]);
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, program.clone());
-    let asked = [1, 2, 3, 3, 1].map(|offset| (key(offset).into(), Arc::new(Witness::new(0, Wants::Entry))));
+    let asked = [1, 2, 3, 3, 1].map(|offset| (key(offset).into(), Arc::new(Witness::new(0))));
     let answers = registry.register_all(asked);
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false, false, true]);
     assert!(matches!(answers[3], Err(Error::Refused { reason: "too short", .. })));
@@ -227,8 +227,8 @@ fn a_batch() {
 #[test]
 fn another_semaphore() {
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, Shared::default());
-    registry.register(target(1), Arc::new(Witness::new(0, Wants::Entry))).unwrap();
-    let other = registry.register(key(1), Arc::new(Witness::new(1, Wants::Entry))).unwrap_err();
+    registry.register(target(1), Arc::new(Witness::new(0))).unwrap();
+    let other = registry.register(key(1), Arc::new(Witness::new(1))).unwrap_err();
     assert_eq!(other, Error::OtherSemaphore { key: key(1), has: Some(0x1001), asked: None });
     assert!(other.to_string().contains("0x1001"), "{other}");
 }
@@ -238,7 +238,7 @@ fn another_semaphore() {
 fn not_restored() {
     let program = Shared::default();
     let registry: Registry<Witness, _, _> = Registry::new(Symmetric, program.clone());
-    let witness = Arc::new(Witness::new(0, Wants::Entry));
+    let witness = Arc::new(Witness::new(0));
     let handle = registry.register(key(1), Arc::clone(&witness)).unwrap();
     program.0.lock().unwrap().keeps.insert(key(1));
     registry.unregister(&[handle]);
@@ -246,6 +246,6 @@ fn not_restored() {
     witness.end();
     assert_eq!(registry.probes(), 1);
     assert!(!registry.join(TaskId(1)).enter().hit(key(1), &mut Log::new()));
-    let again = registry.register(key(1), Arc::new(Witness::new(1, Wants::Entry)));
+    let again = registry.register(key(1), Arc::new(Witness::new(1)));
     assert_eq!(again, Err(Error::Broken { key: key(1) }));
 }

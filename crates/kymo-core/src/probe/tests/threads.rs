@@ -1,5 +1,5 @@
 //! Hits on some threads while others register and end.
-use super::super::{Frame, Handle, NoSites, Registry, Returns, StackId, Wants};
+use super::super::{Handle, NoSites, Registry};
 use super::{Log, Witness, key};
 use crate::epoch::{Symmetric, TaskId};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const HITS: u64 = 4_000;
 const KEYS: u64 = 5;
 
-/// Checks that consumers which stay are called once per hit and return, that others which come and go are never called after
+/// Checks that consumers which stay are called once per hit, that others which come and go are never called after
 /// `synchronize`, and that nothing freed is looked at (P1, P2, P3), with the table growing and shrinking beside.
 #[test]
 fn come_and_go() {
     let registry = Registry::new(Symmetric, NoSites);
-    let stay: Vec<_> = (0..KEYS).map(|at| Arc::new(Witness::new(at as usize, Wants::Both))).collect();
+    let stay: Vec<_> = (0..KEYS).map(|at| Arc::new(Witness::new(at as usize))).collect();
     for (at, consumer) in stay.iter().enumerate() {
         registry.register(key(at as u64), Arc::clone(consumer)).unwrap();
     }
@@ -23,13 +23,9 @@ fn come_and_go() {
             let (registry, running) = (&registry, &running);
             scope.spawn(move || {
                 let reader = registry.join(TaskId(task));
-                let (mut log, mut returns) = (Log::new(), Returns::new(0xfeed));
+                let mut log = Log::new();
                 for hit in 0..HITS {
-                    let frame = Frame { slot: 0x700, return_address: hit, stack: Some(StackId(task)) };
-                    let key = key(hit % KEYS);
-                    // Entry and return are different sections, as in a program.
-                    reader.enter().call(key, &mut log, frame, &mut returns);
-                    assert_eq!(reader.enter().returned(0x700, &mut log, &mut returns), Some(hit));
+                    assert!(reader.enter().hit(key(hit % KEYS), &mut log));
                     log.clear();
                     if hit % 64 == 0 {
                         std::thread::yield_now();
@@ -44,11 +40,7 @@ fn come_and_go() {
                 let mut round = 0;
                 while running.load(Ordering::SeqCst) > 0 || round < 20 {
                     round += 1;
-                    let guests: Vec<_> = (0..100)
-                        .map(|at| {
-                            Arc::new(Witness::new(at, [Wants::Entry, Wants::Return, Wants::Both][at % 3]))
-                        })
-                        .collect();
+                    let guests: Vec<_> = (0..100).map(|at| Arc::new(Witness::new(at))).collect();
                     let asked = guests
                         .iter()
                         .enumerate()
@@ -65,7 +57,7 @@ fn come_and_go() {
     });
     for (at, consumer) in stay.iter().enumerate() {
         let expected = (0..HITS).filter(|hit| hit % KEYS == at as u64).count() as u64 * 2;
-        assert_eq!(consumer.calls(), (expected, expected), "consumer {at}");
+        assert_eq!(consumer.calls(), expected, "consumer {at}");
     }
     assert_eq!(registry.probes(), KEYS as usize);
 }
@@ -92,7 +84,7 @@ fn threads_come_and_go() {
             over.store(true, Ordering::SeqCst);
         });
         while !over.load(Ordering::SeqCst) {
-            let guest = Arc::new(Witness::new(0, Wants::Entry));
+            let guest = Arc::new(Witness::new(0));
             let handle = registry.register(key(1), Arc::clone(&guest)).unwrap();
             registry.unregister(&[handle]);
             registry.synchronize(TaskId(1)).unwrap();
