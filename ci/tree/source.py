@@ -53,8 +53,9 @@ class Tree:
         rust = sorted((self.root / "crates").glob("*/*/**/*.rs"))
         self.rust = [RustFile(self.root, path) for path in rust]
         self.manifests = sorted((self.root / "crates").glob("*/Cargo.toml"))
-        tops = [self.root / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
-        self.documents = [path for path in tops if path.exists()] + sorted((self.root / "docs").rglob("*.md"))
+        tops = [*self.root.glob("*.md"), *self.root.glob("*/README.md"), *self.root.glob("fixtures/*/README.md")]
+        pages = (self.root / "docs").rglob("*.md")
+        self.documents = sorted({*tops, *pages})
 
     @functools.cached_property
     def packages(self):
