@@ -58,7 +58,7 @@ unpack() {
     for package in "$scratch/$suite"/apt/cache/archives/*.deb; do
         dpkg-deb -x "$package" "$root" || return 1
     done
-    rm -rf "$root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "$root"/var
+    rm -rf "$root"/usr/share/{doc,man,locale,zoneinfo,perl,i18n} "${root:?}"/var
 }
 
 # Writes the command that runs a release's perf: the dynamic linker of that release, with its libraries only.

@@ -33,6 +33,7 @@ tests() {
     # Nor at a terminal, whose interrupt would not reach what `timeout` runs.
     [[ -z ${KYMO_SOAK:-} && ! -t 0 ]] || limit=()
     "${limit[@]}" cargo test --workspace --locked --no-fail-fast </dev/null 2>&1 | tee "$scratch/tests" || {
+        # shellcheck disable=SC2009 # pgrep lists no threads and no wait channels.
         ps -eLo pid,ppid,tid,stat,etimes,wchan:40,args --sort=-etimes | grep -v ' \[.*\]$' | head -n 80
         return 1
     }
