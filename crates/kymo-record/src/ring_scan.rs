@@ -97,7 +97,7 @@ impl DrainRequest {
         self.notifier.fd()
     }
 
-    /// Whoever slept has woken and will [`take`](Poke::take) the question next; in this order none
+    /// Whoever slept has woken and will [`take`](DrainRequest::take) the question next; in this order none
     /// is missed.
     pub(crate) fn woken(&self) {
         self.notifier.clear();

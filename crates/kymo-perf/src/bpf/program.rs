@@ -78,14 +78,14 @@ impl Program {
 
 /// What the programs have in common.
 impl Assembler {
-    /// R0 = address of map[*key], or 0
+    /// `R0 = address of map[*key], or 0`
     pub(super) fn look_up(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
         self.call(BpfHelper::MapLookup);
     }
 
-    /// R0 = 0 if map[*key] = *value was done
+    /// `R0 = 0` if `map[*key] = *value` was done
     fn set(&mut self, map: i32, key: i16, value: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
@@ -94,7 +94,7 @@ impl Assembler {
         self.call(BpfHelper::MapUpdate);
     }
 
-    /// remove map[*key], if there
+    /// Removes `map[*key]`, if it exists
     fn remove(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);

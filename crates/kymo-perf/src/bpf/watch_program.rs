@@ -135,7 +135,7 @@ impl WatchProgram {
 }
 
 impl Assembler {
-    /// counts[word] += 1; R0..R5 are lost
+    /// `counts[word] += 1`; R0 to R5 are lost
     fn add_one(&mut self, counts: &MapFd, word: u32) {
         let end = self.label();
         self.store32_imm(FP, INDEX, word as i32);

@@ -1,7 +1,7 @@
 //! What to count: `perf`'s event grammar, read and matched to this machine.
 //!
-//! Two steps, because they fail for different reasons. [`parse`] reads text and knows nothing about
-//! the machine: its errors point at a character. [`resolve`] looks names up in this machine's PMUs
+//! Two steps, because they fail for different reasons. [`parse()`] reads text and knows nothing about
+//! the machine: its errors point at a character. [`resolve()`] looks names up in this machine's PMUs
 //! and tracepoints: its errors say what is missing and what to run.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //!                                             (syntax tree)                           attr + name + leader
 //! ```
 //!
-//! The names, spellings and modifiers are those of `perf record -e`, and what [`resolve`] puts in
+//! The names, spellings and modifiers are those of `perf record -e`, and what [`resolve()`] puts in
 //! an attr equals what perf 6.1 puts there (tests compare the two). Differences, all on purpose:
 //!
 //! - a group that is not closed is an error, where perf 6.1 quietly opens its events one by one;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// One event, or several in braces that are scheduled together.
 #[derive(Debug, Clone)]
 pub struct EventGroup {
-    /// The whole text that [`parse`](super::parse) got, for messages.
+    /// The whole text that [`parse()`](super::parse()) got, for messages.
     pub input: Arc<str>,
     /// A group's own name, as in `name{a,b}`.
     pub name: Option<String>,

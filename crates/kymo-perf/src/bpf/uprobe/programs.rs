@@ -192,7 +192,7 @@ impl Assembler {
         }
     }
 
-    /// line[word] += R1
+    /// `line[word] += R1`
     pub(super) fn add_to_line(&mut self, word: i16) {
         self.atomic_add64(R9, 8 * word, super::super::insn::R1);
     }
