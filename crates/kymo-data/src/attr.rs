@@ -60,9 +60,9 @@ pub struct Attr {
 }
 
 /// Size of the oldest attr that was ever written (64 bytes).
-pub const ATTR_SIZE_VER0: u32 = 64;
+pub(crate) const ATTR_SIZE_VER0: u32 = 64;
 /// Size of the attr that this library writes to files: the one that perf 6.1 knows (128 bytes).
-pub const ATTR_SIZE_WRITTEN: u32 = 128;
+pub(crate) const ATTR_SIZE_WRITTEN: u32 = 128;
 
 impl Attr {
     /// Reads an attr; `bytes` is as long as the attr is stored. Shorter forms of old kernels are
@@ -109,7 +109,7 @@ impl Attr {
 
     /// The attr in exactly `size` bytes (at most 256, filled up with zeros or cut), with its `size`
     /// field set.
-    pub fn to_bytes_sized(&self, size: u32) -> Vec<u8> {
+    pub(crate) fn to_bytes_sized(&self, size: u32) -> Vec<u8> {
         let size = size.min(256);
         let mut out = Vec::with_capacity(size as usize);
         out.extend_from_slice(&self.kind.to_le_bytes());

@@ -205,7 +205,7 @@ pub fn header_attr(attr: &Attr, ids: &[u64]) -> Vec<u8> {
 
 /// HEADER_FEATURE: a feature section of a pipe recording. `None` when it does not fit into a
 /// record.
-pub fn header_feature(bit: u32, section: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn header_feature(bit: u32, section: &[u8]) -> Option<Vec<u8>> {
     if section.len() > 65_000 {
         return None;
     }

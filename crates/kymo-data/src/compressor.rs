@@ -89,11 +89,6 @@ impl Compressor {
         self.bytes_in
     }
 
-    /// Bytes made so far, record headers included.
-    pub fn bytes_out(&self) -> u64 {
-        self.bytes_out
-    }
-
     /// What [`Features::compressed`](crate::Features::compressed) has to say about this stream.
     pub fn info(&self) -> CompressedInfo {
         let ratio = self.bytes_in.checked_div(self.bytes_out).unwrap_or(0);

@@ -125,7 +125,7 @@ pub mod tracing_data;
 mod words;
 mod writer;
 
-pub use attr::{ATTR_SIZE_VER0, ATTR_SIZE_WRITTEN, Attr};
+pub use attr::Attr;
 pub use chunk::{Chunk, Records};
 pub use compressor::Compressor;
 pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_records_bytes};

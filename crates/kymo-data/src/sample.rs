@@ -314,12 +314,12 @@ impl SampleLayout {
     }
 
     /// Length in bytes of the [`SampleId`] trailer; 0 without `sample_id_all`.
-    pub fn sample_id_bytes(&self) -> usize {
+    pub(crate) fn sample_id_bytes(&self) -> usize {
         if self.sample_id_all { self.trailer_bytes } else { 0 }
     }
 
     /// Where the event's id lies in a sample's body, if samples carry one.
-    pub fn id_offset(&self) -> Option<usize> {
+    pub(crate) fn id_offset(&self) -> Option<usize> {
         if self.sample_type & PERF_SAMPLE_IDENTIFIER != 0 {
             return Some(0);
         }
@@ -331,7 +331,7 @@ impl SampleLayout {
     }
 
     /// How far before the end of a record the event's id lies in the trailer, if it has one.
-    pub fn id_offset_from_end(&self) -> Option<usize> {
+    pub(crate) fn id_offset_from_end(&self) -> Option<usize> {
         if !self.sample_id_all {
             None
         } else if self.sample_type & PERF_SAMPLE_IDENTIFIER != 0 {

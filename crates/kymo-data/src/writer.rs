@@ -170,11 +170,6 @@ impl<W: WriteAt> FileWriter<W> {
         Ok(writer)
     }
 
-    /// Where the records start.
-    pub fn data_offset(&self) -> u64 {
-        self.data_offset
-    }
-
     /// How many bytes the file has so far, reserved ones included.
     pub fn file_bytes(&self) -> u64 {
         self.lock().next

@@ -26,7 +26,7 @@ mod read;
 pub use export::Export;
 pub use folder::{Folder, Identity, passed_descriptor};
 pub use fresh::Fresh;
-pub use read::{Input, kind_name, open_input, open_no_link, open_regular, read_regular};
+pub use read::{Input, kind_name, open_input, open_no_link, open_regular};
 
 use rustix::fs::Stat;
 use std::io;

@@ -2,7 +2,7 @@
 use crate::refused;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_setfl, fstat, openat, statat};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -73,20 +73,6 @@ pub(crate) fn regular(file: OwnedFd) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Reads a regular file of at most so many bytes.
-///
-/// # Errors
-/// As [`open_regular`]; `InvalidData` for a file that is longer.
-pub fn read_regular(path: impl AsRef<Path>, most_bytes: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path)?.take(most_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most_bytes {
-        let sentence = format!("it has more than {most_bytes} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, sentence));
-    }
-    Ok(bytes)
-}
-
 /// Opens what a person named to be read: a file, a pipe or a directory. Reading a pipe waits for
 /// its writer; a named pipe that nothing has open for writing is at its end.
 ///
@@ -122,6 +108,7 @@ mod tests {
     use super::*;
     use rustix::fs::{FileType, mknodat};
     use std::fs;
+    use std::io::Read;
 
     /// Checks that a file is read, and that a directory, a device and a named pipe without a writer
     /// are refused at once, in words.
@@ -130,9 +117,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
         fs::write(&file, "seven b").unwrap();
+        assert_eq!(io::read_to_string(open_regular(&file).unwrap()).unwrap(), "seven b");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        assert_eq!(read_regular(&file, 7).unwrap(), b"seven b");
-        assert_eq!(read_regular(&file, 6).unwrap_err().kind(), io::ErrorKind::InvalidData);
         for (path, kind) in [
             (pipe.as_path(), "a named pipe"),
             (folder.path(), "a directory"),

@@ -77,7 +77,7 @@ impl Capability {
 }
 
 /// What one trial open came to: `Err` carries the errno.
-pub type Trial = Result<(), i32>;
+pub(crate) type Trial = Result<(), i32>;
 
 /// Harmless opens, each closed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,7 +212,7 @@ pub fn probe() -> Caps {
 /// The same for any machine and kernel. Paths that are not below the machine's roots are looked for
 /// beside its `proc`.
 #[must_use]
-pub fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
+pub(crate) fn probe_at(machine: &Machine, kernel: &dyn Kernel) -> Caps {
     let proc = machine.proc();
     let status = text(&proc.join("self/status")).unwrap_or_default();
     let limits = text(&proc.join("self/limits")).unwrap_or_default();

@@ -146,7 +146,7 @@ pub fn setcap_command(caps: &Caps) -> String {
 /// The command that gives this program every right it has a use for. `setcap` replaces, so nothing
 /// may be left out.
 #[must_use]
-pub fn setcap_all_command(caps: &Caps) -> String {
+pub(crate) fn setcap_all_command(caps: &Caps) -> String {
     setcap(caps, "cap_perfmon,cap_bpf,cap_sys_ptrace,cap_syslog,cap_sys_nice,cap_ipc_lock")
 }
 

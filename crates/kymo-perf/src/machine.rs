@@ -32,7 +32,7 @@ impl Machine {
 
     /// A machine whose parts lie in different places.
     #[must_use]
-    pub fn with_roots(proc: PathBuf, sys: PathBuf, tracefs: Tracefs) -> Self {
+    pub(crate) fn with_roots(proc: PathBuf, sys: PathBuf, tracefs: Tracefs) -> Self {
         Self { proc, sys, tracefs, pmus: OnceLock::new() }
     }
 
@@ -74,7 +74,7 @@ impl Machine {
 
     /// Whether hardware events such as `cycles` can be counted here.
     #[must_use]
-    pub fn has_hardware_pmu(&self) -> bool {
+    pub(crate) fn has_hardware_pmu(&self) -> bool {
         self.core_pmus().next().is_some()
     }
 }

@@ -108,7 +108,7 @@ pub struct Alias {
 impl Pmu {
     /// Whether this is the PMU of CPU cores, which serves `cycles` and raw events.
     #[must_use]
-    pub fn is_core(&self) -> bool {
+    pub(crate) fn is_core(&self) -> bool {
         self.name == "cpu" || self.part_of_cores
     }
 

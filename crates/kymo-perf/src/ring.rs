@@ -66,7 +66,7 @@ impl Ring {
     ///
     /// # Errors
     /// As [`Ring::map`].
-    pub fn map_as(fd: BorrowedFd<'_>, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
+    pub(crate) fn map_as(fd: BorrowedFd<'_>, data_pages: usize, keeps: Keeps) -> io::Result<Ring> {
         Ring::map_at(fd, 0, data_pages, keeps)
     }
 
@@ -125,7 +125,7 @@ impl Ring {
     /// How the processor's time stamp counter becomes a time of the event,
     /// `zero_ns + (ticks * tick >> 32)`, as `(tick, zero_ns)`; `None` where the kernel does not
     /// say, or not in these terms. For rings of the kernel's.
-    pub fn tick_and_zero(&self) -> Option<(u64, u64)> {
+    pub(crate) fn tick_and_zero(&self) -> Option<(u64, u64)> {
         /// Of `struct perf_event_mmap_page`: a count of changes in the upper half, what is valid, a
         /// shift and a factor, the time of tick 0.
         const LOCK_AT: usize = 8;

@@ -89,11 +89,6 @@ impl Uring {
         Ok(Uring { ring, file, slots, in_flight: 0 })
     }
 
-    /// How many writes are on their way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
     /// Sends the piece's remaining bytes on their way. Gives the piece back if as many are on their
     /// way as may be.
     ///
@@ -200,7 +195,7 @@ mod tests {
             seen.push(answer.piece.offset / 5000);
         }
         seen.sort_unstable();
-        assert_eq!((seen, ring.in_flight()), (vec![0, 1, 2, 3], 0));
+        assert_eq!((seen, ring.in_flight), (vec![0, 1, 2, 3], 0));
         ring.submit(UringWrite { bytes: b"..end".to_vec(), done: 2, offset: 20_000 }).unwrap();
         drop(ring);
         let mut all = vec![0; 20_005];

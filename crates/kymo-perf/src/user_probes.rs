@@ -225,7 +225,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 ///
 /// While one is in use its trap may be in a program's memory, and the agent refuses a function that
 /// is not as in its file.
-pub fn wait_for_left(tracefs: &Tracefs) {
+pub(crate) fn wait_for_left(tracefs: &Tracefs) {
     let Ok(events) = tracefs.events() else { return };
     let list = events.parent().unwrap_or(&events).join("uprobe_events");
     let until = Instant::now() + ENDING;

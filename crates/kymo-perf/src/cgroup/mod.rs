@@ -267,15 +267,6 @@ impl Drop for OwnCgroup {
     }
 }
 
-/// Removes the cgroups that killed kymos left in our own cgroup: empty ones named `kymo-PID-N`
-/// whose owner is gone. Returns how many.
-///
-/// # Errors
-/// If our own cgroup cannot be found.
-pub fn cleanup_stale() -> Result<usize, CgroupError> {
-    Ok(leave::remove_stale(Parent::find()?.directory.as_fd()))
-}
-
 /// Whether cgroups could be made here, without making one: for reports of what this machine
 /// permits.
 ///

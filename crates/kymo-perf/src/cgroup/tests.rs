@@ -1,5 +1,5 @@
 use super::find::{HierarchyVersion, below, membership, mounts};
-use super::{CgroupError, OwnCgroup, Parent, cleanup_stale, disabled, leave};
+use super::{CgroupError, OwnCgroup, Parent, disabled, leave};
 use crate::workload::{Exit, Workload};
 use kymo_testing::skip;
 use proptest::prelude::*;
@@ -65,7 +65,7 @@ fn life() {
     command.start().unwrap();
     assert_eq!(command.wait().unwrap(), Exit::Code(0));
     assert!(path.is_dir());
-    cleanup_stale().unwrap();
+    leave::remove_stale(Parent::find().unwrap().directory.as_fd());
     assert!(path.is_dir(), "a living one's cgroup was taken for a dead one's");
     assert_eq!(cgroup.remove().unwrap().moved, 0);
     assert!(!path.exists());

@@ -30,7 +30,7 @@ mod tests;
 
 pub use kymo_core::context::Count;
 
-use crate::evlist::{self, Evlist, Note, OpenEngine, OpenError, Read, Request, Stage, Targets};
+use crate::evlist::{self, Evlist, Note, OpenEngine, OpenError, Read, Request, Targets};
 use crate::sys::{ANY, EventTarget, Kernel, Perf};
 use std::io;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Cell {
 
 /// All counts of one moment: for each event in the order of the requests its cells, or `None` if
 /// the machine does not have it.
-pub type CounterValues = Vec<Option<Vec<Cell>>>;
+pub(crate) type CounterValues = Vec<Option<Vec<Cell>>>;
 
 /// How events are bound to what is counted, and what makes them start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,9 +306,4 @@ fn before_exec(kernel: &Arc<dyn Kernel>, events: &[Request], child: i32) -> Opti
     let plan = evlist::EvlistPlan { events, targets: Targets::per_thread(vec![child]) };
     let opened = evlist::open(Arc::clone(kernel), plan, OpenEngine::Serial);
     opened.inspect_err(|error| tracing::debug!("no counts of the time before exec: {error}")).ok()
-}
-
-/// Whether an error means that an event of the list does not exist here.
-pub fn says_absent(error: &OpenError) -> bool {
-    error.stage == Stage::Open && error.source.raw_os_error().is_some_and(is_absence)
 }

@@ -32,7 +32,7 @@ pub enum Feature {
 
 impl Feature {
     /// All of them, in the order in which they are given up.
-    pub const NEWEST_FIRST: [Feature; 11] = [
+    pub(crate) const NEWEST_FIRST: [Feature; 11] = [
         Feature::ReadLost,
         Feature::WeightStruct,
         Feature::BranchHwIndex,

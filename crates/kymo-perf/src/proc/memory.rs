@@ -208,11 +208,11 @@ fn deadline() -> Duration {
 #[error(
     "its memory does not answer: a page of it is not there, and has to come from a file system that a user serves"
 )]
-pub struct Unanswered;
+pub(crate) struct Unanswered;
 
 impl Unanswered {
     /// Whether this is why a call of [`ProcessMemory`] failed.
-    pub fn is_why(error: &io::Error) -> bool {
+    pub(crate) fn is_why(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Unanswered>())
     }
 }
@@ -304,7 +304,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// As [`open`](ProcessMemory::open).
-    pub fn open_to_write(pid: i32) -> io::Result<ProcessMemory> {
+    pub(crate) fn open_to_write(pid: i32) -> io::Result<ProcessMemory> {
         File::options()
             .read(true)
             .write(true)
@@ -316,7 +316,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// As [`open`](ProcessMemory::open).
-    pub fn of_thread(pid: i32, tid: i32) -> io::Result<ProcessMemory> {
+    pub(crate) fn of_thread(pid: i32, tid: i32) -> io::Result<ProcessMemory> {
         File::open(format!("/proc/{pid}/task/{tid}/mem")).map(|file| ProcessMemory::of(tid, file))
     }
 
@@ -339,7 +339,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// As [`read`](ProcessMemory::read), if there are none.
-    pub fn read_some(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read_some(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
         let mut read = 0;
         for part in bytes.chunks_mut(MOST_BYTES) {
             match self.ask(READ, address.wrapping_add(read as u64), part) {

@@ -9,7 +9,8 @@ pub use kernel::{
     KernelText, Module, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
 };
 pub use maps::{Mappings, MapsEntry};
-pub use memory::{ProcessMemory, Unanswered};
+pub use memory::ProcessMemory;
+pub(crate) use memory::Unanswered;
 
 use std::fs;
 use std::io::{self, Read};

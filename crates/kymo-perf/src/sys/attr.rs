@@ -54,10 +54,10 @@ impl Perf {
     pub const SAMPLE_BRANCH_STACK: u64 = bindings::PERF_SAMPLE_BRANCH_STACK as u64;
     pub const SAMPLE_REGS_USER: u64 = bindings::PERF_SAMPLE_REGS_USER as u64;
     pub const SAMPLE_STACK_USER: u64 = bindings::PERF_SAMPLE_STACK_USER as u64;
-    pub const SAMPLE_WEIGHT: u64 = bindings::PERF_SAMPLE_WEIGHT as u64;
-    pub const SAMPLE_WEIGHT_STRUCT: u64 = bindings::PERF_SAMPLE_WEIGHT_STRUCT as u64;
+    pub(crate) const SAMPLE_WEIGHT: u64 = bindings::PERF_SAMPLE_WEIGHT as u64;
+    pub(crate) const SAMPLE_WEIGHT_STRUCT: u64 = bindings::PERF_SAMPLE_WEIGHT_STRUCT as u64;
     pub const SAMPLE_IDENTIFIER: u64 = bindings::PERF_SAMPLE_IDENTIFIER as u64;
-    pub const BRANCH_HW_INDEX: u64 = bindings::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
+    pub(crate) const BRANCH_HW_INDEX: u64 = bindings::PERF_SAMPLE_BRANCH_HW_INDEX as u64;
     pub const FORMAT_TOTAL_TIME_ENABLED: u64 = bindings::PERF_FORMAT_TOTAL_TIME_ENABLED as u64;
     pub const FORMAT_TOTAL_TIME_RUNNING: u64 = bindings::PERF_FORMAT_TOTAL_TIME_RUNNING as u64;
     pub const FORMAT_ID: u64 = bindings::PERF_FORMAT_ID as u64;

@@ -28,10 +28,10 @@ pub use fork::{Child, fork};
 pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
-pub use real::{Real, is_root_like, online_cpus, page_size, reserve_descriptors};
+pub use real::{Real, online_cpus, page_size, reserve_descriptors};
+pub(crate) use thread::with_priority;
 pub use thread::{
     Binding, PriorityBoost, belongs_to_other_process, fix_addresses, pin_to, run_early, run_first,
-    with_priority,
 };
 
 pub(crate) use vfork::in_vfork_child;

@@ -66,7 +66,7 @@ impl std::fmt::Debug for Saved {
 }
 
 /// All zero.
-pub fn no_registers() -> Registers {
+pub(crate) fn no_registers() -> Registers {
     // SAFETY: plain numbers, for which 0 is a value.
     unsafe { std::mem::zeroed() }
 }
@@ -114,13 +114,13 @@ impl Traced {
 
     /// Whether it is a thread of this process. A thread that is traced keeps its number, so the
     /// answer stays true.
-    pub fn is_of(&self, pid: i32) -> bool {
+    pub(crate) fn is_of(&self, pid: i32) -> bool {
         // SAFETY: three numbers; signal 0 is none.
         unsafe { libc::syscall(libc::SYS_tgkill, pid, self.tid, 0) == 0 }
     }
 
     /// Leaves it to the kernel, which lets it go when the thread that seized it ends.
-    pub fn leave_to_the_kernel(mut self) {
+    pub(crate) fn leave_to_the_kernel(mut self) {
         self.gone = true;
     }
 
@@ -205,7 +205,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`].
-    pub fn go_to_system_call(&self) -> io::Result<()> {
+    pub(crate) fn go_to_system_call(&self) -> io::Result<()> {
         self.ask(libc::PTRACE_SYSCALL, 0, 0)
     }
 
@@ -223,7 +223,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`]; EIO for values that no program can have.
-    pub fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+    pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         self.ask(libc::PTRACE_SETREGS, 0, ptr::from_ref(registers).addr())
     }
 
@@ -231,7 +231,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`].
-    pub fn save(&self) -> io::Result<Saved> {
+    pub(crate) fn save(&self) -> io::Result<Saved> {
         let registers = self.registers()?;
         let mut vectors = vec![0u8; MOST_XSTATE_BYTES];
         let mut part = libc::iovec { iov_base: vectors.as_mut_ptr().cast(), iov_len: vectors.len() };
@@ -258,7 +258,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`]; EIO before Linux 5.13.
-    pub fn restartable_sequences(&self) -> io::Result<Option<u64>> {
+    pub(crate) fn restartable_sequences(&self) -> io::Result<Option<u64>> {
         /// `PTRACE_GET_RSEQ_CONFIGURATION`.
         const GET: libc::c_uint = 0x420f;
         // `struct ptrace_rseq_configuration`: the address; size and signature; flags.
@@ -271,7 +271,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`].
-    pub fn set_signal_mask(&self, mut signals: u64) -> io::Result<()> {
+    pub(crate) fn set_signal_mask(&self, mut signals: u64) -> io::Result<()> {
         self.ask(libc::PTRACE_SETSIGMASK, size_of::<u64>(), ptr::from_mut(&mut signals).addr())
     }
 
@@ -324,7 +324,7 @@ impl Drop for Traced {
 /// A program that executes another one waits until its other threads are gone, and those that are
 /// traced are so only when that was noted; meanwhile it lets nobody seize a thread of it, so the
 /// one who wants to cannot take notes. Whether it has ended.
-pub fn note_end(tid: i32) -> bool {
+pub(crate) fn note_end(tid: i32) -> bool {
     // SAFETY: plain numbers and pointers, for which 0 is a value.
     let mut told: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let Ok(id) = libc::id_t::try_from(tid) else { return true };
@@ -339,7 +339,7 @@ pub fn note_end(tid: i32) -> bool {
 ///
 /// # Errors
 /// ENOMEM, EMFILE; EPERM where a filter forbids it.
-pub fn own_descriptors() -> Result<(), rustix::io::Errno> {
+pub(crate) fn own_descriptors() -> Result<(), rustix::io::Errno> {
     // SAFETY: a number. A descriptor that is used as an object of its own here stays valid: both
     // tables have it, and each closes its copy.
     match unsafe { libc::unshare(libc::CLONE_FILES) } {

@@ -260,8 +260,3 @@ pub fn online_cpus() -> Vec<u32> {
     let list = crate::cpu_list::parse(&text);
     if list.is_empty() { vec![0] } else { list }
 }
-
-/// Whether this process has root's user id; what it may really do is learned by trying.
-pub fn is_root_like() -> bool {
-    rustix::process::geteuid().is_root()
-}

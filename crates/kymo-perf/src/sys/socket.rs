@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Has the kernel refuse packets with descriptors to whoever sends them to this socket (Linux
 /// 6.16). Before that they are dropped when the
 /// packet is taken, which costs no more than what closing them costs.
-pub fn refuse_descriptors(socket: &OwnedFd) {
+pub(crate) fn refuse_descriptors(socket: &OwnedFd) {
     /// Of asm-generic/socket.h.
     const SO_PASSRIGHTS: libc::c_int = 83;
     let no: libc::c_int = 0;

@@ -70,7 +70,7 @@ pub fn run_early() -> io::Result<()> {
 /// Does something short before all ordinary threads have their turn, where that is permitted: among
 /// thousands of busy threads it would otherwise be interrupted for seconds. Then the calling thread
 /// runs as before.
-pub fn with_priority<T>(short: impl FnOnce() -> T) -> T {
+pub(crate) fn with_priority<T>(short: impl FnOnce() -> T) -> T {
     // SAFETY: a number; 0 is the calling thread.
     let ordinary = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
     let moved = ordinary && run_early().is_ok();

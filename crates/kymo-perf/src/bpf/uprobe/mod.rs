@@ -35,7 +35,7 @@ mod values;
 
 pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Register, Test};
 pub use latency::Latencies;
-pub use values::{CapturedValue, MOST_VALUES, TEXT_BYTES, UprobeRecord, Value};
+pub use values::{CapturedValue, MOST_VALUES, UprobeRecord, Value};
 
 use super::available::Unavailable;
 use super::error::BpfError;

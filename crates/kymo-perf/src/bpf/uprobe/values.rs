@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Values of one record.
 pub const MOST_VALUES: usize = 24;
 /// Characters of a text that are told.
-pub const TEXT_BYTES: usize = 64;
+pub(crate) const TEXT_BYTES: usize = 64;
 /// Bytes that are read of a text, so that it is known whether there are more: whole words.
 const TEXT_READ: usize = 72;
 const TEXT_WORDS: usize = 1 + TEXT_READ / 8;
