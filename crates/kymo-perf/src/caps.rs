@@ -181,13 +181,13 @@ impl Caps {
 
     /// Whether a thread may be given real-time priority.
     #[must_use]
-    pub fn real_time(&self) -> bool {
+    pub(crate) fn real_time(&self) -> bool {
         self.has(Capability::SysNice) || self.rtprio > 0
     }
 
     /// Bytes of ring memory that may be mapped in all; `None`: no limit.
     #[must_use]
-    pub fn ring_bytes(&self) -> Option<u64> {
+    pub(crate) fn ring_bytes(&self) -> Option<u64> {
         if self.has(Capability::IpcLock) || self.paranoid == Some(-1) {
             return None;
         }

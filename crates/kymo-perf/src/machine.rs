@@ -38,13 +38,13 @@ impl Machine {
 
     /// The root of procfs.
     #[must_use]
-    pub fn proc(&self) -> &Path {
+    pub(crate) fn proc(&self) -> &Path {
         &self.proc
     }
 
     /// The root of sysfs.
     #[must_use]
-    pub fn sys(&self) -> &Path {
+    pub(crate) fn sys(&self) -> &Path {
         &self.sys
     }
 
@@ -62,7 +62,7 @@ impl Machine {
 
     /// The PMU of that name.
     #[must_use]
-    pub fn pmu(&self, name: &str) -> Option<&Pmu> {
+    pub(crate) fn pmu(&self, name: &str) -> Option<&Pmu> {
         self.pmus().iter().find(|pmu| pmu.name == name)
     }
 

@@ -56,7 +56,7 @@ impl fmt::Display for Patched {
 /// For each place, an offset in a file, a process that has other code there; `pids`: of these
 /// processes, else of all that there are. Code that is just being restored is waited for, three
 /// seconds at most.
-pub fn patched(places: &[(&Path, u64)], pids: Option<&[i32]>) -> Vec<Option<Patched>> {
+pub(crate) fn patched(places: &[(&Path, u64)], pids: Option<&[i32]>) -> Vec<Option<Patched>> {
     let until = Instant::now() + RESTORING;
     loop {
         let found = look(places, pids);
@@ -68,7 +68,7 @@ pub fn patched(places: &[(&Path, u64)], pids: Option<&[i32]>) -> Vec<Option<Patc
 }
 
 /// The same, without waiting.
-pub fn look(places: &[(&Path, u64)], pids: Option<&[i32]>) -> Vec<Option<Patched>> {
+pub(crate) fn look(places: &[(&Path, u64)], pids: Option<&[i32]>) -> Vec<Option<Patched>> {
     let mut found = vec![None; places.len()];
     let files = files(places);
     let all = || proc::processes().unwrap_or_default();

@@ -50,7 +50,7 @@ pub struct Format {
 impl Format {
     /// Reads a format file's text, such as `config:0-7,32-35`.
     #[must_use]
-    pub fn parse(name: &str, text: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str, text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
         let word = match word {
             "config" => 0,
@@ -74,14 +74,14 @@ impl Format {
 
     /// The largest value that fits.
     #[must_use]
-    pub fn max(&self) -> u64 {
+    pub(crate) fn max(&self) -> u64 {
         let width: u32 = self.bits.iter().map(|range| u32::from(range.end() - range.start()) + 1).sum();
         if width >= 64 { u64::MAX } else { (1 << width) - 1 }
     }
 
     /// Puts `value` into `word`'s bits, lowest first. Bits of `value` that have no place are
     /// dropped.
-    pub fn deposit(&self, word: &mut u64, value: u64) {
+    pub(crate) fn deposit(&self, word: &mut u64, value: u64) {
         let mut rest = value;
         for range in &self.bits {
             let width = u32::from(range.end() - range.start()) + 1;
@@ -114,13 +114,13 @@ impl Pmu {
 
     /// The format of that name.
     #[must_use]
-    pub fn format(&self, name: &str) -> Option<&Format> {
+    pub(crate) fn format(&self, name: &str) -> Option<&Format> {
         self.formats.iter().find(|format| format.name == name)
     }
 
     /// The ready-made event of that name.
     #[must_use]
-    pub fn event(&self, name: &str) -> Option<&Alias> {
+    pub(crate) fn event(&self, name: &str) -> Option<&Alias> {
         self.events.iter().find(|event| event.name == name)
     }
 }

@@ -79,7 +79,7 @@ impl std::error::Error for TracefsError {}
 impl TracefsError {
     /// What to do about it, one sentence.
     #[must_use]
-    pub fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::NotMounted { path } => Some(format!("run `sudo mount -t tracefs none {}`", path.display())),
             // Opening the folders with mode=755 alone does not help: the files in them stay 0440.
@@ -104,7 +104,7 @@ fn mount_point(path: &Path) -> &Path {
 impl Tracefs {
     /// This machine's, at `/sys/kernel/tracing` or, on old systems, inside debugfs.
     #[must_use]
-    pub fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self { candidates: vec!["/sys/kernel/tracing".into(), "/sys/kernel/debug/tracing".into()] }
     }
 
@@ -170,7 +170,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// [`TracefsError::NotMounted`], [`TracefsError::Unreadable`], [`TracefsError::Io`].
-    pub fn all(&self) -> Result<Vec<Tracepoint>, TracefsError> {
+    pub(crate) fn all(&self) -> Result<Vec<Tracepoint>, TracefsError> {
         self.select("*", "*")
     }
 
@@ -257,7 +257,7 @@ fn near(events: &Path, system: &str, name: &str) -> Option<String> {
 /// Whether `text` matches a glob with `*`, `?` and `[a-z]`, `[!a-z]`. A `[` without `]` stands for
 /// itself.
 #[must_use]
-pub fn glob(pattern: &str, text: &str) -> bool {
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
     // Where to go on if the match fails: just behind the last `*`, having it swallow one character

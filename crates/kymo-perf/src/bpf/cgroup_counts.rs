@@ -96,7 +96,7 @@ struct CgroupId {
 
 impl CgroupCounter {
     /// At most so many events.
-    pub const EVENTS: usize = (LINE - HITS) as usize;
+    pub(crate) const EVENTS: usize = (LINE - HITS) as usize;
 
     /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child`
     /// on, which was made by [`crate::workload::Workload::prepare_marking`]; `events` is the number
@@ -135,12 +135,12 @@ impl CgroupCounter {
 
     /// The program of an event: give it to events on every CPU that sample each hit
     /// ([`crate::sys::Kernel::set_bpf`]); they write no sample.
-    pub fn program(&self, event: usize) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn program(&self, event: usize) -> Option<BorrowedFd<'_>> {
         self.programs.get(event).map(AsFd::as_fd)
     }
 
     /// All events have their programs and keep them.
-    pub fn bound(&mut self) {
+    pub(crate) fn bound(&mut self) {
         self.programs.clear();
     }
 

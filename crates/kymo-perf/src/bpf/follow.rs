@@ -67,7 +67,6 @@ pub struct Follower {
     state: FollowState,
     ever: Option<SharedBitmap>,
     key: FollowKey,
-    attachment: Attachment,
     missed_at_entry: u64,
 }
 
@@ -174,16 +173,8 @@ impl Follower {
         if let Some(ever) = &mut ever {
             ever.loaded();
         }
-        let mut follower = Follower {
-            attached,
-            sample: Some(sample),
-            followed,
-            state,
-            ever,
-            key,
-            attachment: how,
-            missed_at_entry: 0,
-        };
+        let mut follower =
+            Follower { attached, sample: Some(sample), followed, state, ever, key, missed_at_entry: 0 };
         follower.add(who)?;
         Ok(follower)
     }
@@ -193,7 +184,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`BpfError::Enter`].
-    pub fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
+    pub(crate) fn add(&mut self, who: Follow<'_>) -> Result<(), BpfError> {
         let entered = match who {
             Follow::Command(pid) => self.enter(&[pid], FROM_EXEC),
             Follow::Threads { ids, .. } | Follow::Processes(ids) => self.enter(ids, NOW),
@@ -229,7 +220,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`BpfError`]: what the kernel refused.
-    pub fn witness(&self, stop: bool) -> Result<WatchProgram, BpfError> {
+    pub(crate) fn witness(&self, stop: bool) -> Result<WatchProgram, BpfError> {
         WatchProgram::new(self.followed.number(), self.key, stop)
     }
 
@@ -245,7 +236,7 @@ impl Follower {
         self.ever.as_ref().map(SharedBitmap::bits)
     }
 
-    /// Who is followed now: ids (of processes or of threads, see [`Follower::by_thread`]), and
+    /// Who is followed now: ids (of processes or of threads), and
     /// whether samples are kept already (`true`) or from the next exec on.
     ///
     /// # Errors
@@ -265,16 +256,6 @@ impl Follower {
     /// The map of who is followed, for other programs that ask it.
     pub(super) fn followed_map(&self) -> i32 {
         self.followed.number()
-    }
-
-    /// Whether there is an entry for each thread, not for each process.
-    pub fn by_thread(&self) -> bool {
-        self.key == FollowKey::Thread
-    }
-
-    /// How the programs are attached.
-    pub fn attachment(&self) -> Attachment {
-        self.attachment
     }
 
     /// How many descriptors it keeps open.

@@ -95,4 +95,5 @@ pub use cgroup_counts::{CgroupCounter, CgroupCounts};
 pub use error::BpfError;
 pub use follow::{Follow, FollowOptions, Follower};
 pub use followed_bitmap::FollowedBitmap;
-pub use watch_program::{WatchCounts, WatchProgram, WatchSample};
+pub(crate) use watch_program::WatchProgram;
+pub use watch_program::{WatchCounts, WatchSample};

@@ -90,7 +90,7 @@ impl WatchSample {
 /// The program for watchpoints, and what it counts in. Programs that events have stay with them
 /// when this is dropped.
 #[derive(Debug)]
-pub struct WatchProgram {
+pub(crate) struct WatchProgram {
     program: OwnedFd,
     events: MapFd,
     words: SharedWords,
@@ -114,7 +114,7 @@ impl WatchProgram {
     }
 
     /// The program: give it to watchpoints on every CPU ([`crate::sys::Kernel::set_bpf`]).
-    pub fn program(&self) -> BorrowedFd<'_> {
+    pub(crate) fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
     }
 
@@ -122,12 +122,12 @@ impl WatchProgram {
     ///
     /// # Errors
     /// EINVAL for an event of another kind, E2BIG for a CPU that cannot be.
-    pub fn tell(&self, cpu: u32, event: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn tell(&self, cpu: u32, event: BorrowedFd<'_>) -> io::Result<()> {
         sys::update(&self.events, cpu, event.as_raw_fd() as u64)
     }
 
     /// How often watchpoints were hit until now.
-    pub fn counts(&self) -> WatchCounts {
+    pub(crate) fn counts(&self) -> WatchCounts {
         // Relaxed: statistics; exact once the watchpoints are off.
         let word = |at: u32| self.words.words()[at as usize].load(Ordering::Relaxed);
         WatchCounts { seen: word(SEEN), lost: word(LOST), strangers: word(STRANGERS) }

@@ -28,7 +28,7 @@ pub enum By {
 
 /// Where a CPU is in the machine; -1 for what the kernel does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Location {
+pub(crate) struct Location {
     /// The socket.
     pub socket: i32,
     /// The die in the socket.
@@ -82,7 +82,7 @@ impl Topology {
     }
 
     /// Where a CPU is.
-    pub fn of(&self, cpu: i32) -> Location {
+    pub(crate) fn of(&self, cpu: i32) -> Location {
         self.cpus.get(&cpu).copied().unwrap_or_default()
     }
 }

@@ -43,7 +43,7 @@ mod unit;
 mod workers;
 
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
-pub use read::Read;
+pub(crate) use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
 
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr, with_priority};
@@ -169,13 +169,6 @@ pub enum OpenEngine {
     /// The faster one for the number of descriptors.
     #[default]
     Auto,
-}
-
-impl EvlistPlan {
-    /// How many descriptors it needs at most: one per event, CPU and task.
-    pub fn descriptors(&self) -> usize {
-        self.events.len() * self.targets.cpus.len() * self.targets.tasks.len()
-    }
 }
 
 /// One event of an open list.

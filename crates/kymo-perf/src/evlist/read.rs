@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one descriptor has counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Read {
+pub(crate) struct Read {
     /// The event's index in the list.
     pub event: usize,
     /// The CPU of the descriptor, or [`ANY`](crate::sys::ANY).
@@ -29,7 +29,7 @@ impl Evlist {
     ///
     /// # Errors
     /// The first refusal of the kernel; EIO for an answer that does not fit what was asked.
-    pub fn read(&self) -> io::Result<Vec<Read>> {
+    pub(crate) fn read(&self) -> io::Result<Vec<Read>> {
         let all = Arc::new(Mutex::new(Vec::with_capacity(self.descriptors())));
         let found = Arc::clone(&all);
         self.for_units(move |share| {

@@ -360,7 +360,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// As [`read`](ProcessMemory::read).
-    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let mut written = 0;
         for part in bytes.chunks(MOST_BYTES) {
             let count = self.ask(WRITE, address.wrapping_add(written as u64), &mut part.to_vec())?;

@@ -94,14 +94,14 @@ pub fn comm(pid: i32, tid: i32) -> Option<Vec<u8>> {
 
 /// For how many nanoseconds a thread has had a CPU; `None` where the kernel does not say, or it is
 /// gone.
-pub fn ran(pid: i32, tid: i32) -> Option<u64> {
+pub(crate) fn ran(pid: i32, tid: i32) -> Option<u64> {
     let text = text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     text.split(' ').next()?.parse().ok().filter(|&ran| ran > 0)
 }
 
 /// The letter that the kernel has for a thread's state (`man 5 proc_pid_stat`); `None` when it is
 /// gone.
-pub fn state(pid: i32, tid: i32) -> Option<char> {
+pub(crate) fn state(pid: i32, tid: i32) -> Option<char> {
     let stat = text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 /// A range of bytes in the selector's text, on character boundaries.
-pub type Span = Range<usize>;
+pub(crate) type Span = Range<usize>;
 
 /// The text is not a selector. Its `Display` shows the text with a caret line under the fault.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,7 +34,8 @@ mod tests;
 
 pub use attr::{EventAttr, Sampling};
 pub use cache::cache_events;
-pub use error::{ResolveError, ResolveErrorKind, Span, SyntaxError};
+pub(crate) use error::Span;
+pub use error::{ResolveError, ResolveErrorKind, SyntaxError};
 pub use names::{KnownEvent, KnownEventKind, known_events};
 pub use parse::parse;
 pub(crate) use resolve::resolve_on;

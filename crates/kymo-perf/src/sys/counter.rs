@@ -6,7 +6,7 @@
 
 /// A time, and the ticks before and after it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockReading {
+pub(crate) struct ClockReading {
     /// The counter before.
     pub before: u64,
     /// The counter after.
@@ -35,7 +35,7 @@ pub fn ticks() -> u64 {
 
 /// The counter and the clock, as near to each other as in the best of so many tries: tens of
 /// nanoseconds for each.
-pub fn reading(tries: usize) -> Option<ClockReading> {
+pub(crate) fn reading(tries: usize) -> Option<ClockReading> {
     (0..tries).filter_map(|_| once()).min_by_key(|reading| reading.after.wrapping_sub(reading.before))
 }
 

@@ -15,7 +15,7 @@ impl Descriptor {
     }
 
     /// The descriptor's number.
-    pub fn number(&self) -> i32 {
+    pub(crate) fn number(&self) -> i32 {
         self.0
     }
 }

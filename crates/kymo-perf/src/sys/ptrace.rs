@@ -36,7 +36,7 @@ pub enum PtraceStop {
 
 /// Everything of a thread that a call changes.
 #[derive(Clone)]
-pub struct Saved {
+pub(crate) struct Saved {
     registers: Registers,
     vectors: Vec<u8>,
     signals: u64,
@@ -44,17 +44,17 @@ pub struct Saved {
 
 impl Saved {
     /// The general registers.
-    pub fn registers(&self) -> &Registers {
+    pub(crate) fn registers(&self) -> &Registers {
         &self.registers
     }
 
     /// The vector registers, as XSAVE lays them out.
-    pub fn vectors(&self) -> &[u8] {
+    pub(crate) fn vectors(&self) -> &[u8] {
         &self.vectors
     }
 
     /// Which signals wait: a bit for each, from signal 1.
-    pub fn signals(&self) -> u64 {
+    pub(crate) fn signals(&self) -> u64 {
         self.signals
     }
 }
@@ -108,7 +108,7 @@ impl Traced {
     }
 
     /// Its number.
-    pub fn tid(&self) -> i32 {
+    pub(crate) fn tid(&self) -> i32 {
         self.tid
     }
 
@@ -197,7 +197,7 @@ impl Traced {
     ///
     /// # Errors
     /// ESRCH if it is gone or does not stand still.
-    pub fn go(&self, signal: i32) -> io::Result<()> {
+    pub(crate) fn go(&self, signal: i32) -> io::Result<()> {
         self.ask(libc::PTRACE_CONT, 0, signal as usize)
     }
 
@@ -246,7 +246,7 @@ impl Traced {
     ///
     /// # Errors
     /// As [`Traced::go`].
-    pub fn restore(&self, saved: &Saved) -> io::Result<()> {
+    pub(crate) fn restore(&self, saved: &Saved) -> io::Result<()> {
         let mut vectors = saved.vectors.clone();
         let mut part = libc::iovec { iov_base: vectors.as_mut_ptr().cast(), iov_len: vectors.len() };
         self.ask(libc::PTRACE_SETREGSET, NT_X86_XSTATE, ptr::from_mut(&mut part).addr())?;
@@ -279,7 +279,7 @@ impl Traced {
     ///
     /// # Errors
     /// ESRCH if it is gone.
-    pub fn release(mut self, signal: i32) -> io::Result<()> {
+    pub(crate) fn release(mut self, signal: i32) -> io::Result<()> {
         let released = self.ask(libc::PTRACE_DETACH, 0, signal as usize);
         self.gone = released.is_ok();
         released

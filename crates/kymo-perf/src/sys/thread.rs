@@ -19,12 +19,12 @@ impl Binding {
     ///
     /// # Errors
     /// EINVAL on a machine that could have more than 1024 CPUs.
-    pub fn current() -> io::Result<Binding> {
+    pub(crate) fn current() -> io::Result<Binding> {
         Ok(Binding(sched_getaffinity(None)?))
     }
 
     /// These CPUs; those beyond the 1024th are left out.
-    pub fn of(cpus: &[u32]) -> Binding {
+    pub(crate) fn of(cpus: &[u32]) -> Binding {
         let mut set = CpuSet::new();
         cpus.iter().filter(|&&cpu| (cpu as usize) < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu as usize));
         Binding(set)
@@ -34,7 +34,7 @@ impl Binding {
     ///
     /// # Errors
     /// EINVAL if none of the CPUs is online and permitted.
-    pub fn apply(&self) -> io::Result<()> {
+    pub(crate) fn apply(&self) -> io::Result<()> {
         Ok(sched_setaffinity(None, &self.0)?)
     }
 }

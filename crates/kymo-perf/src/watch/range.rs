@@ -69,7 +69,7 @@ impl Range {
     ///
     /// # Errors
     /// [`RangeError`].
-    pub fn pieces(&self) -> Result<Vec<WatchedPiece>, RangeError> {
+    pub(crate) fn pieces(&self) -> Result<Vec<WatchedPiece>, RangeError> {
         let Range { address, bytes, kind } = *self;
         if kind == Kind::EXECUTE {
             // The kernel wants this length for instructions, whatever their own.
@@ -104,7 +104,7 @@ impl WatchedPiece {
     }
 
     /// Whether it covers all of another one, for the same accesses or more.
-    pub fn covers(&self, other: &WatchedPiece) -> bool {
+    pub(crate) fn covers(&self, other: &WatchedPiece) -> bool {
         self.address <= other.address
             && other.end() <= self.end()
             && self.kind.pool() == other.kind.pool()
@@ -113,7 +113,7 @@ impl WatchedPiece {
 
     /// The one register that covers exactly these two, if there is one: neighbours that together
     /// are aligned.
-    pub fn joined(&self, other: &WatchedPiece) -> Option<WatchedPiece> {
+    pub(crate) fn joined(&self, other: &WatchedPiece) -> Option<WatchedPiece> {
         let (low, high) = if self.address <= other.address { (self, other) } else { (other, self) };
         let bytes = low.bytes + high.bytes;
         let fits = low.end() == high.address
