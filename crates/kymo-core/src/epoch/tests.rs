@@ -163,7 +163,7 @@ fn forgets_the_parent() {
 /// Checks with threads that what was taken away before a grace period is not in a reader's hands after it (E1, E2).
 #[test]
 fn nothing_is_held_after_a_grace_period() {
-    const ROUNDS: u64 = 300;
+    const ROUNDS: u64 = if cfg!(miri) { 10 } else { 300 };
     let domain = Domain::new(Symmetric);
     let (current, freed) = (AtomicU64::new(1), AtomicU64::new(0));
     let start = Barrier::new(3);

@@ -104,7 +104,7 @@ proptest! {
 /// order and that nobody sleeps for ever (I1, I5, I6).
 #[test]
 fn threads() {
-    const EACH: usize = 20_000;
+    const EACH: usize = if cfg!(miri) { 50 } else { 20_000 };
     let (outboxes, mut inbox) = inbox::<(usize, Box<usize>)>([8, 8, 8]);
     let pool: Arc<Pool<Box<usize>>> = Arc::new(Pool::new(16));
     let made = Arc::new(AtomicUsize::new(0));

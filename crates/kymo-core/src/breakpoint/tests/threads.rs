@@ -5,6 +5,9 @@ use proptest::prelude::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Steps of each thread where there is no order to be explained.
+const STEPS: usize = if cfg!(miri) { 20 } else { 2_000 };
+
 /// One request of a thread, to be made again and again.
 #[derive(Clone, Debug)]
 enum Op {
@@ -183,7 +186,7 @@ fn never_promised_twice() {
                             (random >> 33) % below
                         };
                         let mut held = Vec::new();
-                        for _ in 0..2_000 {
+                        for _ in 0..STEPS {
                             let own = ledger.task(TaskId(10 + thread));
                             let task = if next(2) == 0 { &own } else { &common[next(2) as usize] };
                             let cpu = CpuId(next(3) as u32);
@@ -221,7 +224,7 @@ fn never_promised_twice() {
             over.store(true, Ordering::Release);
             assert!(ends.iter().all(Result::is_ok));
         });
-        assert!(granted.into_inner() > 1_000, "hardly anything was granted");
+        assert!(granted.into_inner() > STEPS as u64 / 2, "hardly anything was granted");
         assert!(ledger.is_unused());
     }
 }

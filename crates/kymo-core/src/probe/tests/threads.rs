@@ -5,7 +5,7 @@ use crate::epoch::{Symmetric, TaskId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const HITS: u64 = 4_000;
+const HITS: u64 = if cfg!(miri) { 40 } else { 4_000 };
 const KEYS: u64 = 5;
 
 /// Checks that consumers which stay are called once per hit, that others which come and go are never called after
