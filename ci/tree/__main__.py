@@ -23,6 +23,7 @@ CHECKS = [
     unsafety.unlisted_unsafe,
     unsafety.listed_without_need,
     documents.dead_links,
+    documents.dead_paths,
     documents.long_sentences,
     documents.wide_documents,
     documents.wide_comments,

@@ -105,3 +105,12 @@ def schemas_without_a_page(tree):
             for schema in re.findall(r'"schema"(?:: *|, *&?)"(kymo-[\w-]+)"', file.text):
                 if f"`{schema}`" not in pages:
                     yield schema, f"{file.path}: no page in docs/reference/formats describes the schema {schema}"
+
+
+def dead_paths(tree):
+    """A comment or a message names a document, a script or a result that is not there."""
+    named = re.compile(r"\b((?:docs|bench|fixtures|ci|fuzz)/[\w./-]*\w\.(?:md|json|txt|py|sh|rs|c))\b")
+    for file in tree.rust:
+        for path in sorted(set(named.findall(file.text))):
+            if not (tree.root / path).exists():
+                yield f"{file.path}: {path}", f"{file.path}: {path} is not there"

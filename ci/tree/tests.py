@@ -117,6 +117,12 @@ class Checks(unittest.TestCase):
         self.held(documents.dead_links, tree("docs/b.md"), tree("docs/a.md"))
         self.held(documents.dead_links, tree("docs/a.md#the-start"), tree("docs/a.md#the-end"))
 
+    def test_dead_paths(self):
+        def tree(path):
+            return {"crates/kymo-perf/src/one.rs": f"// See {path}, docs/*.md.\n", "docs/a.md": ""}
+
+        self.held(documents.dead_paths, tree("docs/b.md"), tree("docs/a.md"))
+
     def test_long_sentences(self):
         def tree(words):
             return {"README.md": f"Before. {'Word, ' * words}[two words](README.md).\n\n- A new one.\n\n| {'cell ' * 50} |\n"}
