@@ -25,6 +25,7 @@
 //! - [`epoch`]: a [`Domain`](epoch::Domain) waits until nobody looks at what was taken away.
 //! - [`big_reader_lock`]: a [`BigReaderLock`](big_reader_lock::BigReaderLock) lets many readers in without a cache line that they share, or one writer.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
+//! - [`latency`]: how times of calls are counted, in the kernel and in programs.
 //! - [`probe`]: a [`Registry`](probe::Registry) tells consumers of hits of probes, without a lock on the way.
 //! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
 //!   and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
@@ -53,5 +54,6 @@ pub mod breakpoint;
 pub mod context;
 pub mod epoch;
 pub mod handover;
+pub mod latency;
 pub mod probe;
 pub mod ring;

@@ -4,7 +4,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use kymo_perf::bpf::uprobe::{CapturedValue, Condition, Latencies};
+use kymo_core::latency::Latencies;
+use kymo_perf::bpf::uprobe::{CapturedValue, Condition};
 use kymo_symbols::sites::Site;
 
 use crate::arguments::Values;

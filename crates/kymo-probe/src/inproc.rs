@@ -207,9 +207,7 @@ impl Plan {
         for count in client.counts() {
             let Ok(place) = self.served.binary_search(&(count.id as usize)) else { continue };
             readings[place].hits = readings[place].hits.wrapping_add(count.hits);
-            for span in count.times {
-                readings[place].latencies.add_between(span.from_ns, span.to_ns.saturating_sub(1), span.calls);
-            }
+            readings[place].latencies.merge(&count.latencies);
         }
     }
 }

@@ -98,7 +98,6 @@
 mod clock;
 mod codegen;
 mod filter;
-mod histogram;
 mod install;
 mod layout;
 mod mapping;
@@ -112,7 +111,6 @@ mod slots;
 pub use clock::Clock;
 pub(crate) use clock::know_tick;
 pub use filter::{FilteredProbe, Measure};
-pub use histogram::Histogram;
 pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
@@ -122,6 +120,7 @@ pub(crate) use install::patcher::{counter_sizes, release_counters, share_counter
 pub use install::plan::{Function, Surroundings, plan, plan_inside, returns_oddly};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
+pub use kymo_core::latency::Latencies;
 pub use layout::DEPTH;
 pub(crate) use os::add_to_count;
 pub use record::Record;
@@ -141,7 +140,7 @@ pub enum Consumers {
     Count,
     /// It is counted, and so is the function's return. Not for functions that [`returns_oddly`] names.
     CountReturns,
-    /// It is counted, and the time from there to the function's return becomes part of a [`Histogram`]. Not for functions that [`returns_oddly`]
+    /// It is counted, and the time from there to the function's return becomes part of a [`Latencies`]. Not for functions that [`returns_oddly`]
     /// names.
     Latency,
     /// It is counted, and written as an event into [`Rings`].

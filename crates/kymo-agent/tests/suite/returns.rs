@@ -41,10 +41,10 @@ fn calls_return() {
             assert_eq!(library.function("values")(n, 0), 1);
         }
         assert_eq!((hits(&probes), returns(&probes)), (vec![100; 4], vec![100; 4]));
-        if let Some(latency) = probes[1].latency() {
+        if let Some(latency) = probes[1].latencies() {
             let (median, mean) =
                 (latency.quantile_ns(0.5).expect("calls"), latency.mean_ns().expect("calls"));
-            assert!(latency.calls() == 100 && median < 1_000_000_000 && mean > 0.0, "{latency:?}");
+            assert!(latency.count == 100 && median < 1_000_000_000 && mean > 0.0, "{latency:?}");
         }
         take(&library, &probes);
     }

@@ -106,7 +106,6 @@ const JUMP: u8 = 0x05;
 const JUMP_EQ: u8 = 0x1d;
 const JUMP_EQ_IMM: u8 = 0x15;
 const JUMP_NE_IMM: u8 = 0x55;
-const JUMP_GT_IMM: u8 = 0x25;
 const JUMP_LT_IMM: u8 = 0xa5;
 const JUMP_SLT_IMM: u8 = 0xc5;
 const CALL: u8 = 0x85;
@@ -324,11 +323,6 @@ impl Assembler {
         self.jump_to(JUMP_NE_IMM, reg, R0, imm, label);
     }
 
-    /// if reg > imm, without signs, goto label
-    pub(super) fn jump_if_above(&mut self, reg: Reg, imm: i32, label: Label) {
-        self.jump_to(JUMP_GT_IMM, reg, R0, imm, label);
-    }
-
     /// if reg < imm, without signs, goto label
     pub(super) fn jump_if_below(&mut self, reg: Reg, imm: i32, label: Label) {
         self.jump_to(JUMP_LT_IMM, reg, R0, imm, label);
@@ -436,17 +430,15 @@ mod tests {
         a.shift_right(R1, R2);
         a.shift_right_signed_imm(R1, 32);
         a.compare_exchange64(R9, 24, R8);
-        a.jump_if_above(R1, 251, end);
         a.jump_if_below(R8, 4, end);
         a.jump_on(Compare::SignedLess, R1, R2, end);
         a.place(end);
-        let expected: [[u8; 8]; 8] = [
+        let expected: [[u8; 8]; 7] = [
             [0x1f, 0x98, 0, 0, 0, 0, 0, 0],
             [0x97, 0x01, 0, 0, 3, 0, 0, 0],
             [0x7f, 0x21, 0, 0, 0, 0, 0, 0],
             [0xc7, 0x01, 0, 0, 32, 0, 0, 0],
             [0xdb, 0x89, 24, 0, 0xf1, 0, 0, 0],
-            [0x25, 0x01, 2, 0, 251, 0, 0, 0],
             [0xa5, 0x08, 1, 0, 4, 0, 0, 0],
             [0xcd, 0x21, 0, 0, 0, 0, 0, 0],
         ];

@@ -8,9 +8,10 @@ use super::rings;
 use super::target::TargetProcess;
 use crate::ring::Ring;
 use crate::sys::socket::refuse_descriptors;
+use kymo_core::latency::{self, Latencies};
 use kymo_core::probe::wire::{
     self, Bucket, Command, HitCount, MOST_BYTES, MOST_ENTRIES, Malformed, ProbeAction, ProbeSlots, ProbeSpec,
-    ProbeStatus, Reply, VERSION, times,
+    ProbeStatus, Reply, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -69,17 +70,6 @@ pub struct Outcome {
     pub not_held: Option<String>,
 }
 
-/// Calls of a probe that took nearly the same time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LatencySpan {
-    /// At least so many nanoseconds.
-    pub from_ns: u64,
-    /// Fewer than so many.
-    pub to_ns: u64,
-    /// How many calls.
-    pub calls: u64,
-}
-
 /// What was counted for a probe.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
@@ -87,8 +77,8 @@ pub struct ProbeCounts {
     pub id: u32,
     /// Hits until now.
     pub hits: u64,
-    /// How long its calls took that have returned, ascending, if they are timed.
-    pub times: Vec<LatencySpan>,
+    /// How long its calls took that have returned, if they are timed.
+    pub latencies: Latencies,
 }
 
 /// Where a probe counts, and what there was before.
@@ -557,17 +547,18 @@ impl Client {
         let Some(counters) = &self.counters else { return Vec::new() };
         let known = self.known();
         let ends = known.places.values().map(|place| {
-            let times = place.placed.times.map_or(0, |first| first.saturating_add(times::BUCKETS));
+            let times = place.placed.times.map_or(0, |first| first.saturating_add(latency::SLOTS));
             times.max(place.placed.hits.saturating_add(1))
         });
         let written = counters.written(ends.max().unwrap_or(0));
         let count = |(&id, place): (&u32, &PlacedProbe)| {
             let placed = &place.placed;
             // Times first: a call is counted before it is timed.
-            let first = placed.times.filter(|&first| counters.has(first, times::BUCKETS));
-            let times = first.map(|first| place.times(|bucket| counters.sum(first + bucket, &written)));
+            let first = placed.times.filter(|&first| counters.has(first, latency::SLOTS));
+            let latencies =
+                first.map(|first| place.latencies(|bucket| counters.sum(first + bucket, &written)));
             let hits = counters.sum(placed.hits, &written).wrapping_sub(placed.before);
-            ProbeCounts { id, hits, times: times.unwrap_or_default() }
+            ProbeCounts { id, hits, latencies: latencies.unwrap_or_default() }
         };
         known.places.iter().map(count).collect()
     }
@@ -679,14 +670,14 @@ impl Client {
 }
 
 impl PlacedProbe {
-    /// The buckets that have calls, by what their slots hold now.
-    fn times(&self, now: impl Fn(u32) -> u64) -> Vec<LatencySpan> {
-        let span = |bucket: u32| {
+    /// Its calls since it was armed, by what their slots hold now.
+    fn latencies(&self, now: impl Fn(u32) -> u64) -> Latencies {
+        let mut latencies = Latencies::default();
+        for bucket in latency::USED {
             let before = self.times_before.iter().find(|before| before.number == bucket);
-            let calls = now(bucket).wrapping_sub(before.map_or(0, |before| before.calls));
-            LatencySpan { from_ns: times::first_ns(bucket), to_ns: times::first_ns(bucket + 1), calls }
-        };
-        times::USED.map(span).filter(|span| span.calls > 0).collect()
+            latencies.add_bucket(bucket, now(bucket).wrapping_sub(before.map_or(0, |before| before.calls)));
+        }
+        latencies
     }
 }
 

@@ -55,7 +55,7 @@ mod unwind;
 pub use agent::{enter, enter_unwinding, enter_with_children};
 #[cfg(fuzzing)]
 pub use client::exercise;
-pub use client::{Client, LatencySpan, Outcome, ProbeCounts, ProtocolError, interrupt_by};
+pub use client::{Client, Outcome, ProbeCounts, ProtocolError, interrupt_by};
 pub use clock::ProgramClock;
 pub use execs::Execs;
 pub use library::{Library, Unpacked};

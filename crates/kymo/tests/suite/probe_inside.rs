@@ -326,3 +326,19 @@ fn arguments() {
     );
     eprintln!("{}", entries[0]);
 }
+
+/// Checks that the median which is printed is within an eighth of what the calls took, by both engines, in the table's JSON.
+#[test]
+fn a_median_is_within_an_eighth() {
+    let Some(program) = program_of("probe_inside::a_median_is_within_an_eighth", "timed.c") else { return };
+    for engine in ["inproc", "kernel"] {
+        let command = ["probe", "--json", "--ret", "--engine", engine, "takes", "--", program.text()];
+        let said = kymo().succeed(command);
+        let (truth, document) = said.stdout.split_once('\n').expect("what it took, then the document");
+        let document: Value = serde_json::from_str(document).expect("JSON");
+        let latencies = &document["probes"][0]["latencies"];
+        assert_eq!(latencies["count"].as_u64(), Some(301), "{engine}: {document}");
+        let (truth, median) = (truth.parse::<u64>().expect("ns"), latencies["p50_ns"].as_u64().expect("ns"));
+        assert!(median.abs_diff(truth) <= truth / 8, "{engine}: {median} for {truth}: {latencies}");
+    }
+}

@@ -29,7 +29,6 @@ use super::record::{RecordContext, Recorder};
 use super::slow_path::{self, SlowPath, SlowPathParts};
 use super::{moved, predicate};
 use crate::patch::filter::InternedAction;
-use crate::patch::histogram::BUCKETS;
 use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, TIME_AT};
 use crate::patch::record::{Record, RecordSlots};
 use crate::patch::site::Site;
@@ -38,6 +37,7 @@ use iced_x86::code_asm::{
     rsp,
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
+use kymo_core::latency::SLOTS as TIME_SLOTS;
 use kymo_core::probe::wire::Operand;
 
 /// The red zone, and room for the kept registers; a multiple of 16.
@@ -90,7 +90,7 @@ pub(crate) enum ReturnAction {
     Ignored,
     /// This counter is raised.
     Counted(u32),
-    /// One of the counters from this one on is raised, by the time since the entry (`histogram.rs`).
+    /// One of the counters from this one on is raised, by the time since the entry ([`kymo_core::latency`]).
     Timed(u32),
     /// This counter is raised, and an event written.
     Recorded(u32),
@@ -102,7 +102,7 @@ impl ReturnAction {
         match self {
             ReturnAction::Ignored => 0..0,
             ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => slot..slot + 1,
-            ReturnAction::Timed(slot) => slot..slot + BUCKETS,
+            ReturnAction::Timed(slot) => slot..slot + TIME_SLOTS,
         }
     }
 }
@@ -399,7 +399,7 @@ fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
     predicate::extend(a, operand)
 }
 
-/// Leaves in rdx the bucket of the time since the entry (`histogram.rs` says which is which). Uses rax and rcx.
+/// Leaves in rdx the bucket of the time since the entry (`kymo_core::latency` says which is which). Uses rax and rcx.
 fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
     let mut later = a.create_label();
     a.rdtsc()?;

@@ -13,7 +13,6 @@ use crate::patch::codegen::context::{CallTargets, CodegenContext};
 use crate::patch::codegen::slow_path::SlowPath;
 use crate::patch::codegen::stub::{self, ReturnAction, StubSpec};
 use crate::patch::filter::{self, InternedAction, Measure};
-use crate::patch::histogram::BUCKETS;
 use crate::patch::record::RecordSlots;
 use crate::patch::runtime::callers::Callers;
 use crate::patch::runtime::frames;
@@ -24,6 +23,7 @@ use crate::patch::site::{JUMP_BYTES, Site};
 use crate::patch::slots::{self, Slots, slots};
 use crate::patch::{Consumers, clock, os};
 use crate::sys::{fork, rseq};
+use kymo_core::latency::SLOTS as TIME_SLOTS;
 use kymo_core::probe::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -489,7 +489,7 @@ impl Patcher {
             (Consumers::Record(record), _) if record.returns() => ReturnAction::Recorded(take(1)?),
             (_, Measure::Count) => ReturnAction::Ignored,
             (_, Measure::CountReturns) => ReturnAction::Counted(take(1)?),
-            (_, Measure::Latency) => ReturnAction::Timed(take(BUCKETS)?),
+            (_, Measure::Latency) => ReturnAction::Timed(take(TIME_SLOTS)?),
         };
         let (record, action) = match consumers {
             Consumers::Record(record) => {

@@ -1,9 +1,9 @@
 //! A probe that is in place, and what it has counted.
 use crate::patch::codegen::stub::{ReturnAction, StubSpec};
-use crate::patch::histogram::Histogram;
 use crate::patch::runtime::slow_path::SlowProbe;
 use crate::patch::site::Site;
 use crate::patch::slots::Slots;
+use kymo_core::latency::{Latencies, USED};
 use kymo_core::probe::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,14 +53,19 @@ impl Probe {
             ReturnAction::Counted(slot) | ReturnAction::Recorded(slot) => {
                 Some(self.slots.read(slot).wrapping_sub(self.back_before()[0]))
             }
-            ReturnAction::Timed(_) => self.latency().map(|latency| latency.calls()),
+            ReturnAction::Timed(_) => self.latencies().map(|latencies| latencies.count),
         }
     }
 
     /// How long the calls took that have returned, if the probe looks at that.
-    pub fn latency(&self) -> Option<Histogram> {
+    pub fn latencies(&self) -> Option<Latencies> {
         let ReturnAction::Timed(slot) = self.spec.at_return else { return None };
-        Some(Histogram::read(self.slots, slot, self.back_before()))
+        let (before, mut latencies) = (self.back_before(), Latencies::default());
+        for bucket in USED {
+            let before = before.get(bucket as usize).copied().unwrap_or(0);
+            latencies.add_bucket(bucket, self.slots.read(slot + bucket).wrapping_sub(before));
+        }
+        Some(latencies)
     }
 
     /// What the counters of the return held.

@@ -55,7 +55,6 @@ mod message;
 mod pack;
 #[cfg(all(test, not(loom)))]
 mod tests;
-pub mod times;
 
 pub use action::{
     Compare, Condition, EventId, Fetch, FetchKind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,

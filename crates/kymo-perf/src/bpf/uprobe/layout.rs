@@ -1,5 +1,5 @@
 //! Where the programs keep what: words of a line of counts, words of keys, slots of the stack.
-use super::latency::BUCKETS;
+use kymo_core::latency::PER_DOUBLING;
 
 /// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
 pub(super) const HITS: i16 = 0;
@@ -13,7 +13,9 @@ pub(super) const LOST: i16 = 5;
 pub(super) const FIRST_BUCKET: i16 = 8;
 /// A line of hits alone is as long as a cache line.
 pub(super) const SHORT_LINE: usize = 8;
-pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS).next_multiple_of(8);
+/// Buckets of latencies that a line has: those of 2^41 ns (36 minutes) and more are one.
+pub(super) const BUCKETS: u32 = PER_DOUBLING * 39;
+pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS as usize).next_multiple_of(8);
 
 /// Words of a key of CALLERS: an address, and site and process.
 pub(super) const KEY_WORDS: usize = 2;

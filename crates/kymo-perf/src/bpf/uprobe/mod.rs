@@ -26,7 +26,6 @@
 
 mod attaching;
 mod condition;
-pub mod latency;
 mod layout;
 mod programs;
 #[cfg(test)]
@@ -34,7 +33,7 @@ mod tests;
 mod values;
 
 pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Register, Test};
-pub use latency::Latencies;
+use kymo_core::latency::{self, Latencies};
 pub use values::{CapturedValue, MOST_VALUES, UprobeRecord, Value};
 
 use super::available::Unavailable;
@@ -45,7 +44,8 @@ use super::sys::uprobe::Links;
 use super::sys::uprobe::WideMap;
 use super::sys::{self, SharedWords};
 use layout::{
-    CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, RETURNS, SHORT_LINE, TOTAL,
+    BUCKETS, CALL_WORDS, FIRST_BUCKET, HITS, KEY_WORDS, LONG_LINE, LONGEST, LOST, MISSED, RETURNS,
+    SHORT_LINE, TOTAL,
 };
 use programs::Maps;
 use std::io;
@@ -413,13 +413,14 @@ impl Uprobes {
             reading.lost += word(LOST);
             reading.latencies.count += if self.line == SHORT_LINE { word(RETURNS) } else { 0 };
             if self.line == LONG_LINE {
-                let buckets = (0..latency::BUCKETS as i16).map(|at| word(FIRST_BUCKET + at));
-                reading.latencies.merge(&Latencies {
-                    count: word(RETURNS),
-                    total_ns: word(TOTAL),
-                    max_ns: word(LONGEST),
-                    buckets: if word(RETURNS) > 0 { buckets.collect() } else { Vec::new() },
+                let mut latencies = Latencies::default();
+                (0..BUCKETS).for_each(|at| {
+                    latencies.add_bucket(latency::USED.start + at, word(FIRST_BUCKET + at as i16))
                 });
+                // Of these three more is known than the buckets tell.
+                (latencies.count, latencies.total_ns) = (word(RETURNS), word(TOTAL));
+                latencies.max_ns = word(LONGEST);
+                reading.latencies.merge(&latencies);
             }
         }
         reading

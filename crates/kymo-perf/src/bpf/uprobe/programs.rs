@@ -2,13 +2,14 @@
 use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::super::program::{NOW, Program};
 use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
-use super::latency::BUCKETS;
+use super::layout::BUCKETS;
 use super::layout::{
     ADDRESS, CHARACTERS, CHARACTERS_BYTES, COOKIE, FIRST_BUCKET, HITS, INDEX, KEY, LATENCY, LONGEST, MISSED,
     RETURNS, TOTAL, VALUE, WHO,
 };
 use super::values::Value;
 use super::{CallKey, ExitWhen};
+use kymo_core::latency::{PER_DOUBLING, USED};
 
 /// `BPF_NOEXIST`.
 const NO_EXISTING: i32 = 1;
@@ -480,13 +481,12 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.jump_if_same(R0, R1, shorter);
     }
     a.place(shorter);
-    // R1 = the bucket
-    let (small, found) = (a.label(), a.label());
+    // R1 = the bucket, from the first that can be used on: as kymo_core::latency::bucket().
     a.mov(R1, R8);
-    a.jump_if_below(R8, 4, small);
+    a.add_imm(R1, PER_DOUBLING as i32);
     // R2 = the highest bit's number, R3 = what is left to look at
     a.mov_imm(R2, 0);
-    a.mov(R3, R8);
+    a.mov(R3, R1);
     for bits in [32, 16, 8, 4, 2, 1] {
         let below = a.label();
         a.mov(R4, R3);
@@ -496,18 +496,16 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.add_imm(R2, bits);
         a.place(below);
     }
-    a.add_imm(R2, -2);
+    a.add_imm(R2, -(PER_DOUBLING.ilog2() as i32));
     a.and_imm(R2, 63); // as it is; the verifier wants to know
     a.shift_right(R1, R2);
-    a.and_imm(R1, 3);
-    a.add_imm(R2, 1);
-    a.shift_left_imm(R2, 2);
+    a.shift_left_imm(R2, PER_DOUBLING.ilog2() as i32);
     a.add(R1, R2);
-    a.jump(found);
-    a.place(small);
-    a.and_imm(R1, 3);
-    a.place(found);
-    a.jump_if_above(R1, BUCKETS as i32 - 1, out); // never: the verifier wants it asked
+    a.add_imm(R1, -(USED.start as i32));
+    let fits = a.label();
+    a.jump_if_below(R1, BUCKETS as i32, fits);
+    a.mov_imm(R1, BUCKETS as i32 - 1);
+    a.place(fits);
     a.shift_left_imm(R1, 3);
     a.add(R9, R1);
     a.mov_imm(R1, 1);

@@ -84,7 +84,7 @@ fn hits_and_returns() {
             assert_eq!(latencies.buckets.iter().sum::<u64>(), latencies.count);
             assert!(latencies.max_ns <= latencies.total_ns);
             let (first, last) =
-                latency::range_ns(latencies.buckets.iter().rposition(|&count| count > 0).unwrap());
+                latency::range_ns(latencies.buckets.iter().rposition(|&count| count > 0).unwrap() as u32);
             assert!((first..=last).contains(&latencies.max_ns), "{first} {} {last}", latencies.max_ns);
         }
         let callers = probes.callers().unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kymo_perf::bpf::uprobe::{Latencies, latency};
+use kymo_core::latency::{self, Latencies};
 use kymo_profile::text::shown;
 use kymo_symbols::sites::Site;
 use serde_json::{Value, json};
@@ -106,17 +106,18 @@ fn histogram(out: &mut dyn Write, row: &Row<'_>) -> io::Result<usize> {
     Ok(octaves.len() + 2)
 }
 
-/// Counts by powers of two, from the first that has any to the last: first ns, last ns, count.
+/// Counts by doublings, from the first that has any to the last: first ns, last ns, count.
 fn octaves(latencies: &Latencies) -> Vec<(u64, u64, u64)> {
     let mut all: Vec<(u64, u64, u64)> = Vec::new();
-    for (at, &count) in latencies.buckets.iter().enumerate() {
-        let (first, last) = latency::range_ns(at);
-        match all.last_mut() {
-            Some((from, to, sum)) if first > 0 && from.checked_ilog2() == first.checked_ilog2() => {
-                (*to, *sum) = (last, *sum + count);
-            }
-            _ => all.push((first, last, count)),
+    let doubling = |bucket: u32| (bucket / latency::PER_DOUBLING) as usize - 1;
+    for bucket in latency::USED {
+        let (first, last) = latency::range_ns(bucket);
+        if doubling(bucket) == all.len() {
+            all.push((first, last, 0));
         }
+        let (_, to, sum) = &mut all[doubling(bucket)];
+        let count = latencies.buckets.get(bucket as usize).copied().unwrap_or(0);
+        (*to, *sum) = (last, sum.saturating_add(count));
     }
     let first = all.iter().position(|(.., count)| *count > 0).unwrap_or(0);
     let end = all.iter().rposition(|(.., count)| *count > 0).map_or(0, |at| at + 1);
@@ -138,7 +139,7 @@ pub(super) fn document(rows: &[Row<'_>], elapsed_ns: u64, words: &[String]) -> V
 fn probe(row: &Row<'_>, elapsed_ns: u64) -> Value {
     let Reading { hits, latencies, missed, .. } = &row.reading;
     let buckets = latencies.buckets.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| {
-        let (first, last) = latency::range_ns(at);
+        let (first, last) = latency::range_ns(at as u32);
         json!({ "from_ns": first, "to_ns": last, "count": count })
     });
     let callers = row.callers.iter().map(|(name, hits)| json!({ "name": name, "hits": hits }));
@@ -181,13 +182,13 @@ mod tests {
         assert_eq!(shown, ["0 ns", "999 ns", "1.00 us", "1.23 ms", "12.00 s"]);
     }
 
-    /// Checks that powers of two add up their buckets, without empty ends but with empty middles.
+    /// Checks that doublings add up their buckets, without empty ends but with empty middles.
     #[test]
-    fn powers_of_two() {
+    fn doublings() {
         let mut latencies = Latencies::default();
-        [1, 8, 9, 15, 40].iter().for_each(|&ns| latencies.add(ns));
+        [1, 8, 9, 23, 60].iter().for_each(|&ns| latencies.add(ns));
         let found = octaves(&latencies);
-        assert_eq!(found, [(1, 1, 1), (2, 3, 0), (4, 7, 0), (8, 15, 3), (16, 31, 0), (32, 63, 1)]);
+        assert_eq!(found, [(0, 7, 1), (8, 23, 3), (24, 55, 0), (56, 119, 1)]);
         assert!(octaves(&Latencies::default()).is_empty());
     }
 }
