@@ -279,7 +279,7 @@ pub enum Record<'a> {
         tid: i32,
     },
     /// SWITCH or SWITCH_CPU_WIDE.
-    SwitchRecord(SwitchRecord),
+    Switch(SwitchRecord),
     /// NAMESPACES: (device, inode) pairs in the order net, uts, ipc, pid, user, mnt, cgroup.
     Namespaces {
         /// Process.
@@ -473,7 +473,7 @@ impl<'a> RawRecord<'a> {
                 Record::Aux { offset: f.u64("offset")?, size: f.u64("size")?, flags: f.u64("flags")? }
             }
             PERF_RECORD_ITRACE_START => Record::ItraceStart { pid: f.i32("pid")?, tid: f.i32("tid")? },
-            PERF_RECORD_SWITCH | PERF_RECORD_SWITCH_CPU_WIDE => Record::SwitchRecord(SwitchRecord {
+            PERF_RECORD_SWITCH | PERF_RECORD_SWITCH_CPU_WIDE => Record::Switch(SwitchRecord {
                 out: misc & PERF_RECORD_MISC_SWITCH_OUT != 0,
                 preempt: misc & PERF_RECORD_MISC_SWITCH_OUT_PREEMPT != 0,
                 other: match self.header.kind {
@@ -518,6 +518,13 @@ impl<'a> RawRecord<'a> {
                     chain: Words::new(f.take(bytes.unwrap_or(usize::MAX), "addresses")?),
                 }
             }
+            _ => self.parse_user(&mut f)?,
+        })
+    }
+
+    /// The types that recorders make up.
+    fn parse_user(&self, f: &mut Fields<'a>) -> Result<Record<'a>, ParseError> {
+        Ok(match self.header.kind {
             PERF_RECORD_HEADER_ATTR => {
                 let size = u32_at(self.body, 4).ok_or(f.missing("attr size"))?;
                 // Size 0 stands for the first kernel's attr, as in the kernel's own interface.
@@ -525,9 +532,9 @@ impl<'a> RawRecord<'a> {
                 let attr = f.take(size as usize, "the whole attr")?;
                 Record::HeaderAttr { attr, ids: Words::new(f.cursor.rest()) }
             }
-            PERF_RECORD_HEADER_BUILD_ID => {
-                Record::BuildId(BuildId::parse_body(misc, self.body).ok_or(f.missing("pid and build ID"))?)
-            }
+            PERF_RECORD_HEADER_BUILD_ID => Record::BuildId(
+                BuildId::parse_body(self.header.misc, self.body).ok_or(f.missing("pid and build ID"))?,
+            ),
             PERF_RECORD_FINISHED_ROUND => Record::FinishedRound,
             PERF_RECORD_FINISHED_INIT => Record::FinishedInit,
             PERF_RECORD_ID_INDEX => {

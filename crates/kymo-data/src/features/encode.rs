@@ -137,6 +137,15 @@ impl Features {
                     put_u32(out, group.members);
                 });
             }
+            _ => return self.later_section(bit),
+        }
+        Some(out)
+    }
+
+    /// The sections that perf added later.
+    fn later_section(&self, bit: u32) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        match bit {
             HEADER_STAT => return self.stat.then(Vec::new),
             HEADER_CACHE => {
                 let levels = many(&self.caches, |out, cache| {

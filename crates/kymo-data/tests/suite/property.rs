@@ -49,6 +49,84 @@ fn one(bytes: &[u8]) -> RawRecord<'_> {
     record
 }
 
+/// The body of a sample of this type.
+fn sample_body(bits: u64, group: bool, words: &[u64], chain: &[u64], raw: &[u8], stack: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
+    let has = |bit| bits & bit != 0;
+    for (bit, word) in [
+        (PERF_SAMPLE_IDENTIFIER, 0),
+        (PERF_SAMPLE_IP, 1),
+        (PERF_SAMPLE_TID, 2),
+        (PERF_SAMPLE_TIME, 3),
+        (PERF_SAMPLE_ADDR, 4),
+        (PERF_SAMPLE_ID, 0),
+        (PERF_SAMPLE_STREAM_ID, 5),
+        (PERF_SAMPLE_CPU, 6),
+        (PERF_SAMPLE_PERIOD, 7),
+    ] {
+        if has(bit) {
+            put(words[word]);
+        }
+    }
+    if has(PERF_SAMPLE_READ) {
+        // value, enabled, running, id, lost; or count, enabled, running, and per counter value,
+        // id, lost.
+        let list: &[u64] = if group { &[2, 11, 12, 20, 21, 22, 30, 31, 32] } else { &[20, 11, 12, 21, 22] };
+        list.iter().for_each(|&word| put(word));
+    }
+    if has(PERF_SAMPLE_CALLCHAIN) {
+        put(chain.len() as u64);
+        chain.iter().for_each(|&word| put(word));
+    }
+    if has(PERF_SAMPLE_RAW) {
+        body.extend_from_slice(&(raw.len() as u32).to_le_bytes());
+        body.extend_from_slice(raw);
+    }
+    let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
+    if has(PERF_SAMPLE_BRANCH_STACK) {
+        [1, 99, 1, 2, 3].into_iter().for_each(&mut put);
+    }
+    if has(PERF_SAMPLE_REGS_USER) {
+        [2, 100, 101, 103].into_iter().for_each(&mut put);
+    }
+    if has(PERF_SAMPLE_STACK_USER) {
+        put(8 * stack.len() as u64);
+        stack.iter().for_each(|&byte| put(byte.into()));
+        if !stack.is_empty() {
+            put(5);
+        }
+    }
+    if has(PERF_SAMPLE_WEIGHT) || has(PERF_SAMPLE_WEIGHT_STRUCT) {
+        put(words[8]);
+    }
+    if has(PERF_SAMPLE_DATA_SRC) {
+        put(words[9]);
+    }
+    if has(PERF_SAMPLE_TRANSACTION) {
+        put(words[10]);
+    }
+    if has(PERF_SAMPLE_REGS_INTR) {
+        [1, 140].into_iter().for_each(&mut put);
+    }
+    if has(PERF_SAMPLE_PHYS_ADDR) {
+        put(words[11]);
+    }
+    if has(PERF_SAMPLE_CGROUP) {
+        put(words[12]);
+    }
+    if has(PERF_SAMPLE_DATA_PAGE_SIZE) {
+        put(words[13]);
+    }
+    if has(PERF_SAMPLE_CODE_PAGE_SIZE) {
+        put(words[14]);
+    }
+    if has(PERF_SAMPLE_AUX) {
+        [8, 77].into_iter().for_each(&mut put);
+    }
+    body
+}
+
 proptest! {
     /// Checks that built side-band records parse back to what they were built from, trailer
     /// included.
@@ -127,53 +205,10 @@ proptest! {
             sample_type: bits, read_format, sample_regs_user: 0b1011, sample_regs_intr: 1 << 40,
             branch_sample_type: PERF_SAMPLE_BRANCH_HW_INDEX, ..Attr::default()
         };
-        let mut body = Vec::new();
-        let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
-        let has = |bit| bits & bit != 0;
-        for (bit, word) in [
-            (PERF_SAMPLE_IDENTIFIER, 0), (PERF_SAMPLE_IP, 1), (PERF_SAMPLE_TID, 2), (PERF_SAMPLE_TIME, 3),
-            (PERF_SAMPLE_ADDR, 4), (PERF_SAMPLE_ID, 0), (PERF_SAMPLE_STREAM_ID, 5), (PERF_SAMPLE_CPU, 6),
-            (PERF_SAMPLE_PERIOD, 7),
-        ] {
-            if has(bit) { put(words[word]); }
-        }
-        if has(PERF_SAMPLE_READ) {
-            // value, enabled, running, id, lost; or count, enabled, running, and per counter value,
-            // id, lost.
-            let list: &[u64] = if group { &[2, 11, 12, 20, 21, 22, 30, 31, 32] } else { &[20, 11, 12, 21, 22] };
-            list.iter().for_each(|&word| put(word));
-        }
-        if has(PERF_SAMPLE_CALLCHAIN) {
-            put(chain.len() as u64);
-            chain.iter().for_each(|&word| put(word));
-        }
         let mut raw = raw;
         raw.resize((raw.len() + 4).next_multiple_of(8) - 4, 0);
-        if has(PERF_SAMPLE_RAW) {
-            body.extend_from_slice(&(raw.len() as u32).to_le_bytes());
-            body.extend_from_slice(&raw);
-        }
-        let mut put = |word: u64| body.extend_from_slice(&word.to_le_bytes());
-        if has(PERF_SAMPLE_BRANCH_STACK) {
-            [1, 99, 1, 2, 3].into_iter().for_each(&mut put);
-        }
-        if has(PERF_SAMPLE_REGS_USER) {
-            [2, 100, 101, 103].into_iter().for_each(&mut put);
-        }
-        if has(PERF_SAMPLE_STACK_USER) {
-            put(8 * stack.len() as u64);
-            stack.iter().for_each(|&byte| put(byte.into()));
-            if !stack.is_empty() { put(5); }
-        }
-        if has(PERF_SAMPLE_WEIGHT) || has(PERF_SAMPLE_WEIGHT_STRUCT) { put(words[8]); }
-        if has(PERF_SAMPLE_DATA_SRC) { put(words[9]); }
-        if has(PERF_SAMPLE_TRANSACTION) { put(words[10]); }
-        if has(PERF_SAMPLE_REGS_INTR) { [1, 140].into_iter().for_each(&mut put); }
-        if has(PERF_SAMPLE_PHYS_ADDR) { put(words[11]); }
-        if has(PERF_SAMPLE_CGROUP) { put(words[12]); }
-        if has(PERF_SAMPLE_DATA_PAGE_SIZE) { put(words[13]); }
-        if has(PERF_SAMPLE_CODE_PAGE_SIZE) { put(words[14]); }
-        if has(PERF_SAMPLE_AUX) { [8, 77].into_iter().for_each(&mut put); }
+        let body = sample_body(bits, group, &words, &chain, &raw, &stack);
+        let has = |bit| bits & bit != 0;
 
         let layout = SampleLayout::new(&attr);
         let sample = layout.parse(0, &body).expect("parses");

@@ -83,7 +83,7 @@ const STATES: u32 = 2;
 #[derive(Debug)]
 pub(super) enum FollowState {
     /// In shared memory; the descriptor only until the programs are loaded.
-    SharedWords(SharedWords, Option<MapFd>),
+    Shared(SharedWords, Option<MapFd>),
     /// Reached by system calls.
     Plain(MapFd),
 }
@@ -93,14 +93,14 @@ impl FollowState {
     pub(super) fn new(shared: bool) -> io::Result<FollowState> {
         let name = sys::name("kymo_state");
         match shared.then(|| sys::create_shared(STATES, name)) {
-            Some(Ok((map, shared))) => Ok(FollowState::SharedWords(shared, Some(map))),
+            Some(Ok((map, shared))) => Ok(FollowState::Shared(shared, Some(map))),
             _ => sys::create_map(MapKind::Array, STATES, name).map(FollowState::Plain),
         }
     }
 
     fn map(&self) -> Option<&MapFd> {
         match self {
-            FollowState::SharedWords(_, map) => map.as_ref(),
+            FollowState::Shared(_, map) => map.as_ref(),
             FollowState::Plain(map) => Some(map),
         }
     }
@@ -117,7 +117,7 @@ impl FollowState {
 
     /// All programs are loaded.
     pub(super) fn loaded(&mut self) {
-        if let FollowState::SharedWords(_, map) = self {
+        if let FollowState::Shared(_, map) = self {
             *map = None;
         }
     }
@@ -125,9 +125,7 @@ impl FollowState {
     pub(super) fn missed(&self) -> io::Result<u64> {
         match self {
             // Relaxed: a statistic.
-            FollowState::SharedWords(shared, _) => {
-                Ok(shared.words()[MISSED as usize].load(Ordering::Relaxed))
-            }
+            FollowState::Shared(shared, _) => Ok(shared.words()[MISSED as usize].load(Ordering::Relaxed)),
             FollowState::Plain(map) => sys::lookup(map, MISSED),
         }
     }
@@ -135,7 +133,7 @@ impl FollowState {
     pub(super) fn settle(&self, settled: bool) -> io::Result<()> {
         match self {
             // SeqCst: stays on its side of the entries that are made before or behind it (I4).
-            FollowState::SharedWords(shared, _) => {
+            FollowState::Shared(shared, _) => {
                 shared.words()[SETTLED as usize].store(settled.into(), Ordering::SeqCst);
                 Ok(())
             }

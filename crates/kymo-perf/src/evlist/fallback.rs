@@ -14,11 +14,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The same slot again: the limit of descriptors is higher now.
-    EventSlot,
+    Slot,
     /// This column is gone from the shape: the same index is the next task.
     Column(usize),
     /// Everything from the first slot of this event again: its attr has changed.
-    OpenEvent(usize),
+    Event(usize),
 }
 
 /// A list on its way to being open: its shape, and what was done to it.
@@ -91,7 +91,7 @@ impl Fallbacks {
         if errno == libc::EMFILE {
             self.raises += 1;
             if self.raises <= 2 && self.raise(kernel) {
-                return Ok(Next::EventSlot);
+                return Ok(Next::Slot);
             }
             return Err(self.failed(kernel, slot, error));
         }
@@ -99,7 +99,7 @@ impl Fallbacks {
             return Ok(next);
         }
         if self.lower_precision(event, errno) {
-            return Ok(Next::OpenEvent(event));
+            return Ok(Next::Event(event));
         }
         if matches!(errno, libc::EINVAL | libc::EBADF)
             && let Some(next) = self.dissolve(event)
@@ -109,7 +109,7 @@ impl Fallbacks {
         let changed = errno == libc::EINVAL && self.give_up_newest(event)
             || self.use_software_clock(event, errno)
             || self.keep_user_only(event, errno);
-        if changed { Ok(Next::OpenEvent(event)) } else { Err(self.failed(kernel, slot, error)) }
+        if changed { Ok(Next::Event(event)) } else { Err(self.failed(kernel, slot, error)) }
     }
 
     fn failed(&self, kernel: &dyn Kernel, slot: EventSlot, source: io::Error) -> OpenError {
@@ -136,7 +136,7 @@ impl Fallbacks {
         }
         let shape = Arc::make_mut(&mut self.shape);
         shape.batches.iter_mut().filter(|batch| **batch == Some(leader)).for_each(|batch| *batch = None);
-        Some(Next::OpenEvent(leader))
+        Some(Next::Event(leader))
     }
 
     fn lower_precision(&mut self, event: usize, errno: i32) -> bool {
@@ -199,7 +199,7 @@ impl Fallbacks {
             member.attr.set_enable_on_exec(on_exec);
         }
         self.notes.push(Note::GroupDissolved { leader: name });
-        Some(Next::OpenEvent(leader))
+        Some(Next::Event(leader))
     }
 
     fn use_software_clock(&mut self, event: usize, errno: i32) -> bool {

@@ -62,9 +62,9 @@ pub(crate) fn open(
             return Ok(units);
         };
         match fallbacks.decide(kernel.as_ref(), refusal.slot, refusal.error) {
-            Ok(Next::EventSlot) => edit = Edit::Nothing,
+            Ok(Next::Slot) => edit = Edit::Nothing,
             Ok(Next::Column(column)) => edit = Edit::Column(column),
-            Ok(Next::OpenEvent(event)) => edit = Edit::OpenEvent(event),
+            Ok(Next::Event(event)) => edit = Edit::Event(event),
             Err(error) => {
                 close(pool, kernel, &fallbacks.shape, units);
                 return Err(error);

@@ -48,9 +48,9 @@ fn open_event(
                     column += 1;
                 }
                 Err(error) => match fallbacks.decide(kernel, slot, error)? {
-                    Next::EventSlot => {}
+                    Next::Slot => {}
                     Next::Column(column) => kernel.close(table.remove_column(column)),
-                    Next::OpenEvent(first) => {
+                    Next::Event(first) => {
                         table.split_off(first).close(kernel);
                         return Ok(());
                     }

@@ -65,7 +65,7 @@ pub(crate) enum Edit {
     /// This column is gone.
     Column(usize),
     /// Everything from this event on is to be opened anew.
-    OpenEvent(usize),
+    Event(usize),
     /// Everything from this ordinal on is to be given back.
     Ordinal(usize),
 }
@@ -159,7 +159,7 @@ impl Unit {
                     kernel.close(vec![fd]);
                 }
             }
-            Edit::OpenEvent(event) => {
+            Edit::Event(event) => {
                 let later = self.fds.split_off(event.min(self.fds.len()));
                 for event in later.into_iter().rev() {
                     kernel.close(event.into_iter().flatten().collect());

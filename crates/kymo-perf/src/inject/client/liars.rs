@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LieMoment {
     Hello,
-    SharedCounters,
+    Counters,
     Holds,
     Commit,
     Rings,
@@ -28,7 +28,7 @@ enum LieMoment {
 
 const ALL: [LieMoment; 9] = [
     LieMoment::Hello,
-    LieMoment::SharedCounters,
+    LieMoment::Counters,
     LieMoment::Holds,
     LieMoment::Commit,
     LieMoment::Rings,
@@ -110,7 +110,7 @@ fn honest(command: &Command) -> Option<Reply> {
 fn question(command: &Command) -> Option<LieMoment> {
     Some(match command {
         Command::Hello { .. } => LieMoment::Hello,
-        Command::Counters { .. } => LieMoment::SharedCounters,
+        Command::Counters { .. } => LieMoment::Counters,
         Command::Holds => LieMoment::Holds,
         Command::Commit => LieMoment::Commit,
         Command::Rings { .. } => LieMoment::Rings,
@@ -220,382 +220,386 @@ fn at_each_question() -> Vec<LieKind> {
     lies.iter().flat_map(of).collect()
 }
 
+/// Its name, the question, the lie, and the sentences that may come of it.
+type Lie = (&'static str, LieMoment, fn(&OwnedFd) -> Then, &'static [&'static str]);
+
+/// What a liar says at one question.
+const LIES: [Lie; 37] = [
+    (
+        "of an older version",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION - 1, 1, 4096));
+            Then::Mute
+        },
+        &["of another version"],
+    ),
+    (
+        "of a version to come",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(u32::MAX, 1, 4096));
+            Then::Mute
+        },
+        &["of another version"],
+    ),
+    (
+        "without CPUs",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, 0, 4096));
+            Then::Mute
+        },
+        &["out of bounds"],
+    ),
+    (
+        "of too many CPUs",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, u32::MAX, 4096));
+            Then::Mute
+        },
+        &["out of bounds"],
+    ),
+    (
+        "without slots",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, 1, 0));
+            Then::Mute
+        },
+        &["out of bounds"],
+    ),
+    (
+        "of fewer slots than a page has",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, 1, 511));
+            Then::Mute
+        },
+        &["out of bounds"],
+    ),
+    (
+        "of all slots that there could be",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, 1, u32::MAX));
+            say(socket, &Reply::Counting);
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "greets twice",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &hello(VERSION, 1, 4096));
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "has no memory",
+        LieMoment::Counters,
+        |socket| {
+            say(socket, &Reply::Failed { reason: "no memory".to_owned() });
+            Then::Mute
+        },
+        &["no memory"],
+    ),
+    (
+        "counts before it is asked",
+        LieMoment::Hello,
+        |socket| {
+            say(socket, &Reply::Counting);
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "cleaned up very much",
+        LieMoment::Holds,
+        |socket| {
+            say(socket, &Reply::Cleaned { probes: u32::MAX });
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "armed very many",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &Reply::Armed { armed: u32::MAX, stopped_ns: u64::MAX });
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "refuses one that nobody added",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &refused(77, "odd"));
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "refuses one again and again",
+        LieMoment::Commit,
+        |socket| {
+            for _ in 0..500 {
+                say(socket, &refused(1, "odd"));
+            }
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "refuses with terminal escapes",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &refused(1, "\x1b]0;owned\x07\x1b[2J\r\n\u{202e}"));
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "refuses in bytes that are no text",
+        LieMoment::Commit,
+        |socket| {
+            say_bytes(socket, &message(2, &[&[1, 0, 0, 0], &[4, 0, 0, 0], &[0xff, 0xfe, 0xc3, 0]]));
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "fails with terminal escapes",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &Reply::Failed { reason: "\x1b[31mred".to_owned() });
+            Then::Mute
+        },
+        &["could not do it: ?[31mred"],
+    ),
+    (
+        "refuses without end",
+        LieMoment::Commit,
+        |socket| {
+            while say(socket, &refused(1, "odd")) {}
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "places without end",
+        LieMoment::Commit,
+        |socket| {
+            while say(socket, &placed(1, 0, 0, None)) {}
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "places one that nobody added",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &placed(77, 0, 0, None));
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "places beyond the counters",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &placed(1, u32::MAX, u64::MAX, Some(u32::MAX)));
+            say(socket, &placed(2, 4096, 1, Some(4095)));
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "held calls of what is not placed",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &Reply::Before { id: 1, of: Vec::new() });
+            Then::Honest
+        },
+        &[ANOTHER],
+    ),
+    (
+        "held calls in buckets that do not exist",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &placed(1, 0, 0, Some(8)));
+            say(
+                socket,
+                &Reply::Before {
+                    id: 1,
+                    of: vec![Bucket { number: u32::MAX, calls: u64::MAX }; MOST_ENTRIES],
+                },
+            );
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "wants threads to be held, with a list that is nowhere",
+        LieMoment::Commit,
+        |socket| {
+            say(socket, &ready(1, 8 << 20));
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "wants threads to be held again and again",
+        LieMoment::Commit,
+        |socket| {
+            for _ in 0..200 {
+                say(socket, &ready(0, 0));
+            }
+            Then::Mute
+        },
+        &[ANOTHER],
+    ),
+    (
+        "claims a list of four thousand millions",
+        LieMoment::Losses,
+        |socket| {
+            say_bytes(socket, &message(22, &[&[0xff; 4]]));
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "claims a longer list than it sends",
+        LieMoment::Losses,
+        |socket| {
+            say_bytes(socket, &message(22, &[&[200, 0, 0, 0], &[0; 24], &[1]]));
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "says maybe",
+        LieMoment::Losses,
+        |socket| {
+            say_bytes(socket, &message(22, &[&[0; 4], &[2]]));
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "lost more than there is",
+        LieMoment::Losses,
+        |socket| {
+            say(
+                socket,
+                &Reply::Losses {
+                    of: vec![HitCount { id: u32::MAX, hits: u64::MAX }; MOST_ENTRIES],
+                    last: false,
+                },
+            );
+            Then::Honest
+        },
+        &[WELL],
+    ),
+    (
+        "lists losses without end",
+        LieMoment::Losses,
+        |socket| {
+            while say(
+                socket,
+                &Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }; MOST_ENTRIES], last: false },
+            ) {}
+            Then::Mute
+        },
+        &["more than 1048576 entries"],
+    ),
+    (
+        "lists nothing without end",
+        LieMoment::Losses,
+        |socket| {
+            while say(socket, &Reply::Losses { of: Vec::new(), last: false }) {}
+            Then::Mute
+        },
+        &[SILENT],
+    ),
+    (
+        "has callers without end",
+        LieMoment::Callers,
+        |socket| {
+            while say(
+                socket,
+                &Reply::Callers {
+                    id: 1,
+                    others: u64::MAX,
+                    of: vec![(u64::MAX, u64::MAX); MOST_ENTRIES],
+                    last: false,
+                },
+            ) {}
+            Then::Mute
+        },
+        &["more than 65536 entries"],
+    ),
+    (
+        "lists probes without end",
+        LieMoment::List,
+        |socket| {
+            while say(
+                socket,
+                &Reply::ProbeStatus {
+                    of: vec![ProbeStatus { id: 1, state: ProbeState::Waiting }; MOST_ENTRIES],
+                    last: false,
+                },
+            ) {}
+            Then::Mute
+        },
+        &["more than 1048576 entries"],
+    ),
+    (
+        "is in a state that does not exist",
+        LieMoment::List,
+        |socket| {
+            say_bytes(socket, &message(5, &[&[1, 0, 0, 0], &[1, 0, 0, 0], &[9], &[1]]));
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "says a packet that is too long",
+        LieMoment::List,
+        |socket| {
+            say_bytes(socket, &vec![5; MOST_BYTES + 1]);
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "says each byte in a packet",
+        LieMoment::List,
+        |socket| {
+            Reply::Left.encode().iter().for_each(|byte| _ = say_bytes(socket, &[*byte]));
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+    (
+        "is of a kind that does not exist",
+        LieMoment::List,
+        |socket| {
+            say_bytes(socket, &[0xff, 0xff, 0xff, 0xff]);
+            Then::Mute
+        },
+        &[NOT_A],
+    ),
+];
+
 /// Lies of single questions.
 fn at_one_question() -> Vec<LieKind> {
-    type Lie = (&'static str, LieMoment, fn(&OwnedFd) -> Then, &'static [&'static str]);
-    let lies: [Lie; 37] = [
-        (
-            "of an older version",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION - 1, 1, 4096));
-                Then::Mute
-            },
-            &["of another version"],
-        ),
-        (
-            "of a version to come",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(u32::MAX, 1, 4096));
-                Then::Mute
-            },
-            &["of another version"],
-        ),
-        (
-            "without CPUs",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, 0, 4096));
-                Then::Mute
-            },
-            &["out of bounds"],
-        ),
-        (
-            "of too many CPUs",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, u32::MAX, 4096));
-                Then::Mute
-            },
-            &["out of bounds"],
-        ),
-        (
-            "without slots",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, 1, 0));
-                Then::Mute
-            },
-            &["out of bounds"],
-        ),
-        (
-            "of fewer slots than a page has",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, 1, 511));
-                Then::Mute
-            },
-            &["out of bounds"],
-        ),
-        (
-            "of all slots that there could be",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, 1, u32::MAX));
-                say(socket, &Reply::Counting);
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "greets twice",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &hello(VERSION, 1, 4096));
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "has no memory",
-            LieMoment::SharedCounters,
-            |socket| {
-                say(socket, &Reply::Failed { reason: "no memory".to_owned() });
-                Then::Mute
-            },
-            &["no memory"],
-        ),
-        (
-            "counts before it is asked",
-            LieMoment::Hello,
-            |socket| {
-                say(socket, &Reply::Counting);
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "cleaned up very much",
-            LieMoment::Holds,
-            |socket| {
-                say(socket, &Reply::Cleaned { probes: u32::MAX });
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "armed very many",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &Reply::Armed { armed: u32::MAX, stopped_ns: u64::MAX });
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "refuses one that nobody added",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &refused(77, "odd"));
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "refuses one again and again",
-            LieMoment::Commit,
-            |socket| {
-                for _ in 0..500 {
-                    say(socket, &refused(1, "odd"));
-                }
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "refuses with terminal escapes",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &refused(1, "\x1b]0;owned\x07\x1b[2J\r\n\u{202e}"));
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "refuses in bytes that are no text",
-            LieMoment::Commit,
-            |socket| {
-                say_bytes(socket, &message(2, &[&[1, 0, 0, 0], &[4, 0, 0, 0], &[0xff, 0xfe, 0xc3, 0]]));
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "fails with terminal escapes",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &Reply::Failed { reason: "\x1b[31mred".to_owned() });
-                Then::Mute
-            },
-            &["could not do it: ?[31mred"],
-        ),
-        (
-            "refuses without end",
-            LieMoment::Commit,
-            |socket| {
-                while say(socket, &refused(1, "odd")) {}
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "places without end",
-            LieMoment::Commit,
-            |socket| {
-                while say(socket, &placed(1, 0, 0, None)) {}
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "places one that nobody added",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &placed(77, 0, 0, None));
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "places beyond the counters",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &placed(1, u32::MAX, u64::MAX, Some(u32::MAX)));
-                say(socket, &placed(2, 4096, 1, Some(4095)));
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "held calls of what is not placed",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &Reply::Before { id: 1, of: Vec::new() });
-                Then::Honest
-            },
-            &[ANOTHER],
-        ),
-        (
-            "held calls in buckets that do not exist",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &placed(1, 0, 0, Some(8)));
-                say(
-                    socket,
-                    &Reply::Before {
-                        id: 1,
-                        of: vec![Bucket { number: u32::MAX, calls: u64::MAX }; MOST_ENTRIES],
-                    },
-                );
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "wants threads to be held, with a list that is nowhere",
-            LieMoment::Commit,
-            |socket| {
-                say(socket, &ready(1, 8 << 20));
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "wants threads to be held again and again",
-            LieMoment::Commit,
-            |socket| {
-                for _ in 0..200 {
-                    say(socket, &ready(0, 0));
-                }
-                Then::Mute
-            },
-            &[ANOTHER],
-        ),
-        (
-            "claims a list of four thousand millions",
-            LieMoment::Losses,
-            |socket| {
-                say_bytes(socket, &message(22, &[&[0xff; 4]]));
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "claims a longer list than it sends",
-            LieMoment::Losses,
-            |socket| {
-                say_bytes(socket, &message(22, &[&[200, 0, 0, 0], &[0; 24], &[1]]));
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "says maybe",
-            LieMoment::Losses,
-            |socket| {
-                say_bytes(socket, &message(22, &[&[0; 4], &[2]]));
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "lost more than there is",
-            LieMoment::Losses,
-            |socket| {
-                say(
-                    socket,
-                    &Reply::Losses {
-                        of: vec![HitCount { id: u32::MAX, hits: u64::MAX }; MOST_ENTRIES],
-                        last: false,
-                    },
-                );
-                Then::Honest
-            },
-            &[WELL],
-        ),
-        (
-            "lists losses without end",
-            LieMoment::Losses,
-            |socket| {
-                while say(
-                    socket,
-                    &Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }; MOST_ENTRIES], last: false },
-                ) {}
-                Then::Mute
-            },
-            &["more than 1048576 entries"],
-        ),
-        (
-            "lists nothing without end",
-            LieMoment::Losses,
-            |socket| {
-                while say(socket, &Reply::Losses { of: Vec::new(), last: false }) {}
-                Then::Mute
-            },
-            &[SILENT],
-        ),
-        (
-            "has callers without end",
-            LieMoment::Callers,
-            |socket| {
-                while say(
-                    socket,
-                    &Reply::Callers {
-                        id: 1,
-                        others: u64::MAX,
-                        of: vec![(u64::MAX, u64::MAX); MOST_ENTRIES],
-                        last: false,
-                    },
-                ) {}
-                Then::Mute
-            },
-            &["more than 65536 entries"],
-        ),
-        (
-            "lists probes without end",
-            LieMoment::List,
-            |socket| {
-                while say(
-                    socket,
-                    &Reply::ProbeStatus {
-                        of: vec![ProbeStatus { id: 1, state: ProbeState::Waiting }; MOST_ENTRIES],
-                        last: false,
-                    },
-                ) {}
-                Then::Mute
-            },
-            &["more than 1048576 entries"],
-        ),
-        (
-            "is in a state that does not exist",
-            LieMoment::List,
-            |socket| {
-                say_bytes(socket, &message(5, &[&[1, 0, 0, 0], &[1, 0, 0, 0], &[9], &[1]]));
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "says a packet that is too long",
-            LieMoment::List,
-            |socket| {
-                say_bytes(socket, &vec![5; MOST_BYTES + 1]);
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "says each byte in a packet",
-            LieMoment::List,
-            |socket| {
-                Reply::Left.encode().iter().for_each(|byte| _ = say_bytes(socket, &[*byte]));
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-        (
-            "is of a kind that does not exist",
-            LieMoment::List,
-            |socket| {
-                say_bytes(socket, &[0xff, 0xff, 0xff, 0xff]);
-                Then::Mute
-            },
-            &[NOT_A],
-        ),
-    ];
     let kind = |(name, at, lie, says): Lie| LieKind { name: name.to_owned(), at, lie, says };
-    lies.map(kind).into()
+    LIES.map(kind).into()
 }
 
 /// Checks, for each kind of lying agent, that the conversation ends with the sentence that is true
