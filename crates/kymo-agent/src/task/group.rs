@@ -1,22 +1,19 @@
 //! Groups of tasks.
-use super::body::{Body, RunCounts, Stats, shown};
-use super::counter::{Counter, Counters};
+pub(super) mod body;
+
+use super::counter::Counter;
+use super::counters::{Counters, engine};
 use super::reading::{Reading, TaskReading};
-use super::{Error, THREADS, Task};
+use super::{Error, Task};
 use crate::sys::fork;
-use kymo_core::context::{self, Attr, Child, Count, Engine, EventId};
+use body::{Body, RunCounts, Stats, shown};
+use kymo_core::context::{self, Attr, Child, Count, EventId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-
-/// The one engine of this process.
-pub(super) fn engine() -> &'static Engine<Counters> {
-    static ENGINE: OnceLock<Engine<Counters>> = OnceLock::new();
-    ENGINE.get_or_init(|| Engine::new(Counters, THREADS))
-}
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// All groups there are.
 static GROUPS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());

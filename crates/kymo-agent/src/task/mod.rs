@@ -41,9 +41,9 @@
 //!
 //! # Non-goals
 //! Time between polls, and why a task waits.
-mod body;
 mod clock;
 mod counter;
+mod counters;
 mod error;
 mod group;
 mod hardware;

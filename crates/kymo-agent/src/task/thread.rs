@@ -10,9 +10,9 @@
 //!
 //! - T1: the engine's task that is on a CPU is the one in `running` of that CPU's thread.
 //! - T2: a body is in one place: with its owner, with its thread, or with the turn that put it aside.
-use super::body::{Body, Life, Stats};
-use super::counter::Counters;
-use super::group::{Group, Inner, engine};
+use super::counters::{Counters, engine};
+use super::group::body::{Body, Life, Stats};
+use super::group::{Group, Inner};
 use super::{Error, hardware, thread_slot};
 use crate::sys;
 use kymo_core::context::{CpuId, Engine};

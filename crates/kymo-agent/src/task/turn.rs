@@ -1,8 +1,8 @@
 //! Tasks, and their turns on threads.
 use super::Error;
-use super::body::{Body, Life, Stats};
 use super::counter::Counter;
 use super::group::Group;
+use super::group::body::{Body, Life, Stats};
 use super::reading::Reading;
 use super::thread::{here, note};
 use crate::sys::fork;

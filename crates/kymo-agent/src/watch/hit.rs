@@ -1,5 +1,4 @@
 //! What a handler is told.
-use super::pool;
 use kymo_core::breakpoint::Kind;
 
 /// One access, told to a handler in the thread that did it, before the thread's next instruction.
@@ -29,10 +28,5 @@ impl Hit {
     /// Whether the value is another than before.
     pub fn changed(&self) -> bool {
         self.old != self.new
-    }
-
-    /// Ends the watch, from within its handler: no handler begins to run for it after this. The guard's drop then only clears up.
-    pub fn stop(&self) {
-        pool::stop_in_handler(self.token);
     }
 }

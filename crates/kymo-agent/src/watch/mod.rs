@@ -54,6 +54,7 @@
 //! # Non-goals
 //! Memory of other processes: that is `kymo watch`.
 mod error;
+mod events;
 mod hit;
 mod nesting;
 mod pool;
@@ -146,7 +147,7 @@ impl Guard {
     pub fn stop(self) -> u64 {
         let number = self.into_number();
         if in_handler() {
-            pool::stop_in_handler(number);
+            events::stop_in_handler(number);
             return Guard::hits_of(number);
         }
         // A watch that a handler stopped may have been cleared by somebody else.
@@ -175,7 +176,7 @@ pub fn stop(number: u64) -> Result<(), Error> {
         return Err(Error::Forked);
     }
     let stopped = if INSIDE.has(clock::own_tid()) {
-        pool::stop_in_handler(number)
+        events::stop_in_handler(number)
     } else {
         pool::finish(number).is_some()
     };

@@ -1,4 +1,4 @@
-//! Who has which slot, and the kernel's events behind them.
+//! Which watch has which slot.
 //!
 //! A slot that was used once stays open in all threads, aimed at nothing: aiming it anew takes half of what opening and closing takes, and
 //! new threads inherit it whatever it is aimed at. Whether one may be had is asked of the ledger before the kernel hears of it: to it, this
@@ -10,14 +10,14 @@
 //! Locks, in this order: `GROWING`, then one of `EVENTS`; `POOL` alone, and never while the kernel is asked for more than a count. Handlers lock
 //! nothing: they try `EVENTS`, and leave what they cannot do to whoever comes next.
 use super::error::Error;
+use super::events::{EVENTS, lock};
 use super::nesting::INSIDE;
 use super::slot::{self, Callback, Range, SLOTS};
-use super::threads::{self, Others};
-use super::trap;
+use super::{threads, trap};
 use crate::sys::watchpoint::{Aim, Watchpoint, at_fork, free_slots};
 use crate::sys::{clock, fork};
 use kymo_core::breakpoint::{Config, CpuId, Kind, Ledger, Reservation, Slots, Target};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 
 #[derive(Debug)]
 enum State {
@@ -37,59 +37,13 @@ struct Pool {
     generation: u32,
 }
 
-/// A slot in the kernel: one event for each thread that was there when it was opened.
-struct Events {
-    events: Vec<Watchpoint>,
-}
-
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     ledger: None,
     states: [const { State::Free }; SLOTS],
     open: [false; SLOTS],
     generation: 0,
 });
-static EVENTS: [Mutex<Events>; SLOTS] = [const { Mutex::new(Events { events: Vec::new() }) }; SLOTS];
 static GROWING: Mutex<()> = Mutex::new(());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Events {
-    /// Aims and arms all of them. After an error some are, some are not.
-    ///
-    /// A thread that is being made copies what its maker's event is aimed at, and whether it is armed, and is found as its heir a moment
-    /// later: between the two it is not reached. So each step goes through all of them more than once; what is done to events that are as they
-    /// should be is cheap, and does not disarm them meanwhile. While threads come and go, those that are being made are given time to appear.
-    fn arm(&self, aim: Aim) -> std::io::Result<()> {
-        let again = match threads::others() {
-            Others::None => 0,
-            Others::Same => 1,
-            Others::Changed => 2,
-        };
-        let each = |step: &dyn Fn(&Watchpoint) -> std::io::Result<()>| {
-            self.events.iter().try_for_each(step)?;
-            for _ in 0..again {
-                if again > 1 {
-                    clock::nap();
-                }
-                self.events.iter().try_for_each(step)?;
-            }
-            Ok(())
-        };
-        each(&|event| event.aim(aim))?;
-        each(&Watchpoint::arm)
-    }
-
-    fn disarm(&self, number: usize) {
-        // No watch has the generation 0: signals of nothing are known to be stale.
-        let nothing = Aim::nothing(slot::token(number, 0));
-        // One that cannot be aimed at nothing is gone, or sends signals that are known to be stale.
-        for event in &self.events {
-            let _ = event.aim(nothing);
-        }
-    }
-}
 
 /// Starts a watch; its number.
 pub(super) fn start(range: Range, callback: Box<Callback>) -> Result<u64, Error> {
@@ -224,32 +178,6 @@ fn clear(number: usize) -> u64 {
     let mut pool = lock(&POOL);
     pool.states[number] = State::Free;
     hits
-}
-
-/// Stops a watch in a handler, without a lock or memory: what is left is cleared by whoever starts or ends a watch next.
-pub(super) fn stop_in_handler(token: u64) -> bool {
-    let Some(number) = slot::slot_of(token) else { return false };
-    let stopped = slot::slot(number).stop(token);
-    if stopped {
-        calm(number);
-    }
-    stopped
-}
-
-/// Called when a signal came that nobody waits for. A thread that was being made when a watch ended may still have it: if there is no other,
-/// the events are disarmed once more; and the next one aims them anyway.
-pub(super) fn is_stale(number: usize) {
-    if !fork::is_child() {
-        calm(number);
-    }
-}
-
-fn calm(number: usize) {
-    // Somebody has it: then he aims it.
-    let Ok(events) = EVENTS[number].try_lock() else { return };
-    if slot::slot(number).current() == 0 {
-        events.disarm(number);
-    }
 }
 
 /// Closes the slots that nobody watches with; how many. They are kept open otherwise, for the next watch, and cannot be had by debuggers.

@@ -7,7 +7,7 @@
 use super::hit::Hit;
 use super::nesting::{HANDING_ON, INSIDE};
 use super::slot::{self, SLOTS};
-use super::{error::Error, pool};
+use super::{error::Error, events};
 use crate::sys::{clock, signal};
 use std::ffi::{c_int, c_void};
 
@@ -42,7 +42,7 @@ fn on_trap(trap: signal::Trap, number: usize, ip: u64) {
     let _inside = INSIDE.enter(thread);
     let Some(running) = slot::slot(number).enter(trap.data) else {
         // Stopped meanwhile; or a thread that was being made while the watch was stopped, and inherited it all the same.
-        return pool::is_stale(number);
+        return events::disarm_if_stale(number);
     };
     let tell = |running: &slot::Running<'_>, token| {
         let (range, (old, new)) = (running.range(), running.values());

@@ -1,9 +1,10 @@
 //! Who stands in the way.
 use super::ledger::Ledger;
-use super::reservation::Place;
+use super::place::Place;
 use super::slot_counts::PoolIndex;
 use super::sync::lock;
-use super::{CpuId, TaskId};
+use super::task::Task;
+use super::{CpuId, Error, Kind, Target, TaskId};
 use std::fmt;
 
 /// Somebody with slots on a CPU.
@@ -36,7 +37,20 @@ impl fmt::Display for Holder {
     }
 }
 
-pub(super) fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec<Holder> {
+impl Ledger {
+    /// Who holds what stands in the way of one more slot for this target, where it is tightest: the CPU itself, and of tasks those that
+    /// hold most there (at most `limit` of them, in no order). For error messages: it walks all CPUs and tasks, and others go on
+    /// meanwhile, so it tells what was so while it looked.
+    ///
+    /// # Errors
+    /// As [`Ledger::reserve`] for a request that makes no sense.
+    pub fn holders(&self, target: Target<'_, Task>, kind: Kind, limit: usize) -> Result<Vec<Holder>, Error> {
+        let place = self.place(target)?;
+        Ok(holders(self, &place, self.shared.config.index(kind.pool()), limit))
+    }
+}
+
+fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec<Holder> {
     let counts = &ledger.shared.counts;
     let (cpu, own, mut tasks) = match place {
         Place::Task { task, cpu } => {

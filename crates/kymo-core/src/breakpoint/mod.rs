@@ -86,7 +86,9 @@ mod ledger;
 mod loom;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod place;
 mod reservation;
+mod shared;
 mod slot_counts;
 mod sync;
 mod target;

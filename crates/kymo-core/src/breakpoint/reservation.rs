@@ -1,9 +1,7 @@
 //! A slot that was granted.
-use super::ledger::Shared;
-use super::task::Task;
+use super::place::Place;
 use super::{CpuId, Error, Kind, TaskId};
 use std::fmt;
-use std::sync::Arc;
 
 /// One slot (on several CPUs: one on each), until it is dropped. It is the only way to give the slot back, so that cannot happen twice.
 ///
@@ -12,12 +10,6 @@ use std::sync::Arc;
 pub struct Reservation {
     pub(super) place: Place,
     pub(super) kind: Kind,
-}
-
-/// Where a reservation counts.
-pub(super) enum Place {
-    Task { task: Task, cpu: Option<CpuId> },
-    Cpus { shared: Arc<Shared>, cpus: Box<[CpuId]> },
 }
 
 impl Reservation {
@@ -48,25 +40,18 @@ impl Reservation {
     /// # Errors
     /// [`Error::NoSlot`] if the other registers are taken. The reservation is then as it was.
     pub fn modify(&mut self, kind: Kind) -> Result<(), Error> {
-        self.shared().modify(&self.place, self.kind, kind)?;
+        self.place.modify(self.kind, kind)?;
         self.kind = kind;
         Ok(())
     }
 
     /// Gives the slot back. The same as dropping it, said aloud.
     pub fn release(self) {}
-
-    fn shared(&self) -> &Shared {
-        match &self.place {
-            Place::Task { task, .. } => &task.0.shard.shared,
-            Place::Cpus { shared, .. } => shared,
-        }
-    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.shared().release(&self.place, self.kind);
+        self.place.release(self.kind);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A task, and the list of those that live.
 use super::TaskId;
-use super::ledger::Shared;
+use super::shared::Shared;
 use super::slot_counts::Holds;
 use super::sync::{Mutex, lock};
 use std::fmt;

@@ -1,11 +1,12 @@
 //! Events: opened, closed, enabled, disabled and read, from any thread.
 use super::cpu::Level;
-use super::engine::{Engine, Shared};
-use super::family::{Family, Kin, Member, Place};
+use super::engine::Engine;
+use super::set::family::{Family, Kin, Member, Place};
+use super::set::task_context::{Context, Inner};
 use super::set::{Event, Group, State};
+use super::shared::Shared;
 use super::sync::{Ordering, lock};
 use super::task::Task;
-use super::task_context::{Context, Inner};
 use super::{Attr, Count, CpuId, Error, EventId, Pmu, TaskId, check_cpu_group, check_group};
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! A CPU: who gets its counters.
+use super::set::task_context::Context;
 use super::set::{Event, Group, Set, State};
-use super::task_context::Context;
 use super::{CpuId, EventId, Pmu, TaskId};
 use std::sync::Arc;
 

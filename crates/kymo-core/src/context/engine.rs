@@ -1,33 +1,17 @@
 //! Tasks enter CPUs, hand over, and leave.
 use super::cpu::{Cpu, Level};
-use super::family::Family;
+use super::set::task_context::{Context, WITH_COUNTS};
 use super::set::{Set, State};
-use super::sync::{Mutex, MutexGuard, Ordering, lock, unique};
+use super::shared::Shared;
+use super::sync::Ordering;
 use super::task::Task;
-use super::task_context::{Context, Inner, WITH_COUNTS};
-use super::{CpuId, Error, EventId, Pmu, Switch, TaskId};
-use std::collections::HashMap;
+use super::{CpuId, Error, Pmu, Switch, TaskId};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Tasks, CPUs, and the events that count them. A handle: clones are the same engine.
 pub struct Engine<P: Pmu> {
     pub(super) shared: Arc<Shared<P>>,
-}
-
-/// What all handles and tasks of an engine share.
-pub(super) struct Shared<P> {
-    pub(super) pmu: P,
-    pub(super) cpus: Box<[Mutex<Cpu>]>,
-    pub(super) events: Mutex<HashMap<EventId, Arc<Family>>>,
-    /// The class of all contexts without events: tasks that nobody counts are alike.
-    pub(super) empty: u64,
-    last_task: AtomicU64,
-    last_event: AtomicU64,
-    /// What the engine does wrong, so that tests see what comes of it.
-    #[cfg(test)]
-    pub(super) naive: super::naive::Naive,
 }
 
 impl<P: Pmu> Clone for Engine<P> {
@@ -45,18 +29,7 @@ impl<P: Pmu> fmt::Debug for Engine<P> {
 impl<P: Pmu> Engine<P> {
     /// An engine for this many CPUs, all idle.
     pub fn new(pmu: P, cpus: usize) -> Engine<P> {
-        let cpus = (0..cpus as u32).map(|cpu| Mutex::new(Cpu::new(CpuId(cpu), &pmu))).collect();
-        let shared = Shared {
-            pmu,
-            cpus,
-            events: Mutex::new(HashMap::new()),
-            empty: unique() << 1,
-            last_task: AtomicU64::new(0),
-            last_event: AtomicU64::new(0),
-            #[cfg(test)]
-            naive: super::naive::Naive::default(),
-        };
-        Engine { shared: Arc::new(shared) }
+        Engine { shared: Arc::new(Shared::new(pmu, cpus)) }
     }
 
     /// What it counts with.
@@ -193,45 +166,6 @@ impl Cpu {
 }
 
 impl<P: Pmu> Shared<P> {
-    pub(super) fn cpu(&self, cpu: CpuId) -> Result<MutexGuard<'_, Cpu>, Error> {
-        match self.cpus.get(cpu.0 as usize) {
-            Some(state) => Ok(lock(state)),
-            None => Err(Error::UnknownCpu { cpu, cpus: self.cpus.len() }),
-        }
-    }
-
-    /// Relaxed: a name, it publishes nothing.
-    pub(super) fn new_task_id(&self) -> TaskId {
-        TaskId(self.last_task.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// The ids of so many events, one after the other.
-    pub(super) fn new_event_ids(&self, count: usize) -> impl Iterator<Item = EventId> + use<P> {
-        let first = self.last_event.fetch_add(count as u64, Ordering::Relaxed) + 1;
-        (first..).take(count).map(EventId)
-    }
-
-    /// Does `what` with a CPU and the events of the task that runs there, both locked.
-    pub(super) fn on_cpu<R>(
-        &self,
-        cpu: CpuId,
-        what: impl FnOnce(&P, &mut Cpu, Option<&mut Set>) -> R,
-    ) -> Result<R, Error> {
-        loop {
-            let mut state = self.cpu(cpu)?;
-            let Some(active) = state.active.clone() else {
-                return Ok(what(&self.pmu, &mut state, None));
-            };
-            // Contexts are locked before CPUs, so whose turn it is has to be looked at again.
-            drop(state);
-            let mut inner = active.lock();
-            let mut state = self.cpu(cpu)?;
-            if state.active.as_ref().is_some_and(|now| Arc::ptr_eq(now, &active)) {
-                return Ok(what(&self.pmu, &mut state, Some(&mut inner.set)));
-            }
-        }
-    }
-
     /// Starts what is enabled in a task that rests.
     fn put_on(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut inner = task.context.lock();
@@ -253,24 +187,6 @@ impl<P: Pmu> Shared<P> {
         drop((state, inner));
         task.set_on(Some(cpu));
         Ok(())
-    }
-
-    /// Stops what counts in a task that runs.
-    pub(super) fn take_off(&self, task: &mut Task<P>) {
-        let mut inner = task.context.lock();
-        self.stop_all(&mut inner);
-        drop(inner);
-        task.set_on(None);
-    }
-
-    fn stop_all(&self, inner: &mut Inner) {
-        let Some(mut state) = inner.set.on.and_then(|cpu| self.cpu(cpu).ok()) else {
-            return;
-        };
-        let now_ns = if inner.set.is_empty() { 0 } else { inner.set.now_ns(&self.pmu) };
-        state.active = None;
-        state.stop_task(&self.pmu, &mut inner.set, now_ns);
-        inner.set.depart(now_ns);
     }
 
     /// Exchanges the contexts of two tasks, and the counts of those events that are kept per task, so that each task takes its own

@@ -98,13 +98,13 @@ mod cpu;
 mod engine;
 mod error;
 mod event;
-mod family;
+mod lifecycle;
 mod pmu;
 mod scheduler;
 mod set;
+mod shared;
 mod sync;
 mod task;
-mod task_context;
 
 #[cfg(all(test, loom))]
 mod loom;

@@ -1,6 +1,6 @@
 //! What others did wrong, to show that the tests would notice.
 use super::Pmu;
-use super::family::{Kin, Place};
+use super::set::family::{Kin, Place};
 use super::set::{Event, Set, State};
 use std::sync::atomic::{AtomicBool, Ordering};
 

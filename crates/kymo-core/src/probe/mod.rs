@@ -109,6 +109,7 @@ mod arming;
 mod canary;
 mod consumer;
 mod error;
+mod frozen;
 mod garbage;
 mod key;
 #[cfg(all(test, loom))]
@@ -128,7 +129,8 @@ pub mod wire;
 
 pub use consumer::{Consumer, Verdict};
 pub use error::Error;
+pub use frozen::FrozenRegistry;
 pub use key::{Key, ModuleId, Target};
 pub use reader_handle::{ReaderHandle, Section};
-pub use registry::{FrozenRegistry, Handle, Registry};
+pub use registry::{Handle, Registry};
 pub use sites::{NoSites, Sites};

@@ -9,8 +9,20 @@ use super::place::Probe;
 use super::registry::Registry;
 use super::sites::Sites;
 use super::sync::Ordering;
-use crate::epoch::{self, Fence, Reader};
+use crate::epoch::{self, Fence, Reader, TaskId};
 use std::fmt;
+
+impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
+    /// A way in for a thread that is hit. Allocates if more threads are in than [`reserve`](Registry::reserve) made room for.
+    pub fn join(&self, task: TaskId) -> ReaderHandle<'_, C, S, F> {
+        ReaderHandle { registry: self, reader: self.domain.join(task) }
+    }
+
+    /// As [`join`](Registry::join), without allocation; `None` if there is no room.
+    pub fn try_join(&self, task: TaskId) -> Option<ReaderHandle<'_, C, S, F>> {
+        Some(ReaderHandle { registry: self, reader: self.domain.try_join(task)? })
+    }
+}
 
 /// A thread's way to a registry.
 pub struct ReaderHandle<'r, C: Consumer, S: Sites, F: Fence> {
@@ -19,10 +31,6 @@ pub struct ReaderHandle<'r, C: Consumer, S: Sites, F: Fence> {
 }
 
 impl<'r, C: Consumer, S: Sites, F: Fence> ReaderHandle<'r, C, S, F> {
-    pub(super) fn new(registry: &'r Registry<C, S, F>, reader: Reader<'r, F>) -> Self {
-        ReaderHandle { registry, reader }
-    }
-
     pub(super) fn reader(&self) -> &Reader<'r, F> {
         &self.reader
     }

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! What the lock's holder takes out of the published cells becomes [`Garbage`]; it is released after a grace period, or when the
-//! registry goes, which no [`ReaderHandle`] outlives.
+//! registry goes, which no [`ReaderHandle`](super::ReaderHandle) outlives.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::error::Error;
@@ -10,11 +10,10 @@ use super::garbage::{Freed, Garbage};
 use super::key::{Key, Target};
 use super::members::{ConsumerId, Member};
 use super::place::Probe;
-use super::reader_handle::ReaderHandle;
 use super::sites::Sites;
 use super::sync::{AtomicBool, Mutex, MutexGuard};
 use super::table::Table;
-use crate::epoch::{Domain, Fence, Frozen, InSection, Published, SynchronizeError, TaskId};
+use crate::epoch::{Domain, Fence, InSection, Published, SynchronizeError, TaskId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -206,16 +205,6 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         self.lock().probes
     }
 
-    /// A way in for a thread that is hit. Allocates if more threads are in than [`reserve`](Registry::reserve) made room for.
-    pub fn join(&self, task: TaskId) -> ReaderHandle<'_, C, S, F> {
-        ReaderHandle::new(self, self.domain.join(task))
-    }
-
-    /// As [`join`](Registry::join), without allocation; `None` if there is no room.
-    pub fn try_join(&self, task: TaskId) -> Option<ReaderHandle<'_, C, S, F>> {
-        Some(ReaderHandle::new(self, self.domain.try_join(task)?))
-    }
-
     /// Makes room for this many threads.
     pub fn reserve(&self, threads: usize) {
         self.domain.reserve(threads);
@@ -224,12 +213,6 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     /// Grace periods until now.
     pub fn grace_periods(&self) -> u64 {
         self.domain.grace_periods()
-    }
-
-    /// Keeps writers and grace periods out across a fork. In the child call [`FrozenRegistry::into_child`], in the parent drop it.
-    pub fn freeze(&self) -> FrozenRegistry<'_, C, S, F> {
-        let state = self.lock();
-        FrozenRegistry { frozen: self.domain.freeze(), _books: state }
     }
 
     /// Takes a consumer out of its probe's list. Whether it was there.
@@ -276,25 +259,5 @@ impl<C: Consumer, S: Sites, F: Fence> Drop for Registry<C, S, F> {
 impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for Registry<C, S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry").finish_non_exhaustive()
-    }
-}
-
-/// A registry that nobody changes. See [`Registry::freeze`].
-#[must_use = "writers wait until this is dropped"]
-pub struct FrozenRegistry<'r, C: Consumer, S: Sites, F: Fence> {
-    frozen: Frozen<'r, F>,
-    _books: MutexGuard<'r, WriterState<C, S>>,
-}
-
-impl<C: Consumer, S: Sites, F: Fence> FrozenRegistry<'_, C, S, F> {
-    /// In a forked child: forgets the parent's other threads. `me` is the reader of the thread that forked, if it has one.
-    pub fn into_child(self, me: Option<&ReaderHandle<'_, C, S, F>>) {
-        self.frozen.into_child(me.map(ReaderHandle::reader));
-    }
-}
-
-impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for FrozenRegistry<'_, C, S, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrozenRegistry").finish_non_exhaustive()
     }
 }

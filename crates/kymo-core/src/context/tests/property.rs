@@ -1,11 +1,11 @@
 //! Random lives of tasks and events: engine, model and truth must say the same at every step.
 use super::truth::Truth;
 use super::{SOURCES, Script};
-use crate::context::family::Place;
 use crate::context::model::Eager;
+use crate::context::set::family::Place;
+use crate::context::set::task_context::Context;
 use crate::context::set::{Event, Group, State};
 use crate::context::sync::{Ordering, lock};
-use crate::context::task_context::Context;
 use crate::context::{Attr, Child, Count, CpuId, Engine, Error, EventId, Inherit, Source, Task, model};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,9 @@
 //! A task's part in the engine, and what is told about it.
-use super::counter::{Counter, Counters};
-use super::group::Inner;
-use super::{Error, thread_slot};
+use super::Inner;
 use crate::sys::fork;
+use crate::task::counter::Counter;
+use crate::task::counters::{Counters, engine};
+use crate::task::{Error, thread_slot};
 use kymo_core::context::{self, Count, EventId};
 use std::borrow::Cow;
 use std::mem::ManuallyDrop;
@@ -12,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 /// How a task is. Once it is over it stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Life {
+pub(in crate::task) enum Life {
     Lives,
     /// Its owner is gone while a thread still runs it; that thread ends it.
     Dropped,
@@ -23,19 +24,19 @@ pub(super) enum Life {
 
 /// What everybody may look at while a task runs. Written by the thread that runs it only, hence plain loads and stores; all Relaxed:
 /// they are numbers to be shown, and publish nothing.
-pub(super) struct Stats {
-    pub(super) number: u64,
-    pub(super) name: Cow<'static, str>,
-    pub(super) group: Arc<Inner>,
+pub(in crate::task) struct Stats {
+    pub(in crate::task) number: u64,
+    pub(in crate::task) name: Cow<'static, str>,
+    pub(in crate::task) group: Arc<Inner>,
     /// Whether this is a thread itself, rather than something that it runs.
-    pub(super) is_thread: bool,
+    pub(in crate::task) is_thread: bool,
     polls: AtomicU64,
     switches: AtomicU64,
     migrations: AtomicU64,
     uncounted: AtomicU64,
     /// The slot that runs it, plus one; 0: it rests.
     on: AtomicU32,
-    /// The thread that ran it last, by the number that [`Thread`](super::thread::Thread)s have; 0: none so far.
+    /// The thread that ran it last, by the number that [`Thread`](crate::task::thread::Thread)s have; 0: none so far.
     last: AtomicU64,
     life: AtomicU8,
     /// Its own counts, when it has ended.
@@ -44,15 +45,15 @@ pub(super) struct Stats {
 
 /// The four numbers of [`Stats`] at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RunCounts {
-    pub(super) polls: u64,
-    pub(super) switches: u64,
-    pub(super) migrations: u64,
-    pub(super) uncounted: u64,
+pub(in crate::task) struct RunCounts {
+    pub(in crate::task) polls: u64,
+    pub(in crate::task) switches: u64,
+    pub(in crate::task) migrations: u64,
+    pub(in crate::task) uncounted: u64,
 }
 
 impl RunCounts {
-    pub(super) fn add(&mut self, other: RunCounts) {
+    pub(in crate::task) fn add(&mut self, other: RunCounts) {
         self.polls += other.polls;
         self.switches += other.switches;
         self.migrations += other.migrations;
@@ -65,7 +66,12 @@ fn add(counter: &AtomicU64) {
 }
 
 impl Stats {
-    pub(super) fn new(number: u64, name: Cow<'static, str>, group: Arc<Inner>, is_thread: bool) -> Stats {
+    pub(in crate::task) fn new(
+        number: u64,
+        name: Cow<'static, str>,
+        group: Arc<Inner>,
+        is_thread: bool,
+    ) -> Stats {
         Stats {
             number,
             name,
@@ -82,7 +88,7 @@ impl Stats {
         }
     }
 
-    pub(super) fn run_counts(&self) -> RunCounts {
+    pub(in crate::task) fn run_counts(&self) -> RunCounts {
         RunCounts {
             polls: self.polls.load(Ordering::Relaxed),
             switches: self.switches.load(Ordering::Relaxed),
@@ -91,17 +97,17 @@ impl Stats {
         }
     }
 
-    pub(super) fn polled(&self) {
+    pub(in crate::task) fn polled(&self) {
         add(&self.polls);
     }
 
-    pub(super) fn not_counted(&self) {
+    pub(in crate::task) fn not_counted(&self) {
         add(&self.uncounted);
     }
 
     /// A slot begins to run it.
     #[inline]
-    pub(super) fn arrives(&self, slot: u32, thread: u64) {
+    pub(in crate::task) fn arrives(&self, slot: u32, thread: u64) {
         let last = self.last.load(Ordering::Relaxed);
         if last != thread {
             self.last.store(thread, Ordering::Relaxed);
@@ -114,15 +120,15 @@ impl Stats {
     }
 
     #[inline]
-    pub(super) fn departs(&self) {
+    pub(in crate::task) fn departs(&self) {
         self.on.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    pub(in crate::task) fn is_running(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn life(&self) -> Life {
+    pub(in crate::task) fn life(&self) -> Life {
         // Relaxed: a decision taken on it is taken by whoever owns the body, which travels by other means.
         match self.life.load(Ordering::Relaxed) {
             0 => Life::Lives,
@@ -133,19 +139,19 @@ impl Stats {
     }
 
     /// Its owner is gone, unless it is over already.
-    pub(super) fn lose_owner(&self) {
+    pub(in crate::task) fn lose_owner(&self) {
         let (lives, dropped) = (Life::Lives as u8, Life::Dropped as u8);
         // Relaxed: see life(). Exchanged, because its thread may be ending it just now.
         let _ = self.life.compare_exchange(lives, dropped, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// It lived until now.
-    pub(super) fn set_life(&self, life: Life) {
+    pub(in crate::task) fn set_life(&self, life: Life) {
         self.life.store(life as u8, Ordering::Relaxed);
     }
 
     /// Why the body of this task is not with its owner.
-    pub(super) fn why_absent(&self) -> Error {
+    pub(in crate::task) fn why_absent(&self) -> Error {
         let task = self.number;
         match self.life() {
             Life::Ended => Error::Ended { task },
@@ -158,19 +164,19 @@ impl Stats {
     }
 
     /// Its own counts, if it has ended and its group keeps such.
-    pub(super) fn finals(&self) -> Option<&[(EventId, Count)]> {
+    pub(in crate::task) fn finals(&self) -> Option<&[(EventId, Count)]> {
         self.finals.get().map(Vec::as_slice)
     }
 }
 
 /// What a thread holds while it runs a task, and the task's owner while it rests. Dropping it ends the task.
-pub(super) struct Body {
-    pub(super) run: ManuallyDrop<context::Task<Counters>>,
-    pub(super) stats: Arc<Stats>,
+pub(in crate::task) struct Body {
+    pub(in crate::task) run: ManuallyDrop<context::Task<Counters>>,
+    pub(in crate::task) stats: Arc<Stats>,
 }
 
 impl Body {
-    pub(super) fn is(&self, stats: &Arc<Stats>) -> bool {
+    pub(in crate::task) fn is(&self, stats: &Arc<Stats>) -> bool {
         Arc::ptr_eq(&self.stats, stats)
     }
 }
@@ -181,7 +187,7 @@ impl Drop for Body {
         if fork::is_child() {
             return;
         }
-        let counts = super::group::engine().exit(&mut self.run).unwrap_or_default();
+        let counts = engine().exit(&mut self.run).unwrap_or_default();
         // A body is dropped once.
         let _ = self.stats.finals.set(counts);
         self.stats.departs();
@@ -193,7 +199,7 @@ impl Drop for Body {
 }
 
 /// One count of a list, as it is shown.
-pub(super) fn shown(counts: &[(EventId, Count)], event: EventId, counter: Counter) -> Option<u64> {
+pub(in crate::task) fn shown(counts: &[(EventId, Count)], event: EventId, counter: Counter) -> Option<u64> {
     let count = counts.iter().find(|(of, _)| *of == event)?.1.value;
     counter.is_whole().then_some(count)
 }

@@ -1,11 +1,14 @@
 //! The events of a task or a CPU, in groups, with their counts and times.
-use super::family::Family;
+pub(super) mod family;
+pub(super) mod task_context;
+
 use super::{Attr, Count, CpuId, EventId, Pmu};
+use family::Family;
 use std::sync::Arc;
 
 /// What an event is doing, in the order in which states can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(in crate::context) enum State {
     /// Pinned, and there was no counter for it.
     Error,
     /// Disabled.
@@ -18,21 +21,21 @@ pub(super) enum State {
 
 /// One event in one context: the one that was opened, or a child of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
-    pub(super) id: EventId,
-    pub(super) attr: Attr,
+pub(in crate::context) struct Event {
+    pub(in crate::context) id: EventId,
+    pub(in crate::context) attr: Attr,
     /// The one that was opened.
-    pub(super) own: bool,
-    pub(super) state: State,
-    pub(super) count: Count,
+    pub(in crate::context) own: bool,
+    pub(in crate::context) state: State,
+    pub(in crate::context) count: Count,
     /// What the counter showed when it was started, if `Active`.
-    pub(super) begin: u64,
+    pub(in crate::context) begin: u64,
     /// Up to where, on the clock of its context, the times are accounted.
-    pub(super) stamp_ns: u64,
+    pub(in crate::context) stamp_ns: u64,
 }
 
 impl Event {
-    pub(super) fn new(id: EventId, attr: Attr, own: bool, state: State) -> Event {
+    pub(in crate::context) fn new(id: EventId, attr: Attr, own: bool, state: State) -> Event {
         Event { id, attr, own, state, count: Count::default(), begin: 0, stamp_ns: 0 }
     }
 
@@ -50,19 +53,19 @@ impl Event {
     }
 
     /// Whether it is enabled, or disabled, already. A pinned event that lost its counter is neither.
-    pub(super) fn is(&self, to: State) -> bool {
+    pub(in crate::context) fn is(&self, to: State) -> bool {
         if to == State::Off { self.state == State::Off } else { self.state >= to }
     }
 
     /// Enables or disables it. It must not count now, and its times must be settled.
-    pub(super) fn change(&mut self, to: State) {
+    pub(in crate::context) fn change(&mut self, to: State) {
         if !self.is(to) {
             self.state = to;
         }
     }
 
     /// Takes what the counter shows into the count.
-    pub(super) fn collect(&mut self, raw: u64) {
+    pub(in crate::context) fn collect(&mut self, raw: u64) {
         self.count.value = self.count.value.wrapping_add(raw.wrapping_sub(self.begin));
         self.begin = raw;
     }
@@ -70,25 +73,29 @@ impl Event {
 
 /// Events that count all or none; the first leads.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) events: Vec<Event>,
-    pub(super) family: Arc<Family>,
+pub(in crate::context) struct Group {
+    pub(in crate::context) events: Vec<Event>,
+    pub(in crate::context) family: Arc<Family>,
     /// Where the family has this context in its list, if these are children.
-    pub(super) child_index: Option<usize>,
+    pub(in crate::context) child_index: Option<usize>,
     /// It may count, as was decided when counters were last given out on its CPU.
-    pub(super) granted: bool,
+    pub(in crate::context) granted: bool,
 }
 
 impl Group {
-    pub(super) fn new(events: Vec<Event>, family: Arc<Family>, child_index: Option<usize>) -> Group {
+    pub(in crate::context) fn new(
+        events: Vec<Event>,
+        family: Arc<Family>,
+        child_index: Option<usize>,
+    ) -> Group {
         Group { events, family, child_index, granted: false }
     }
 
-    pub(super) fn leader(&self) -> &Event {
+    pub(in crate::context) fn leader(&self) -> &Event {
         &self.events[0]
     }
 
-    pub(super) fn settle(&mut self, time_ns: u64) {
+    pub(in crate::context) fn settle(&mut self, time_ns: u64) {
         let leader = self.leader().state;
         for event in &mut self.events {
             event.settle(leader, time_ns);
@@ -98,24 +105,24 @@ impl Group {
 
 /// The events of a task or of a CPU, by the order in which they get counters.
 #[derive(Debug, Default)]
-pub(super) struct Set {
-    pub(super) pinned: Vec<Group>,
-    pub(super) flexible: Vec<Group>,
+pub(in crate::context) struct Set {
+    pub(in crate::context) pinned: Vec<Group>,
+    pub(in crate::context) flexible: Vec<Group>,
     /// Where it counts, if it does.
-    pub(super) on: Option<CpuId>,
+    pub(in crate::context) on: Option<CpuId>,
     /// A flexible group found no counter when it was last tried.
-    pub(super) must_rotate: bool,
+    pub(in crate::context) must_rotate: bool,
     /// Nanoseconds that it has been on a CPU, up to `since_ns` of that CPU's clock.
     clock_ns: u64,
     since_ns: u64,
 }
 
 impl Set {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::context) fn is_empty(&self) -> bool {
         self.pinned.is_empty() && self.flexible.is_empty()
     }
 
-    pub(super) fn add(&mut self, group: Group, pinned: bool) {
+    pub(in crate::context) fn add(&mut self, group: Group, pinned: bool) {
         if pinned {
             self.pinned.push(group);
         } else {
@@ -123,27 +130,27 @@ impl Set {
         }
     }
 
-    pub(super) fn groups(&self) -> impl Iterator<Item = &Group> {
+    pub(in crate::context) fn groups(&self) -> impl Iterator<Item = &Group> {
         self.pinned.iter().chain(&self.flexible)
     }
 
-    pub(super) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+    pub(in crate::context) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.pinned.iter_mut().chain(&mut self.flexible)
     }
 
     /// Begins to count on a CPU at this time of its clock.
-    pub(super) fn arrive(&mut self, cpu: CpuId, now_ns: u64) {
+    pub(in crate::context) fn arrive(&mut self, cpu: CpuId, now_ns: u64) {
         (self.on, self.since_ns) = (Some(cpu), now_ns);
     }
 
     /// Ends counting; the clock stands until the next time.
-    pub(super) fn depart(&mut self, now_ns: u64) {
+    pub(in crate::context) fn depart(&mut self, now_ns: u64) {
         self.clock_ns = self.time_ns(now_ns);
         self.on = None;
     }
 
     /// What the clock of the set shows when its CPU's shows `now_ns`.
-    pub(super) fn time_ns(&self, now_ns: u64) -> u64 {
+    pub(in crate::context) fn time_ns(&self, now_ns: u64) -> u64 {
         match self.on {
             Some(_) => self.clock_ns.saturating_add(now_ns.saturating_sub(self.since_ns)),
             None => self.clock_ns,
@@ -151,11 +158,11 @@ impl Set {
     }
 
     /// The time of the CPU it is on; anything, while it is on none.
-    pub(super) fn now_ns<P: Pmu>(&self, pmu: &P) -> u64 {
+    pub(in crate::context) fn now_ns<P: Pmu>(&self, pmu: &P) -> u64 {
         self.on.map_or(0, |cpu| pmu.now_ns(cpu))
     }
 
-    pub(super) fn group_of(&mut self, event: EventId) -> Option<(&mut Group, usize)> {
+    pub(in crate::context) fn group_of(&mut self, event: EventId) -> Option<(&mut Group, usize)> {
         self.groups_mut().find_map(|group| {
             let at = group.events.iter().position(|other| other.id == event)?;
             Some((group, at))
@@ -163,7 +170,12 @@ impl Set {
     }
 
     /// What an event has counted up to now, and its state.
-    pub(super) fn peek<P: Pmu>(&self, pmu: &P, event: EventId, now_ns: u64) -> Option<(Event, State)> {
+    pub(in crate::context) fn peek<P: Pmu>(
+        &self,
+        pmu: &P,
+        event: EventId,
+        now_ns: u64,
+    ) -> Option<(Event, State)> {
         let (leader, event) = self.groups().find_map(|group| {
             Some((group.leader().state, group.events.iter().find(|other| other.id == event)?))
         })?;
@@ -177,7 +189,7 @@ impl Set {
 
     /// Takes an event out that does not count now. If it led a group, each of the others, which may count, is a flexible group by itself
     /// then.
-    pub(super) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<Event> {
+    pub(in crate::context) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<Event> {
         let holds = |group: &Group| group.events.iter().position(|other| other.id == event);
         let find =
             |groups: &[Group]| groups.iter().enumerate().find_map(|(at, group)| Some((at, holds(group)?)));
@@ -200,7 +212,7 @@ impl Set {
 
     /// Exchanges the counts of the events that are kept per task with those of a clone that rests. Pairs them by event, because a
     /// rotation may have changed their order. For each this looks at the counter, and at nothing else.
-    pub(super) fn exchange_counts<P: Pmu>(&mut self, rests: &mut Set, pmu: &P, now_ns: u64) {
+    pub(in crate::context) fn exchange_counts<P: Pmu>(&mut self, rests: &mut Set, pmu: &P, now_ns: u64) {
         let (time_ns, rests_ns) = (self.time_ns(now_ns), rests.time_ns(now_ns));
         rests.groups_mut().for_each(|group| group.settle(rests_ns));
         let on = self.on;
@@ -234,12 +246,12 @@ impl Set {
         Some(&mut group.events[member])
     }
 
-    pub(super) fn has_family(&self, family: &Arc<Family>) -> bool {
+    pub(in crate::context) fn has_family(&self, family: &Arc<Family>) -> bool {
         self.groups().any(|group| Arc::ptr_eq(&group.family, family))
     }
 
     /// The families of its groups, each once.
-    pub(super) fn families(&self) -> Vec<Arc<Family>> {
+    pub(in crate::context) fn families(&self) -> Vec<Arc<Family>> {
         let mut families: Vec<Arc<Family>> = Vec::new();
         for group in self.groups() {
             if !families.iter().any(|family| Arc::ptr_eq(family, &group.family)) {

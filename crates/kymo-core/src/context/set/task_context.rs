@@ -1,26 +1,26 @@
 //! A context: the events of one task, and the number by which two contexts know that they are alike.
-use super::set::Set;
-use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, unique};
+use super::Set;
+use crate::context::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, unique};
 
 /// The bit of a class that says: some event keeps numbers of single tasks, so an exchange must exchange those too.
-pub(super) const WITH_COUNTS: u64 = 1;
+pub(in crate::context) const WITH_COUNTS: u64 = 1;
 
 /// What the lock of a context protects.
 #[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) set: Set,
+pub(in crate::context) struct Inner {
+    pub(in crate::context) set: Set,
     /// A unique number: of this context as it is now, and of all that were cloned from it since it is so.
-    pub(super) lineage: u64,
-    pub(super) cloned: bool,
+    pub(in crate::context) lineage: u64,
+    pub(in crate::context) cloned: bool,
     /// How many readers forbid that it is exchanged.
-    pub(super) pins: u32,
+    pub(in crate::context) pins: u32,
     /// Its task ended.
-    pub(super) over: bool,
+    pub(in crate::context) over: bool,
 }
 
 impl Inner {
     /// Not a clone of anything any more, nor the original of any clone.
-    pub(super) fn unclone(&mut self) {
+    pub(in crate::context) fn unclone(&mut self) {
         self.cloned = false;
         self.lineage = unique();
     }
@@ -28,11 +28,11 @@ impl Inner {
 
 /// The events of one task.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(in crate::context) struct Context {
     /// Two contexts are alike exactly if this is equal (I2). Written under the lock; read without it.
-    pub(super) class: AtomicU64,
+    pub(in crate::context) class: AtomicU64,
     /// Whose it is. Written by whoever switches that task.
-    pub(super) holder: AtomicU64,
+    pub(in crate::context) holder: AtomicU64,
     /// The order in which two contexts are locked.
     id: u64,
     inner: Mutex<Inner>,
@@ -40,7 +40,7 @@ pub(super) struct Context {
 
 impl Context {
     /// An empty context of this task, with this lineage if it will be a clone.
-    pub(super) fn new(holder: u64, lineage: Option<u64>) -> Context {
+    pub(in crate::context) fn new(holder: u64, lineage: Option<u64>) -> Context {
         let id = unique();
         let inner = Inner {
             set: Set::default(),
@@ -57,12 +57,12 @@ impl Context {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(in crate::context) fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
 
     /// Locks two, in the one order in which everybody does.
-    pub(super) fn lock_both<'a>(
+    pub(in crate::context) fn lock_both<'a>(
         a: &'a Context,
         b: &'a Context,
     ) -> (MutexGuard<'a, Inner>, MutexGuard<'a, Inner>) {
@@ -76,7 +76,7 @@ impl Context {
     }
 
     /// Works the class out again, after a change of what it depends on. `empty` is the class of all contexts without events.
-    pub(super) fn classify(&self, inner: &Inner, empty: u64) {
+    pub(in crate::context) fn classify(&self, inner: &Inner, empty: u64) {
         let events = || inner.set.groups().flat_map(|group| &group.events);
         let class = if inner.over || inner.pins > 0 || events().any(|event| event.attr.bound) {
             never(self.id)

@@ -1,19 +1,19 @@
 //! A family: one opened group, and everyone who counts for it.
-use super::sync::Mutex;
 use super::task_context::Context;
-use super::{Attr, Count, CpuId, EventId};
+use crate::context::sync::Mutex;
+use crate::context::{Attr, Count, CpuId, EventId};
 use std::sync::Arc;
 
 /// The group that was opened, its children in other contexts, and what those had counted that are gone. One lock, so that a
 /// reader finds each child's count exactly once: in the child, or in the sum (I5).
 #[derive(Debug)]
-pub(super) struct Family {
-    pub(super) kin: Mutex<Kin>,
+pub(in crate::context) struct Family {
+    pub(in crate::context) kin: Mutex<Kin>,
 }
 
 /// Where the opened events themselves are.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(in crate::context) enum Place {
     /// In this context, whoever holds it.
     Task(Arc<Context>),
     /// Among those of a CPU.
@@ -24,32 +24,32 @@ pub(super) enum Place {
 
 /// One event that is open.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) event: EventId,
-    pub(super) leader: EventId,
-    pub(super) attr: Attr,
+pub(in crate::context) struct Member {
+    pub(in crate::context) event: EventId,
+    pub(in crate::context) leader: EventId,
+    pub(in crate::context) attr: Attr,
     /// What those had counted that are in no context any more.
-    pub(super) folded: Count,
+    pub(in crate::context) folded: Count,
 }
 
 /// What the lock of a family protects.
 #[derive(Debug)]
-pub(super) struct Kin {
-    pub(super) members: Vec<Member>,
-    pub(super) own: Place,
+pub(in crate::context) struct Kin {
+    pub(in crate::context) members: Vec<Member>,
+    pub(in crate::context) own: Place,
     children: Vec<Option<Arc<Context>>>,
     free: Vec<usize>,
 }
 
 impl Family {
-    pub(super) fn new(members: Vec<Member>, own: Place) -> Family {
+    pub(in crate::context) fn new(members: Vec<Member>, own: Place) -> Family {
         Family { kin: Mutex::new(Kin { members, own, children: Vec::new(), free: Vec::new() }) }
     }
 }
 
 impl Kin {
     /// Notes a context with children of these events.
-    pub(super) fn add(&mut self, child: Arc<Context>) -> usize {
+    pub(in crate::context) fn add(&mut self, child: Arc<Context>) -> usize {
         match self.free.pop() {
             Some(child_index) => {
                 self.children[child_index] = Some(child);
@@ -63,7 +63,7 @@ impl Kin {
     }
 
     /// Forgets the context at this index, or the own one without an index.
-    pub(super) fn vacate(&mut self, child_index: Option<usize>) {
+    pub(in crate::context) fn vacate(&mut self, child_index: Option<usize>) {
         let Some(child_index) = child_index else {
             self.own = Place::Gone;
             return;
@@ -73,19 +73,19 @@ impl Kin {
         }
     }
 
-    pub(super) fn member(&self, event: EventId) -> Option<&Member> {
+    pub(in crate::context) fn member(&self, event: EventId) -> Option<&Member> {
         self.members.iter().find(|member| member.event == event)
     }
 
     /// Keeps what an event had counted that leaves its context.
-    pub(super) fn fold(&mut self, event: EventId, count: Count) {
+    pub(in crate::context) fn fold(&mut self, event: EventId, count: Count) {
         if let Some(member) = self.members.iter_mut().find(|member| member.event == event) {
             member.folded = member.folded.plus(count);
         }
     }
 
     /// The contexts of tasks that have these events or children of them, each with its index.
-    pub(super) fn contexts(&self) -> impl Iterator<Item = (Option<usize>, &Arc<Context>)> {
+    pub(in crate::context) fn contexts(&self) -> impl Iterator<Item = (Option<usize>, &Arc<Context>)> {
         let own = match &self.own {
             Place::Task(context) => Some((None, context)),
             Place::Cpu(_) | Place::Gone => None,
