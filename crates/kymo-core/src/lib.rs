@@ -18,15 +18,14 @@
 //! Mapping memory, waking up, what records mean (kymo-perf, kymo-record, kymo-data), several readers of one ring.
 //!
 //! # Modules
-//! - [`breakpoint`]: a [`Ledger`](breakpoint::Ledger) says who may use a breakpoint slot, at a cost that does not depend on how many
-//!   CPUs and tasks there are.
+//! - [`breakpoint`]: a [`Ledger`](breakpoint::Ledger) of breakpoint slots, at a cost that does not depend on the number of CPUs and tasks.
 //! - [`context`]: an [`Engine`](context::Engine) counts tasks with a [`Pmu`](context::Pmu); tasks of one family exchange contexts
 //!   at a switch.
-//! - [`epoch`]: a [`Domain`](epoch::Domain) waits until nobody looks at what was taken away.
+//! - [`epoch`]: a [`Domain`](epoch::Domain) of grace periods, after which no reader has what was taken away.
 //! - [`big_reader_lock`]: a [`BigReaderLock`](big_reader_lock::BigReaderLock) lets many readers in without a cache line that they share, or one writer.
 //! - [`handover`]: queues and a pool between threads that must not wait and threads that may.
 //! - [`latency`]: how times of calls are counted, in the kernel and in programs.
-//! - [`probe`]: a [`Registry`](probe::Registry) tells consumers of hits of probes, without a lock on the way.
+//! - [`probe`]: a [`Registry`](probe::Registry) calls the consumers of a probe at each hit, without a lock on the way.
 //! - [`ring`]: the byte ring that a kernel (or an agent in a process) fills and one reader drains: [`Writer`](ring::Writer)
 //!   and [`Reader`](ring::Reader) over an [`Area`](ring::Area).
 //!

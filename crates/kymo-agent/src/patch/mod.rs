@@ -1,13 +1,24 @@
 //! Probes inside the program: a site becomes a jump into code that was made for it.
 //!
 //! *You give* a function and what is to happen at its entry; *you get* a [`Probe`] that counts, at the price of a few instructions, and a
-//! [`Refusal`] in words where that cannot be.
+//! [`Refusal`] in words where that cannot be. `control/` calls it on behalf of a tracer; programs with probes of their own, and
+//! the tests, call it directly.
+//!
+//! | room | what it does |
+//! |---|---|
+//! | `install/` | looks at functions (`plan.rs`), holds or asks threads, writes sites, changes tables; in the agent's own thread |
+//! | `codegen/` | emits stubs, the ways from them into this crate, and what unwinders read about them |
+//! | `runtime/` | runs at a hit, a return or a trap, in threads of the program: no allocation, no lock, no library |
+//! | `layout.rs` | registers, offsets and frames that emitted code and `runtime/` both know |
+//!
+//! `install/` uses all of them, `codegen/` and `runtime/` only the files beside them: `slots.rs` (counters), `rings.rs` and `record.rs`
+//! (events), `filter.rs` (which hits), `histogram.rs`, `clock.rs`, `site.rs`, `mapping.rs` and `os.rs`.
 //!
 //! ```text
 //!   function                          stub, within 2 GiB                    moved
 //!   push rbp           1 byte         (keeps two registers under            push rbp
 //!   mov  rbp, rsp      3 bytes   ==>   the red zone, counts,        -->     mov  rbp, rsp
-//!   sub  rsp, 0x20     4 bytes         puts them back; stub.rs)             sub  rsp, 0x20
+//!   sub  rsp, 0x20     4 bytes         puts them back)             sub  rsp, 0x20
 //!   ...                                                                     jmp  function + 8
 //!
 //!   before         55        48 89 e5           48 83 ec 20
@@ -15,10 +26,10 @@
 //! ```
 //!
 //! # How a site is written
-//! Stubs and plans are made while all threads run. For the writing there are two ways, by who holds the threads (`hold.rs`):
+//! Stubs and plans are made while all threads run. For the writing there are two ways, by whether a tracer holds the threads (`install/hold.rs`):
 //!
 //! ```text
-//!   a tracer holds them (or there are none)               nobody holds them (publish.rs)
+//!   a tracer holds them (or there are none)               no tracer holds them (publish.rs)
 //!   1 all but this thread stand still                     1 traps   d6        d6 89 e5           d6 83 ec 20     cores look again
 //!   2 who stands at +1 or +4, or was interrupted          2 leave   no thread stands at +1 or +4 (threads.rs): whoever did
 //!     there by a signal, goes on in the moved copy                  is in the moved copy now
@@ -27,7 +38,7 @@
 //! ```
 //!
 //! A detach goes back the same way: one pass, or a trap over the `e9`, the old tail, the old head, with the cores looking between. While a trap is in
-//! place, its handler (`trap.rs`) does what the jump does: no hit is lost, none waits. Only where threads are held can the C library be served, and
+//! place, its handler (`runtime/trap.rs`) does what the jump does: no hit is lost, none waits. Only where threads are held can the C library be served, and
 //! programs that block SIGILL: there is no trap then.
 //!
 //! When the tracer ends without a word, its sites are restored with traps, but for those of the C library: they stay, count for nobody, and are taken
@@ -43,8 +54,8 @@
 //! | [`Consumers::CountReturns`] | rax, rcx, rdx | the same for both, the thread's shadow stack, the return slot | 3-4 ns |
 //! | [`Consumers::Latency`] | the same, flags in ah | the same, one of the histogram's words | 26 ns, most of it two `rdtsc` |
 //! | [`Consumers::Record`] | rax, rcx, rdx, rsi, rdi, r8, flags in ah | this CPU's ring | 9-10 ns |
-//! | [`Consumers::Filtered`] | as one of the above, behind a gate that uses those of `Record` | likewise, if the gate lets it pass | and some for the gate |
-//! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `slow_path.rs`: tens of ns, and a system call for each look at memory |
+//! | [`Consumers::Filtered`] | as one of the above, after a predicate that uses those of `Record` | likewise, if the predicate holds | and some for the predicate |
+//! | either, with memory, texts or callers | all, vector registers' lower halves too | its stack, the thread's page, a table of callers | `runtime/slow_path.rs`: tens of ns, and a system call for each look at memory |
 //!
 //! No lock, no locked instruction (but one where an event is lost), no line that another CPU writes. The figures are of `kymo bench probe trigger -p 1,2`
 //! ([run](../../../../bench/runs/2026-11-22-probe.txt)): the same with one thread and with two, on a virtual machine (AMD EPYC, Zen 4).
@@ -58,9 +69,9 @@
 //! - **I4** No page is writable and executable: stubs and sites are written through `/proc/self/mem`, as a debugger would.
 //! - **I5** At every moment a thread that executes a site with a probe counts one hit, and changes no register and no flag.
 //! - **I6** After a detach every byte is what it was.
-//! - **I8** What `slow_path.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; a consumer that was taken away is in no
-//!   hit's hands any more ([`kymo_core::probe`]).
-//! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`shadow.rs`).
+//! - **I8** What `runtime/slow_path.rs` does at a hit takes no lock, allocates nothing, calls no library, and does not fault; no hit uses a
+//!   consumer that was taken away ([`kymo_core::probe`]).
+//! - **I7** A function with a look at its return returns to where it was called from, whatever happened in between (`runtime/shadow/`).
 //! - **I9** While threads are held, the one that writes takes no lock and allocates nothing: a lock's holder may stand still.
 //!
 //! # What is refused
@@ -68,13 +79,13 @@
 //! into the replaced bytes refuses the site. Jumps through addresses that are computed otherwise cannot be known: for these the rule
 //! is that only function entries are planned, to which compilers lead no computed jump but a call ([`plan_inside`] refuses). Of CPython, SQLite, zstd, the C and
 //! the C++ library, 99.8 to 100 % of the functions are served (`examples/coverage.rs`). Where nobody holds the
-//! threads, a program in which one has blocked SIGILL before the first attach is refused as a whole; afterwards none can (`got_hooks.rs`).
+//! threads, a program in which one has blocked SIGILL before the first attach is refused as a whole; afterwards none can (`install/got_hooks.rs`).
 //!
 //! # Known limits
 //! - With threads held, stacks are searched for what signals have interrupted, from the stack pointer to the end of its mapping, 1 MiB at most (less where
 //!   there are hundreds of threads). A handler that has left for another stack by itself (coroutines that are switched in handlers) is not found.
-//! - Without: likewise (`frames.rs`), 256 KiB of a stack, 64 KiB of one that waits; a program that installs its own handler of SIGILL by a system call of its
-//!   own, while a site is being written, gets our traps. One that calls `sigaction` or `signal` has its handler behind ours (`got_hooks.rs`).
+//! - Without: likewise (`runtime/frames.rs`), 256 KiB of a stack, 64 KiB of one that waits; a program that installs its own handler of SIGILL by a system call of its
+//!   own, while a site is being written, gets our traps. One that calls `sigaction` or `signal` has its handler behind ours.
 //! - Without: the C library blocks all signals by itself for moments (making threads and processes, `abort`). A thread that runs into a site of the C library
 //!   at such a moment, while that site is being written, ends the process by SIGILL.
 //! - A process that shares this one's memory and is neither a thread of it nor a child of its `vfork` (`clone` with CLONE_VM alone) is not held.
@@ -85,7 +96,7 @@
 //!   another thread that does the same (`examples/stress`). A probe that records may lose events of the thread on the CPU that the parent was on.
 //! - Calls that exceptions and longjmps have left go with the next call from above them, on the thread's own stack and on its signal stack. Elsewhere (a
 //!   coroutine's stack, a former signal stack, one that a handler disarms) they pile up as long as nothing overwrites their return slots, and so do those
-//!   beyond the 126 that are set aside (`stale_frames.rs`). With more than [`DEPTH`] the next returns are not looked at, and [`returns_missed`] says so.
+//!   beyond the 126 that are set aside (`runtime/stale_frames.rs`). With more than [`DEPTH`] the next returns are not looked at, and [`returns_missed`] says so.
 //! - A signal's handler that throws, having interrupted a stub itself or one of the instructions that were moved there, finds no caller: as if nobody caught.
 //! - A coroutine that was abandoned, whose stack another one gets, and that returns on a third thread, may find the entry of the first one.
 //! - An exception costs some microseconds for each frame of a function whose returns are looked at; where that is on a stack some MiB from the one on which
@@ -93,7 +104,7 @@
 //! - A handler of SIGILL that a child of `vfork` installs for itself, before it executes another program, is not called (its parent's is not changed).
 //! - A child of `vfork` that stands between the first instructions of a function, when that is written without the threads being held, is not asked.
 //! - Unwinders outside of the process (profilers) see the stub as the caller of a function whose return is looked at. Those inside are answered, also
-//!   copies in programs (`unwinder_hooks.rs`).
+//!   copies in programs (`install/unwinder_hooks.rs`).
 //! - Code with shadow stacks of the processor switched on (CET) is not handled; Linux switches them on only for programs that ask for it.
 mod clock;
 mod codegen;
@@ -127,7 +138,7 @@ pub use record::Record;
 pub use rings::{Rings, SAMPLE_TYPE};
 pub use site::Site;
 
-/// From now on nothing that the calling thread does is counted or recorded: it is ours.
+/// Excludes the calling thread, which is the agent's: from now on nothing that it does is counted or recorded.
 pub(crate) fn exclude_current_thread() {
     crate::sys::rseq::leave_for(os::possible_cpus() as u32);
 }

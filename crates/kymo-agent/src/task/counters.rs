@@ -15,7 +15,7 @@ pub(super) fn engine() -> &'static Engine<Counters> {
 impl FromStr for Counter {
     type Err = Error;
 
-    /// Reads the name that [`Display`](fmt::Display) writes.
+    /// Reads the name that [`Display`](std::fmt::Display) writes.
     fn from_str(name: &str) -> Result<Counter, Error> {
         let named = [Counter::CpuTime, Counter::Allocations, Counter::AllocatedBytes]
             .into_iter()

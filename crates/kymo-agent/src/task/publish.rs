@@ -1,4 +1,4 @@
-//! The table of tasks for other processes. See [`table`](crate::table) for its shape.
+//! The table of tasks for other processes. See [`crate::table`] for its shape.
 //!
 //! A thread of its own waits in a pipe until somebody asks, and writes a frame. So it costs nothing while nobody looks, and tasks
 //! need not run for it. The child of a fork has no such thread, and writes nothing.

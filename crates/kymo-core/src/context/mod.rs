@@ -3,6 +3,10 @@
 //! *You give* a [`Pmu`] (counters and a clock), and tell what happens: a task forks, enters a CPU, hands over to another, ends.
 //! *It gives* exact counts of whole families of tasks, and on request of each task.
 //!
+//! *Its callers today:* `kymo-agent/src/task/` counts tasks of a program, with a thread as each CPU: it opens groups, forks, enters,
+//! switches, leaves, exits, and reads groups and tasks. [`exec`](Engine::exec), [`rotate`](Engine::rotate), events of CPUs, and
+//! enabling and disabling run in tests only, until task counters have more events than the processor has counters.
+//!
 //! A **task** is whatever runs one at a time on a CPU: an async task, a fiber, a thread. A **CPU** is whatever runs tasks: a
 //! worker thread, mostly. A task has one **context**: the **events** that count while it runs, in groups. A fork gives the child
 //! a **clone** of its parent's context, with a child of each inherited event; reading an event sums over its family.

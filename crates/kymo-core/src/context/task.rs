@@ -15,7 +15,7 @@ const OVER: u32 = u32::MAX - 1;
 /// Something that runs, on one CPU at a time. Whoever has it may switch it, so `&mut` is what keeps two threads from it.
 ///
 /// Dropping a task that rests ends it. Dropping one that runs ends it too, but is a mistake, which the next operation on its CPU
-/// tells ([`Error::DroppedWhileRunning`]).
+/// tells ([`Error::DroppedWhileRunning`](super::Error::DroppedWhileRunning)).
 pub struct Task<P: Pmu> {
     pub(super) shared: Arc<Shared<P>>,
     pub(super) context: Arc<Context>,

@@ -3,7 +3,7 @@
 //!
 //! *You give* each producer an [`Outbox`], the one consumer the [`Inbox`], and both a [`Pool`]; *they give* you transfers in which no
 //! thread ever depends on another one being scheduled. Sleeping and waking are the caller's: [`Outbox::send`] says when the consumer
-//! must be woken.
+//! must be woken. `kymo-record` uses all of it, between drains, reducer and writer.
 //!
 //! ```text
 //!  producer 0 --[ queue ]--.   ready bits: 0 1 1 0 ...

@@ -11,6 +11,9 @@
 //! You give [`Reader`] an [`Area`] (two counters and the data as words); it gives you [`Span`]s of whole records, to copy
 //! out, and hands the space back. The other side may be the kernel, another process, or [`Writer`].
 //!
+//! *Its callers today:* the drains of `kymo-record`, the watches of `kymo-perf`, and whatever reads the rings of an agent, use
+//! [`Reader`]. [`Writer`] stands for the kernel and for the agent's stubs, in tests.
+//!
 //! The data is read as relaxed atomic words: whatever the other side does, nothing here is undefined behaviour; a lying
 //! counter is reported as [`Corrupt`]. Records are made of 8-byte words and start on one, so a header never straddles the end
 //! of the ring, but a body may.

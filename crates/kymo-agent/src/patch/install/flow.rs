@@ -123,7 +123,7 @@ impl Flow {
     }
 }
 
-/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted: what [`Surroundings`](super::Surroundings) wants to know of a
+/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted: what [`Surroundings`](crate::patch::Surroundings) wants to know of a
 /// module. Calls are left out, for they lead to functions' begins.
 ///
 /// Takes some 10 ns for each byte.

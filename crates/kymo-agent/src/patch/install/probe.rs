@@ -8,7 +8,7 @@ use kymo_core::probe::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A probe that is in place. Dropping it leaves it there: [`detach`](super::detach) takes it away.
+/// A probe that is in place. Dropping it leaves it there: [`detach`](crate::patch::detach) takes it away.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub(crate) site: Site,
@@ -46,7 +46,7 @@ impl Probe {
     }
 
     /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some calls are still inside, or ended by an
-    /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`](super::returns_missed)).
+    /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`](crate::patch::returns_missed)).
     pub fn returns(&self) -> Option<u64> {
         match self.spec.at_return {
             ReturnAction::Ignored => None,

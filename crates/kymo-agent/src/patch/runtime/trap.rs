@@ -95,7 +95,7 @@ pub(crate) fn put_behind(action: Behind) {
     FILLED.fetch_max(place + 1, Ordering::Release);
 }
 
-/// The program's handler; `None` before the first [`install`]. Safe in a signal's handler.
+/// The program's handler; `None` before the first `install`. Safe in a signal's handler.
 pub(crate) fn behind() -> Option<Behind> {
     loop {
         // Acquire: pairs with the Release in put_behind().

@@ -1,4 +1,5 @@
-//! A ring that keeps the newest: its producer writes from high addresses to low ones over what is oldest, and never asks whether anybody reads.
+//! A ring that keeps the newest records (overwrite mode): its producer writes from high addresses to low ones over the oldest, and never
+//! waits for a reader. `kymo-record/src/flight/` reads it; [`Writer`] stands for the kernel in tests.
 //!
 //! ```text
 //!   data:  ..older][oldes|t..free or overwritten..|[newest][newer][older]..
