@@ -13,7 +13,7 @@ use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys::{self, Kernel, Real};
-use kymo_record::{CallGraph, Options, Output, Plan, Rate, Scope, TargetSpec};
+use kymo_record::{CallGraph, Options, Output, Rate, RecordingPlan, Scope, TargetSpec};
 use serde_json::json;
 
 use super::SCHEMA_VERSION;
@@ -177,7 +177,7 @@ fn as_json(
 fn list(args: &EvlistArgs) -> anyhow::Result<List> {
     let selected =
         select(&args.event, args.nr_events).map_err(|error| exit::usage(anyhow::anyhow!(error)))?;
-    let plan = Plan::resolve(options(args, selected))?;
+    let plan = RecordingPlan::resolve(options(args, selected))?;
     let system = plan.system();
     let per_thread = plan.open.targets.cpus == [sys::ANY];
     let (ring_pages, mut open) = (plan.ring_pages, plan.open.clone());

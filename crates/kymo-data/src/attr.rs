@@ -101,8 +101,7 @@ impl Attr {
         })
     }
 
-    /// The 128 bytes that perf 6.1 knows, with `size` set to 128. `config3` and `config4` need
-    /// [`to_bytes_sized`](Attr::to_bytes_sized).
+    /// The 128 bytes that perf 6.1 knows, with `size` set to 128: without `config3` and `config4`.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.to_bytes_sized(ATTR_SIZE_WRITTEN)
     }

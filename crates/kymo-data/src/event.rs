@@ -39,7 +39,7 @@ impl Event {
 
 /// All events of a recording.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Events {
+pub struct EventSet {
     /// The events in the recording's order.
     pub list: Vec<Event>,
     lookup: Lookup,
@@ -101,9 +101,9 @@ impl Lookup {
     }
 }
 
-impl Events {
+impl EventSet {
     /// Events with an index by id. `leader`s beyond the list are set to the event itself.
-    pub fn new(mut list: Vec<Event>) -> Events {
+    pub fn new(mut list: Vec<Event>) -> EventSet {
         let count = list.len();
         for (index, event) in list.iter_mut().enumerate() {
             if event.leader >= count {
@@ -111,7 +111,7 @@ impl Events {
             }
         }
         let lookup = Lookup::new(&list);
-        Events { list, lookup }
+        EventSet { list, lookup }
     }
 
     /// The event that has `id`.
@@ -227,7 +227,7 @@ mod tests {
     fn ids_find_events() {
         for far in [0u64, u64::MAX - 100] {
             let bits = abi::PERF_SAMPLE_IDENTIFIER | abi::PERF_SAMPLE_IP;
-            let events = Events::new(vec![event(bits, &[5, 6], 0), event(bits, &[7, 8 + far], 9)]);
+            let events = EventSet::new(vec![event(bits, &[5, 6], 0), event(bits, &[7, 8 + far], 9)]);
             assert_eq!(events.list[1].leader, 1, "a leader beyond the list is repaired");
             for (id, want) in
                 [(5, Some(0)), (6, Some(0)), (7, Some(1)), (8 + far, Some(1)), (0, Some(0)), (99, None)]
@@ -247,7 +247,7 @@ mod tests {
     fn trailer() {
         let bits =
             abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_TIME | abi::PERF_SAMPLE_CPU | abi::PERF_SAMPLE_IDENTIFIER;
-        let events = Events::new(vec![event(bits, &[42], 0)]);
+        let events = EventSet::new(vec![event(bits, &[42], 0)]);
         let mut body = b"name\0\0\0\0".to_vec();
         for word in [3u64 << 32 | 2, 1000, 1, 42] {
             body.extend_from_slice(&word.to_le_bytes());

@@ -1,7 +1,7 @@
 //! perf.data, jitdump and perf maps: bytes in, structs out.
 //!
 //! *You give it* bytes that can be read at any offset ([`ReadAt`]: a file, a vector); *it gives
-//! you* a [`Recording`]: its [`Events`], what it tells about the machine ([`Features`]), and its
+//! you* a [`Recording`]: its [`EventSet`], what it tells about the machine ([`Features`]), and its
 //! records, in parallel or one by one. The other way round, *you give it* records and something
 //! that takes bytes at any offset ([`WriteAt`]); *it gives you* a file that perf opens, valid after
 //! every publication ([`FileWriter`]).
@@ -48,7 +48,8 @@
 //! - [`abi`]: the kernel's constants by their names. [`build`]: records made up by a recorder.
 //! - [`tracing_data`]: fields of tracepoints. [`perf_map`], [`jitdump`]: names of generated code.
 //! - Everything else is at the top: [`Recording`], [`RawRecord`] and [`Record`], [`SampleLayout`]
-//!   and [`Sample`], [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`].
+//!   and [`Sample`], [`Attr`], [`FileWriter`], [`PipeWriter`], [`Compressor`]. [`RecordCursor`]
+//!   walks over records that are in memory already.
 //!
 //! # Example
 //! Which thread has most samples? Each worker counts for itself, the counts are added at the end.
@@ -88,7 +89,7 @@
 //!
 //! # Why it is fast
 //! One thread holds the stream's lock only to read 1 MiB and to walk over its record headers, then
-//! works on its own copy without anybody else. The cuts are remembered, so a second reading takes
+//! works on a copy of its own. The cuts are remembered, so a second reading takes
 //! chunks by a counter. One thread parses a 207 MB recording of 882,000 samples with call chains at
 //! about 5 GB/s, two at 4 to 9 GB/s, on a machine with two CPUs that other programs used, too
 //! (`bench/runs/2026-11-21-scan.txt`; the file was in memory);
@@ -129,7 +130,7 @@ pub use attr::Attr;
 pub use chunk::{Chunk, Records};
 pub use compressor::Compressor;
 pub use cursor::{RecordCursor, WholeRecord, record_at, retain_records, whole_records_bytes};
-pub use event::{Event, Events};
+pub use event::{Event, EventSet};
 pub use excess::{holds_build_id, meant_bytes};
 pub use features::{
     CacheLevel, ClockData, CompressedInfo, CpuPlace, CpuTopology, EventDesc, Features, GroupDesc, NrCpus,

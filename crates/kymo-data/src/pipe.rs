@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::attr::Attr;
 use crate::chunk::Chunk;
-use crate::event::{Event, Events};
+use crate::event::{Event, EventSet};
 use crate::features::Features;
 use crate::index::Index;
 use crate::problem::{OpenError, Problem};
@@ -98,7 +98,7 @@ impl PipeDescription {
 }
 
 /// Names, units and scales that were told later than the events.
-pub(crate) fn apply_updates(events: &mut Events, updates: &[(u64, u64, Vec<u8>)]) {
+pub(crate) fn apply_updates(events: &mut EventSet, updates: &[(u64, u64, Vec<u8>)]) {
     const UNIT: u64 = 0;
     const SCALE: u64 = 1;
     const NAME: u64 = 2;

@@ -2,7 +2,7 @@
 //! in order.
 
 use crate::chunk::{Chunk, Records};
-use crate::event::Events;
+use crate::event::EventSet;
 use crate::features::Features;
 use crate::header::{self, FileForm};
 use crate::index::Index;
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 /// wanted.
 pub struct Recording {
     /// The events.
-    pub events: Events,
+    pub events: EventSet,
     /// What the recording tells about the machine and itself.
     pub features: Features,
     /// Damage that was found while opening. Damage among the records is reported by the reading.
@@ -72,7 +72,7 @@ impl Recording {
         let indexes: Vec<OnceLock<Index>> = streams.iter().map(|_| OnceLock::new()).collect();
         match form {
             FileForm::File { events, features, problems, is_unfinished, .. } => Ok(Recording {
-                events: Events::new(events),
+                events: EventSet::new(events),
                 features: *features,
                 problems,
                 is_pipe: false,
@@ -95,7 +95,7 @@ impl Recording {
                     });
                 }
                 header::apply_features(&mut description.events, &description.features);
-                let mut events = Events::new(description.events);
+                let mut events = EventSet::new(description.events);
                 apply_updates(&mut events, &description.updates);
                 Ok(Recording {
                     events,

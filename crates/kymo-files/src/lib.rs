@@ -1,9 +1,16 @@
 //! Opening and making files in folders that others may change.
 //!
+//! *You give* a path that a user named. *It gives* an open [`File`](std::fs::File) that was judged
+//! by its descriptor, or a file that gets its name when it is complete ([`Export`], [`Fresh`]).
+//!
 //! kymo often runs as root and is given paths in folders of ordinary users: recordings to read,
-//! programs and debug files to look symbols up in, places to write to. Whoever may change such a
-//! folder can exchange a file for a symbolic link, a named pipe or another file between any two
-//! system calls. So a path is opened once, and everything else is asked of the descriptor.
+//! programs and debug files to look symbols up in, places to write to. The owner of such a folder
+//! can exchange a file for a symbolic link, a named pipe or another file between any two system
+//! calls. So a path is opened once, and all else is asked of the descriptor.
+//!
+//! # Your part
+//! Keep the descriptor: opening the path again gives up what was checked. Bound what you read; a
+//! file may grow meanwhile.
 //!
 //! # Invariants
 //! - **F1** Opening to read never waits for another process: a named pipe opens at once and is
@@ -16,6 +23,29 @@
 //!   does in `/tmp`.
 //! - **F4** A file that was not completed leaves nothing, except where the file system has no
 //!   nameless files and kymo is killed: then a hidden `.NAME.kymo-*` stays.
+//!
+//! # Non-goals
+//! Permissions beyond owner and links, locking, directories that are walked recursively.
+//!
+//! # Example
+//! ```
+//! use kymo_files::{Export, open_regular};
+//! use std::io::{Read, Write};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("kymo-files-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! let path = folder.join("result.txt");
+//! let mut export = Export::create(&path, |_| None)?;
+//! export.write_all(b"whole or not at all")?;
+//! export.finish()?;
+//!
+//! let mut text = String::new();
+//! open_regular(&path)?.take(1 << 20).read_to_string(&mut text)?;
+//! assert_eq!(text, "whole or not at all");
+//! # std::fs::remove_dir_all(&folder)
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 mod export;

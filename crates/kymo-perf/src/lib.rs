@@ -10,35 +10,38 @@
 //!                    machine, pmu, tracefs   +--refused--> explain, caps --> a sentence and a command
 //! ```
 //!
+//! # Your part
+//! - Begin with [`selector::parse()`] and [`selector::resolve()`], then [`evlist::open`]: these and
+//!   [`workload`] are the interface of a recorder. The other modules each serve one question.
+//! - Drain the rings in time; the kernel counts what it drops ([`evlist::Evlist::lost`]).
+//! - Show [`evlist::Note`]s, and the sentences of [`explain`] when the kernel refuses.
+//!
 //! # Guarantees
-//! - Unsafe code is in `sys/`, `ring.rs`, `workload.rs`, `uring.rs`, `bpf/sys.rs` and
-//!   `watch/entry.rs` only. Everything that opens events goes through the trait [`sys::Kernel`], so
-//!   that refusals can be tested on a machine that refuses nothing.
+//! - Everything that opens events goes through the trait [`sys::Kernel`], so that refusals can be
+//!   tested on a machine that refuses nothing. Unsafe code is in the files that ARCHITECTURE.md
+//!   lists.
 //! - What a fallback changed is a [`evlist::Note`], never silence. After an error no descriptor is
 //!   left open.
 //! - The texts of /proc, /sys and tracefs are read as untrusted input.
 //!
 //! # Non-goals
-//! Draining and writing (kymo-record), printing: sentences are returned, the binary prints them.
+//! Draining and writing (kymo-record), the meaning of samples (kymo-profile), printing.
 //!
 //! # Modules
-//! - [`sys`]: the one door for system calls, with a real kernel and a scripted one.
-//! - [`evlist`]: event lists: open with fallbacks, rings, enable, disable, loss counts.
-//! - [`ring`]: one mapped ring.
-//! - [`proc`]: tasks, mappings and kernel modules as /proc tells them. [`cpu_list`]: `0-3,8`.
-//! - [`selector`]: which events: the grammar of `-e`, resolved by [`machine`], [`pmu`] and
-//!   [`tracefs`].
-//! - [`caps`]: what this process may do here; [`explain`]: why the kernel refused, and what to run.
-//! - [`catalog`]: every event of this machine; [`checklist`]: what works here, for people.
-//! - [`user_probes`]: tracepoints in programs. [`patched`]: processes in which these would crash.
-//! - [`workload`]: the command that is started to be observed; [`cgroup`]: a cgroup of its own for
-//!   it.
-//! - [`count`]: counters that are read instead of sampled, and what the kernel accounts anyway.
-//! - `inject`: the agent's library into a running process, and the conversation with it (x86-64).
-//! - [`uring`]: writes to a file that the kernel does by itself, several at once.
-//! - [`watch`]: breakpoints on memory: planned with the ledger of slots, in turns, on every thread.
-//! - [`bpf`]: following processes in the kernel, so that events on every CPU keep only their
-//!   samples.
+//! - Events: [`selector`] is the grammar of `-e`, resolved by [`machine`], [`pmu`] and [`tracefs`];
+//!   [`evlist`] opens lists with fallbacks and maps their rings ([`ring`]); [`count`] reads
+//!   counters.
+//! - The machine: [`caps`] is what this process may do here, [`checklist`] the same for people,
+//!   [`explain`] why the kernel refused, [`catalog`] every event. [`suggest`]: names like one that
+//!   does not exist.
+//! - Processes: [`proc`] reads tasks, mappings and kernel modules; [`workload`] is the command that
+//!   is started; [`cgroup`] is a cgroup of its own for it; [`cpu_list`] parses `0-3,8`.
+//! - In the kernel: [`bpf`] follows processes, so that events on every CPU keep only their samples;
+//!   [`watch`] sets breakpoints on memory.
+//! - In programs: [`user_probes`] makes tracepoints of functions, [`patched`] names processes in
+//!   which these would crash, `inject` puts the agent into a running process (x86-64).
+//! - [`sys`]: the one door for system calls, with a real kernel and a scripted one. [`uring`]:
+//!   several writes at once.
 //!
 //! # Example
 //! What becomes of `cycles` on a machine without hardware counters? The scripted kernel has none.

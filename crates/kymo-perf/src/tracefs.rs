@@ -28,8 +28,7 @@ pub struct Tracepoint {
     pub id: u64,
 }
 
-/// Why tracepoints cannot be looked up. `Display` is one sentence; [`hint`](Self::hint) is what to
-/// run.
+/// Why tracepoints cannot be looked up. `Display` is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TracefsError {

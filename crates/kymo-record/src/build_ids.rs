@@ -3,7 +3,7 @@ use crate::synth;
 use kymo_data::BuildId;
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_files::open_regular;
-use kymo_perf::proc::{self, Module, build_id_of_notes};
+use kymo_perf::proc::{self, KernelModule, build_id_of_notes};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +55,7 @@ pub(crate) fn of_file(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// The build IDs of the kernel, its modules and these files, as a header has them.
-pub(crate) fn of_recording(modules: &[Module], files: &HashSet<Vec<u8>>) -> Vec<BuildId> {
+pub(crate) fn of_recording(modules: &[KernelModule], files: &HashSet<Vec<u8>>) -> Vec<BuildId> {
     let entry = |misc, id: Vec<u8>, filename: Vec<u8>| BuildId { misc, pid: -1, id, filename };
     let kernel =
         proc::kernel_build_id().map(|id| entry(PERF_RECORD_MISC_KERNEL, id, b"[kernel.kallsyms]".to_vec()));

@@ -1,14 +1,14 @@
 //! What was there before the recording began, listed while it already runs.
 use crate::background::BackgroundTask;
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::synth;
 use crate::targets::TargetKind;
 use kymo_data::{Attr, build};
-use kymo_perf::proc::{self, KernelText, Module};
+use kymo_perf::proc::{self, KernelModule, KernelText};
 use std::collections::HashSet;
 
 /// The kernel's text and its modules, which take as long to read as everything else at the start.
-pub(crate) type KernelThread = BackgroundTask<(Option<KernelText>, Vec<Module>)>;
+pub(crate) type KernelThread = BackgroundTask<(Option<KernelText>, Vec<KernelModule>)>;
 
 /// Begins to read the kernel's symbols and modules.
 pub(crate) fn read_kernel() -> KernelThread {
@@ -17,7 +17,7 @@ pub(crate) fn read_kernel() -> KernelThread {
 
 /// Makes up records for what is there already.
 pub(crate) struct Existing<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a RecordingPlan,
     pub(crate) attr: Attr,
     pub(crate) kernel: KernelThread,
     /// The name of the command's process, as it is before its exec.
@@ -32,7 +32,7 @@ pub(crate) struct Listed {
     /// Files that are mapped as code.
     pub(crate) files: HashSet<Vec<u8>>,
     /// The kernel's modules.
-    pub(crate) modules: Vec<Module>,
+    pub(crate) modules: Vec<KernelModule>,
 }
 
 impl Existing<'_> {

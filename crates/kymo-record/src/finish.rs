@@ -9,7 +9,7 @@ use crate::throttle::Pauses;
 use crate::writer::WriterState;
 use kymo_data::{EventSpec, Features, SampleId, abi, build};
 use kymo_perf::evlist::Evlist;
-use kymo_perf::proc::Module;
+use kymo_perf::proc::KernelModule;
 use kymo_perf::workload::Exit;
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) events: &'a Evlist,
     pub(crate) specs: &'a [EventSpec],
     pub(crate) features: Features,
-    pub(crate) modules: &'a [Module],
+    pub(crate) modules: &'a [KernelModule],
     pub(crate) build_ids: bool,
     /// Snapshots tell by themselves what is missing in them: what was lost at other times is
     /// missing in none.

@@ -1,8 +1,9 @@
 //! The recording pipeline of kymo: drain, reduce, write, account for every loss.
 //!
-//! You give [`Options`] (what to observe, whom, where to); they become a [`Plan`], which can be
-//! printed; a [`Session`] opens it, runs until it is told to stop or the command ends, and gives a
-//! [`Summary`] with the [`LossAccount`].
+//! *You give* [`Options`]: events, targets, output. They become a [`RecordingPlan`], which can be
+//! printed. *It gives* a [`Session`] that has opened everything; [`Session::run`] records until a
+//! descriptor of yours becomes readable or the targets end, and returns a [`Summary`] with the
+//! [`LossAccount`].
 //!
 //! ```text
 //!  kernel ring of CPU n          drain thread n (pinned, SCHED_FIFO)      writer thread
@@ -11,35 +12,49 @@
 //!  +-----------------+           <------------------------------- free ---
 //! ```
 //!
+//! # Your part
+//! - Resolve events first (`kymo_perf::selector`), and print the notes and remarks: this library
+//!   prints nothing.
+//! - Turn signals into a readable descriptor for [`Session::run`]; the library installs no
+//!   handlers.
+//!
 //! # Guarantees
 //! - The recording is a perf.data file that opens at any moment: the header's data size is brought
 //!   up to date as chunks land.
-//! - Every record that could not be kept is counted in the [`LossAccount`], by cause.
-//! - Memory for records on their way is bounded; when it is used up, records stay in the rings, and
-//!   what the kernel then drops is counted.
+//! - Every record that is not in the file is counted in the [`LossAccount`], by cause.
+//! - Memory for records on their way is bounded. When it is used up, records stay in the rings, and
+//!   the kernel counts what it drops then.
+//! - A drain waits neither for the disk nor for unwinding.
 //!
 //! # Non-goals
-//! What the recording means (that is `kymo-profile`), and talking to the user: this library returns
-//! notes, it prints nothing.
+//! The meaning of a recording (that is `kymo-profile`), and talking to the user.
 //!
 //! # Modules
-//! All private, in the order of a record's way: `plan`, `opening` and `session` decide and open,
-//! `command` and `conduct` begin and end, `synth` lists what was there before, `drain`, `look`,
-//! `mail` and `pool` carry, `user_rings` are events that programs write, `reduce` unwinds stacks,
-//! `writer`, `walk`, `round` and `sink` count and write, `finish` and `account` are the result.
-//! `callers` walks stacks of stopped threads, for probes.
+//! All are private. In the order of a record's way:
+//!
+//! - `plan`, `scope_choice`, `opening`, `session`: decide and open.
+//! - `pipeline`, `run_loop`, `command`: start the threads and the command, wait for the end.
+//! - `existing`, `synth`: records of processes and mappings that existed before.
+//! - `drain`, `ring_scan`, `channel`, `pool`: from the rings to the writer; `user_rings`: rings
+//!   that programs write themselves.
+//! - `reduce`: stacks to call chains; `pid_filter`: records of other processes are dropped.
+//! - `writer`, `record_stats`, `round`, `sink`, `disk`: count, mark, append; `series`, `sideband`:
+//!   several files; `flight`: snapshots in place of the writer.
+//! - `finish`, `account`, `coverage`: the result.
+//! - [`StandaloneWriter`]: a file of records that the caller has read itself. [`Callers`]: stacks
+//!   of stopped threads, for probes.
 //!
 //! # Example
 //! ```no_run
 //! use kymo_perf::machine::Machine;
 //! use kymo_perf::selector;
-//! use kymo_record::{Options, Output, Plan, Session, TargetSpec};
+//! use kymo_record::{Options, Output, RecordingPlan, Session, TargetSpec};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let events = selector::resolve(&selector::parse("cpu-clock")?, &Machine::here())?;
 //! let targets = TargetSpec { command: vec!["ls".into()], ..TargetSpec::default() };
 //! let options = Options::new(events, targets, Output::File("perf.data".into()));
-//! let plan = Plan::resolve(options)?;
+//! let plan = RecordingPlan::resolve(options)?;
 //! println!("{plan}");
 //! let summary = Session::start(plan)?.run(None)?; // until the command ends
 //! println!("{} samples; {}", summary.account.samples, summary.account);
@@ -104,7 +119,7 @@ pub use error::{PlanError, RecordError};
 pub use finish::Summary;
 pub use options::{CallGraph, Delay, LastSnapshot, Options, Overload, Rate, RecordingClock, TargetSpec};
 pub use output::{Output, OutputError};
-pub use plan::{Plan, tracking_event};
+pub use plan::{RecordingPlan, tracking_event};
 pub use scope::Scope;
 pub use scope_choice::{Choice, Estimate};
 pub use series::{Limits, RemovedFiles, SwitchRule};

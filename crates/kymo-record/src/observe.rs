@@ -1,7 +1,7 @@
 //! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks.
 //! Set up before events are opened, and gone when it is dropped.
 use crate::options::Overload;
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::scope::Scope;
 use kymo_perf::bpf::{Follow, FollowedBitmap, Follower};
 use kymo_perf::cgroup::{CgroupError, OwnCgroup};
@@ -21,7 +21,7 @@ pub(crate) struct Observer {
 impl Observer {
     /// Sets up what the plan's scope needs and completes the plan's targets. `Err` says why this
     /// scope cannot be had after all.
-    pub(crate) fn prepare(plan: &mut Plan) -> Result<Observer, String> {
+    pub(crate) fn prepare(plan: &mut RecordingPlan) -> Result<Observer, String> {
         let mut observer = Observer::default();
         match plan.scope {
             Scope::Cgroup => {

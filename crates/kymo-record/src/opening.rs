@@ -5,7 +5,7 @@ use crate::drain::RingSource;
 use crate::error::{RecordError, system};
 use crate::machine;
 use crate::observe::Observer;
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::user_rings::{DrainedUserRings, UserEvent};
 use kymo_data::{Attr, EventSpec, Features};
 use kymo_perf::evlist::{self, Evlist, MappedRing, OpenEngine, OpenError};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// What a session has opened. Every stage of the pipeline borrows from it.
 pub(crate) struct Opened {
-    pub(crate) plan: Plan,
+    pub(crate) plan: RecordingPlan,
     // Rings before events: an event's ring is unmapped before it is closed.
     pub(crate) rings: Vec<MappedRing>,
     /// Rings that keep the newest records, and are not drained.
@@ -33,7 +33,7 @@ pub(crate) struct Opened {
 /// for the next best, unless it was asked for.
 pub(crate) fn open(
     kernel: &Arc<dyn Kernel>,
-    plan: &mut Plan,
+    plan: &mut RecordingPlan,
 ) -> Result<(Observer, Evlist, Vec<MappedRing>), RecordError> {
     loop {
         let reason = match Observer::prepare(plan) {
@@ -62,7 +62,10 @@ fn refused(error: &OpenError) -> bool {
 
 /// Opens events and rings; where rings must be smaller than planned, once more with earlier
 /// wakeups.
-fn open_events(kernel: &Arc<dyn Kernel>, plan: &mut Plan) -> Result<(Evlist, Vec<MappedRing>), RecordError> {
+fn open_events(
+    kernel: &Arc<dyn Kernel>,
+    plan: &mut RecordingPlan,
+) -> Result<(Evlist, Vec<MappedRing>), RecordError> {
     let engine = match plan.options.jobs {
         None => OpenEngine::Auto,
         Some(1) => OpenEngine::Serial,
@@ -91,7 +94,7 @@ pub(crate) fn spec(event: &kymo_perf::evlist::OpenEvent, ids: Vec<u64>) -> Event
 /// Completes what is known of the machine by what is recorded.
 pub(crate) fn features(
     machine: Features,
-    plan: &Plan,
+    plan: &RecordingPlan,
     events: &Evlist,
     specs: &[EventSpec],
     early: &Features,
@@ -114,7 +117,10 @@ pub(crate) fn features(
 }
 
 /// The formats of the tracepoints, without which no reader can print their fields.
-pub(crate) fn tracing_data(plan: &Plan, user_rings: &[UserEvent]) -> Result<Option<Vec<u8>>, RecordError> {
+pub(crate) fn tracing_data(
+    plan: &RecordingPlan,
+    user_rings: &[UserEvent],
+) -> Result<Option<Vec<u8>>, RecordError> {
     if plan.tracepoints.is_empty() && user_rings.is_empty() {
         return Ok(None);
     }

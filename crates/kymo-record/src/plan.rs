@@ -16,7 +16,7 @@ use std::fmt;
 
 /// Everything resolved: what will be opened, for whom, into what.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RecordingPlan {
     /// The events and targets to open, for the scope. The task of a command is not known yet: it
     /// stands as 0.
     pub open: evlist::EvlistPlan,
@@ -66,12 +66,12 @@ pub fn tracking_event(options: &Options, system: bool) -> bool {
     system || options.delay.is_some() || partly || keeps_newest || options.user_rings
 }
 
-impl Plan {
+impl RecordingPlan {
     /// Resolves the options on this machine as it is now.
     ///
     /// # Errors
     /// [`PlanError`] names what is not there.
-    pub fn resolve(mut options: Options) -> Result<Plan, PlanError> {
+    pub fn resolve(mut options: Options) -> Result<RecordingPlan, PlanError> {
         let mut notes = Vec::new();
         let spec = options.targets.clone();
         let observed = targets::resolve(&spec, &mut notes)?;
@@ -117,7 +117,7 @@ impl Plan {
         if newest.is_none() {
             notes.extend(ring_size::few_samples(ring_pages, options.call_graph));
         }
-        let mut plan = Plan {
+        let mut plan = RecordingPlan {
             open: evlist::EvlistPlan { events: Vec::new(), targets: Targets::system(&[]) },
             scope,
             scopes,
@@ -291,7 +291,7 @@ fn clamp(rate: Rate, notes: &mut Vec<String>) -> Rate {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for RecordingPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let targets = &self.open.targets;
         writeln!(f, "events:")?;
@@ -403,7 +403,7 @@ mod tests {
     /// Checks a plain command: what perf 6.1 puts into the attr, and that the first event tracks.
     #[test]
     fn a_command() {
-        let plan = Plan::resolve(options("cpu-clock", command())).unwrap();
+        let plan = RecordingPlan::resolve(options("cpu-clock", command())).unwrap();
         let [event] = &plan.open.events[..] else { panic!("{plan}") };
         let attr = &event.attr;
         let bits = Perf::SAMPLE_IP
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn the_machine() {
         let targets = TargetSpec { all: true, command: vec!["true".into()], ..TargetSpec::default() };
-        let plan = Plan::resolve(options("cpu-clock", targets)).unwrap();
+        let plan = RecordingPlan::resolve(options("cpu-clock", targets)).unwrap();
         let [event, tracker] = &plan.open.events[..] else { panic!("{plan}") };
         assert!(event.attr.sample_type & Perf::SAMPLE_CPU != 0);
         assert!(event.attr.sample_type & tracker.attr.sample_type & Perf::SAMPLE_IDENTIFIER != 0);
@@ -455,12 +455,12 @@ mod tests {
             cpus: vec![0],
             ..TargetSpec::default()
         };
-        let plan = Plan::resolve(options("cpu-clock", all)).unwrap();
+        let plan = RecordingPlan::resolve(options("cpu-clock", all)).unwrap();
         assert!(plan.open.targets.tasks.contains(&own_pid()));
         assert_eq!(plan.notes.len(), 3, "{:?}", plan.notes);
         assert_eq!(plan.until, [own_pid()]);
         let cpus = TargetSpec { cpus: vec![0], per_thread: true, ..TargetSpec::default() };
-        let plan = Plan::resolve(options("cpu-clock", cpus)).unwrap();
+        let plan = RecordingPlan::resolve(options("cpu-clock", cpus)).unwrap();
         // --per-thread and the scope that all these tests ask for.
         assert_eq!((plan.open.targets.cpus.as_slice(), plan.notes.len()), (&[0][..], 2));
     }
@@ -471,7 +471,7 @@ mod tests {
     fn inheritance() {
         let inherit = |targets: TargetSpec, change: Option<bool>, scope| {
             let options = Options { inherit: change, scope, ..options("cpu-clock", targets) };
-            Plan::resolve(options).unwrap().open.events[0].attr.inherit()
+            RecordingPlan::resolve(options).unwrap().open.events[0].attr.inherit()
         };
         let (copies, one_by_one) = (Some(Scope::Inherit), Some(Scope::ThreadCpu));
         assert_eq!(inherit(command(), None, copies), 1);
@@ -490,7 +490,7 @@ mod tests {
     /// told to, and are opened once per CPU.
     #[test]
     fn per_cpu() {
-        let mut plan = Plan::resolve(options("{cpu-clock,page-faults}", command())).unwrap();
+        let mut plan = RecordingPlan::resolve(options("{cpu-clock,page-faults}", command())).unwrap();
         for scope in [Scope::Cgroup, Scope::Filtered] {
             plan.set_scope(scope);
             let attr = &plan.open.events[0].attr;
@@ -511,7 +511,7 @@ mod tests {
     #[test]
     fn threads_come_while_attaching() {
         let targets = TargetSpec { pids: vec![own_pid()], ..TargetSpec::default() };
-        let mut plan = Plan::resolve(options("cpu-clock", targets)).unwrap();
+        let mut plan = RecordingPlan::resolve(options("cpu-clock", targets)).unwrap();
         for _ in 0..ATTEMPTS {
             plan.observed.tasks.retain(|&task| task != own_pid());
             assert!(plan.tasks_have_come());
@@ -526,7 +526,8 @@ mod tests {
     /// was asked for.
     #[test]
     fn giving_up_a_scope() {
-        let mut plan = Plan::resolve(Options { scope: None, ..options("cpu-clock", command()) }).unwrap();
+        let mut plan =
+            RecordingPlan::resolve(Options { scope: None, ..options("cpu-clock", command()) }).unwrap();
         let mut tried = vec![plan.scope];
         while plan.has_other_scope() {
             plan.give_up_scope("a test says so".into()).unwrap();
@@ -535,7 +536,7 @@ mod tests {
         assert_eq!(plan.scope, Scope::Inherit, "what needs no privilege is last: {tried:?}");
         assert_eq!(plan.late_notes.len(), tried.len() - 1);
         assert!(plan.give_up_scope("no".into()).is_err());
-        let mut asked = Plan::resolve(options("cpu-clock", command())).unwrap();
+        let mut asked = RecordingPlan::resolve(options("cpu-clock", command())).unwrap();
         let error = asked.give_up_scope("a test says so".into()).unwrap_err();
         assert!(error.to_string().contains("--scope inherit is not possible here: a test says so"));
     }
@@ -544,7 +545,7 @@ mod tests {
     /// sample nor start by themselves.
     #[test]
     fn group_read() {
-        let plan = Plan::resolve(options("{cpu-clock,page-faults}:S", command())).unwrap();
+        let plan = RecordingPlan::resolve(options("{cpu-clock,page-faults}:S", command())).unwrap();
         let [leader, member] = &plan.open.events[..] else { panic!("{plan}") };
         assert!(leader.attr.read_format & leader.attr.read_format & Perf::FORMAT_GROUP != 0);
         assert_eq!((leader.attr.sample_period, member.attr.sample_period), (999, 0));
@@ -560,7 +561,7 @@ mod tests {
         asked.data = true;
         asked.rate = Rate::Period(1000);
         asked.clock = RecordingClock::parse("mono");
-        let plan = Plan::resolve(asked).unwrap();
+        let plan = RecordingPlan::resolve(asked).unwrap();
         let attr = &plan.open.events[0].attr;
         let bits = Perf::SAMPLE_REGS_USER | Perf::SAMPLE_STACK_USER | Perf::SAMPLE_ADDR;
         assert_eq!(attr.sample_type & (bits | Perf::SAMPLE_PERIOD), bits);
@@ -571,7 +572,7 @@ mod tests {
     /// Checks that what is not there is named.
     #[test]
     fn errors() {
-        let error = |targets| Plan::resolve(options("cpu-clock", targets)).unwrap_err().to_string();
+        let error = |targets| RecordingPlan::resolve(options("cpu-clock", targets)).unwrap_err().to_string();
         let (missing, next) = (i32::MAX, "it may have ended; `ps -eL` lists processes and threads");
         assert_eq!(
             error(TargetSpec { pids: vec![missing], ..TargetSpec::default() }),

@@ -61,17 +61,17 @@ mod tests {
     /// A drain as the test plays it: reads the round, takes what was produced until then, hands it
     /// over later.
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum RoundStep {
         Produce(usize),
         Drain(usize),
         Write(usize),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<RoundStep>> {
         let step = prop_oneof![
-            (0..3usize).prop_map(Step::Produce),
-            (0..3usize).prop_map(Step::Drain),
-            (0..3usize).prop_map(Step::Write),
+            (0..3usize).prop_map(RoundStep::Produce),
+            (0..3usize).prop_map(RoundStep::Drain),
+            (0..3usize).prop_map(RoundStep::Write),
         ];
         prop::collection::vec(step, 0..300)
     }
@@ -88,15 +88,15 @@ mod tests {
             let (mut latest, mut at_previous_marker, mut flushed) = (0u64, 0u64, 0u64);
             for step in steps {
                 match step {
-                    Step::Produce(ring) => {
+                    RoundStep::Produce(ring) => {
                         clock += 1;
                         rings[ring].push(clock);
                     }
-                    Step::Drain(ring) => {
+                    RoundStep::Drain(ring) => {
                         let round = number.now();
                         queues[ring].push_back((std::mem::take(&mut rings[ring]), round));
                     }
-                    Step::Write(ring) => {
+                    RoundStep::Write(ring) => {
                         let Some((times, round)) = queues[ring].pop_front() else { continue };
                         for time in times {
                             prop_assert!(time > flushed, "{time} is late, {flushed} was flushed");

@@ -5,7 +5,7 @@ use crate::control::{self, ControlChannel, Execution};
 use crate::error::{RecordError, system};
 use crate::options::Delay;
 use crate::output::{self, SharedNaming};
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::series::SwitchRequest;
 use crate::user_rings::UserEventControl;
 use kymo_perf::evlist::Evlist;
@@ -32,7 +32,7 @@ pub(crate) const SIGTERM: i32 = 15;
 
 /// Turns the events on and waits for the end.
 pub(crate) struct RunLoop<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a RecordingPlan,
     pub(crate) events: &'a Evlist,
     /// Starts and stops the events that programs write.
     pub(crate) user_events: Option<&'a mut Box<dyn UserEventControl + Send>>,

@@ -11,7 +11,7 @@ use crate::sideband::Sideband;
 use crate::sink::Sink;
 use kymo_data::{CompressedInfo, EventSpec, Features, abi};
 use kymo_files::Identity;
-use kymo_perf::proc::{self, Module};
+use kymo_perf::proc::{self, KernelModule};
 use kymo_perf::sys;
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
@@ -162,7 +162,7 @@ pub(crate) struct Series {
     early: Features,
     features: Features,
     build_ids: bool,
-    modules: Option<Vec<Module>>,
+    modules: Option<Vec<KernelModule>>,
     begun: Instant,
     kept: VecDeque<FinishedFile>,
     say: FileListener,

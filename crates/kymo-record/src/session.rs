@@ -12,7 +12,7 @@ use crate::opening::{Opened, features, open, sources, spec, tracing_data};
 use crate::options::{CallGraph, LastSnapshot};
 use crate::output;
 use crate::pipeline::{Base, OpenedOutput, Outcome, Pipeline};
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::record_stats::RecordStats;
 use crate::reduce::reduced;
 use crate::run_loop::RunLoop;
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 
 /// The memory for what is to be drained; judged before an earlier recording is touched.
 fn budget(
-    plan: &Plan,
+    plan: &RecordingPlan,
     events: &Evlist,
     rings: &[MappedRing],
     kept: &[MappedRing],
@@ -66,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     /// [`RecordError`]; nothing was written then, unless it is the output that failed.
-    pub fn start(plan: Plan) -> Result<Session, RecordError> {
+    pub fn start(plan: RecordingPlan) -> Result<Session, RecordError> {
         Session::open(Arc::new(sys::Real), plan, None, None)
     }
 
@@ -78,7 +78,7 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub fn start_with(
-        plan: Plan,
+        plan: RecordingPlan,
         user_rings: Option<UserRings>,
         until: Option<BorrowedFd<'_>>,
     ) -> Result<Session, RecordError> {
@@ -89,13 +89,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::start`].
-    pub fn start_on(kernel: Arc<dyn Kernel>, plan: Plan) -> Result<Session, RecordError> {
+    pub fn start_on(kernel: Arc<dyn Kernel>, plan: RecordingPlan) -> Result<Session, RecordError> {
         Session::open(kernel, plan, None, None)
     }
 
     fn open(
         kernel: Arc<dyn Kernel>,
-        mut plan: Plan,
+        mut plan: RecordingPlan,
         user_rings: Option<UserRings>,
         until: Option<BorrowedFd<'_>>,
     ) -> Result<Session, RecordError> {
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// The plan, as far as opening changed it.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &RecordingPlan {
         &self.opened.plan
     }
 

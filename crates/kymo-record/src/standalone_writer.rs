@@ -4,7 +4,7 @@ use crate::record_stats::RecordStats;
 use crate::sink::Sink;
 use crate::{build_ids, machine, synth};
 use kymo_data::{Attr, EventSpec, Features, build};
-use kymo_perf::proc::{self, Module};
+use kymo_perf::proc::{self, KernelModule};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct StandaloneWriter {
     stats: RecordStats,
     waiting: Vec<u8>,
     features: Features,
-    modules: Vec<Module>,
+    modules: Vec<KernelModule>,
 }
 
 impl fmt::Debug for StandaloneWriter {

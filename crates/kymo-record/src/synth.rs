@@ -3,7 +3,7 @@
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::build::{self, MapSpec};
 use kymo_data::{Attr, SampleId};
-use kymo_perf::proc::{self, KernelText, Mappings, Module};
+use kymo_perf::proc::{self, KernelModule, KernelText, Mappings};
 use std::collections::HashSet;
 
 /// The kernel's process id in records.
@@ -12,7 +12,7 @@ const KERNEL_PID: i32 = -1;
 const SERIAL_LIMIT: usize = 64;
 
 /// The kernel's text and its modules.
-pub(crate) fn kernel(attr: &Attr, text: Option<KernelText>, modules: &[Module]) -> Vec<u8> {
+pub(crate) fn kernel(attr: &Attr, text: Option<KernelText>, modules: &[KernelModule]) -> Vec<u8> {
     let none = SampleId::default();
     let mut out = Vec::new();
     let common = MapSpec { pid: KERNEL_PID, misc: PERF_RECORD_MISC_KERNEL, ..MapSpec::default() };
@@ -34,7 +34,7 @@ pub(crate) fn kernel(attr: &Attr, text: Option<KernelText>, modules: &[Module]) 
 }
 
 /// What a module is called in records and build IDs.
-pub(crate) fn module_file(module: &Module) -> String {
+pub(crate) fn module_file(module: &KernelModule) -> String {
     module.path.clone().unwrap_or_else(|| format!("[{}]", module.name))
 }
 

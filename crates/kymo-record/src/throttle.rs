@@ -13,7 +13,7 @@
 use crate::RecordingClock;
 use crate::channel::{Notifier, Sender, timespec};
 use crate::machine;
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::shared::{DrainShared, Message, ThrottleRequest};
 use kymo_data::Mark;
 use kymo_perf::cgroup::OwnCgroup;
@@ -75,7 +75,7 @@ pub(crate) struct Throttle<'a> {
 impl<'a> Throttle<'a> {
     /// `cgroup`: the one that the command is in, if there is one. `command`: the command's process.
     pub(crate) fn new(
-        plan: &Plan,
+        plan: &RecordingPlan,
         cgroup: Option<&'a OwnCgroup>,
         command: Option<i32>,
         marks: Sender<Message>,

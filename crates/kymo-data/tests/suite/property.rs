@@ -141,7 +141,7 @@ proptest! {
         build_id in proptest::option::of(vec(any::<u8>(), 16..=20)),
         exec in any::<bool>(),
     ) {
-        let events = Events::new(vec![Event::new(attr.clone(), Vec::new(), 0)]);
+        let events = EventSet::new(vec![Event::new(attr.clone(), Vec::new(), 0)]);
         let check = |bytes: &[u8], want: Record<'_>| {
             let record = one(bytes);
             assert_eq!(record.parse().expect("parses"), want);

@@ -100,7 +100,7 @@ impl CgroupCounter {
 
     /// Begins to count in the cgroup at `path` (its directory) and below, from the exec of `child`
     /// on, which was made by [`crate::workload::Workload::prepare_marking`]; `events` is the number
-    /// of events that will get a [`CgroupCounter::program`].
+    /// of events that will get a program.
     ///
     /// # Errors
     /// [`BpfError`]: why it is not possible here. Cgroups must be those of the unified hierarchy, seen from its top.

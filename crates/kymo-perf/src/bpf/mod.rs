@@ -69,10 +69,11 @@
 //!
 //! # Modules
 //! `sys`: the system call (the only unsafe code); `insn`: the assembler; `types`: how offsets in
-//! the kernel's structs are asked for; `program`: the programs; `tally`: [`CgroupCounter`], which
-//! counts instead of following; `witness`: [`WatchProgram`], which reads memory at the hit of a
-//! watchpoint; [`uprobe`]: probes of user functions; `map` and `ever`: the maps; `attach`: where
-//! programs are attached; `follow`: [`Follower`]; `available`: whether this works here.
+//! the kernel's structs are asked for; `program`: the programs; `cgroup_counts`: [`CgroupCounter`],
+//! which counts instead of following; `watch_program`: `WatchProgram`, which reads memory at the
+//! hit of a watchpoint; [`uprobe`]: probes of user functions; `map` and `followed_bitmap`: the
+//! maps; `attach`: where programs are attached; `follow`: [`Follower`]; `available`: whether this
+//! works here.
 mod attach;
 mod available;
 mod cgroup_counts;

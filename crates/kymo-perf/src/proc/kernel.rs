@@ -58,7 +58,7 @@ fn address(line: &[u8]) -> Option<u64> {
 
 /// A loaded kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct KernelModule {
     /// Its name.
     pub name: String,
     /// The file it was loaded from, if found among the installed ones.
@@ -70,7 +70,7 @@ pub struct Module {
 }
 
 /// The loaded modules; empty if addresses are hidden from this user.
-pub fn modules() -> Vec<Module> {
+pub fn modules() -> Vec<KernelModule> {
     let loaded = parse_modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
     if loaded.is_empty() {
         return loaded;
@@ -82,9 +82,9 @@ pub fn modules() -> Vec<Module> {
         .lines()
         .filter_map(|line| line.split_once(':').map(|(file, _)| (module_name(file), file)))
         .collect();
-    let with_path = |module: Module| {
+    let with_path = |module: KernelModule| {
         let path = files.get(&module.name).map(|file| format!("{root}/{file}"));
-        Module { path, ..module }
+        KernelModule { path, ..module }
     };
     loaded.into_iter().map(with_path).collect()
 }
@@ -95,12 +95,12 @@ fn module_name(file: &str) -> String {
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
 }
 
-fn parse_modules(text: &str) -> Vec<Module> {
+fn parse_modules(text: &str) -> Vec<KernelModule> {
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split(' ').collect();
         let start = u64::from_str_radix(fields.get(5)?.strip_prefix("0x")?, 16).ok()?;
         let size_bytes = fields.get(1)?.parse().ok()?;
-        (start != 0).then(|| Module { name: fields[0].to_owned(), path: None, start, size_bytes })
+        (start != 0).then(|| KernelModule { name: fields[0].to_owned(), path: None, start, size_bytes })
     };
     text.lines().filter_map(parse).collect()
 }

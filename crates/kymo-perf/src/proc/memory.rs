@@ -327,7 +327,7 @@ impl ProcessMemory {
     /// Reads all the bytes from `address` on.
     ///
     /// # Errors
-    /// EIO if not all of them are mapped; [`Unanswered`] if they did not come.
+    /// EIO if not all of them are mapped; `Unanswered` if they did not come.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         match self.read_some(address, bytes)? {
             all if all == bytes.len() => Ok(()),

@@ -6,7 +6,7 @@ mod maps;
 mod memory;
 
 pub use kernel::{
-    KernelText, Module, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
+    KernelModule, KernelText, build_id_of_notes, kernel_build_id, kernel_text, module_build_id, modules,
 };
 pub use maps::{Mappings, MapsEntry};
 pub use memory::ProcessMemory;

@@ -37,7 +37,7 @@ impl Perf {
     pub const SOFTWARE: u32 = bindings::PERF_TYPE_SOFTWARE as u32;
     pub const TRACEPOINT: u32 = bindings::PERF_TYPE_TRACEPOINT as u32;
     pub const BREAKPOINT: u32 = bindings::PERF_TYPE_BREAKPOINT as u32;
-    pub(crate) const HW_CPU_CYCLES: u64 = bindings::PERF_COUNT_HW_CPU_CYCLES as u64;
+    pub const HW_CPU_CYCLES: u64 = bindings::PERF_COUNT_HW_CPU_CYCLES as u64;
     pub const SW_CPU_CLOCK: u64 = bindings::PERF_COUNT_SW_CPU_CLOCK as u64;
     pub const SW_TASK_CLOCK: u64 = bindings::PERF_COUNT_SW_TASK_CLOCK as u64;
     pub const SW_DUMMY: u64 = bindings::PERF_COUNT_SW_DUMMY as u64;

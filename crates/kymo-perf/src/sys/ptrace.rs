@@ -212,7 +212,7 @@ impl Traced {
     /// Its general registers.
     ///
     /// # Errors
-    /// As [`Traced::go`].
+    /// ESRCH if it is gone or does not stand still.
     pub fn registers(&self) -> io::Result<Registers> {
         let mut registers = no_registers();
         self.ask(libc::PTRACE_GETREGS, 0, ptr::from_mut(&mut registers).addr())?;

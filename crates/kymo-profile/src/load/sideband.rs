@@ -1,6 +1,6 @@
 //! The first pass: side-band records into a timeline.
 
-use kymo_data::{Events, ReadError};
+use kymo_data::{EventSet, ReadError};
 
 use super::*;
 
@@ -73,7 +73,7 @@ pub(crate) fn collect(
 }
 
 impl Side {
-    fn read_counters(&mut self, events: &Events, record: &RawRecord<'_>) {
+    fn read_counters(&mut self, events: &EventSet, record: &RawRecord<'_>) {
         let Some(event) = events.event_of(record).map(|e| &events.list[e]) else { return };
         if !counts_by_reading(event) {
             return;
@@ -90,7 +90,7 @@ impl Side {
         }
     }
 
-    fn take(&mut self, events: &Events, record: &RawRecord<'_>, timed: bool) {
+    fn take(&mut self, events: &EventSet, record: &RawRecord<'_>, timed: bool) {
         match self.low.get_mut(record.header.kind as usize) {
             Some(count) => *count += 1,
             None => {

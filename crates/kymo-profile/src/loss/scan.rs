@@ -10,7 +10,7 @@
 //!
 //! A chunk has at most one open LOST per ring: every later one has the open one before it.
 
-use kymo_data::{Event, Events, Mark, RawRecord, ReadError, Record, Recording, UnwindCounts, abi};
+use kymo_data::{Event, EventSet, Mark, RawRecord, ReadError, Record, Recording, UnwindCounts, abi};
 use rustc_hash::FxHashMap;
 
 use super::bins::{self, Bins, Cell};
@@ -91,7 +91,7 @@ fn word(body: &[u8], at: Option<usize>) -> Option<u64> {
 }
 
 struct Context<'a> {
-    events: &'a Events,
+    events: &'a EventSet,
     places: Vec<Places>,
     cpu_of_id: FxHashMap<u64, u32>,
 }

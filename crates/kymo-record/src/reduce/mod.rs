@@ -62,7 +62,7 @@ use crate::pid_filter::PidFilter;
 use crate::pool::BufferPool;
 use crate::ring_scan::DrainRequest;
 use crate::shared::Message;
-use kymo_data::{Attr, Event, EventSpec, Events, RawRecord, Record, RecordCursor, UnwindCounts, abi};
+use kymo_data::{Attr, Event, EventSet, EventSpec, RawRecord, Record, RecordCursor, UnwindCounts, abi};
 use kymo_perf::sys;
 use kymo_profile::timeline::{Moment, SideEvent};
 use order::{Order, Side, Times};
@@ -82,7 +82,7 @@ const NICE: i32 = -18;
 
 /// The stage between drains and writer.
 pub(crate) struct Reducer<'a> {
-    events: Arc<Events>,
+    events: Arc<EventSet>,
     /// Each drain's poke, by ring.
     requests: Vec<&'a DrainRequest>,
     pool: &'a BufferPool,
@@ -108,7 +108,7 @@ impl<'a> Reducer<'a> {
     ) -> Self {
         let events = specs.iter().enumerate();
         let events = events.map(|(index, spec)| Event::new(spec.attr.clone(), spec.ids.clone(), index));
-        let events = Arc::new(Events::new(events.collect()));
+        let events = Arc::new(EventSet::new(events.collect()));
         let worker = Worker::new(Arc::clone(&events), Arc::new(files::modules()));
         let order = Order::new(requests.len());
         let (pid_filter, told) = (PidFilter::default(), UnwindCounts::default());

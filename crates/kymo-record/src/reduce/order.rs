@@ -230,7 +230,7 @@ mod tests {
     /// What the test plays: the kernel writes a record, a drain looks at a ring in two steps, a
     /// message arrives.
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum RingStep {
         Sample(usize),
         Event(usize),
         LookBegins(usize),
@@ -239,14 +239,14 @@ mod tests {
         TakeEarly,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<RingStep>> {
         let ring = 0..RINGS;
         let step = prop_oneof![
-            4 => ring.clone().prop_map(Step::Sample),
-            4 => ring.clone().prop_map(Step::Event),
-            6 => ring.clone().prop_map(Step::LookBegins),
-            6 => ring.prop_map(Step::LookEnds),
-            6 => Just(Step::Arrive),
+            4 => ring.clone().prop_map(RingStep::Sample),
+            4 => ring.clone().prop_map(RingStep::Event),
+            6 => ring.clone().prop_map(RingStep::LookBegins),
+            6 => ring.prop_map(RingStep::LookEnds),
+            6 => Just(RingStep::Arrive),
         ];
         prop::collection::vec(step, 0..400)
     }
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    fn play(steps: &[Step]) -> (Vec<Vec<Record>>, Played) {
+    fn play(steps: &[RingStep]) -> (Vec<Vec<Record>>, Played) {
         let ticks = LogicalClock::default();
         let mut played = Played { order: Some(Order::new(RINGS)), ..Played::default() };
         played.order.as_mut().unwrap().begin();
@@ -301,7 +301,7 @@ mod tests {
         let mut messages: VecDeque<(usize, Vec<Record>, ScanInterval)> = VecDeque::new();
         let mut ending = Vec::new();
         for ring in 0..RINGS {
-            ending.extend([Step::LookBegins(ring), Step::LookEnds(ring)]);
+            ending.extend([RingStep::LookBegins(ring), RingStep::LookEnds(ring)]);
         }
         let arrive = |played: &mut Played, message: (usize, Vec<Record>, ScanInterval)| {
             let (ring, records, scan) = message;
@@ -322,28 +322,28 @@ mod tests {
         };
         for step in steps.iter().chain(&ending) {
             match *step {
-                Step::Sample(ring) | Step::Event(ring) => {
+                RingStep::Sample(ring) | RingStep::Event(ring) => {
                     clock += 1;
-                    let record = (clock, matches!(step, Step::Sample(_)));
+                    let record = (clock, matches!(step, RingStep::Sample(_)));
                     rings[ring].push(record);
                     all[ring].push(record);
                 }
-                Step::LookBegins(ring) => {
+                RingStep::LookBegins(ring) => {
                     looking[ring].get_or_insert_with(|| ticks.tick());
                 }
-                Step::LookEnds(ring) => {
+                RingStep::LookEnds(ring) => {
                     if let Some(before) = looking[ring].take() {
                         let found = std::mem::take(&mut rings[ring]);
                         messages.push_back((ring, found, ScanInterval { before, after: ticks.tick() }));
                     }
                 }
                 // Messages of all drains go through one inbox.
-                Step::Arrive => {
+                RingStep::Arrive => {
                     if let Some(message) = messages.pop_front() {
                         arrive(&mut played, message);
                     }
                 }
-                Step::TakeEarly => {
+                RingStep::TakeEarly => {
                     played.loose = true;
                     played.hand_out(true);
                 }
@@ -394,7 +394,7 @@ mod tests {
             for (index, step) in steps.into_iter().enumerate() {
                 with_early.push(step);
                 if index % every == 0 {
-                    with_early.push(Step::TakeEarly);
+                    with_early.push(RingStep::TakeEarly);
                 }
             }
             let (all, played) = play(&with_early);

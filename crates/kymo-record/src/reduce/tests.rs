@@ -8,7 +8,7 @@ use super::{ACCOUNT_EVERY, Reducer, reduced};
 use crate::account::Unwound;
 use crate::channel::{Next, channel};
 use crate::output::Output;
-use crate::plan::Plan;
+use crate::plan::RecordingPlan;
 use crate::pool::BufferPool;
 use crate::ring_scan::{DrainRequest, LogicalClock, ScanInterval};
 use crate::session::Session;
@@ -44,7 +44,7 @@ fn record(test: &str, path: &Path, command: Vec<OsString>) -> Option<()> {
         build_ids: false,
         ..Options::new(events, targets, Output::File(path.to_owned()))
     };
-    let summary = match Session::start(Plan::resolve(options).unwrap()) {
+    let summary = match Session::start(RecordingPlan::resolve(options).unwrap()) {
         Ok(session) => session.run(None).unwrap(),
         Err(error) => {
             skip(test, format!("perf events are not permitted: {error}"));

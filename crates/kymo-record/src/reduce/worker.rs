@@ -2,14 +2,14 @@
 use super::order::Side;
 use super::rewrite::{rewrite, room};
 use crate::account::Unwound;
-use kymo_data::{Events, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
+use kymo_data::{EventSet, RawRecord, RecordHeader, Sample, StackParts, WholeRecord, abi, record_at};
 use kymo_profile::timeline::{LiveSpaces, Moment};
 use kymo_symbols::unwind::{Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
 use std::sync::Arc;
 
 /// One thread's part: what it knows of tasks and mappings, and its unwinder.
 pub(super) struct Worker {
-    events: Arc<Events>,
+    events: Arc<EventSet>,
     spaces: LiveSpaces,
     modules: Arc<UnwindModules>,
     unwinder: Unwinder,
@@ -19,7 +19,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// `events`: as the kernel writes their samples.
-    pub(super) fn new(events: Arc<Events>, modules: Arc<UnwindModules>) -> Worker {
+    pub(super) fn new(events: Arc<EventSet>, modules: Arc<UnwindModules>) -> Worker {
         // The addresses that perf would give for the stack's bytes: within the call, where every
         // reader looks for it.
         let unwinder = Unwinder::new(Convention::Perf);

@@ -5,7 +5,7 @@ use crate::common::{options, raise, stop_sign};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector;
 use kymo_perf::sys::{Descriptor, EventTarget, Kernel, Real};
-use kymo_record::{CallGraph, ControlSpec, Plan, Rate, Session, TargetSpec};
+use kymo_record::{CallGraph, ControlSpec, Rate, RecordingPlan, Session, TargetSpec};
 use kymo_testing::skip;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -97,7 +97,7 @@ fn one_session() {
     options.rate = Rate::Period(1);
     options.call_graph = CallGraph::Dwarf { stack_bytes: 8192 };
     options.raw_stacks = true;
-    let session = match Plan::resolve(options).map(Session::start) {
+    let session = match RecordingPlan::resolve(options).map(Session::start) {
         Ok(Ok(session)) => session,
         Ok(Err(error)) => return println!("refused: {error}"),
         Err(error) => return println!("refused: {error}"),

@@ -5,7 +5,9 @@ use crate::real::{BUSY, command, permitted};
 use kymo_data::{Recording, abi, build};
 use kymo_perf::ring::Keeps;
 use kymo_perf::sys::page_size;
-use kymo_record::{CallGraph, Coverage, LastSnapshot, Limits, Plan, Session, SwitchRule, TargetSpec};
+use kymo_record::{
+    CallGraph, Coverage, LastSnapshot, Limits, RecordingPlan, Session, SwitchRule, TargetSpec,
+};
 use kymo_testing::with_waiting_threads;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -98,7 +100,7 @@ fn snapshots(last: LastSnapshot, compress: bool) {
         options.compress = compress.then_some(1);
         let (requests, say) = (stop_sign(), channel::<(PathBuf, Option<Coverage>)>());
         let (said, heard) = say;
-        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap())
+        let session = Session::start_on(Arc::new(kernel.clone()), RecordingPlan::resolve(options).unwrap())
             .unwrap()
             .limit(Limits { max_bytes: None, switch: Some(SwitchRule::default()) })
             .on_switch(requests.try_clone().unwrap(), move |file: &Path, coverage| {
@@ -190,7 +192,8 @@ fn the_account_is_that_of_the_snapshots() {
             let mut options = options("cpu-clock", targets, &path);
             (options.overwrite, options.ring_pages) = (true, Some(1));
             let session =
-                Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+                Session::start_on(Arc::new(kernel.clone()), RecordingPlan::resolve(options).unwrap())
+                    .unwrap();
             let tracker = kymo_perf::sys::attr_bytes(&session.plan().open.events[1].attr);
             let tracker = kymo_data::Attr::parse(&tracker).unwrap();
             let (ids, sides) = (kernel.ids(), kernel.rings_that(Keeps::Oldest));
@@ -228,7 +231,8 @@ fn hostile_rings() {
         let targets = TargetSpec { tids, per_thread: true, ..TargetSpec::default() };
         let mut options = options("cpu-clock", targets, &path);
         (options.overwrite, options.ring_pages) = (true, Some(1));
-        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+        let session =
+            Session::start_on(Arc::new(kernel.clone()), RecordingPlan::resolve(options).unwrap()).unwrap();
         let mut files = kernel.files(Keeps::Newest);
         files[0].0.write_all_at(&4u64.to_le_bytes(), 1024).unwrap();
         files[1].0.write_all_at(&(1u64 << 40).to_le_bytes(), 1024).unwrap();
@@ -261,7 +265,7 @@ fn the_end_of_a_command() {
         let mut options = options("cpu-clock", command(&format!("{BUSY}; {BUSY}; {BUSY}")), &path);
         (options.overwrite, options.ring_pages, options.compress) = (true, Some(2), compress);
         (options.call_graph, options.rate) = (call_graph, kymo_record::Rate::Frequency(5000));
-        let summary = Session::start(Plan::resolve(options).unwrap()).unwrap().run(None).unwrap();
+        let summary = Session::start(RecordingPlan::resolve(options).unwrap()).unwrap().run(None).unwrap();
         let (mut times, mut stacks) = (Vec::new(), 0);
         each_sample(&open(&path), |sample| {
             times.extend(sample.time);

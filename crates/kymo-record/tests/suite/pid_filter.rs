@@ -2,7 +2,7 @@
 //! nothing.
 use crate::common::{each_record, open, options, raise, stop_sign};
 use kymo_data::abi;
-use kymo_record::{Plan, Scope, Session, TargetSpec};
+use kymo_record::{RecordingPlan, Scope, Session, TargetSpec};
 use kymo_testing::skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -79,10 +79,10 @@ impl Programs {
     }
 
     /// How to record in this scope; `None` where it cannot be had.
-    fn plan(&self, test: &str, targets: TargetSpec) -> Option<Plan> {
+    fn plan(&self, test: &str, targets: TargetSpec) -> Option<RecordingPlan> {
         let mut options = options("cpu-clock", targets, &self.file("perf.data"));
         (options.scope, options.inherit) = (Some(Scope::Filtered), Some(true));
-        match Plan::resolve(options) {
+        match RecordingPlan::resolve(options) {
             Ok(plan) => Some(plan),
             Err(error) => {
                 skip(test, error);

@@ -5,7 +5,7 @@ use kymo_core::ring::Writer;
 use kymo_data::abi;
 use kymo_perf::ring::{Keeps, Ring};
 use kymo_perf::sys::{Binding, Descriptor, EventTarget, Fake, Kernel, perf_event_attr};
-use kymo_record::{Options, Plan, Session, Summary, TargetSpec};
+use kymo_record::{Options, RecordingPlan, Session, Summary, TargetSpec};
 use kymo_testing::with_waiting_threads;
 use proptest::prelude::*;
 use std::fs::File;
@@ -151,7 +151,8 @@ fn record(path: &Path, pushes: &[(usize, usize)], change: impl FnOnce(&mut Optio
         options.call_graph = kymo_record::CallGraph::FramePointers;
         options.ring_pages = Some(1);
         change(&mut options);
-        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+        let session =
+            Session::start_on(Arc::new(kernel.clone()), RecordingPlan::resolve(options).unwrap()).unwrap();
         let stop = stop_sign();
         let rings = kernel.rings();
         let mut writers: Vec<Writer<'_>> = rings.iter().map(|ring| Writer::new(ring.area())).collect();
@@ -231,7 +232,8 @@ fn a_hostile_ring() {
         let targets = TargetSpec { tids, per_thread: true, ..TargetSpec::default() };
         let mut options = options("cpu-clock", targets, &path);
         options.ring_pages = Some(1);
-        let session = Session::start_on(Arc::new(kernel.clone()), Plan::resolve(options).unwrap()).unwrap();
+        let session =
+            Session::start_on(Arc::new(kernel.clone()), RecordingPlan::resolve(options).unwrap()).unwrap();
         let stop = stop_sign();
         let rings = kernel.rings();
         // A record of size 0 within the ring's bounds, and after it one that is never reached.
@@ -257,11 +259,11 @@ fn a_session_that_does_not_run() {
     let path = directory.path().join("perf.data");
     with_waiting_threads(3, |tids| {
         let targets = TargetSpec { tids: tids.clone(), per_thread: true, ..TargetSpec::default() };
-        let plan = Plan::resolve(options("cpu-clock", targets.clone(), &path)).unwrap();
+        let plan = RecordingPlan::resolve(options("cpu-clock", targets.clone(), &path)).unwrap();
         drop(Session::start_on(Arc::new(Fake::new()), plan).unwrap());
         let mut large = options("cpu-clock", targets, &path);
         large.ring_pages = Some(64);
-        let plan = Plan::resolve(large).unwrap();
+        let plan = RecordingPlan::resolve(large).unwrap();
         let error = Session::start_on(Arc::new(Fake::new().map_limit_pages(8)), plan).err().expect("refused");
         assert!(error.to_string().starts_with("failed to map the ring of 64 pages of cpu-clock"), "{error}");
     });

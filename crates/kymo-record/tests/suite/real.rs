@@ -3,7 +3,7 @@ use crate::common::{each_record, each_sample, open, options, raise, stop_sign};
 use kymo_data::abi;
 use kymo_perf::sys::{self, EventTarget, Kernel, Perf, attr_zeroed};
 use kymo_perf::workload::Exit;
-use kymo_record::{CallGraph, Output, Plan, RecordError, Session, Summary, TargetSpec};
+use kymo_record::{CallGraph, Output, RecordError, RecordingPlan, Session, Summary, TargetSpec};
 use kymo_testing::skip;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -34,7 +34,7 @@ pub(crate) fn command(script: &str) -> TargetSpec {
 }
 
 fn record(options: kymo_record::Options) -> Summary {
-    let session = Session::start(Plan::resolve(options).unwrap()).unwrap();
+    let session = Session::start(RecordingPlan::resolve(options).unwrap()).unwrap();
     session.run(None).unwrap()
 }
 
@@ -126,7 +126,8 @@ fn a_process_that_runs() {
     // after that.
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
     let targets = TargetSpec { pids: vec![child.id() as i32], ..TargetSpec::default() };
-    let session = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
+    let session =
+        Session::start(RecordingPlan::resolve(options("cpu-clock", targets, &path)).unwrap()).unwrap();
     let file = path.clone();
     let reaper = std::thread::spawn(move || {
         // It may end when it has been listed; should it never be, the check below fails.
@@ -158,9 +159,10 @@ fn told_to_stop() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("perf.data");
-    let session =
-        Session::start(Plan::resolve(options("cpu-clock", command("while :; do :; done"), &path)).unwrap())
-            .unwrap();
+    let session = Session::start(
+        RecordingPlan::resolve(options("cpu-clock", command("while :; do :; done"), &path)).unwrap(),
+    )
+    .unwrap();
     let stop = stop_sign();
     raise(&stop);
     let summary = session.run(Some(stop.as_fd())).unwrap();
@@ -179,7 +181,8 @@ fn a_command_that_is_not_there() {
     let path = directory.path().join("perf.data");
     std::fs::write(&path, "PERFILE2 an older recording").unwrap();
     let targets = TargetSpec { command: vec!["no-such-program-here".into()], ..TargetSpec::default() };
-    let error = Session::start(Plan::resolve(options("cpu-clock", targets, &path)).unwrap()).err().unwrap();
+    let error =
+        Session::start(RecordingPlan::resolve(options("cpu-clock", targets, &path)).unwrap()).err().unwrap();
     assert!(matches!(error, RecordError::Command { .. }), "{error}");
     assert!(error.to_string().contains("no-such-program-here"));
     assert_eq!(std::fs::read(&path).unwrap(), b"PERFILE2 an older recording");
@@ -193,6 +196,6 @@ fn a_device_without_room() {
     }
     let mut options = options("cpu-clock", command(":"), Path::new("/dev/full"));
     options.output = Output::File("/dev/full".into());
-    let error = Session::start(Plan::resolve(options).unwrap()).err().unwrap();
+    let error = Session::start(RecordingPlan::resolve(options).unwrap()).err().unwrap();
     assert!(error.to_string().contains("No space left on device"), "{error}");
 }

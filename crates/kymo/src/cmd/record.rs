@@ -14,8 +14,8 @@ use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
 use kymo_record::{
-    Answer, CallGraph, ControlSpec, Delay, LastSnapshot, Limits, Options, Output, Overload, Plan, Rate,
-    RecordError, RecordingClock, Scope, Session, SwitchRule, TargetSpec,
+    Answer, CallGraph, ControlSpec, Delay, LastSnapshot, Limits, Options, Output, Overload, Rate,
+    RecordError, RecordingClock, RecordingPlan, Scope, Session, SwitchRule, TargetSpec,
 };
 
 use super::probe::engines;
@@ -263,7 +263,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             options.ring_pages = None;
         }
     }
-    let mut plan = Plan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut plan = RecordingPlan::resolve(options).map_err(|error| anyhow::anyhow!("{error}"))?;
     let limits = match limits(plan.keeps_newest(), snapshot.is_some(), switch, max_files, max_bytes) {
         Ok(limits) => limits,
         Err(wrong) => {
@@ -345,7 +345,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What the recording is called in the last words: of several files each has its time behind the name.
-fn name_of(output: &Output, plan: &Plan, limits: Limits) -> String {
+fn name_of(output: &Output, plan: &RecordingPlan, limits: Limits) -> String {
     let plain = plan.keeps_newest() && plan.options.last_snapshot == LastSnapshot::Plain;
     match output {
         Output::File(path) if limits.switch.is_some() && !plain => format!("{}.<time>", path.display()),

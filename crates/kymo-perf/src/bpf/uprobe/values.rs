@@ -48,7 +48,7 @@ impl Value {
 pub enum CapturedValue {
     /// A number, with its sign in all bits.
     Number(u64),
-    /// The first [`TEXT_BYTES`] characters.
+    /// The first 64 characters.
     Text {
         /// Any bytes.
         bytes: Vec<u8>,
