@@ -9,7 +9,7 @@
 //!  |<------------------------- size ------------------------------------------>|
 //! ```
 //!
-//! The trailer is read by [`EventSet::sample_id`](crate::Events::sample_id), because its layout
+//! The trailer is read by [`EventSet::sample_id`](crate::EventSet::sample_id), because its layout
 //! depends on the event.
 
 use crate::abi::*;

@@ -22,7 +22,7 @@
 //! 1. [`parse`] each argument: errors of spelling come before anything is touched.
 //! 2. Make the [`Target`]: [`ModuleFile::open`] for each file that is mapped, [`modules_of`] to place them. For a program
 //!    that does not run yet, its file with bias 0 answers whether names exist; resolve again after the exec for addresses.
-//! 3. [`resolve`] when the target has filled its pointers. [`Watch::pieces`] are what registers can hold.
+//! 3. [`resolve()`] when the target has filled its pointers. [`Watch::pieces`] are what registers can hold.
 //! 4. For a hit, [`accessing_instruction`] with the code of the function that [`Module`]'s symbols give for the trap.
 //!
 //! # Invariants

@@ -53,7 +53,7 @@ impl Request {
         &self.expression
     }
 
-    /// The length that was written, in bytes: 1, 2, 4 or 8 unless [`resolve`](super::resolve) refuses it.
+    /// The length that was written, in bytes: 1, 2, 4 or 8 unless [`resolve`](super::resolve()) refuses it.
     pub fn len_bytes(&self) -> Option<u64> {
         self.len_bytes
     }

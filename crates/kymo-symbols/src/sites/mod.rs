@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Modules of a process that runs come from its mappings, which the caller reads; those of a command that has not started are
-//! found as the dynamic linker will find them ([`libraries`]).
+//! found as the dynamic linker will find them ([`libraries()`]).
 //!
 //! Invariants:
 //! - **S1** Every site lies in a part of the file that is loaded executable: no name and no damaged table makes another byte a site.

@@ -123,8 +123,9 @@ impl Flow {
     }
 }
 
-/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted: what [`Surroundings`](crate::patch::Surroundings) wants to know of a
-/// module. Calls are left out, for they lead to functions' begins.
+/// The targets of all direct jumps in `bytes` bytes of code at `start`, sorted, as
+/// [`Surroundings`](crate::patch::Surroundings) needs them of a module. Calls are left out, because
+/// they lead to functions' begins.
 ///
 /// Takes some 10 ns for each byte.
 pub fn jump_targets(memory: &dyn Memory, start: u64, bytes: u64) -> Vec<u64> {

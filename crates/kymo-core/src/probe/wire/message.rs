@@ -162,7 +162,7 @@ pub struct ProbeSlots {
     pub hits: u32,
     /// What that slot held before: a site that is armed again counts on in the same slots.
     pub before: u64,
-    /// The first slot of its times ([`times`](super::times)), if it has any.
+    /// The first slot of its times ([`latency`](crate::latency)), if it has any.
     pub times: Option<u32>,
 }
 
