@@ -3,29 +3,15 @@
 use std::collections::HashMap;
 
 use kymo_core::probe::wire::{self, ProbeAction};
-use kymo_perf::bpf::uprobe::{Condition, Operand, Register, Test};
 use kymo_perf::inject::{Client, ProtocolError};
+use kymo_symbols::place::call::Fetch;
 
-/// An operand as the agent knows it; `None` if it is of another machine, or too long.
-pub(crate) fn operand(of: &Operand) -> Option<wire::Operand> {
-    let register = of.register.number()?;
-    let steps = of.steps.clone();
-    (steps.len() <= wire::MOST_STEPS && of.bits.is_none()).then_some(wire::Operand {
-        register,
-        steps,
-        bytes: of.bytes,
-        signed: of.signed,
-    })
-}
+use crate::arguments;
 
 /// A value of an event, as the agent knows it; `None` if it does not: bits, and values in vector registers.
-pub(crate) fn fetch(of: &kymo_symbols::place::call::Fetch) -> Option<wire::Fetch> {
-    let register = Register::named(of.register.general()?)?.number()?;
-    if of.bits.is_some() || of.steps.len() > wire::MOST_STEPS {
-        return None;
-    }
-    let operand =
-        wire::Operand { register, steps: of.steps.clone(), bytes: of.len_bytes, signed: of.is_signed() };
+pub(crate) fn fetch(of: &Fetch) -> Option<wire::Fetch> {
+    of.register.general()?;
+    let operand = Some(arguments::operand(of)).filter(wire::is_supported)?;
     let kind = match &of.text {
         None => wire::FetchKind::Number,
         Some(text) => {
@@ -36,28 +22,16 @@ pub(crate) fn fetch(of: &kymo_symbols::place::call::Fetch) -> Option<wire::Fetch
     Some(wire::Fetch { operand, kind })
 }
 
-fn test(of: &Test) -> Option<wire::Test> {
-    if of.characters.is_some() {
-        return None;
-    }
-    Some(wire::Test { operand: operand(&of.operand)?, compare: of.compare, value: of.value })
-}
-
-/// A condition as the agent knows it; `None` if it is longer than it takes.
-pub(crate) fn condition(of: &Condition) -> Option<wire::Condition> {
-    if of.len() > wire::MOST_TESTS || of.iter().any(|tests| tests.len() > wire::MOST_TESTS) {
-        return None;
-    }
-    of.iter().map(|tests| tests.iter().map(test).collect()).collect()
-}
-
 /// All things to do of one conversation, with their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct ActionTable(HashMap<ProbeAction, u16>);
 
 impl ActionTable {
-    /// The number of a thing to do; `None` when there are too many.
+    /// The number of a thing to do; `None` when the agent does not take it, or there are too many.
     pub(crate) fn number(&mut self, how: ProbeAction) -> Option<u16> {
+        if !how.is_supported() {
+            return None;
+        }
         if how == ProbeAction::default() {
             return Some(0);
         }
@@ -74,25 +48,31 @@ impl ActionTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kymo_core::probe::value::{Characters, Compare, Operand, Test};
 
-    /// Checks that what is the same has one number, that nothing has none, and that operands keep their registers, widths and steps.
+    /// Checks that what is the same has one number, that nothing has none, and that what the agent does not take has none either.
     #[test]
     fn said_once() {
         let mut actions = ActionTable::default();
         assert_eq!(actions.number(ProbeAction::default()), Some(0));
-        let Some(register) = Register::argument(1).filter(|register| register.number().is_some()) else {
-            // Of a machine that the agent does not patch.
-            return;
-        };
-        let operand = Operand { register, steps: vec![8], bytes: 4, signed: true, bits: None };
-        let tests =
-            vec![vec![Test { operand, compare: wire::Compare::GreaterEqual, value: 7, characters: None }]];
-        let entry = condition(&tests).expect("short enough");
-        assert_eq!((entry[0][0].operand.register, &entry[0][0].operand.steps[..]), (6, &[8][..]));
-        let how = ProbeAction { entry_condition: entry, every: 2, ..ProbeAction::default() };
-        assert_eq!(actions.number(how.clone()), Some(1));
-        assert_eq!(actions.number(ProbeAction { every: 3, ..how.clone() }), Some(2));
-        assert_eq!(actions.number(how), Some(1));
-        assert_eq!(condition(&vec![tests[0].clone(); 9]), None, "more than the agent takes");
+        let operand = Operand { steps: vec![8], bytes: 4, signed: true, ..Operand::register(6) };
+        let test = Test::number(operand.clone(), Compare::GreaterEqual, 7);
+        let on = |lists| ProbeAction { entry_condition: lists, every: 2, ..ProbeAction::default() };
+        let action = on(vec![vec![test.clone()]]);
+        assert_eq!(actions.number(action.clone()), Some(1));
+        assert_eq!(actions.number(ProbeAction { every: 3, ..action.clone() }), Some(2));
+        assert_eq!(actions.number(action), Some(1));
+        let characters = Some(Characters { offset: 0, bytes: b"x".to_vec(), ended: true });
+        let bits = Operand { bits: Some((1, 2)), ..operand.clone() };
+        let far = Operand { steps: vec![0; 9], ..operand };
+        for unsupported in [
+            vec![vec![test.clone()]; 9],
+            vec![vec![test.clone(); 9]],
+            vec![vec![Test { characters, ..test.clone() }]],
+            vec![vec![Test { operand: bits, ..test.clone() }]],
+            vec![vec![Test { operand: far, ..test }]],
+        ] {
+            assert_eq!(actions.number(on(unsupported)), None, "not what the agent takes");
+        }
     }
 }

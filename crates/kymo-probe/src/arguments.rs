@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use kymo_perf::bpf::uprobe::{self, MOST_VALUES, Operand};
+use kymo_core::probe::value::{self, Operand};
+use kymo_perf::bpf::uprobe::{self, MOST_VALUES};
 use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::{
     CallError, Fetch, Part, Register, Routine, Routines, Text, marker_arguments,
@@ -286,7 +287,7 @@ pub fn operand(fetch: &Fetch) -> Operand {
     let name = fetch.register.general().unwrap_or("rax");
     Operand {
         // Registers of the machine that we are on; elsewhere nothing has a name.
-        register: uprobe::Register::named(name).unwrap_or_else(uprobe::Register::result),
+        register: value::register::named(name).unwrap_or(value::register::RESULT),
         steps: fetch.steps.clone(),
         bytes: fetch.len_bytes,
         signed: fetch.is_signed(),

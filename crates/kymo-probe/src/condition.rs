@@ -8,7 +8,8 @@
 //! Registers are 64 bits wide; `arg1:s32` is the lower half with a sign, which is an `int`. What has a name has its type.
 //! `&&` binds before `||`. Tests of what is known at the entry and of what is known at the return stand in different parts of an `&&`.
 
-use kymo_perf::bpf::uprobe::{Characters, Compare, Condition, MOST_CHARACTERS, Test};
+use kymo_core::probe::value::{Characters, Compare, Condition, Test};
+use kymo_perf::bpf::uprobe::MOST_CHARACTERS;
 use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::{self, CallError, Fetch, Routine};
 use kymo_symbols::sites::{Site, SiteKind};
@@ -240,7 +241,7 @@ impl Part {
         if number < 0 && !operand.signed && width < 64 {
             value &= (1 << width) - 1;
         }
-        Ok(vec![vec![Test { operand, compare: self.compare, value, characters: None }]])
+        Ok(vec![vec![Test::number(operand, self.compare, value)]])
     }
 
     fn text(&self, fetch: &Fetch, bytes: &[u8]) -> Result<Condition, String> {
@@ -260,12 +261,7 @@ impl Part {
             characters: Some(characters),
         };
         let Some(length) = &text.length else { return Ok(vec![vec![own]]) };
-        let length = |compare| Test {
-            operand: arguments::operand(length),
-            compare,
-            value: bytes.len() as u64,
-            characters: None,
-        };
+        let length = |compare| Test::number(arguments::operand(length), compare, bytes.len() as u64);
         Ok(match self.compare {
             _ if bytes.is_empty() => vec![vec![length(self.compare)]],
             Compare::NotEqual => vec![vec![length(Compare::NotEqual)], vec![length(Compare::Equal), own]],
@@ -319,8 +315,8 @@ mod tests_of_this {
         }
     }
 
-    fn uprobe_register(name: &str) -> kymo_perf::bpf::uprobe::Register {
-        kymo_perf::bpf::uprobe::Register::named(name).unwrap()
+    fn uprobe_register(name: &str) -> u8 {
+        kymo_core::probe::value::register::named(name).unwrap()
     }
 
     /// Checks tests of registers and of a marker's arguments: signs, widths, and numbers that none can be.

@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use kymo_core::latency::Latencies;
-use kymo_perf::bpf::uprobe::{CapturedValue, Condition};
+use kymo_core::probe::value::Condition;
+use kymo_perf::bpf::uprobe::CapturedValue;
 use kymo_symbols::sites::Site;
 
 use crate::arguments::Values;

@@ -2,7 +2,8 @@
 //! program, wherever these can be known; by its return probes, which replace
 //! return addresses, only where the program is known to bear it, or by force.
 
-use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, Operand, Register, ReturnAction};
+use kymo_core::probe::value::{Operand, register};
+use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, ReturnAction};
 use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};
 use std::sync::Arc;
 
@@ -99,9 +100,9 @@ fn at_exits(found: &CallSites) -> Result<Timing, String> {
             sites::ExitWhen::Always => (ExitWhen::Always, (0, 0)),
             sites::ExitWhen::Flags(number) => (ExitWhen::Flags(*number), (0, 0)),
             sites::ExitWhen::Leaves { register, displacement, before_bytes, after_bytes } => {
-                let register = Register::named(register).ok_or("it ends at a computed jump")?;
+                let register = register::named(register).ok_or("it ends at a computed jump")?;
                 let steps = displacement.iter().copied().collect();
-                let target = Operand { register, steps, bytes: 8, signed: false, bits: None };
+                let target = Operand { steps, ..Operand::register(register) };
                 (ExitWhen::Leaves(target), (*before_bytes, *after_bytes))
             }
         };

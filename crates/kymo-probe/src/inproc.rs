@@ -14,7 +14,7 @@ use kymo_perf::inject::{self, Client, ProtocolError};
 use kymo_record::Callers;
 use kymo_symbols::sites::{Site, SiteKind};
 
-use crate::actions::{self, ActionTable};
+use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
 use crate::engine::{Caller, Engine, ProbeRequest, Reading};
 
@@ -126,13 +126,10 @@ impl Plan {
             Plan { modules: Vec::new(), actions: ActionTable::default(), served: Vec::new(), refused };
         for (number, wanted) in wanted {
             let site = &sites[number];
+            let mut action = action(request, number);
             // Only at a function's first instruction the stack shows who called.
-            let told = |how: ProbeAction| ProbeAction {
-                callers: how.callers && site.kind == SiteKind::Function,
-                ..how
-            };
-            let Some(action_id) = action(request, number).map(told).and_then(|how| plan.actions.number(how))
-            else {
+            action.callers &= site.kind == SiteKind::Function;
+            let Some(action_id) = plan.actions.number(action) else {
                 plan.refused.push((number, "its condition is too long".to_owned()));
                 continue;
             };
@@ -254,19 +251,18 @@ pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<
     Ok(Entered { engine, served, refused, stopped_ns, not_held, cleaned_up })
 }
 
-/// What a site is to do besides counting; `None` if the agent does not take as much.
-fn action(request: &ProbeRequest, number: usize) -> Option<ProbeAction> {
-    let none = Default::default();
-    let (entry, back) = request.conditions.get(number).unwrap_or(&none);
+/// What a site is to do besides counting.
+fn action(request: &ProbeRequest, number: usize) -> ProbeAction {
+    let (entry_condition, return_condition) = request.conditions.get(number).cloned().unwrap_or_default();
     // Counting looks at every hit.
     let every = if request.every > 1 && (request.timed || request.callers) { request.every } else { 0 };
-    Some(ProbeAction {
-        entry_condition: actions::condition(entry)?,
-        return_condition: actions::condition(back)?,
+    ProbeAction {
+        entry_condition,
+        return_condition,
         every,
         callers: request.callers,
         ..ProbeAction::default()
-    })
+    }
 }
 
 /// Has the agent arm these.

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
+use kymo_core::probe::value::Operand;
 use kymo_core::probe::wire::{
-    EventId, Fetch, FetchKind, Layout, MOST_FETCHES, Operand, ProbeAction, ProbeKind, ProbeSpec, ProbeState,
+    EventId, Fetch, FetchKind, Layout, MOST_FETCHES, ProbeAction, ProbeKind, ProbeSpec, ProbeState,
     ProbeStatus,
 };
 use kymo_perf::inject::{self, Client, ProgramClock, ProtocolError};
@@ -366,10 +367,10 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &ProgramOptions<'_>)
         let mut how =
             ProbeAction { every: if asked.every > 1 { asked.every } else { 0 }, ..ProbeAction::default() };
         if let Some(typed) = &typed {
-            let (entry, back) = &typed[*site];
-            let words = "the condition is too long";
-            (how.entry_condition, how.return_condition) =
-                (actions::condition(entry).ok_or(words)?, actions::condition(back).ok_or(words)?);
+            (how.entry_condition, how.return_condition) = typed[*site].clone();
+        }
+        if !how.is_supported() {
+            return Err("the condition is too long".to_owned());
         }
         for (returns, name) in [false, true].into_iter().zip(names) {
             let Some(Place { name, fields: asked, .. }) = name else { continue };

@@ -1,5 +1,6 @@
 //! Which hits count, and what is noted of them, as stubs carry it: kept once for all stubs that do the same.
-use kymo_core::probe::wire::{Condition, Fetch, FetchKind, Operand, ProbeAction};
+use kymo_core::probe::value::{Condition, Operand};
+use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,7 +1,8 @@
 //! What a probe that writes events writes, and where.
 use super::clock::Clock;
 use super::filter::InternedAction;
-use kymo_core::probe::wire::{Condition, EventId, Fetch, FetchKind, Operand, ProbeAction};
+use kymo_core::probe::value::{Condition, Operand};
+use kymo_core::probe::wire::{EventId, Fetch, FetchKind, ProbeAction};
 
 /// What writes hits into rings: from [`Rings::record`](crate::patch::Rings::record).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

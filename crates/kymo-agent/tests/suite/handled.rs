@@ -3,7 +3,8 @@
 use super::library::Library;
 use super::probes::{alone, shapes};
 use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Rings, attach, detach};
-use kymo_core::probe::wire::{Compare, Condition, EventId, Fetch, FetchKind, Operand, ProbeAction, Test};
+use kymo_core::probe::value::{Compare, Condition, Operand, Test};
+use kymo_core::probe::wire::{EventId, Fetch, FetchKind, ProbeAction};
 use kymo_core::ring::Reader;
 use std::ffi::CStr;
 
@@ -26,7 +27,7 @@ fn library(test: &str) -> Option<Library> {
 }
 
 fn operand(register: u8, steps: &[i32], bytes: u8, signed: bool) -> Operand {
-    Operand { register, steps: steps.to_vec(), bytes, signed }
+    Operand { register, steps: steps.to_vec(), bytes, signed, bits: None }
 }
 
 const RDI: u8 = 7;
@@ -144,11 +145,7 @@ fn memory_is_read() {
     assert_eq!(shown(&events[3]), (0, texts(["", "", ""])));
     detach(&probes).expect("detached");
     // What is returned, of those that return something.
-    let back = vec![vec![Test {
-        operand: operand(RAX, &[0], 1, false),
-        compare: Compare::Equal,
-        value: u64::from(b's'),
-    }]];
+    let back = vec![vec![Test::number(operand(RAX, &[0], 1, false), Compare::Equal, u64::from(b's'))]];
     let how = ProbeAction {
         return_condition: back,
         return_event: Some(EventId { id: 6, kind: 9 }),
@@ -170,8 +167,7 @@ fn memory_is_read() {
 fn conditions_of_memory() {
     let _alone = alone();
     let Some(library) = library("handled::conditions_of_memory") else { return };
-    let test =
-        |compare, value: i64| Test { operand: operand(RDI, &[8, 0], 4, true), compare, value: value as u64 };
+    let test = |compare, value: i64| Test::number(operand(RDI, &[8, 0], 4, true), compare, value as u64);
     let takes = library.function("takes");
     let call = |number: i32| {
         let inner = Inner { number, text: c"".as_ptr() };

@@ -2,7 +2,8 @@
 use super::library::Library;
 use super::probes::{alone, shapes};
 use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Record, Rings, attach, detach};
-use kymo_core::probe::wire::{Compare, Condition, Fetch, FetchKind, Operand, ProbeAction, Test};
+use kymo_core::probe::value::{Compare, Condition, Operand, Test};
+use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use kymo_core::ring::Reader;
 
 /// One event, as its words.
@@ -148,7 +149,7 @@ fn what_does_not_fit_is_counted() {
 fn test(argument: usize, bytes: u8, signed: bool, compare: Compare, value: i64) -> Test {
     let register = [7, 6, 2, 1, 8, 9, 0][argument];
     let operand = Operand { bytes, signed, ..Operand::register(register) };
-    Test { operand, compare, value: value as u64 }
+    Test::number(operand, compare, value as u64)
 }
 
 /// Checks each comparison, width and sign against the arguments that meet it, lists that are joined, and one in N; of records and of counts.

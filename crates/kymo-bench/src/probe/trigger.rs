@@ -12,7 +12,8 @@ use kymo_agent::patch::{
     self, Clock, Consumers, FilteredProbe, Function, Measure, OwnMemory, Rings, Surroundings,
 };
 use kymo_agent::trigger::Trigger;
-use kymo_core::probe::wire::{Compare, Operand, ProbeAction, Test};
+use kymo_core::probe::value::{Compare, Operand, Test};
+use kymo_core::probe::wire::ProbeAction;
 use kymo_core::ring::Reader;
 use kymo_perf::bpf::uprobe::{ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes};
 use kymo_perf::proc::{self, Mappings};
@@ -131,7 +132,7 @@ impl Engine {
                 /// The stack pointer, which is not 0.
                 const REGISTER: u8 = 4;
                 let operand = Operand::register(REGISTER);
-                let holds = Test { operand, compare: Compare::NotEqual, value: 0 };
+                let holds = Test::number(operand, Compare::NotEqual, 0);
                 Consumers::Filtered(FilteredProbe::new(
                     Measure::Count,
                     ProbeAction { entry_condition: vec![vec![holds]], ..ProbeAction::default() },

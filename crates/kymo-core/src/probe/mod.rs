@@ -125,6 +125,7 @@ mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
+pub mod value;
 pub mod wire;
 
 pub use consumer::{Consumer, Verdict};

@@ -115,10 +115,10 @@ impl fmt::Display for Expr {
             Expr::Address(address) => write!(f, "{address:#x}"),
             Expr::Name { file: Some(file), path } => write!(f, "{file}:{path}"),
             Expr::Name { file: None, path } => f.write_str(path),
-            Expr::Field(inner, name) => write!(f, "{}.{name}", Operand(inner)),
-            Expr::Arrow(inner, name) => write!(f, "{}->{name}", Operand(inner)),
-            Expr::Index(inner, index) => write!(f, "{}[{index}]", Operand(inner)),
-            Expr::Follow(inner) => write!(f, "*{}", Operand(inner)),
+            Expr::Field(inner, name) => write!(f, "{}.{name}", Parenthesized(inner)),
+            Expr::Arrow(inner, name) => write!(f, "{}->{name}", Parenthesized(inner)),
+            Expr::Index(inner, index) => write!(f, "{}[{index}]", Parenthesized(inner)),
+            Expr::Follow(inner) => write!(f, "*{}", Parenthesized(inner)),
             Expr::Offset(inner, bytes) if *bytes < 0 => write!(f, "{inner}-{:#x}", bytes.unsigned_abs()),
             Expr::Offset(inner, bytes) => write!(f, "{inner}+{bytes:#x}"),
         }
@@ -126,9 +126,9 @@ impl fmt::Display for Expr {
 }
 
 /// An expression below an operator: with parentheses where it needs them.
-struct Operand<'a>(&'a Expr);
+struct Parenthesized<'a>(&'a Expr);
 
-impl fmt::Display for Operand<'_> {
+impl fmt::Display for Parenthesized<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Expr::Follow(_) | Expr::Offset(..) => write!(f, "({})", self.0),

@@ -14,7 +14,7 @@ use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, ax, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, r12, r13,
     r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, rsp,
 };
-use kymo_core::probe::wire::{Compare, Condition, Operand};
+use kymo_core::probe::value::{Compare, Condition, Operand};
 
 /// By their numbers.
 pub(crate) const REGISTERS: [AsmRegister64; REGISTER_COUNT] =

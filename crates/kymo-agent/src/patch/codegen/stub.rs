@@ -38,7 +38,7 @@ use iced_x86::code_asm::{
 };
 use iced_x86::{BlockEncoderOptions, IcedError};
 use kymo_core::latency::SLOTS as TIME_SLOTS;
-use kymo_core::probe::wire::Operand;
+use kymo_core::probe::value::Operand;
 
 /// The red zone, and room for the kept registers; a multiple of 16.
 const FRAME: i32 = 144;

@@ -29,7 +29,8 @@ use crate::patch::layout::{
 use crate::patch::slots::Slots;
 use crate::sys::{fork, raw};
 use kymo_core::epoch::{Fence, Symmetric, SynchronizeError, TaskId};
-use kymo_core::probe::wire::{Compare, Condition, Fetch, FetchKind, Layout, Operand, ProbeAction, Test};
+use kymo_core::probe::value::{Compare, Condition, Operand, Test};
+use kymo_core::probe::wire::{Fetch, FetchKind, Layout, ProbeAction};
 use kymo_core::probe::{Consumer, Handle, Key, ModuleId, NoSites, ReaderHandle, Registry, Verdict};
 use std::arch::asm;
 use std::mem::MaybeUninit;

@@ -1,5 +1,6 @@
 //! What a probe does besides counting: which hits it takes, and what it notes of them.
 use super::pack::{Malformed, Packer, Unpacker};
+use crate::probe::value::{Compare, Condition, Operand, Test};
 
 /// The most lists of a condition, and the most tests of each list.
 pub const MOST_TESTS: usize = 8;
@@ -9,63 +10,6 @@ pub const MOST_STEPS: usize = 8;
 pub const MOST_FETCHES: usize = 12;
 /// The longest text of an event, in bytes, without the zero behind it.
 pub const MOST_STRING_BYTES: u8 = 200;
-
-/// A number at a hit: a register, or memory that it points to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Operand {
-    /// The register where to begin, as the processor numbers it (0 rax, 1 rcx, 2 rdx, 3 rbx, 4 rsp, 5 rbp, 6 rsi, 7 rdi, 8 to 15 r8 to r15).
-    pub register: u8,
-    /// Each step adds this many bytes and takes what is at that address instead.
-    pub steps: Vec<i32>,
-    /// Length of the number: 1, 2, 4 or 8.
-    pub bytes: u8,
-    /// Whether it has a sign.
-    pub signed: bool,
-}
-
-impl Operand {
-    /// A whole register.
-    pub fn register(register: u8) -> Operand {
-        Operand { register, steps: Vec::new(), bytes: 8, signed: false }
-    }
-}
-
-/// How two numbers compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the operators' own names")]
-pub enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-}
-
-impl Compare {
-    const ALL: [Compare; 6] = [
-        Compare::Equal,
-        Compare::NotEqual,
-        Compare::Less,
-        Compare::LessEqual,
-        Compare::Greater,
-        Compare::GreaterEqual,
-    ];
-}
-
-/// A comparison with a number.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Test {
-    /// What.
-    pub operand: Operand,
-    /// How.
-    pub compare: Compare,
-    /// With what, as the bits of a number of 64 bits with or without sign.
-    pub value: u64,
-}
-
-/// Holds if in any of the lists all tests hold; without lists always. A test of memory that cannot be read does not hold.
-pub type Condition = Vec<Vec<Test>>;
 
 /// What of an operand an event holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -120,6 +64,28 @@ pub struct ProbeAction {
     pub return_fetches: Vec<Fetch>,
 }
 
+/// Whether an agent takes an operand: all its bits, and not too many steps.
+pub fn is_supported(operand: &Operand) -> bool {
+    operand.steps.len() <= MOST_STEPS && operand.bits.is_none()
+}
+
+impl ProbeAction {
+    /// Whether an agent takes it: conditions of numbers alone, none too long, and of operands that it takes.
+    pub fn is_supported(&self) -> bool {
+        let condition = |of: &Condition| {
+            of.len() <= MOST_TESTS
+                && of.iter().all(|tests| tests.len() <= MOST_TESTS)
+                && of.iter().flatten().all(|test| is_supported(&test.operand) && test.characters.is_none())
+        };
+        let fetches =
+            |of: &[Fetch]| of.len() <= MOST_FETCHES && of.iter().all(|fetch| is_supported(&fetch.operand));
+        condition(&self.entry_condition)
+            && condition(&self.return_condition)
+            && fetches(&self.fetches)
+            && fetches(&self.return_fetches)
+    }
+}
+
 fn operand(packer: Packer, operand: &Operand) -> Packer {
     let packer = packer.u8(operand.register).u8(operand.bytes).u8(u8::from(operand.signed));
     packer.list(&operand.steps, |packer, step| packer.u32(*step as u32))
@@ -144,7 +110,7 @@ fn operand_of(rest: &mut Unpacker<'_>) -> Result<Operand, Malformed> {
     if register > 15 || !matches!(bytes, 1 | 2 | 4 | 8) {
         return Err(Malformed { expected: "a register and a length" });
     }
-    Ok(Operand { register, steps, bytes, signed })
+    Ok(Operand { register, steps, bytes, signed, bits: None })
 }
 
 fn condition_of(rest: &mut Unpacker<'_>) -> Result<Condition, Malformed> {
@@ -152,7 +118,7 @@ fn condition_of(rest: &mut Unpacker<'_>) -> Result<Condition, Malformed> {
         let operand = operand_of(rest)?;
         let compare = Compare::ALL.get(usize::from(rest.u8()?)).copied();
         let compare = compare.ok_or(Malformed { expected: "a comparison" })?;
-        Ok(Test { operand, compare, value: rest.u64()? })
+        Ok(Test::number(operand, compare, rest.u64()?))
     };
     bounded(rest.list(|tests| bounded(tests.list(test)?, MOST_TESTS))?, MOST_TESTS)
 }

@@ -57,8 +57,8 @@ mod pack;
 mod tests;
 
 pub use action::{
-    Compare, Condition, EventId, Fetch, FetchKind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES,
-    MOST_TESTS, Operand, ProbeAction, Test,
+    EventId, Fetch, FetchKind, Layout, MOST_FETCHES, MOST_STEPS, MOST_STRING_BYTES, MOST_TESTS, ProbeAction,
+    is_supported,
 };
 pub use message::{
     Bucket, Command, HitCount, PatchSites, ProbeKind, ProbeSlots, ProbeSpec, ProbeState, ProbeStatus, Reply,

@@ -1,5 +1,6 @@
 //! Messages there and back, and everything that is no message.
 use super::*;
+use crate::probe::value::{Compare, Condition, Operand, Test};
 use proptest::prelude::*;
 
 fn kind() -> impl Strategy<Value = ProbeKind> {
@@ -24,16 +25,13 @@ fn wanted() -> impl Strategy<Value = ProbeSpec> {
 fn operand() -> impl Strategy<Value = Operand> {
     let steps = prop::collection::vec(any::<i32>(), 0..=MOST_STEPS);
     (0u8..16, steps, prop::sample::select(vec![1u8, 2, 4, 8]), any::<bool>())
-        .prop_map(|(register, steps, bytes, signed)| Operand { register, steps, bytes, signed })
+        .prop_map(|(register, steps, bytes, signed)| Operand { register, steps, bytes, signed, bits: None })
 }
 
 fn condition() -> impl Strategy<Value = Condition> {
     let compare = prop::sample::select(vec![Compare::Equal, Compare::LessEqual, Compare::GreaterEqual]);
-    let test = (operand(), compare, any::<u64>()).prop_map(|(operand, compare, value)| Test {
-        operand,
-        compare,
-        value,
-    });
+    let test = (operand(), compare, any::<u64>())
+        .prop_map(|(operand, compare, value)| Test::number(operand, compare, value));
     prop::collection::vec(prop::collection::vec(test, 0..=MOST_TESTS), 0..=3)
 }
 
@@ -212,8 +210,8 @@ fn the_longest() {
     assert!(Reply::Before { id: 1, of: vec![bucket; MOST_ENTRIES] }.encode().len() <= MOST_BYTES);
     let callers = Reply::Callers { id: 1, others: 2, of: vec![(1, 2); MOST_ENTRIES], last: true };
     assert!(callers.encode().len() <= MOST_BYTES);
-    let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true };
-    let test = Test { operand: operand.clone(), compare: Compare::Less, value: 7 };
+    let operand = Operand { register: 15, steps: vec![-1; MOST_STEPS], bytes: 8, signed: true, bits: None };
+    let test = Test::number(operand.clone(), Compare::Less, 7);
     let condition = vec![vec![test; MOST_TESTS]; MOST_TESTS];
     let fetches = vec![
         Fetch { operand, kind: FetchKind::String { offset: -1, most: MOST_STRING_BYTES } };

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::condition::Condition;
 use super::programs::{self, Maps, cookie};
 use super::values::Value;
 use super::{
@@ -22,6 +21,7 @@ use crate::bpf::sys::ProgramKind;
 use crate::bpf::sys::uprobe::{EventPlace, Links, UprobeTargets, link_event, link_uprobes};
 use crate::machine::Machine;
 use crate::patched::{Patched, look, patched};
+use kymo_core::probe::value::Condition;
 
 /// An instruction that a program is attached to.
 #[derive(Clone, Copy, Debug)]

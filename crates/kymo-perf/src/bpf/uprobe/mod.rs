@@ -32,8 +32,9 @@ mod programs;
 mod tests;
 mod values;
 
-pub use condition::{Characters, Compare, Condition, MOST_CHARACTERS, Operand, Register, Test};
+pub use condition::MOST_CHARACTERS;
 use kymo_core::latency::{self, Latencies};
+use kymo_core::probe::value::{Condition, Operand};
 pub use values::{CapturedValue, MOST_VALUES, UprobeRecord, Value};
 
 use super::available::Unavailable;

@@ -1,7 +1,7 @@
 //! The programs that run at hits.
 use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::super::program::{NOW, Program};
-use super::condition::{Characters, Compare, Condition, Operand, Test, saved};
+use super::condition::{jump, saved, saved_at};
 use super::layout::BUCKETS;
 use super::layout::{
     ADDRESS, CHARACTERS, CHARACTERS_BYTES, COOKIE, FIRST_BUCKET, HITS, INDEX, KEY, LATENCY, LONGEST, MISSED,
@@ -10,6 +10,7 @@ use super::layout::{
 use super::values::Value;
 use super::{CallKey, ExitWhen};
 use kymo_core::latency::{PER_DOUBLING, USED};
+use kymo_core::probe::value::{Characters, Compare, Condition, Operand, Test};
 
 /// `BPF_NOEXIST`.
 const NO_EXISTING: i32 = 1;
@@ -233,7 +234,7 @@ impl Assembler {
 
     /// R1 = a number at this hit, or on to `unread`; R6 is the context
     pub(super) fn operand(&mut self, operand: &Operand, unread: Label) {
-        self.load64(R1, R6, operand.register.0);
+        self.load64(R1, R6, saved_at(operand.register));
         for (number, step) in operand.steps.iter().enumerate() {
             let last = number + 1 == operand.steps.len();
             let bytes = if last { i32::from(operand.bytes) } else { 8 };
@@ -278,7 +279,7 @@ impl Assembler {
                 let passed = self.label();
                 self.operand(&test.operand, next);
                 self.mov_imm64(R2, test.value);
-                self.jump_on(test.jump(), R1, R2, passed);
+                self.jump_on(jump(test), R1, R2, passed);
                 self.jump(next);
                 self.place(passed);
             }

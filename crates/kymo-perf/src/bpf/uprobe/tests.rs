@@ -1,6 +1,7 @@
 //! Probes of functions of this very program, hit a known number of times.
 #![allow(unsafe_code, reason = "the address of a function in this program's file")]
 use super::*;
+use kymo_core::probe::value::{Compare, Operand, Test, register};
 use std::hint::black_box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -111,19 +112,13 @@ fn counted_returns() {
 #[test]
 fn conditions() {
     let _turn = turn();
-    let test = |operand: Register, compare, value| {
-        vec![vec![Test {
-            operand: Operand { register: operand, steps: Vec::new(), bytes: 8, signed: false, bits: None },
-            compare,
-            value,
-            characters: None,
-        }]]
-    };
-    let first = Register::argument(0).unwrap();
+    let test =
+        |register, compare, value| vec![vec![Test::number(Operand::register(register), compare, value)]];
+    let first = register::argument(0).unwrap();
     let mut large = place(leaf);
     large.condition = test(first, Compare::GreaterEqual, 90);
     let mut even = place(deep);
-    even.return_condition = test(Register::result(), Compare::Less, 5);
+    even.return_condition = test(register::RESULT, Compare::Less, 5);
     let Some(probes) = attached("bpf::uprobe::conditions", &[large, even], &UprobeOptions::default()) else {
         return;
     };
@@ -151,7 +146,7 @@ fn conditions() {
 #[test]
 fn values() {
     let _turn = turn();
-    let first = Register::argument(0).unwrap();
+    let first = register::argument(0).unwrap();
     let number = |register, bytes, signed, bits| Operand { register, steps: Vec::new(), bytes, signed, bits };
     let whole = |register| number(register, 8, false, None);
     #[repr(C)]
@@ -177,7 +172,7 @@ fn values() {
     for attachment in [Attachment::Multi, Attachment::Events] {
         let probed = UprobeSite {
             values: Some(values.clone()),
-            return_values: Some(vec![Value::Number(whole(Register::result()))]),
+            return_values: Some(vec![Value::Number(whole(register::RESULT))]),
             ..place(leaf)
         };
         let options = UprobeOptions { attachment: Some(attachment), ..UprobeOptions::default() };

@@ -6,8 +6,8 @@
 //! ```
 use super::super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R8, R9};
 use super::UprobeSite;
-use super::condition::Operand;
 use super::layout::{LATENCY, LOST, MASK};
+use kymo_core::probe::value::Operand;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Values of one record.
