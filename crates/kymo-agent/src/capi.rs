@@ -34,10 +34,10 @@ const ALLOCATIONS: u32 = 4;
 /// `KYMO_UNKNOWN`.
 const UNKNOWN: u64 = u64::MAX;
 
-type Shared = Arc<Mutex<Option<Task>>>;
+type TaskCell = Arc<Mutex<Option<Task>>>;
 
 /// Tasks by number, in parts so that threads that switch seldom meet.
-static TASKS: [Mutex<Option<HashMap<u64, Shared>>>; PARTS] = [const { Mutex::new(None) }; PARTS];
+static TASKS: [Mutex<Option<HashMap<u64, TaskCell>>>; PARTS] = [const { Mutex::new(None) }; PARTS];
 const PARTS: usize = 64;
 static GROUPS: Mutex<Option<HashMap<u64, Group>>> = Mutex::new(None);
 /// The largest number of a task that was given out: what is smaller and not there has ended.
@@ -142,11 +142,11 @@ fn group(number: u64) -> Result<Group, Refusal> {
     group.ok_or_else(|| Error::Unknown { what: "group", number }.into())
 }
 
-fn part(number: u64) -> MutexGuard<'static, Option<HashMap<u64, Shared>>> {
+fn part(number: u64) -> MutexGuard<'static, Option<HashMap<u64, TaskCell>>> {
     lock(&TASKS[number as usize % PARTS])
 }
 
-fn find(number: u64) -> Result<Shared, Refusal> {
+fn find(number: u64) -> Result<TaskCell, Refusal> {
     if crate::sys::fork::is_child() {
         return Err(Error::Forked.into());
     }
@@ -161,7 +161,7 @@ fn find(number: u64) -> Result<Shared, Refusal> {
 }
 
 /// Whoever holds a task is switching it just now.
-fn try_lock(task: &Shared, number: u64) -> Result<MutexGuard<'_, Option<Task>>, Refusal> {
+fn try_lock(task: &TaskCell, number: u64) -> Result<MutexGuard<'_, Option<Task>>, Refusal> {
     match task.try_lock() {
         Ok(task) => Ok(task),
         Err(std::sync::TryLockError::Poisoned(task)) => Ok(task.into_inner()),

@@ -286,11 +286,11 @@ struct ExecMemory {
     at: u64,
     bytes: u64,
     /// A child of `vfork` has one of these, as the memory is its parent's and stays.
-    place: Option<&'static Place>,
+    place: Option<&'static VforkMemory>,
 }
 
 /// Memory of children of `vfork`, used again.
-struct Place {
+struct VforkMemory {
     /// The child; 0: nobody. The kernel clears it when that ends or executes a program, which nobody else could notice.
     owner: AtomicU32,
     at: AtomicU64,
@@ -298,15 +298,16 @@ struct Place {
 }
 
 const PLACES: usize = 32;
-static SHARED_MEMORY: [Place; PLACES] =
-    [const { Place { owner: AtomicU32::new(0), at: AtomicU64::new(0), bytes: AtomicU64::new(0) } }; PLACES];
+static SHARED_MEMORY: [VforkMemory; PLACES] =
+    [const { VforkMemory { owner: AtomicU32::new(0), at: AtomicU64::new(0), bytes: AtomicU64::new(0) } };
+        PLACES];
 
 impl ExecMemory {
     fn of(bytes: usize) -> Option<ExecMemory> {
         let bytes = (bytes as u64).next_multiple_of(4096);
         let guest = guest();
         // Acquire: pairs with the Release in give_back(); what a child whose place the kernel has freed wrote is long there.
-        let free = |place: &&Place| {
+        let free = |place: &&VforkMemory| {
             place.owner.compare_exchange(0, guest, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let Some(place) = (guest != 0).then(|| SHARED_MEMORY.iter().find(free)).flatten() else {

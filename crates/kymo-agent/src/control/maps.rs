@@ -3,7 +3,7 @@ use std::io;
 
 /// An executable part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mapping {
+pub(super) struct MapsEntry {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) offset: u64,
@@ -14,9 +14,9 @@ pub(super) struct Mapping {
 
 /// The mapped files of this process.
 #[derive(Debug, Default)]
-pub(super) struct Maps(Vec<Mapping>);
+pub(super) struct Maps(Vec<MapsEntry>);
 
-fn part(line: &[u8]) -> Option<Mapping> {
+fn part(line: &[u8]) -> Option<MapsEntry> {
     let mut words = line.splitn(6, |byte| *byte == b' ');
     let mut word = || std::str::from_utf8(words.next()?).ok();
     let (start, end) = word()?.split_once('-')?;
@@ -26,7 +26,7 @@ fn part(line: &[u8]) -> Option<Mapping> {
     let (_device, _inode) = (word()?, word()?);
     let path = words.next()?.trim_ascii_start();
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some(Mapping {
+    Some(MapsEntry {
         start: number(start)?,
         end: number(end)?,
         offset: number(offset)?,
@@ -48,7 +48,7 @@ impl Maps {
     }
 
     /// The code of a file around a place in it.
-    pub(super) fn code(&self, path: &[u8], offset: u64) -> Option<&Mapping> {
+    pub(super) fn code(&self, path: &[u8], offset: u64) -> Option<&MapsEntry> {
         self.part(path, offset, |part| part.executable)
     }
 
@@ -57,8 +57,8 @@ impl Maps {
         self.part(path, offset, |part| part.writable).map(|part| part.start + (offset - part.offset))
     }
 
-    fn part(&self, path: &[u8], offset: u64, kind: impl Fn(&Mapping) -> bool) -> Option<&Mapping> {
-        let within = |part: &&Mapping| {
+    fn part(&self, path: &[u8], offset: u64, kind: impl Fn(&MapsEntry) -> bool) -> Option<&MapsEntry> {
+        let within = |part: &&MapsEntry| {
             part.path == path
                 && kind(part)
                 && offset.checked_sub(part.offset).is_some_and(|at| at < part.end.saturating_sub(part.start))

@@ -20,7 +20,7 @@ const ENTRIES: usize = 50;
 
 /// Why it ended. For tests: nobody else is there to be told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// The tracer said so.
     Left,
     /// The tracer is gone.
@@ -40,18 +40,18 @@ struct Session<'a, P: ProbeEngine> {
 }
 
 /// Talks until the end. Whatever the end, nothing is armed then.
-pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: HeldBy) -> End {
+pub(super) fn run(socket: &UnixDatagram, probing: &mut impl ProbeEngine, by: HeldBy) -> SessionEnd {
     let (mut threads, actions) = (Threads::new(socket), HashMap::new());
     threads.by = by;
     let mut session = Session { socket, probing, remove: Vec::new(), add: Vec::new(), actions, threads };
-    let end = session.talk().unwrap_or(End::Closed);
+    let end = session.talk().unwrap_or(SessionEnd::Closed);
     // Who is gone, or talks nonsense, holds nobody.
-    if end != End::Left && session.threads.by == HeldBy::Tracer {
+    if end != SessionEnd::Left && session.threads.by == HeldBy::Tracer {
         session.threads.by = HeldBy::NobodyAnyMore;
     }
     session.probing.clear(&mut session.threads);
     session.probing.close();
-    if end == End::Left {
+    if end == SessionEnd::Left {
         // Nobody may be there to hear it.
         _ = session.say(&Reply::Left);
     }
@@ -72,7 +72,7 @@ impl<P: ProbeEngine> Session<'_, P> {
         }
     }
 
-    fn talk(&mut self) -> io::Result<End> {
+    fn talk(&mut self) -> io::Result<SessionEnd> {
         let mut packet = vec![0; MOST_BYTES + 1];
         // Unsupported but a greeting is done before there is memory to count in.
         let (mut greeted, mut counts) = (None, false);
@@ -80,40 +80,40 @@ impl<P: ProbeEngine> Session<'_, P> {
             let (bytes, file) = self.hear(&mut packet)?;
             let file = file.map(File::from);
             if bytes == 0 {
-                return Ok(End::Closed);
+                return Ok(SessionEnd::Closed);
             }
             let Ok(command) = Command::decode(&packet[..bytes]) else {
                 self.fail("that is not a command")?;
-                return Ok(End::Malformed);
+                return Ok(SessionEnd::Malformed);
             };
             match command {
                 Command::Hello { version, children } => {
                     self.greet()?;
                     if version != VERSION {
-                        return Ok(End::Malformed);
+                        return Ok(SessionEnd::Malformed);
                     }
                     greeted = Some(children);
                 }
                 Command::Counters { cpus, slots } if greeted.is_some() && !counts => {
                     let children = greeted == Some(true);
                     if !self.count_in(file, cpus, slots, children)? {
-                        return Ok(End::Malformed);
+                        return Ok(SessionEnd::Malformed);
                     }
                     counts = true;
                 }
                 _ if !counts => {
                     self.fail("the first words must be hello, and where to count")?;
-                    return Ok(End::Malformed);
+                    return Ok(SessionEnd::Malformed);
                 }
                 Command::Counters { .. } => {
                     self.fail("there are counters already")?;
-                    return Ok(End::Malformed);
+                    return Ok(SessionEnd::Malformed);
                 }
                 Command::Add { module, probes } => {
                     let module: Arc<[u8]> = module.into();
                     if self.add.len() + probes.len() > MOST_PENDING {
                         self.fail("too many probes at once")?;
-                        return Ok(End::Malformed);
+                        return Ok(SessionEnd::Malformed);
                     }
                     let actions = &self.actions;
                     let asked = |wanted: ProbeSpec| {
@@ -125,14 +125,14 @@ impl<P: ProbeEngine> Session<'_, P> {
                 Command::Remove { ids } => {
                     if self.remove.len() + ids.len() > MOST_PENDING {
                         self.fail("too many probes at once")?;
-                        return Ok(End::Malformed);
+                        return Ok(SessionEnd::Malformed);
                     }
                     self.remove.extend(ids);
                 }
                 Command::Commit => self.commit()?,
                 Command::Go => self.go(),
                 Command::List => self.list()?,
-                Command::Leave => return Ok(End::Left),
+                Command::Leave => return Ok(SessionEnd::Left),
                 Command::Action { id, action } => {
                     self.actions.insert(id, Arc::new(action));
                 }
@@ -148,7 +148,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                 }
                 Command::Held | Command::NotHeld { .. } => {
                     self.fail("nothing waits for threads to be held")?;
-                    return Ok(End::Malformed);
+                    return Ok(SessionEnd::Malformed);
                 }
             }
         }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     /// Says all, closes its end after that, and hears all answers.
-    fn converse(fake: &mut Fake, packets: &[Vec<u8>]) -> (End, Vec<Reply>) {
+    fn converse(fake: &mut Fake, packets: &[Vec<u8>]) -> (SessionEnd, Vec<Reply>) {
         let (tracer, agent) = super::super::start::pair().unwrap();
         std::thread::scope(|scope| {
             let says = scope.spawn(move || {
@@ -403,7 +403,7 @@ mod tests {
                 Command::Leave.encode(),
             ],
         );
-        assert_eq!(end, End::Left);
+        assert_eq!(end, SessionEnd::Left);
         let pid = std::process::id();
         let hello = Reply::Hello { version: VERSION, pid, cleaned_up: 0, cpus: 2, slots: 10 };
         let placed = |id| ProbeSlots { id, hits: id + 1, before: 9, times: Some(100) };
@@ -431,7 +431,7 @@ mod tests {
         let commit = Command::Commit.encode();
         for packets in [&[hello(), commit][..], &[counters()], &[hello(), counters(), counters()]] {
             let (end, replies) = converse(&mut Fake::default(), packets);
-            assert_eq!(end, End::Malformed);
+            assert_eq!(end, SessionEnd::Malformed);
             assert!(matches!(replies.last(), Some(Reply::Failed { .. })), "{replies:?}");
         }
     }
@@ -447,7 +447,7 @@ mod tests {
         let list = [Command::Commit, Command::List].map(|command| command.encode());
         let (end, replies) =
             converse(&mut fake, &[&[hello(), counters(), add(0), add(500)][..], &list].concat());
-        assert_eq!(end, End::Closed);
+        assert_eq!(end, SessionEnd::Closed);
         let parts = |reply: &Reply| match reply {
             Reply::ProbeStatus { of, last } => Some((of.len(), *last)),
             _ => None,
@@ -463,15 +463,15 @@ mod tests {
     fn strangers() {
         let commit = Command::Commit.encode();
         let (end, replies) = converse(&mut Fake::default(), std::slice::from_ref(&commit));
-        assert_eq!(end, End::Malformed);
+        assert_eq!(end, SessionEnd::Malformed);
         assert!(matches!(&replies[..], [Reply::Failed { .. }]));
         let other = Command::Hello { version: VERSION + 1, children: false }.encode();
         let (end, replies) = converse(&mut Fake::default(), &[other, commit.clone()]);
-        assert_eq!((end, replies.len()), (End::Malformed, 1));
+        assert_eq!((end, replies.len()), (SessionEnd::Malformed, 1));
         let mut fake = Fake::default();
         let add = Command::Add { module: b"/lib/x".to_vec(), probes: vec![wanted(1, 2)] }.encode();
         let (end, _) = converse(&mut fake, &[hello(), counters(), add, commit, vec![200; 9]]);
-        assert_eq!(end, End::Malformed);
+        assert_eq!(end, SessionEnd::Malformed);
         assert!(fake.probes.is_empty(), "something stayed armed");
     }
 
@@ -480,7 +480,7 @@ mod tests {
     fn no_memory() {
         let mut fake = Fake { without_memory: true, ..Fake::default() };
         let (end, replies) = converse(&mut fake, &[hello(), counters()]);
-        assert_eq!(end, End::Malformed);
+        assert_eq!(end, SessionEnd::Malformed);
         assert!(
             matches!(&replies[..], [_, Reply::Failed { reason }] if reason.contains("memory")),
             "{replies:?}"

@@ -12,7 +12,7 @@
 //! | `layout.rs` | registers, offsets and frames that emitted code and `runtime/` both know |
 //!
 //! `install/` uses all of them, `codegen/` and `runtime/` only the files beside them: `slots.rs` (counters), `rings.rs` and `record.rs`
-//! (events), `filter.rs` (which hits), `histogram.rs`, `clock.rs`, `site.rs`, `mapping.rs` and `os.rs`.
+//! (events), `filter.rs` (which hits), `clock.rs`, `site.rs`, `mapping.rs` and `os.rs`.
 //!
 //! ```text
 //!   function                          stub, within 2 GiB                    moved

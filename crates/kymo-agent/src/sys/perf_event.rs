@@ -69,7 +69,7 @@ impl Counter {
         /// `struct perf_event_attr` as of its first version.
         #[repr(C)]
         #[derive(Default)]
-        struct Attr {
+        struct CounterAttr {
             kind: u32,
             size_bytes: u32,
             config: u64,
@@ -85,11 +85,11 @@ impl Counter {
         const EXCLUDE_KERNEL: u64 = 1 << 5;
         const EXCLUDE_HV: u64 = 1 << 6;
         const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
-        let attr = Attr {
-            size_bytes: size_of::<Attr>() as u32,
+        let attr = CounterAttr {
+            size_bytes: size_of::<CounterAttr>() as u32,
             config,
             flags: PINNED | EXCLUDE_KERNEL | EXCLUDE_HV,
-            ..Attr::default()
+            ..CounterAttr::default()
         };
         // SAFETY: the attribute says its own size; this thread, any CPU, no group.
         let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, CLOSE_ON_EXEC) };

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// `struct perf_event_attr` up to and with `sig_data` (Linux 5.13).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Attr {
+struct WatchpointAttr {
     kind: u32,
     size_bytes: u32,
     config: u64,
@@ -23,7 +23,7 @@ struct Attr {
     signal_data: u64,
 }
 
-const _: () = assert!(size_of::<Attr>() == 128);
+const _: () = assert!(size_of::<WatchpointAttr>() == 128);
 
 const BREAKPOINT: u32 = 5;
 const DISABLED: u64 = 1;
@@ -52,19 +52,19 @@ impl Aim {
         Aim { address: 0x1000, len_bytes: 8, access: 2, signal_data }
     }
 
-    fn attr(self, inherited: bool) -> Attr {
+    fn attr(self, inherited: bool) -> WatchpointAttr {
         let always = DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | REMOVE_ON_EXEC | SIGTRAP;
         let inherit = if inherited { INHERIT | INHERIT_THREAD } else { 0 };
-        Attr {
+        WatchpointAttr {
             kind: BREAKPOINT,
-            size_bytes: size_of::<Attr>() as u32,
+            size_bytes: size_of::<WatchpointAttr>() as u32,
             period: 1,
             flags: always | inherit,
             access: self.access,
             address: self.address,
             len_bytes: self.len_bytes,
             signal_data: self.signal_data,
-            ..Attr::default()
+            ..WatchpointAttr::default()
         }
     }
 }
@@ -118,7 +118,7 @@ pub(crate) fn free_slots(thread: i32, most: usize) -> io::Result<usize> {
     Ok(taken.len())
 }
 
-fn open(thread: i32, attr: &Attr) -> io::Result<OwnedFd> {
+fn open(thread: i32, attr: &WatchpointAttr) -> io::Result<OwnedFd> {
     const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
     // SAFETY: the attribute says its own size; a thread, any CPU, no group.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, thread, -1, -1, CLOSE_ON_EXEC) };

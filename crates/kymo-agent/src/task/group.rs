@@ -19,20 +19,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 static GROUPS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 /// The sums of groups that are gone, by name.
-static GONE: Mutex<BTreeMap<Cow<'static, str>, Gone>> = Mutex::new(BTreeMap::new());
+static GONE: Mutex<BTreeMap<Cow<'static, str>, EndedGroup>> = Mutex::new(BTreeMap::new());
 /// How many names are kept apart; what is gone besides is under one.
 const GONE_NAMES: usize = 256;
 const OTHERS: &str = "(other groups that ended)";
 
 /// What groups of one name had counted when they were gone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gone {
+pub(super) struct EndedGroup {
     pub(super) spawned: u64,
     pub(super) reading: Reading,
 }
 
 /// The groups that are gone, by name: without them the sum over all groups would not be the threads' CPU time.
-pub(super) fn gone() -> Vec<(Cow<'static, str>, Gone)> {
+pub(super) fn gone() -> Vec<(Cow<'static, str>, EndedGroup)> {
     lock(&GONE).iter().map(|(name, gone)| (name.clone(), gone.clone())).collect()
 }
 

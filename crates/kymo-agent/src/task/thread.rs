@@ -23,26 +23,26 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// The group of what threads do between tasks.
 const THREADS_NAME: &str = "(threads)";
 
-pub(super) struct Thread {
+pub(super) struct TaskThread {
     slot: u32,
     /// Seats are used again, this is not.
     number: u64,
     engine: &'static Engine<Counters>,
     /// `None` only while the thread ends.
     running: Option<Body>,
-    /// The thread's own, while [`switch`](Thread::switch) has put a task in its place.
+    /// The thread's own, while [`switch`](TaskThread::switch) has put a task in its place.
     idle: Option<Body>,
     /// Whether it belongs to a group that takes whole threads.
     taken: bool,
 }
 
 thread_local! {
-    static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
+    static THREAD: RefCell<Option<TaskThread>> = const { RefCell::new(None) };
 }
 
 /// Does something with the calling thread's place.
 #[inline]
-pub(super) fn here<R>(what: impl FnOnce(&mut Thread) -> Result<R, Error>) -> Result<R, Error> {
+pub(super) fn here<R>(what: impl FnOnce(&mut TaskThread) -> Result<R, Error>) -> Result<R, Error> {
     if sys::fork::is_child() {
         return Err(Error::Forked);
     }
@@ -50,7 +50,7 @@ pub(super) fn here<R>(what: impl FnOnce(&mut Thread) -> Result<R, Error>) -> Res
         let mut place = place.try_borrow_mut().map_err(|_| Error::NotNow)?;
         let thread = match &mut *place {
             Some(thread) => thread,
-            none => none.insert(Thread::sit_down()?),
+            none => none.insert(TaskThread::sit_down()?),
         };
         thread.check_dropped()?;
         what(thread)
@@ -88,8 +88,8 @@ pub fn enter_thread() -> Result<(), Error> {
     here(|_| Ok(()))
 }
 
-impl Thread {
-    fn sit_down() -> Result<Thread, Error> {
+impl TaskThread {
+    fn sit_down() -> Result<TaskThread, Error> {
         static GROUP: OnceLock<Group> = OnceLock::new();
         let group = match GROUP.get() {
             Some(group) => group,
@@ -109,9 +109,14 @@ impl Thread {
             Ok(body)
         };
         match sit() {
-            Ok(body) => {
-                Ok(Thread { slot, number, engine: engine(), running: Some(body), idle: None, taken: false })
-            }
+            Ok(body) => Ok(TaskThread {
+                slot,
+                number,
+                engine: engine(),
+                running: Some(body),
+                idle: None,
+                taken: false,
+            }),
             Err(error) => {
                 thread_slot::give_back();
                 Err(error)
@@ -228,7 +233,7 @@ impl Thread {
     }
 }
 
-impl Drop for Thread {
+impl Drop for TaskThread {
     fn drop(&mut self) {
         // Body's drop does nothing in a forked child, either.
         if sys::fork::is_child() {

@@ -7,19 +7,19 @@ use crate::sys::{clock, fork};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A slot in the kernel: one event for each thread that was there when it was opened.
-pub(super) struct Events {
+pub(super) struct SlotEvents {
     pub(super) events: Vec<Watchpoint>,
 }
 
 /// Those of each slot. Handlers try these locks, and leave what they cannot do to whoever comes next.
-pub(super) static EVENTS: [Mutex<Events>; SLOTS] =
-    [const { Mutex::new(Events { events: Vec::new() }) }; SLOTS];
+pub(super) static EVENTS: [Mutex<SlotEvents>; SLOTS] =
+    [const { Mutex::new(SlotEvents { events: Vec::new() }) }; SLOTS];
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Events {
+impl SlotEvents {
     /// Aims and arms all of them. After an error some are, some are not.
     ///
     /// A thread that is being made copies what its maker's event is aimed at, and whether it is armed, and is found as its heir a moment

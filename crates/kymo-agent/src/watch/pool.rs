@@ -20,7 +20,7 @@ use kymo_core::breakpoint::{Config, CpuId, Kind, Ledger, Reservation, Slots, Tar
 use std::sync::{Mutex, Once};
 
 #[derive(Debug)]
-enum State {
+enum SlotState {
     Free,
     /// Somebody starts or clears it, and has it for himself.
     Taken(Reservation),
@@ -31,7 +31,7 @@ enum State {
 struct Pool {
     /// None until the first watch, and when nothing is open: what others hold may have changed.
     ledger: Option<Ledger>,
-    states: [State; SLOTS],
+    states: [SlotState; SLOTS],
     /// Which of them are open in the kernel.
     open: [bool; SLOTS],
     generation: u32,
@@ -39,7 +39,7 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     ledger: None,
-    states: [const { State::Free }; SLOTS],
+    states: [const { SlotState::Free }; SLOTS],
     open: [false; SLOTS],
     generation: 0,
 });
@@ -63,9 +63,9 @@ pub(super) fn start(range: Range, callback: Box<Callback>) -> Result<u64, Error>
     match arm(number, token, range, callback) {
         Ok(()) => {
             let mut pool = lock(&POOL);
-            let state = std::mem::replace(&mut pool.states[number], State::Free);
-            if let State::Taken(reservation) = state {
-                pool.states[number] = State::Watching(token, reservation);
+            let state = std::mem::replace(&mut pool.states[number], SlotState::Free);
+            if let SlotState::Taken(reservation) = state {
+                pool.states[number] = SlotState::Watching(token, reservation);
             }
             Ok(token)
         }
@@ -92,14 +92,14 @@ fn take(kind: Kind) -> Result<(usize, u64), Error> {
         ledger.reserve(Target::Cpu(CpuId(0)), kind).ok()
     });
     let slots = pool.ledger.as_ref().map_or(0, |ledger| ledger.config().slots_for(kind.pool()));
-    let free = |number: &usize| matches!(pool.states[*number], State::Free);
+    let free = |number: &usize| matches!(pool.states[*number], SlotState::Free);
     let open = (0..SLOTS).filter(free).find(|&number| pool.open[number]);
     let number = open.or_else(|| (0..SLOTS).find(free));
     let (Some(reservation), Some(number)) = (reserved, number) else {
         let ours = (0..SLOTS).filter(|number| !free(number)).count();
         return Err(Error::NoSlot { slots, ours });
     };
-    pool.states[number] = State::Taken(reservation);
+    pool.states[number] = SlotState::Taken(reservation);
     pool.generation = pool.generation.wrapping_add(1).max(1);
     Ok((number, slot::token(number, pool.generation)))
 }
@@ -136,9 +136,9 @@ pub(super) fn finish(token: u64) -> Option<u64> {
     let number = slot::slot_of(token)?;
     {
         let mut pool = lock(&POOL);
-        match std::mem::replace(&mut pool.states[number], State::Free) {
-            State::Watching(watching, reservation) if watching == token => {
-                pool.states[number] = State::Taken(reservation);
+        match std::mem::replace(&mut pool.states[number], SlotState::Free) {
+            SlotState::Watching(watching, reservation) if watching == token => {
+                pool.states[number] = SlotState::Taken(reservation);
             }
             other => {
                 pool.states[number] = other;
@@ -155,13 +155,13 @@ pub(super) fn finish(token: u64) -> Option<u64> {
 fn take_stopped() -> Option<usize> {
     let mut pool = lock(&POOL);
     let stopped = |number: &usize| match pool.states[*number] {
-        State::Watching(token, _) => slot::slot(*number).current() != token,
+        SlotState::Watching(token, _) => slot::slot(*number).current() != token,
         _ => false,
     };
     let number = (0..SLOTS).find(stopped)?;
-    let state = std::mem::replace(&mut pool.states[number], State::Free);
-    if let State::Watching(_, reservation) = state {
-        pool.states[number] = State::Taken(reservation);
+    let state = std::mem::replace(&mut pool.states[number], SlotState::Free);
+    if let SlotState::Watching(_, reservation) = state {
+        pool.states[number] = SlotState::Taken(reservation);
     }
     Some(number)
 }
@@ -176,7 +176,7 @@ fn clear(number: usize) -> u64 {
     // With no lock held: it is the caller's, and may do anything.
     drop(slot::slot(number).clear());
     let mut pool = lock(&POOL);
-    pool.states[number] = State::Free;
+    pool.states[number] = SlotState::Free;
     hits
 }
 
@@ -189,13 +189,14 @@ pub(super) fn release() -> usize {
     let mut pool = lock(&POOL);
     let mut closed = 0;
     for (number, events) in EVENTS.iter().enumerate() {
-        if pool.open[number] && matches!(pool.states[number], State::Free) {
+        if pool.open[number] && matches!(pool.states[number], SlotState::Free) {
             pool.open[number] = false;
             lock(events).events.clear();
             closed += 1;
         }
     }
-    if pool.open.iter().all(|open| !open) && pool.states.iter().all(|state| matches!(state, State::Free)) {
+    if pool.open.iter().all(|open| !open) && pool.states.iter().all(|state| matches!(state, SlotState::Free))
+    {
         pool.ledger = None;
     }
     closed

@@ -62,7 +62,7 @@ impl<T> BigReaderLock<T> {
         if shard.fetch_add(1, Ordering::Acquire) & WRITER_BIT != 0 {
             self.wait_and_enter(shard);
         }
-        ReadGuard { value: self.value.get(), entry: Entry { lock: self, at } }
+        ReadGuard { value: self.value.get(), entry: ReaderCount { lock: self, at } }
     }
 
     /// Lets one writer in, alone. Waits for all readers and for writers before it.
@@ -122,12 +122,12 @@ impl<T> BigReaderLock<T> {
 }
 
 /// One of the count of a shard.
-struct Entry<'a, T> {
+struct ReaderCount<'a, T> {
     lock: &'a BigReaderLock<T>,
     at: usize,
 }
 
-impl<T> Drop for Entry<'_, T> {
+impl<T> Drop for ReaderCount<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.leave(&self.lock.shards[self.at].0);
@@ -138,7 +138,7 @@ impl<T> Drop for Entry<'_, T> {
 // Fields are dropped from top to bottom: the access ends, then the shard is left.
 pub struct ReadGuard<'a, T> {
     value: ConstPtr<T>,
-    entry: Entry<'a, T>,
+    entry: ReaderCount<'a, T>,
 }
 
 impl<T> ReadGuard<'_, T> {

@@ -7,9 +7,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-type Shared = Arc<BigReaderLock<(usize, AtomicUsize)>>;
+type SharedLock = Arc<BigReaderLock<(usize, AtomicUsize)>>;
 
-fn read(lock: &Shared, shard: usize) -> usize {
+fn read(lock: &SharedLock, shard: usize) -> usize {
     stand_in_shard(shard);
     let value = lock.read();
     // Relaxed: that the writer sees it is the lock's work.
@@ -17,13 +17,13 @@ fn read(lock: &Shared, shard: usize) -> usize {
     value.0
 }
 
-fn write(lock: &Shared) -> usize {
+fn write(lock: &SharedLock) -> usize {
     let mut value = lock.write();
     value.0 += 1;
     value.1.load(Ordering::Relaxed)
 }
 
-fn check(others: &[fn(&Shared)], preemptions: usize, body: impl Fn(&Shared) + Sync + Send + 'static) {
+fn check(others: &[fn(&SharedLock)], preemptions: usize, body: impl Fn(&SharedLock) + Sync + Send + 'static) {
     let others = others.to_vec();
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -46,7 +46,7 @@ fn check(others: &[fn(&Shared)], preemptions: usize, body: impl Fn(&Shared) + Sy
 /// writer sees of the reader.
 #[test]
 fn a_reader_and_a_writer() {
-    let reader = |lock: &Shared| {
+    let reader = |lock: &SharedLock| {
         let first = read(lock, 0);
         assert!(read(lock, 0) >= first);
     };

@@ -1,6 +1,6 @@
 //! Who stands in the way.
 use super::ledger::Ledger;
-use super::place::Place;
+use super::place::SlotPlace;
 use super::slot_counts::PoolIndex;
 use super::sync::lock;
 use super::task::Task;
@@ -50,10 +50,10 @@ impl Ledger {
     }
 }
 
-fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec<Holder> {
+fn holders(ledger: &Ledger, place: &SlotPlace, pool: PoolIndex, limit: usize) -> Vec<Holder> {
     let counts = &ledger.shared.counts;
     let (cpu, own, mut tasks) = match place {
-        Place::Task { task, cpu } => {
+        SlotPlace::Task { task, cpu } => {
             let holds = lock(&task.0.holds);
             let counts = counts.read();
             let all = (0..ledger.shared.config.cpus as u32).map(CpuId);
@@ -64,7 +64,7 @@ fn holders(ledger: &Ledger, place: &Place, pool: PoolIndex, limit: usize) -> Vec
             });
             (cpu, counts.own(pool, cpu), vec![(task.id(), holds[pool].on(cpu))])
         }
-        Place::Cpus { cpus, .. } => {
+        SlotPlace::Cpus { cpus, .. } => {
             let mut counts = counts.write();
             let tightest = cpus.iter().rev().max_by_key(|&&cpu| counts.taken_for_cpu(pool, cpu));
             let cpu = tightest.copied().unwrap_or(CpuId(0));

@@ -1,7 +1,7 @@
 //! The ledger: from a target to the place where its slot counts.
-use super::place::Place;
+use super::place::SlotPlace;
 use super::reservation::Reservation;
-use super::shared::Shared;
+use super::shared::LedgerState;
 use super::slot_counts::SlotCounts;
 use super::task::{Shard, Task};
 use super::{Config, CpuId, Error, Kind, Pool, Target, TaskId};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The account of all slots of one machine. See the [module](super).
 pub struct Ledger {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LedgerState>,
     pub(super) shards: Box<[Arc<Shard>]>,
 }
 
@@ -28,7 +28,7 @@ impl Ledger {
     /// [`Error::BadCpus`], [`Error::BadSlots`] or [`Error::NoMemory`].
     pub fn new(config: Config) -> Result<Ledger, Error> {
         config.check()?;
-        let shared = Arc::new(Shared { config, counts: BigReaderLock::new(SlotCounts::new(config)?) });
+        let shared = Arc::new(LedgerState { config, counts: BigReaderLock::new(SlotCounts::new(config)?) });
         let shard = |_| Arc::new(Shard::new(Arc::clone(&shared)));
         let shards = (0..ReadGuard::<SlotCounts>::SHARDS).map(shard).collect();
         Ok(Ledger { shared, shards })
@@ -58,7 +58,7 @@ impl Ledger {
         Ok(Reservation { place, kind })
     }
 
-    pub(super) fn place(&self, target: Target<'_, Task>) -> Result<Place, Error> {
+    pub(super) fn place(&self, target: Target<'_, Task>) -> Result<SlotPlace, Error> {
         let cpus = match target {
             Target::Task(task) => return self.place_of_task(task, None),
             Target::TaskOn(task, cpu) => return self.place_of_task(task, Some(cpu)),
@@ -70,15 +70,15 @@ impl Ledger {
             return Err(Error::NoCpus);
         }
         cpus.iter().try_for_each(|&cpu| self.shared.check_cpu(cpu))?;
-        Ok(Place::Cpus { shared: Arc::clone(&self.shared), cpus })
+        Ok(SlotPlace::Cpus { shared: Arc::clone(&self.shared), cpus })
     }
 
-    fn place_of_task(&self, task: &Task, cpu: Option<CpuId>) -> Result<Place, Error> {
+    fn place_of_task(&self, task: &Task, cpu: Option<CpuId>) -> Result<SlotPlace, Error> {
         if !Arc::ptr_eq(&task.0.shard.shared, &self.shared) {
             return Err(Error::OtherLedger(task.id()));
         }
         cpu.map_or(Ok(()), |cpu| self.shared.check_cpu(cpu))?;
-        Ok(Place::Task { task: task.clone(), cpu })
+        Ok(SlotPlace::Task { task: task.clone(), cpu })
     }
 
     /// How many slots of a CPU are taken: by itself, and by the task that has most there. Stops everybody for a moment.

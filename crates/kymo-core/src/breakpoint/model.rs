@@ -18,7 +18,7 @@ struct Listed {
 
 /// Of one CPU and pool.
 #[derive(Clone, Debug)]
-struct Row {
+struct ListRow {
     /// Slots that the CPU has for itself.
     own: u32,
     /// `[n - 1]`: how many tasks have n slots here.
@@ -26,17 +26,17 @@ struct Row {
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct ListState {
     config: Config,
     list: Vec<Listed>,
-    rows: Vec<Vec<Row>>,
+    rows: Vec<Vec<ListRow>>,
     last_number: u64,
     last_task: u64,
 }
 
 /// The account with one list.
 #[derive(Debug)]
-pub struct OneList(Arc<Mutex<State>>);
+pub struct OneList(Arc<Mutex<ListState>>);
 
 /// A task of the model.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +55,13 @@ impl Task {
 /// A slot of the model, until it is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    state: Arc<Mutex<State>>,
-    place: Place,
+    state: Arc<Mutex<ListState>>,
+    place: ListPlace,
     kind: Kind,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum ListPlace {
     Task { task: Task, cpu: Option<CpuId>, number: u64 },
     Cpus(Vec<CpuId>),
 }
@@ -73,10 +73,10 @@ impl OneList {
     /// The same.
     pub fn new(config: Config) -> Result<OneList, Error> {
         config.check()?;
-        let row = |pool: Pool| Row { own: 0, tasks: vec![0; config.slots_for(pool)] };
+        let row = |pool: Pool| ListRow { own: 0, tasks: vec![0; config.slots_for(pool)] };
         let pools = [Pool::Data, Pool::Instructions].into_iter().take(config.pools());
         let rows = pools.map(|pool| vec![row(pool); config.cpus]).collect();
-        let state = State { config, list: Vec::new(), rows, last_number: 0, last_task: 0 };
+        let state = ListState { config, list: Vec::new(), rows, last_number: 0, last_task: 0 };
         Ok(OneList(Arc::new(Mutex::new(state))))
     }
 
@@ -95,16 +95,16 @@ impl OneList {
         let mut state = lock(&self.0);
         let cpus = state.config.cpus;
         let mut place = match target {
-            Target::Task(task) => Place::Task { task: *task, cpu: None, number: 0 },
-            Target::TaskOn(task, cpu) => Place::Task { task: *task, cpu: Some(cpu), number: 0 },
-            Target::Cpu(cpu) => Place::Cpus(vec![cpu]),
-            Target::Cpus(cpus) => Place::Cpus(cpus.to_vec()),
-            Target::AllCpus => Place::Cpus((0..cpus as u32).map(CpuId).collect()),
+            Target::Task(task) => ListPlace::Task { task: *task, cpu: None, number: 0 },
+            Target::TaskOn(task, cpu) => ListPlace::Task { task: *task, cpu: Some(cpu), number: 0 },
+            Target::Cpu(cpu) => ListPlace::Cpus(vec![cpu]),
+            Target::Cpus(cpus) => ListPlace::Cpus(cpus.to_vec()),
+            Target::AllCpus => ListPlace::Cpus((0..cpus as u32).map(CpuId).collect()),
         };
         let named = match &place {
-            Place::Task { cpu, .. } => cpu.as_slice(),
-            Place::Cpus(named) if named.is_empty() => return Err(Error::NoCpus),
-            Place::Cpus(named) => named,
+            ListPlace::Task { cpu, .. } => cpu.as_slice(),
+            ListPlace::Cpus(named) if named.is_empty() => return Err(Error::NoCpus),
+            ListPlace::Cpus(named) => named,
         };
         if let Some(&cpu) = named.iter().find(|cpu| cpu.0 as usize >= cpus) {
             return Err(Error::UnknownCpu { cpu, cpus });
@@ -117,7 +117,7 @@ impl OneList {
     /// As [`Ledger::is_unused`](super::Ledger::is_unused).
     pub fn is_unused(&self) -> bool {
         let state = lock(&self.0);
-        let empty = |row: &Row| row.own == 0 && row.tasks.iter().all(|&n| n == 0);
+        let empty = |row: &ListRow| row.own == 0 && row.tasks.iter().all(|&n| n == 0);
         state.list.is_empty() && state.rows.iter().flatten().all(empty)
     }
 }
@@ -149,7 +149,7 @@ impl Drop for Reservation {
     }
 }
 
-impl State {
+impl ListState {
     /// What the task has on a CPU: a walk through the whole list.
     fn of_task(&self, task: u64, pool: usize, cpu: CpuId) -> u32 {
         let counts = |listed: &&Listed| {
@@ -163,14 +163,14 @@ impl State {
         all.map(CpuId)
     }
 
-    fn take(&mut self, place: &mut Place, pool: Pool) -> Result<(), Error> {
+    fn take(&mut self, place: &mut ListPlace, pool: Pool) -> Result<(), Error> {
         let (slots, index) = (self.config.slots_for(pool), self.config.index(pool));
         let refuse = |taken: u32, task, cpu| {
             let taken = taken as usize;
             Err(Error::NoSlot { request: SlotRequest { task, cpu }, pool, slots, taken })
         };
         match place {
-            Place::Task { task, cpu, number } => {
+            ListPlace::Task { task, cpu, number } => {
                 let on =
                     |cpu: CpuId| self.rows[index][cpu.0 as usize].own + self.of_task(task.key, index, cpu);
                 let taken = self.cpus(*cpu).map(on).max().unwrap_or(0);
@@ -189,7 +189,7 @@ impl State {
                 *number = self.last_number;
                 self.list.push(Listed { number: *number, task: task.key, cpu: *cpu, pool: index });
             }
-            Place::Cpus(cpus) => {
+            ListPlace::Cpus(cpus) => {
                 for (done, &cpu) in cpus.iter().enumerate() {
                     let row = &self.rows[index][cpu.0 as usize];
                     let tasks = row.tasks.iter().rposition(|&n| n > 0).map_or(0, |at| at as u32 + 1);
@@ -207,10 +207,10 @@ impl State {
         Ok(())
     }
 
-    fn give_back(&mut self, place: &Place, pool: Pool) {
+    fn give_back(&mut self, place: &ListPlace, pool: Pool) {
         let index = self.config.index(pool);
         match place {
-            Place::Task { task, cpu, number } => {
+            ListPlace::Task { task, cpu, number } => {
                 // One pass more than a linked list needs, beside two for each CPU. From the end: mostly it is there.
                 if let Some(at) = self.list.iter().rposition(|listed| listed.number == *number) {
                     self.list.swap_remove(at);
@@ -224,7 +224,7 @@ impl State {
                     }
                 }
             }
-            Place::Cpus(cpus) => {
+            ListPlace::Cpus(cpus) => {
                 for cpu in cpus {
                     self.rows[index][cpu.0 as usize].own -= 1;
                 }
@@ -233,6 +233,6 @@ impl State {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<ListState>) -> MutexGuard<'_, ListState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

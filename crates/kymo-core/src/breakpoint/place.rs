@@ -1,21 +1,21 @@
 //! Where a slot is taken and given back.
-use super::shared::Shared;
+use super::shared::LedgerState;
 use super::sync::lock;
 use super::task::Task;
 use super::{CpuId, Error, Kind, Pool};
 use std::sync::Arc;
 
 /// Where a reservation counts.
-pub(super) enum Place {
+pub(super) enum SlotPlace {
     Task { task: Task, cpu: Option<CpuId> },
-    Cpus { shared: Arc<Shared>, cpus: Box<[CpuId]> },
+    Cpus { shared: Arc<LedgerState>, cpus: Box<[CpuId]> },
 }
 
-impl Place {
-    fn shared(&self) -> &Shared {
+impl SlotPlace {
+    fn shared(&self) -> &LedgerState {
         match self {
-            Place::Task { task, .. } => &task.0.shard.shared,
-            Place::Cpus { shared, .. } => shared,
+            SlotPlace::Task { task, .. } => &task.0.shard.shared,
+            SlotPlace::Cpus { shared, .. } => shared,
         }
     }
 
@@ -23,7 +23,7 @@ impl Place {
         let shared = self.shared();
         let index = shared.config.index(pool);
         match self {
-            Place::Task { task, cpu } => {
+            SlotPlace::Task { task, cpu } => {
                 // The task first, then the lock: a task that waits must not keep the lock.
                 let mut holds = lock(&task.0.holds);
                 let counts = shared.counts.read();
@@ -31,7 +31,7 @@ impl Place {
                 shared.admit(pool, taken, Some(task.id()), *cpu)?;
                 counts.add(counts.shard(), index, &mut holds[index], *cpu);
             }
-            Place::Cpus { cpus, .. } => shared.take_own(&mut shared.counts.write(), pool, cpus)?,
+            SlotPlace::Cpus { cpus, .. } => shared.take_own(&mut shared.counts.write(), pool, cpus)?,
         }
         Ok(())
     }
@@ -40,12 +40,12 @@ impl Place {
         let shared = self.shared();
         let index = shared.config.index(kind.pool());
         match self {
-            Place::Task { task, cpu } => {
+            SlotPlace::Task { task, cpu } => {
                 let mut holds = lock(&task.0.holds);
                 let counts = shared.counts.read();
                 counts.remove(counts.shard(), index, &mut holds[index], *cpu);
             }
-            Place::Cpus { cpus, .. } => {
+            SlotPlace::Cpus { cpus, .. } => {
                 let mut counts = shared.counts.write();
                 cpus.iter().for_each(|&cpu| counts.remove_own(index, cpu));
             }
@@ -61,7 +61,7 @@ impl Place {
         // Two pools do not limit each other: a slot in the new one can be taken before the old one is released, and so a refusal
         // has nothing to restore.
         match self {
-            Place::Task { task, cpu } => {
+            SlotPlace::Task { task, cpu } => {
                 let mut holds = lock(&task.0.holds);
                 let counts = shared.counts.read();
                 let taken = counts.taken_for_task(new, &holds[new], *cpu);
@@ -69,7 +69,7 @@ impl Place {
                 counts.add(counts.shard(), new, &mut holds[new], *cpu);
                 counts.remove(counts.shard(), old, &mut holds[old], *cpu);
             }
-            Place::Cpus { cpus, .. } => {
+            SlotPlace::Cpus { cpus, .. } => {
                 let mut counts = shared.counts.write();
                 shared.take_own(&mut counts, to.pool(), cpus)?;
                 cpus.iter().for_each(|&cpu| counts.remove_own(old, cpu));

@@ -1,5 +1,5 @@
 //! A slot that was granted.
-use super::place::Place;
+use super::place::SlotPlace;
 use super::{CpuId, Error, Kind, TaskId};
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 /// It keeps its slot whether or not the breakpoint is enabled, and also after the last handle of its task is gone.
 #[must_use = "a reservation that is dropped releases its slot"]
 pub struct Reservation {
-    pub(super) place: Place,
+    pub(super) place: SlotPlace,
     pub(super) kind: Kind,
 }
 
@@ -21,16 +21,16 @@ impl Reservation {
     /// The task, if it is for one.
     pub fn task(&self) -> Option<TaskId> {
         match &self.place {
-            Place::Task { task, .. } => Some(task.id()),
-            Place::Cpus { .. } => None,
+            SlotPlace::Task { task, .. } => Some(task.id()),
+            SlotPlace::Cpus { .. } => None,
         }
     }
 
     /// The CPUs; none if it is for a task wherever it runs.
     pub fn cpus(&self) -> &[CpuId] {
         match &self.place {
-            Place::Task { cpu, .. } => cpu.as_slice(),
-            Place::Cpus { cpus, .. } => cpus,
+            SlotPlace::Task { cpu, .. } => cpu.as_slice(),
+            SlotPlace::Cpus { cpus, .. } => cpus,
         }
     }
 

@@ -5,12 +5,12 @@ use crate::big_reader_lock::BigReaderLock;
 
 /// What reservations keep alive.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LedgerState {
     pub(super) config: Config,
     pub(super) counts: BigReaderLock<SlotCounts>,
 }
 
-impl Shared {
+impl LedgerState {
     pub(super) fn check_cpu(&self, cpu: CpuId) -> Result<(), Error> {
         let cpus = self.config.cpus;
         if (cpu.0 as usize) < cpus { Ok(()) } else { Err(Error::UnknownCpu { cpu, cpus }) }

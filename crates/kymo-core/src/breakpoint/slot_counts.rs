@@ -17,14 +17,14 @@ struct ShardCells([Cells<AtomicU32>; 2]);
 
 /// What a task has in one pool.
 #[derive(Debug, Default)]
-pub(super) struct Holds {
+pub(super) struct HeldSlots {
     /// Wherever it runs.
     pub(super) any: u32,
     /// On single CPUs; no zeros.
     pub(super) bound: BTreeMap<CpuId, u32>,
 }
 
-impl Holds {
+impl HeldSlots {
     pub(super) fn on(&self, cpu: CpuId) -> u32 {
         self.any + self.bound.get(&cpu).copied().unwrap_or(0)
     }
@@ -83,7 +83,7 @@ impl SlotCounts {
     }
 
     /// What is taken where it is tightest for this task, on one CPU or on all. By who has the task's mutex.
-    pub(super) fn taken_for_task(&self, pool: PoolIndex, holds: &Holds, cpu: Option<CpuId>) -> u32 {
+    pub(super) fn taken_for_task(&self, pool: PoolIndex, holds: &HeldSlots, cpu: Option<CpuId>) -> u32 {
         let own = &self.pools[pool];
         let on = |cpu: CpuId| own.on[cpu.0 as usize] + holds.on(cpu);
         match cpu {
@@ -98,7 +98,7 @@ impl SlotCounts {
     }
 
     /// Gives a task one more slot. By who has the task's mutex.
-    pub(super) fn add(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
+    pub(super) fn add(&self, shard: usize, pool: PoolIndex, holds: &mut HeldSlots, cpu: Option<CpuId>) {
         match cpu {
             None => self.move_anywhere(shard, pool, holds, holds.any + 1),
             Some(cpu) => {
@@ -111,7 +111,7 @@ impl SlotCounts {
     }
 
     /// Takes a slot back from a task that has it. By who has the task's mutex.
-    pub(super) fn remove(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, cpu: Option<CpuId>) {
+    pub(super) fn remove(&self, shard: usize, pool: PoolIndex, holds: &mut HeldSlots, cpu: Option<CpuId>) {
         match cpu {
             None => self.move_anywhere(shard, pool, holds, holds.any - 1),
             Some(cpu) => {
@@ -128,7 +128,7 @@ impl SlotCounts {
         }
     }
 
-    fn move_anywhere(&self, shard: usize, pool: PoolIndex, holds: &mut Holds, to: u32) {
+    fn move_anywhere(&self, shard: usize, pool: PoolIndex, holds: &mut HeldSlots, to: u32) {
         shift(&self.anywhere[shard].0[pool], holds.any, to);
         for (cpu, bound) in &holds.bound {
             shift(&self.pools[pool].bound[cpu.0 as usize], holds.any + bound, to + bound);

@@ -1,7 +1,7 @@
 //! A task, and the list of those that live.
 use super::TaskId;
-use super::shared::Shared;
-use super::slot_counts::Holds;
+use super::shared::LedgerState;
+use super::slot_counts::HeldSlots;
 use super::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<LedgerState>,
     tasks: Mutex<TaskList>,
 }
 
@@ -23,7 +23,7 @@ struct TaskList {
 }
 
 impl Shard {
-    pub(super) fn new(shared: Arc<Shared>) -> Shard {
+    pub(super) fn new(shared: Arc<LedgerState>) -> Shard {
         Shard { shared, tasks: Mutex::new(TaskList::default()) }
     }
 
@@ -48,7 +48,7 @@ pub(super) struct Inner {
     pub(super) shard: Arc<Shard>,
     index: usize,
     /// What it has, by pool.
-    pub(super) holds: Mutex<[Holds; 2]>,
+    pub(super) holds: Mutex<[HeldSlots; 2]>,
 }
 
 impl Drop for Inner {

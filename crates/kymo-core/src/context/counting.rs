@@ -1,10 +1,10 @@
 //! Events: opened, closed, enabled, disabled and read, from any thread.
 use super::cpu::Level;
 use super::engine::Engine;
-use super::set::family::{Family, Kin, Member, Place};
-use super::set::task_context::{Context, Inner};
-use super::set::{Event, Group, State};
-use super::shared::Shared;
+use super::set::family::{EventHome, Family, FamilyState, Member};
+use super::set::task_context::{Inner, TaskContext};
+use super::set::{ContextEvent, EventState, Group};
+use super::shared::EngineState;
 use super::sync::{Ordering, lock};
 use super::task::Task;
 use super::{Attr, Count, CpuId, Error, EventId, Pmu, TaskId, check_cpu_group, check_group};
@@ -20,7 +20,7 @@ impl<P: Pmu> Engine<P> {
         self.check_own(task)?;
         check_group(group)?;
         let shared = &*self.shared;
-        let (family, mut events) = shared.new_family(group, Place::Task(Arc::clone(&task.context)));
+        let (family, mut events) = shared.new_family(group, EventHome::Task(Arc::clone(&task.context)));
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
         let mut inner = task.context.lock();
         let now_ns = inner.set.now_ns(&shared.pmu);
@@ -49,7 +49,7 @@ impl<P: Pmu> Engine<P> {
         let shared = &*self.shared;
         drop(shared.cpu(cpu)?);
         check_cpu_group(group)?;
-        let (family, mut events) = shared.new_family(group, Place::Cpu(cpu));
+        let (family, mut events) = shared.new_family(group, EventHome::Cpu(cpu));
         let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
         let pinned = group[0].pinned;
         shared.on_cpu(cpu, |pmu, state, task| {
@@ -80,7 +80,7 @@ impl<P: Pmu> Engine<P> {
                 member.leader = member.event;
             }
         }
-        if let Place::Cpu(cpu) = kin.own {
+        if let EventHome::Cpu(cpu) = kin.own {
             return shared.on_cpu(cpu, |pmu, state, task| {
                 let now_ns = pmu.now_ns(cpu);
                 state.remove(pmu, event, now_ns);
@@ -108,7 +108,7 @@ impl<P: Pmu> Engine<P> {
     /// # Errors
     /// If it is not open.
     pub fn enable(&self, event: EventId) -> Result<(), Error> {
-        self.set(event, State::Inactive)
+        self.set(event, EventState::Inactive)
     }
 
     /// Disables an event in its whole family: it stops, and keeps its count.
@@ -116,7 +116,7 @@ impl<P: Pmu> Engine<P> {
     /// # Errors
     /// If it is not open.
     pub fn disable(&self, event: EventId) -> Result<(), Error> {
-        self.set(event, State::Off)
+        self.set(event, EventState::Off)
     }
 
     /// The count of the whole family up to now: of the task it was opened on, and of all descendants, dead or alive, running or
@@ -184,16 +184,16 @@ impl<P: Pmu> Engine<P> {
         let family = self.shared.family(event)?;
         let kin = lock(&family.kin);
         kin.member(event).ok_or(Error::UnknownEvent(event))?;
-        let on_cpu = matches!(kin.own, Place::Cpu(_));
+        let on_cpu = matches!(kin.own, EventHome::Cpu(_));
         Ok(!on_cpu && !kin.contexts().any(|(_, context)| context.lock().set.group_of(event).is_some()))
     }
 
-    fn set(&self, event: EventId, state: State) -> Result<(), Error> {
+    fn set(&self, event: EventId, state: EventState) -> Result<(), Error> {
         let shared = &*self.shared;
         let family = shared.family(event)?;
         let kin = lock(&family.kin);
         kin.member(event).ok_or(Error::UnknownEvent(event))?;
-        if let Place::Cpu(cpu) = kin.own {
+        if let EventHome::Cpu(cpu) = kin.own {
             return shared.on_cpu(cpu, |pmu, on, task| {
                 let now_ns = pmu.now_ns(cpu);
                 if on.set_state(pmu, event, state, now_ns) {
@@ -208,7 +208,7 @@ impl<P: Pmu> Engine<P> {
     }
 }
 
-impl<P: Pmu> Shared<P> {
+impl<P: Pmu> EngineState<P> {
     fn family(&self, event: EventId) -> Result<Arc<Family>, Error> {
         lock(&self.events).get(&event).map(Arc::clone).ok_or(Error::UnknownEvent(event))
     }
@@ -218,12 +218,18 @@ impl<P: Pmu> Shared<P> {
         lock(&self.events).extend(ids.iter().map(|&id| (id, Arc::clone(family))));
     }
 
-    fn new_family(&self, attrs: &[Attr], own: Place) -> (Arc<Family>, Vec<Event>) {
+    fn new_family(&self, attrs: &[Attr], own: EventHome) -> (Arc<Family>, Vec<ContextEvent>) {
         let ids: Vec<EventId> = self.new_event_ids(attrs.len()).collect();
         let member = |(&event, &attr)| Member { event, leader: ids[0], attr, folded: Count::default() };
         let family = Arc::new(Family::new(ids.iter().zip(attrs).map(member).collect(), own));
-        let state = |attr: &Attr| if attr.disabled { State::Off } else { State::Inactive };
-        (family, ids.iter().zip(attrs).map(|(&id, &attr)| Event::new(id, attr, true, state(&attr))).collect())
+        let state = |attr: &Attr| if attr.disabled { EventState::Off } else { EventState::Inactive };
+        (
+            family,
+            ids.iter()
+                .zip(attrs)
+                .map(|(&id, &attr)| ContextEvent::new(id, attr, true, state(&attr)))
+                .collect(),
+        )
     }
 
     /// Gives the events of a context counters, from this level on, if it is on a CPU.
@@ -237,7 +243,11 @@ impl<P: Pmu> Shared<P> {
     }
 
     /// Takes an event out of a context, with its last count and the child index that it had.
-    pub(super) fn take_out(&self, inner: &mut Inner, event: EventId) -> Option<(Event, Option<usize>)> {
+    pub(super) fn take_out(
+        &self,
+        inner: &mut Inner,
+        event: EventId,
+    ) -> Option<(ContextEvent, Option<usize>)> {
         let now_ns = inner.set.now_ns(&self.pmu);
         let time_ns = inner.set.time_ns(now_ns);
         let on = inner.set.on;
@@ -253,7 +263,7 @@ impl<P: Pmu> Shared<P> {
         Some((inner.set.remove(event, time_ns)?, child_index))
     }
 
-    fn set_state(&self, inner: &mut Inner, event: EventId, to: State) {
+    fn set_state(&self, inner: &mut Inner, event: EventId, to: EventState) {
         let now_ns = inner.set.now_ns(&self.pmu);
         let time_ns = inner.set.time_ns(now_ns);
         let on = inner.set.on;
@@ -274,7 +284,7 @@ impl<P: Pmu> Shared<P> {
     }
 
     /// The totals of some events of one family: what is folded, and what each context has counted up to now.
-    fn totals(&self, kin: &Kin, events: &[EventId]) -> Result<Vec<Count>, Error> {
+    fn totals(&self, kin: &FamilyState, events: &[EventId]) -> Result<Vec<Count>, Error> {
         let mut totals = Vec::with_capacity(events.len());
         let mut moves = false;
         for &event in events {
@@ -282,7 +292,7 @@ impl<P: Pmu> Shared<P> {
             totals.push(member.folded);
             moves |= member.attr.inherit_stat;
         }
-        if let Place::Cpu(cpu) = kin.own {
+        if let EventHome::Cpu(cpu) = kin.own {
             let state = self.cpu(cpu)?;
             let now_ns = self.pmu.now_ns(cpu);
             for (&event, total) in events.iter().zip(&mut totals) {
@@ -310,21 +320,21 @@ impl<P: Pmu> Shared<P> {
 }
 
 /// Refuses an opened event that is pinned and lost its counter.
-fn own(found: Option<(Event, State)>) -> Result<Option<Event>, Error> {
+fn own(found: Option<(ContextEvent, EventState)>) -> Result<Option<ContextEvent>, Error> {
     match found {
-        Some((event, State::Error)) if event.own => Err(Error::PinnedOut(event.id)),
+        Some((event, EventState::Error)) if event.own => Err(Error::PinnedOut(event.id)),
         found => Ok(found.map(|(event, _)| event)),
     }
 }
 
 /// The contexts of a family, none of which is exchanged while this lives (I6). The lock of the family keeps the list.
 struct Pinned<'a> {
-    kin: &'a Kin,
+    kin: &'a FamilyState,
     empty: u64,
 }
 
 impl<'a> Pinned<'a> {
-    fn new(kin: &'a Kin, empty: u64) -> Pinned<'a> {
+    fn new(kin: &'a FamilyState, empty: u64) -> Pinned<'a> {
         let pinned = Pinned { kin, empty };
         pinned.each(|inner| inner.pins += 1);
         pinned
@@ -334,7 +344,7 @@ impl<'a> Pinned<'a> {
         for (_, context) in self.kin.contexts() {
             let mut inner = context.lock();
             change(&mut inner);
-            Context::classify(context, &inner, self.empty);
+            TaskContext::classify(context, &inner, self.empty);
         }
     }
 }

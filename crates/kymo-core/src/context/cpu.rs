@@ -1,6 +1,6 @@
 //! A CPU: who gets its counters.
-use super::set::task_context::Context;
-use super::set::{Event, Group, Set, State};
+use super::set::task_context::TaskContext;
+use super::set::{ContextEvent, EventState, Group, Set};
 use super::{CpuId, EventId, Pmu, TaskId};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) struct Cpu {
     /// The events of the CPU itself.
     pub(super) set: Set,
     /// The context of the task that runs here. Exchanging contexts leaves it as it is.
-    pub(super) active: Option<Arc<Context>>,
+    pub(super) active: Option<Arc<TaskContext>>,
     /// A task that was dropped while it ran here, until somebody was told.
     pub(super) dropped: Option<TaskId>,
     pub(super) counters: Counters,
@@ -86,7 +86,7 @@ impl Cpu {
     }
 
     /// Enables or disables an event of the CPU itself; tells whether something changed.
-    pub(super) fn set_state<P: Pmu>(&mut self, pmu: &P, event: EventId, to: State, now_ns: u64) -> bool {
+    pub(super) fn set_state<P: Pmu>(&mut self, pmu: &P, event: EventId, to: EventState, now_ns: u64) -> bool {
         let time_ns = self.set.time_ns(now_ns);
         let found = self.set.group_of(event);
         found.is_some_and(|(group, at)| self.counters.change(pmu, group, at, to, time_ns))
@@ -105,7 +105,7 @@ impl Cpu {
 impl Counters {
     /// Stops a group, if it counts.
     pub(super) fn stop<P: Pmu>(&self, pmu: &P, group: &mut Group, time_ns: u64) {
-        if group.leader().state != State::Active {
+        if group.leader().state != EventState::Active {
             return;
         }
         for at in 0..group.events.len() {
@@ -115,13 +115,13 @@ impl Counters {
 
     /// Stops one event, if it counts; the others of its group go on.
     pub(super) fn stop_one<P: Pmu>(&self, pmu: &P, group: &mut Group, at: usize, time_ns: u64) {
-        if group.events[at].state != State::Active {
+        if group.events[at].state != EventState::Active {
             return;
         }
         group.settle(time_ns);
         let event = &mut group.events[at];
         event.collect(pmu.stop(self.id, event.attr.source));
-        event.state = State::Inactive;
+        event.state = EventState::Inactive;
     }
 
     /// Enables or disables an event of a group; tells whether something changed. The group stops if it is the leader that is disabled.
@@ -130,7 +130,7 @@ impl Counters {
         pmu: &P,
         group: &mut Group,
         at: usize,
-        to: State,
+        to: EventState,
         time_ns: u64,
     ) -> bool {
         if group.events[at].is(to) {
@@ -162,7 +162,7 @@ impl Counters {
             set.groups_mut().filter(|group| !group.granted).for_each(|group| self.stop(pmu, group, time_ns));
             for group in set.pinned.iter_mut().filter(|group| !group.granted && self.wants(group)) {
                 group.settle(time_ns);
-                group.events[0].state = State::Error;
+                group.events[0].state = EventState::Error;
             }
         }
         for set in [Some(own), task].into_iter().flatten() {
@@ -177,7 +177,7 @@ impl Counters {
         for level in LEVELS {
             let keeps = from.is_none_or(|from| level < from);
             for group in level.groups(own, task) {
-                group.granted = keeps && group.leader().state == State::Active;
+                group.granted = keeps && group.leader().state == EventState::Active;
                 if group.granted {
                     used += needs(pmu, group);
                     exclusive |= is_exclusive(pmu, group);
@@ -212,25 +212,26 @@ impl Counters {
     /// Whether a group is to count here if there are counters for it.
     fn wants(&self, group: &Group) -> bool {
         let leader = group.leader();
-        leader.state >= State::Inactive && leader.attr.cpu.is_none_or(|cpu| cpu == self.id)
+        leader.state >= EventState::Inactive && leader.attr.cpu.is_none_or(|cpu| cpu == self.id)
     }
 
     /// Starts those of a group that are enabled and do not count yet.
     fn start<P: Pmu>(&self, pmu: &P, group: &mut Group, time_ns: u64) {
-        if group.events.iter().all(|event| event.state != State::Inactive) {
+        if group.events.iter().all(|event| event.state != EventState::Inactive) {
             return;
         }
         group.settle(time_ns);
-        for event in group.events.iter_mut().filter(|event| event.state == State::Inactive) {
+        for event in group.events.iter_mut().filter(|event| event.state == EventState::Inactive) {
             event.begin = pmu.start(self.id, event.attr.source);
-            event.state = State::Active;
+            event.state = EventState::Active;
         }
     }
 }
 
 /// How many slots a group takes when it counts.
 fn needs<P: Pmu>(pmu: &P, group: &Group) -> usize {
-    let counts = |event: &&Event| event.state >= State::Inactive && pmu.needs_slot(event.attr.source);
+    let counts =
+        |event: &&ContextEvent| event.state >= EventState::Inactive && pmu.needs_slot(event.attr.source);
     group.events.iter().filter(counts).count()
 }
 

@@ -1,8 +1,8 @@
 //! Tasks enter CPUs, hand over, and leave.
 use super::cpu::{Cpu, Level};
-use super::set::task_context::{Context, WITH_COUNTS};
-use super::set::{Set, State};
-use super::shared::Shared;
+use super::set::task_context::{TaskContext, WITH_COUNTS};
+use super::set::{EventState, Set};
+use super::shared::EngineState;
 use super::sync::Ordering;
 use super::task::Task;
 use super::{CpuId, Error, Pmu, Switch, TaskId};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Tasks, CPUs, and the events that count them. A handle: clones are the same engine.
 pub struct Engine<P: Pmu> {
-    pub(super) shared: Arc<Shared<P>>,
+    pub(super) shared: Arc<EngineState<P>>,
 }
 
 impl<P: Pmu> Clone for Engine<P> {
@@ -29,7 +29,7 @@ impl<P: Pmu> fmt::Debug for Engine<P> {
 impl<P: Pmu> Engine<P> {
     /// An engine for this many CPUs, all idle.
     pub fn new(pmu: P, cpus: usize) -> Engine<P> {
-        Engine { shared: Arc::new(Shared::new(pmu, cpus)) }
+        Engine { shared: Arc::new(EngineState::new(pmu, cpus)) }
     }
 
     /// What it counts with.
@@ -150,7 +150,7 @@ fn turn(set: &mut Set) -> bool {
     if !set.must_rotate || set.flexible.is_empty() {
         return false;
     }
-    let first = set.flexible.iter().position(|group| group.leader().state == State::Active);
+    let first = set.flexible.iter().position(|group| group.leader().state == EventState::Active);
     set.flexible[first.unwrap_or(0)..].rotate_left(1);
     true
 }
@@ -165,7 +165,7 @@ impl Cpu {
     }
 }
 
-impl<P: Pmu> Shared<P> {
+impl<P: Pmu> EngineState<P> {
     /// Starts what is enabled in a task that rests.
     fn put_on(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut inner = task.context.lock();
@@ -196,7 +196,7 @@ impl<P: Pmu> Shared<P> {
         if !alike() {
             return false;
         }
-        let (mut a, mut b) = Context::lock_both(&from.context, &to.context);
+        let (mut a, mut b) = TaskContext::lock_both(&from.context, &to.context);
         // Under both locks, for a reader may have pinned one meanwhile (I6).
         if !alike() {
             return false;

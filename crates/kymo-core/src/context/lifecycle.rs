@@ -1,8 +1,8 @@
 //! Tasks begin, fork, execute and end.
 use super::cpu::Level;
 use super::engine::Engine;
-use super::set::task_context::Context;
-use super::set::{Event, Group, State};
+use super::set::task_context::TaskContext;
+use super::set::{ContextEvent, EventState, Group};
 use super::sync::lock;
 use super::task::Task;
 use super::{Child, Count, Error, EventId, Inherit, Pmu};
@@ -12,7 +12,7 @@ impl<P: Pmu> Engine<P> {
     /// A new task without events or relatives.
     pub fn task(&self) -> Task<P> {
         let id = self.shared.new_task_id();
-        let context = Arc::new(Context::new(id.0, None));
+        let context = Arc::new(TaskContext::new(id.0, None));
         context.classify(&context.lock(), self.shared.empty);
         Task::new(&self.shared, id, context)
     }
@@ -36,7 +36,7 @@ impl<P: Pmu> Engine<P> {
         let families = from.set.families();
         drop(from);
         let id = shared.new_task_id();
-        let context = Arc::new(Context::new(id.0, lineage));
+        let context = Arc::new(TaskContext::new(id.0, lineage));
         for family in families {
             // Under the family's lock, so that a close takes the child too, or nothing is inherited any more (I7).
             let mut kin = lock(&family.kin);
@@ -83,8 +83,8 @@ impl<P: Pmu> Engine<P> {
             group.settle(time_ns);
             for event in &mut group.events {
                 let enables = std::mem::take(&mut event.attr.enable_on_exec);
-                if enables && event.state < State::Inactive {
-                    event.state = State::Inactive;
+                if enables && event.state < EventState::Inactive {
+                    event.state = EventState::Inactive;
                 }
                 changed |= enables;
                 if event.attr.remove_on_exec {
@@ -125,7 +125,7 @@ impl<P: Pmu> Engine<P> {
 }
 
 /// The child of an event: enabled as its parent is, nothing counted.
-fn inherited(event: &Event) -> Event {
-    let state = if event.state >= State::Inactive { State::Inactive } else { State::Off };
-    Event::new(event.id, event.attr, false, state)
+fn inherited(event: &ContextEvent) -> ContextEvent {
+    let state = if event.state >= EventState::Inactive { EventState::Inactive } else { EventState::Off };
+    ContextEvent::new(event.id, event.attr, false, state)
 }

@@ -30,7 +30,7 @@ impl<P> Task<P> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum ObjectState {
     Error,
     Off,
     Inactive,
@@ -44,7 +44,7 @@ struct Object {
     attr: Attr,
     /// The one that was opened, not a child of it.
     own: bool,
-    state: State,
+    state: ObjectState,
     count: Count,
     since_ns: u64,
     begin: u64,
@@ -61,10 +61,10 @@ impl Group {
     fn settle(&mut self, now_ns: u64) {
         let leader = self.objects[0].state;
         for object in &mut self.objects {
-            let state = if leader <= State::Off { leader } else { object.state };
+            let state = if leader <= ObjectState::Off { leader } else { object.state };
             let delta = now_ns.saturating_sub(object.since_ns);
-            object.count.enabled_ns += if state >= State::Inactive { delta } else { 0 };
-            object.count.running_ns += if state == State::Active { delta } else { 0 };
+            object.count.enabled_ns += if state >= ObjectState::Inactive { delta } else { 0 };
+            object.count.running_ns += if state == ObjectState::Active { delta } else { 0 };
             object.since_ns = now_ns;
         }
     }
@@ -148,7 +148,11 @@ impl<P: Pmu> Eager<P> {
                 }
                 let objects = group.objects.iter().map(|object| Object {
                     own: false,
-                    state: if object.state >= State::Inactive { State::Inactive } else { State::Off },
+                    state: if object.state >= ObjectState::Inactive {
+                        ObjectState::Inactive
+                    } else {
+                        ObjectState::Off
+                    },
                     count: Count::default(),
                     ..*object
                 });
@@ -169,8 +173,8 @@ impl<P: Pmu> Eager<P> {
         self.stopped(&mut world, on, |world| {
             let home = world.home(task.id)?;
             for object in home.groups.iter_mut().flat_map(|group| &mut group.objects) {
-                if std::mem::take(&mut object.attr.enable_on_exec) && object.state < State::Inactive {
-                    object.state = State::Inactive;
+                if std::mem::take(&mut object.attr.enable_on_exec) && object.state < ObjectState::Inactive {
+                    object.state = ObjectState::Inactive;
                 }
             }
             let gone: Vec<EventId> = home
@@ -317,8 +321,8 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn enable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
-            if object.state < State::Inactive {
-                object.state = State::Inactive;
+            if object.state < ObjectState::Inactive {
+                object.state = ObjectState::Inactive;
             }
         })
     }
@@ -329,8 +333,8 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn disable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
-            if object.state > State::Off {
-                object.state = State::Off;
+            if object.state > ObjectState::Off {
+                object.state = ObjectState::Off;
             }
         })
     }
@@ -342,7 +346,7 @@ impl<P: Pmu> Eager<P> {
     pub fn rotate(&self, cpu: CpuId) -> Result<bool, Error> {
         let mut world = self.world();
         let task = world.cpu(cpu)?.task;
-        let active = |group: &Group| group.objects[0].state == State::Active;
+        let active = |group: &Group| group.objects[0].state == ObjectState::Active;
         let mut front = Vec::new();
         for home in world.homes(cpu, task) {
             let at = home.groups.iter().position(|group| !group.pinned && active(group));
@@ -372,7 +376,7 @@ impl<P: Pmu> Eager<P> {
                 home.groups.iter().flat_map(|group| &group.objects).filter(|object| object.event == event)
             {
                 sum = sum.plus(object.count);
-                pinned_out |= object.own && object.state == State::Error;
+                pinned_out |= object.own && object.state == ObjectState::Error;
             }
         });
         if pinned_out { Err(Error::PinnedOut(event)) } else { Ok(sum) }
@@ -495,10 +499,10 @@ impl<P: Pmu> Eager<P> {
         let task = world.cpus[cpu.0 as usize].task;
         for group in world.homes(cpu, task).flat_map(|home| &mut home.groups) {
             group.settle(now_ns);
-            for object in group.objects.iter_mut().filter(|object| object.state == State::Active) {
+            for object in group.objects.iter_mut().filter(|object| object.state == ObjectState::Active) {
                 let raw = self.pmu.stop(cpu, object.attr.source);
                 object.count.value = object.count.value.wrapping_add(raw.wrapping_sub(object.begin));
-                object.state = State::Inactive;
+                object.state = ObjectState::Inactive;
             }
         }
     }
@@ -519,19 +523,21 @@ impl<P: Pmu> Eager<P> {
                     group.settle(now_ns);
                     let leader = &group.objects[0];
                     let elsewhere = leader.attr.cpu.is_some_and(|only| only != cpu);
-                    if leader.state != State::Inactive || elsewhere {
+                    if leader.state != ObjectState::Inactive || elsewhere {
                         continue;
                     }
                     let alone = leader.attr.exclusive;
-                    let ready = |object: &&mut Object| object.state == State::Inactive;
+                    let ready = |object: &&mut Object| object.state == ObjectState::Inactive;
                     let sources = || group.objects.iter().map(|object| (object.attr.source, object.state));
                     let needs = sources()
-                        .filter(|&(source, state)| state == State::Inactive && self.pmu.needs_slot(source))
+                        .filter(|&(source, state)| {
+                            state == ObjectState::Inactive && self.pmu.needs_slot(source)
+                        })
                         .count();
                     let software = sources().all(|(source, _)| !self.pmu.needs_slot(source));
                     if !software && (exclusive || alone && used > 0 || !fits || used + needs > slots) {
                         if pinned {
-                            group.objects[0].state = State::Error;
+                            group.objects[0].state = ObjectState::Error;
                         } else {
                             home.must_rotate = true;
                             fits = false;
@@ -542,7 +548,7 @@ impl<P: Pmu> Eager<P> {
                     exclusive |= alone && !software;
                     for object in group.objects.iter_mut().filter(ready) {
                         object.begin = self.pmu.start(cpu, object.attr.source);
-                        object.state = State::Active;
+                        object.state = ObjectState::Active;
                     }
                 }
             }
@@ -597,7 +603,7 @@ impl World {
             self.last_event += 1;
             let event = EventId(self.last_event);
             self.tops.insert(event, Top { attr, leader, folded: Count::default() });
-            let state = if attr.disabled { State::Off } else { State::Inactive };
+            let state = if attr.disabled { ObjectState::Off } else { ObjectState::Inactive };
             objects.push(Object {
                 event,
                 attr,

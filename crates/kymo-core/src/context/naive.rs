@@ -1,7 +1,7 @@
 //! What others did wrong, to show that the tests would notice.
 use super::Pmu;
-use super::set::family::{Kin, Place};
-use super::set::{Event, Set, State};
+use super::set::family::{EventHome, FamilyState};
+use super::set::{ContextEvent, EventState, Set};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wrong policies, all off.
@@ -23,15 +23,17 @@ impl Naive {
 
 /// A child's first state is that of the event that was opened, wherever that is now, instead of its parent's. (Nothing else
 /// changes: which contexts are exchanged is the same.)
-pub(super) fn start_as_the_top(kin: &Kin, copies: &mut [(bool, Vec<Event>)]) {
+pub(super) fn start_as_the_top(kin: &FamilyState, copies: &mut [(bool, Vec<ContextEvent>)]) {
     for event in copies.iter_mut().flat_map(|(_, events)| events) {
         let top = match &kin.own {
-            Place::Task(context) => {
-                context.lock().set.group_of(event.id).map_or(State::Off, |(group, at)| group.events[at].state)
-            }
-            Place::Cpu(_) | Place::Gone => State::Off,
+            EventHome::Task(context) => context
+                .lock()
+                .set
+                .group_of(event.id)
+                .map_or(EventState::Off, |(group, at)| group.events[at].state),
+            EventHome::Cpu(_) | EventHome::Gone => EventState::Off,
         };
-        event.state = if top >= State::Inactive { State::Inactive } else { State::Off };
+        event.state = if top >= EventState::Inactive { EventState::Inactive } else { EventState::Off };
     }
 }
 
@@ -43,7 +45,7 @@ pub(super) fn exchange_by_position<P: Pmu>(runs: &mut Set, rests: &mut Set, pmu:
         a.settle(time_ns);
         b.settle(rests_ns);
         for (a, b) in a.events.iter_mut().zip(&mut b.events) {
-            if let (State::Active, Some(cpu)) = (a.state, on) {
+            if let (EventState::Active, Some(cpu)) = (a.state, on) {
                 a.collect(pmu.read(cpu, a.attr.source));
             }
             std::mem::swap(&mut a.count, &mut b.count);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// What all handles and tasks of an engine share.
-pub(super) struct Shared<P> {
+pub(super) struct EngineState<P> {
     pub(super) pmu: P,
     pub(super) cpus: Box<[Mutex<Cpu>]>,
     pub(super) events: Mutex<HashMap<EventId, Arc<Family>>>,
@@ -23,10 +23,10 @@ pub(super) struct Shared<P> {
     pub(super) naive: super::naive::Naive,
 }
 
-impl<P: Pmu> Shared<P> {
-    pub(super) fn new(pmu: P, cpus: usize) -> Shared<P> {
+impl<P: Pmu> EngineState<P> {
+    pub(super) fn new(pmu: P, cpus: usize) -> EngineState<P> {
         let cpus = (0..cpus as u32).map(|cpu| Mutex::new(Cpu::new(CpuId(cpu), &pmu))).collect();
-        Shared {
+        EngineState {
             pmu,
             cpus,
             events: Mutex::new(HashMap::new()),

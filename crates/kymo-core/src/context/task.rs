@@ -1,7 +1,7 @@
 //! A task: where it is, what it holds, and how it ends.
 use super::set::family::Family;
-use super::set::task_context::Context;
-use super::shared::Shared;
+use super::set::task_context::TaskContext;
+use super::shared::EngineState;
 use super::sync::{Ordering, lock};
 use super::{Count, CpuId, EventId, Pmu, TaskId};
 use std::fmt;
@@ -17,8 +17,8 @@ const OVER: u32 = u32::MAX - 1;
 /// Dropping a task that rests ends it. Dropping one that runs ends it too, but is a mistake, which the next operation on its CPU
 /// tells ([`Error::DroppedWhileRunning`](super::Error::DroppedWhileRunning)).
 pub struct Task<P: Pmu> {
-    pub(super) shared: Arc<Shared<P>>,
-    pub(super) context: Arc<Context>,
+    pub(super) shared: Arc<EngineState<P>>,
+    pub(super) context: Arc<TaskContext>,
     id: TaskId,
     on: u32,
 }
@@ -30,7 +30,7 @@ impl<P: Pmu> fmt::Debug for Task<P> {
 }
 
 impl<P: Pmu> Task<P> {
-    pub(super) fn new(shared: &Arc<Shared<P>>, id: TaskId, context: Arc<Context>) -> Task<P> {
+    pub(super) fn new(shared: &Arc<EngineState<P>>, id: TaskId, context: Arc<TaskContext>) -> Task<P> {
         Task { shared: Arc::clone(shared), context, id, on: NOWHERE }
     }
 
@@ -133,7 +133,7 @@ impl<P: Pmu> Drop for Task<P> {
     }
 }
 
-impl<P: Pmu> Shared<P> {
+impl<P: Pmu> EngineState<P> {
     /// Stops what counts in a task that runs.
     pub(super) fn take_off(&self, task: &mut Task<P>) {
         let mut inner = task.context.lock();

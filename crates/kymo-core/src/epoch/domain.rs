@@ -1,6 +1,6 @@
 //! The epoch, the records of all readers, and who waits for them.
 use super::fence::Fence;
-use super::record::{Reader, Record, TaskId};
+use super::record::{Reader, ReaderRecord, TaskId};
 use super::sync::{AtomicU64, Condvar, FIRST_CHUNK, Mutex, MutexGuard, Ordering, PoisonError, lock};
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ pub struct Domain<F: Fence> {
     /// From 1, so that a mark with an open section is never 0. Moves on with each grace period.
     epoch: AtomicU64,
     /// Records are never moved and never freed before the domain: readers have references.
-    chunks: [OnceLock<Box<[Record]>>; CHUNKS],
+    chunks: [OnceLock<Box<[ReaderRecord]>>; CHUNKS],
     periods: Mutex<Periods>,
     ended: Condvar,
 }
@@ -76,12 +76,12 @@ impl<F: Fence> Domain<F> {
         domain
     }
 
-    fn chunk(&self, index: usize) -> &[Record] {
+    fn chunk(&self, index: usize) -> &[ReaderRecord] {
         let records = FIRST_CHUNK << index.saturating_sub(1);
-        self.chunks[index].get_or_init(|| (0..records).map(|_| Record::new()).collect())
+        self.chunks[index].get_or_init(|| (0..records).map(|_| ReaderRecord::new()).collect())
     }
 
-    fn records(&self) -> impl Iterator<Item = &Record> {
+    fn records(&self) -> impl Iterator<Item = &ReaderRecord> {
         self.chunks.iter().map_while(OnceLock::get).flatten()
     }
 

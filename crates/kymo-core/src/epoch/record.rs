@@ -17,16 +17,16 @@ pub struct TaskId(pub u64);
 /// What others see of a reader. On cache lines of its own (two: the neighbour is fetched with it).
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Record {
+pub(super) struct ReaderRecord {
     /// `epoch << NEST_BITS | open sections`. Only its reader writes it.
     mark: AtomicU64,
     task: AtomicU64,
     taken: AtomicBool,
 }
 
-impl Record {
-    pub(super) fn new() -> Record {
-        Record { mark: AtomicU64::new(0), task: AtomicU64::new(0), taken: AtomicBool::new(false) }
+impl ReaderRecord {
+    pub(super) fn new() -> ReaderRecord {
+        ReaderRecord { mark: AtomicU64::new(0), task: AtomicU64::new(0), taken: AtomicBool::new(false) }
     }
 
     /// Makes it this task's, if it is nobody's.
@@ -70,7 +70,7 @@ impl Record {
 
 /// A thread's way into sections. It stays with its thread while sections are open; it can move between threads otherwise.
 pub struct Reader<'d, F: Fence> {
-    record: &'d Record,
+    record: &'d ReaderRecord,
     epoch: &'d AtomicU64,
     fence: &'d F,
     /// Not shared between threads: a mark has one writer.
@@ -78,11 +78,11 @@ pub struct Reader<'d, F: Fence> {
 }
 
 impl<'d, F: Fence> Reader<'d, F> {
-    pub(super) fn new(record: &'d Record, epoch: &'d AtomicU64, fence: &'d F) -> Reader<'d, F> {
+    pub(super) fn new(record: &'d ReaderRecord, epoch: &'d AtomicU64, fence: &'d F) -> Reader<'d, F> {
         Reader { record, epoch, fence, _alone: PhantomData }
     }
 
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &ReaderRecord {
         self.record
     }
 
@@ -136,7 +136,7 @@ impl<F: Fence> fmt::Debug for Reader<'_, F> {
 #[derive(Debug)]
 #[must_use = "the section ends when this is dropped"]
 pub struct Section<'r> {
-    record: &'r Record,
+    record: &'r ReaderRecord,
     /// Not to be sent: a mark has one writer.
     _thread: PhantomData<*const ()>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Queues behind one lock, visited in turn.
 #[derive(Debug)]
-pub struct Model<T> {
+pub struct HandoverModel<T> {
     queues: Mutex<Queues<T>>,
     capacity: usize,
 }
@@ -18,11 +18,11 @@ struct Queues<T> {
     at: usize,
 }
 
-impl<T> Model<T> {
+impl<T> HandoverModel<T> {
     /// So many queues, each for this many values.
-    pub fn new(queues: usize, capacity: usize) -> Model<T> {
+    pub fn new(queues: usize, capacity: usize) -> HandoverModel<T> {
         let each = (0..queues).map(|_| (VecDeque::new(), true)).collect();
-        Model { queues: Mutex::new(Queues { each, at: 0 }), capacity }
+        HandoverModel { queues: Mutex::new(Queues { each, at: 0 }), capacity }
     }
 
     /// As [`super::Outbox::send`].

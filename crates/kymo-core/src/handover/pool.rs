@@ -1,7 +1,7 @@
 //! A bounded set of things that any thread may take from and give back to, without locks.
 #![allow(unsafe_code)]
 use super::slot::Slot;
-use super::sync::{AtomicU32, AtomicU64, Line, Ordering};
+use super::sync::{AtomicU32, AtomicU64, CacheLine, Ordering};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -9,8 +9,8 @@ const NONE: u32 = u32::MAX;
 /// A stack of slots, linked by their numbers. The upper half of `top` counts changes, so that a top which is the same slot again is
 /// told from one that never changed (2^32 changes within one attempt of another thread would deceive it: hours at a change per microsecond).
 #[derive(Debug)]
-struct Stack {
-    top: Line<AtomicU64>,
+struct FreeStack {
+    top: CacheLine<AtomicU64>,
 }
 
 fn parts(top: u64) -> (u32, u32) {
@@ -21,7 +21,7 @@ fn joined(slot: u32, changes: u32) -> u64 {
     u64::from(slot) | u64::from(changes) << 32
 }
 
-impl Stack {
+impl FreeStack {
     fn pop(&self, next: &[AtomicU32]) -> Option<u32> {
         // Acquire: pairs with the Release of the push that made this the top; its `next` and the slot's content are seen.
         let mut top = self.top.0.load(Ordering::Acquire);
@@ -61,9 +61,9 @@ pub struct Pool<T> {
     slots: Box<[Slot<T>]>,
     next: Box<[AtomicU32]>,
     /// Slots that hold something.
-    full: Stack,
+    full: FreeStack,
     /// Slots that hold nothing.
-    empty: Stack,
+    empty: FreeStack,
 }
 
 impl<T: Send> Pool<T> {
@@ -76,7 +76,7 @@ impl<T: Send> Pool<T> {
             u32::try_from(capacity).ok().filter(|&count| count < NONE).expect("fewer than 2^32 - 1 slots");
         let slots = (0..count).map(|_| Slot::empty()).collect();
         let next = (1..=count).map(|slot| AtomicU32::new(if slot == count { NONE } else { slot })).collect();
-        let stack = |top| Stack { top: Line(AtomicU64::new(joined(top, 0))) };
+        let stack = |top| FreeStack { top: CacheLine(AtomicU64::new(joined(top, 0))) };
         let first = if count == 0 { NONE } else { 0 };
         Pool { slots, next, full: stack(NONE), empty: stack(first) }
     }

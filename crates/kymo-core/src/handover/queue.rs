@@ -1,23 +1,23 @@
 //! A bounded queue between two threads.
 #![allow(unsafe_code)]
 use super::slot::Slot;
-use super::sync::{AtomicBool, AtomicUsize, Line, Ordering};
+use super::sync::{AtomicBool, AtomicUsize, CacheLine, Ordering};
 use std::sync::Arc;
 
 #[derive(Debug)]
-struct Shared<T> {
+struct QueueState<T> {
     slots: Box<[Slot<T>]>,
     /// How many were taken out so far. Written by the consumer.
-    head: Line<AtomicUsize>,
+    head: CacheLine<AtomicUsize>,
     /// How many were put in so far. Written by the producer.
-    tail: Line<AtomicUsize>,
+    tail: CacheLine<AtomicUsize>,
     /// The producer is gone.
     closed: AtomicBool,
     /// The consumer is gone.
     abandoned: AtomicBool,
 }
 
-impl<T> Shared<T> {
+impl<T> QueueState<T> {
     fn slot(&self, count: usize) -> &Slot<T> {
         // The number of slots is a power of two.
         &self.slots[count & (self.slots.len() - 1)]
@@ -27,7 +27,7 @@ impl<T> Shared<T> {
 /// The end that puts in. Dropping it closes the queue.
 #[derive(Debug)]
 pub struct Producer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<QueueState<T>>,
     tail: usize,
     /// The consumer's count when it was last looked at: it may be further by now.
     head: usize,
@@ -36,7 +36,7 @@ pub struct Producer<T> {
 /// The end that takes out.
 #[derive(Debug)]
 pub struct Consumer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<QueueState<T>>,
     head: usize,
     /// The producer's count when it was last looked at.
     tail: usize,
@@ -45,9 +45,9 @@ pub struct Consumer<T> {
 /// A queue for at least `capacity` values (rounded up to a power of two, at least one).
 pub fn queue<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let slots = (0..capacity.max(1).next_power_of_two()).map(|_| Slot::empty()).collect();
-    let (head, tail) = (Line(AtomicUsize::new(0)), Line(AtomicUsize::new(0)));
+    let (head, tail) = (CacheLine(AtomicUsize::new(0)), CacheLine(AtomicUsize::new(0)));
     let (closed, abandoned) = (AtomicBool::new(false), AtomicBool::new(false));
-    let shared = Arc::new(Shared { slots, head, tail, closed, abandoned });
+    let shared = Arc::new(QueueState { slots, head, tail, closed, abandoned });
     let producer = Producer { shared: Arc::clone(&shared), tail: 0, head: 0 };
     (producer, Consumer { shared, head: 0, tail: 0 })
 }

@@ -1,5 +1,5 @@
 //! Queue, inbox and pool against models, and with real threads.
-use super::model::Model;
+use super::model::HandoverModel;
 use super::{Next, Outbox, Pool, Wake, inbox, queue};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
@@ -36,7 +36,7 @@ proptest! {
     ) {
         let (outboxes, mut inbox) = inbox::<(usize, usize)>((0..queues).map(|_| 512));
         let mut outboxes: Vec<Option<Outbox<_>>> = outboxes.into_iter().map(Some).collect();
-        let model = Model::new(queues, 512);
+        let model = HandoverModel::new(queues, 512);
         let (mut got, mut expected) = (vec![Vec::new(); queues], vec![Vec::new(); queues]);
         let mut asleep = false;
         for (value, (step, queue)) in steps.into_iter().enumerate() {

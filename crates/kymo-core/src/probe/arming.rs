@@ -1,7 +1,7 @@
 //! Which sites are armed: those that somebody accepts, as far as they are mapped.
 use super::consumer::Consumer;
 use super::key::{Key, ModuleId};
-use super::place::Probe;
+use super::place::ProbeEntry;
 use super::registry::{Registry, WriterState};
 use super::sites::Sites;
 use super::sync::{MutexGuard, Ordering};
@@ -72,8 +72,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         &self,
         state: &MutexGuard<'_, WriterState<C, S>>,
         keys: &[Key],
-        which: impl Fn(&Probe<C>) -> bool,
-    ) -> Vec<Arc<Probe<C>>> {
+        which: impl Fn(&ProbeEntry<C>) -> bool,
+    ) -> Vec<Arc<ProbeEntry<C>>> {
         let table = self.table(state);
         keys.iter().filter_map(|key| table.get(*key, &**state)).filter(|probe| which(probe)).collect()
     }
@@ -139,7 +139,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
     fn signal(
         &self,
         state: &mut MutexGuard<'_, WriterState<C, S>>,
-        probe: &Probe<C>,
+        probe: &ProbeEntry<C>,
         by: i16,
     ) -> Result<(), S::Refusal> {
         let target = probe.target();

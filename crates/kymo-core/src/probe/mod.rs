@@ -132,6 +132,6 @@ pub use consumer::{Consumer, Verdict};
 pub use error::Error;
 pub use frozen::FrozenRegistry;
 pub use key::{Key, ModuleId, Target};
-pub use reader_handle::{ReaderHandle, Section};
+pub use reader_handle::{HitSection, ReaderHandle};
 pub use registry::{Handle, Registry};
 pub use sites::{NoSites, Sites};

@@ -13,13 +13,13 @@ pub struct Handle {
     id: u64,
 }
 
-struct Probe<C> {
+struct LockedProbe<C> {
     consumers: RwLock<Vec<(u64, Arc<C>)>>,
 }
 
 /// What the registry does, under locks.
 pub struct Locked<C> {
-    tree: RwLock<BTreeMap<Key, Arc<Probe<C>>>>,
+    tree: RwLock<BTreeMap<Key, Arc<LockedProbe<C>>>>,
     last_id: AtomicU64,
 }
 
@@ -35,7 +35,8 @@ impl<C: Consumer> Locked<C> {
         // Relaxed: any number is right, if nobody else has it.
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
-        let probe = tree.entry(key).or_insert_with(|| Arc::new(Probe { consumers: RwLock::new(Vec::new()) }));
+        let probe =
+            tree.entry(key).or_insert_with(|| Arc::new(LockedProbe { consumers: RwLock::new(Vec::new()) }));
         probe.consumers.write().unwrap_or_else(PoisonError::into_inner).push((id, consumer));
         Handle { key, id }
     }

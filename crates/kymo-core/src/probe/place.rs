@@ -11,7 +11,7 @@ use crate::epoch::{Published, Retired, Section};
 use std::sync::Arc;
 
 /// One place and its consumers.
-pub(super) struct Probe<C> {
+pub(super) struct ProbeEntry<C> {
     target: Target,
     members: Published<Members<C>>,
     /// A hit found that nobody needs the site any more; to be looked at by `settle`.
@@ -22,9 +22,9 @@ pub(super) struct Probe<C> {
     broken: AtomicBool,
 }
 
-impl<C> Probe<C> {
-    pub(super) fn new(target: Target) -> Probe<C> {
-        Probe {
+impl<C> ProbeEntry<C> {
+    pub(super) fn new(target: Target) -> ProbeEntry<C> {
+        ProbeEntry {
             target,
             members: Published::new(None),
             removal: AtomicBool::new(false),
@@ -70,7 +70,7 @@ impl<C> Probe<C> {
     }
 }
 
-impl<C: Consumer> Probe<C> {
+impl<C: Consumer> ProbeEntry<C> {
     /// Its consumers, for a hit.
     ///
     /// # Safety

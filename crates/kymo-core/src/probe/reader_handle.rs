@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::key::Key;
-use super::place::Probe;
+use super::place::ProbeEntry;
 use super::registry::Registry;
 use super::sites::Sites;
 use super::sync::Ordering;
@@ -37,8 +37,8 @@ impl<'r, C: Consumer, S: Sites, F: Fence> ReaderHandle<'r, C, S, F> {
 
     /// Opens a section. Consumers that are found in it stay until it is dropped. May be done by a signal handler inside another one.
     #[inline]
-    pub fn enter(&self) -> Section<'_, C, S, F> {
-        Section { registry: self.registry, section: self.reader.enter() }
+    pub fn enter(&self) -> HitSection<'_, C, S, F> {
+        HitSection { registry: self.registry, section: self.reader.enter() }
     }
 }
 
@@ -50,14 +50,14 @@ impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for ReaderHandle<'_, C, S, F> {
 
 /// In which hits are handled.
 #[must_use = "the section ends when this is dropped"]
-pub struct Section<'s, C: Consumer, S: Sites, F: Fence> {
+pub struct HitSection<'s, C: Consumer, S: Sites, F: Fence> {
     registry: &'s Registry<C, S, F>,
     section: epoch::Section<'s>,
 }
 
-impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
+impl<C: Consumer, S: Sites, F: Fence> HitSection<'_, C, S, F> {
     #[inline]
-    fn find(&self, key: Key) -> Option<&Probe<C>> {
+    fn find(&self, key: Key) -> Option<&ProbeEntry<C>> {
         // SAFETY: a section of the registry's domain.
         let table = unsafe { self.registry.table.load(&self.section) }?;
         // SAFETY: as above.
@@ -71,7 +71,7 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
     }
 
     #[cold]
-    fn ask_removal(&self, probe: &Probe<C>) {
+    fn ask_removal(&self, probe: &ProbeEntry<C>) {
         if probe.ask_removal() {
             // Relaxed: pairs with nothing: `settle` takes the lock, and comes again.
             self.registry.removals.store(true, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl<C: Consumer, S: Sites, F: Fence> Section<'_, C, S, F> {
     }
 }
 
-impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for Section<'_, C, S, F> {
+impl<C: Consumer, S: Sites, F: Fence> fmt::Debug for HitSection<'_, C, S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Section").finish_non_exhaustive()
     }

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::garbage::{Freed, Garbage};
 use super::key::{Key, Target};
 use super::members::{ConsumerId, Member};
-use super::place::Probe;
+use super::place::ProbeEntry;
 use super::sites::Sites;
 use super::sync::{AtomicBool, Mutex, MutexGuard};
 use super::table::Table;
@@ -134,7 +134,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             Some(probe) if probe.is_broken() => return Err(Error::Broken { key }),
             Some(probe) => probe,
             None => {
-                let probe = Arc::new(Probe::new(target));
+                let probe = Arc::new(ProbeEntry::new(target));
                 let retired = self.table(state).insert(Arc::clone(&probe));
                 state.discard(retired);
                 state.probes += 1;

@@ -6,13 +6,13 @@
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::key::Key;
-use super::place::Probe;
+use super::place::ProbeEntry;
 use crate::epoch::{Published, Retired, Section};
 use std::sync::Arc;
 
 /// One probe of a chain. A chain is a persistent list: to insert is to put one in front, to erase is to copy what is before it.
 pub(super) struct Link<C> {
-    pub(super) probe: Arc<Probe<C>>,
+    pub(super) probe: Arc<ProbeEntry<C>>,
     key: Key,
     next: Option<Arc<Link<C>>>,
     #[cfg(test)]
@@ -20,7 +20,7 @@ pub(super) struct Link<C> {
 }
 
 impl<C> Link<C> {
-    fn new(probe: Arc<Probe<C>>, next: Option<Arc<Link<C>>>) -> Arc<Link<C>> {
+    fn new(probe: Arc<ProbeEntry<C>>, next: Option<Arc<Link<C>>>) -> Arc<Link<C>> {
         Arc::new(Link {
             key: probe.key(),
             probe,
@@ -101,7 +101,7 @@ impl<C: Consumer> Table<C> {
     /// # Safety
     /// The section is of the registry's domain.
     #[inline]
-    pub(super) unsafe fn find<'s>(&self, key: Key, section: &'s Section<'_>) -> Option<&'s Probe<C>> {
+    pub(super) unsafe fn find<'s>(&self, key: Key, section: &'s Section<'_>) -> Option<&'s ProbeEntry<C>> {
         // SAFETY: the caller's promise.
         let mut link = unsafe { self.chain(key).load(section) };
         while let Some(here) = link {
@@ -129,19 +129,19 @@ impl<C: Consumer> Table<C> {
     }
 
     /// The probe of a key, for the holder of the registry's lock.
-    pub(super) fn get<W: ?Sized>(&self, key: Key, writer: &W) -> Option<Arc<Probe<C>>> {
+    pub(super) fn get<W: ?Sized>(&self, key: Key, writer: &W) -> Option<Arc<ProbeEntry<C>>> {
         self.links(self.chain(key), writer).find(|link| link.key == key).map(|link| Arc::clone(&link.probe))
     }
 
     /// All probes, in no order, for the holder of the registry's lock.
-    pub(super) fn probes<W: ?Sized>(&self, writer: &W) -> Vec<Arc<Probe<C>>> {
+    pub(super) fn probes<W: ?Sized>(&self, writer: &W) -> Vec<Arc<ProbeEntry<C>>> {
         (self.chains.iter())
             .flat_map(|chain| self.links(chain, writer).map(|link| Arc::clone(&link.probe)))
             .collect()
     }
 
     /// Puts a probe in whose key is not there. By the holder of the registry's lock.
-    pub(super) fn insert(&self, probe: Arc<Probe<C>>) -> Option<Retired<Link<C>>> {
+    pub(super) fn insert(&self, probe: Arc<ProbeEntry<C>>) -> Option<Retired<Link<C>>> {
         let chain = self.chain(probe.key());
         // SAFETY: the holder of the lock is the only one who exchanges.
         let next = unsafe { chain.share() };

@@ -17,7 +17,7 @@
 #![allow(unsafe_code)]
 use super::traps;
 use crate::patch::os;
-use crate::patch::runtime::trap::{self, Behind};
+use crate::patch::runtime::trap::{self, ProgramHandler};
 use crate::sys::fork;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -80,7 +80,7 @@ extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
             // SAFETY: as the caller gave it. The agent's own calls are not exchanged.
             return unsafe { libc::sigaction(signal, new, old) };
         }
-        let before = trap::behind();
+        let before = trap::program_handler();
         // SAFETY: the caller's action, as the function's contract says.
         match unsafe { new.as_ref() } {
             None => {}
@@ -91,7 +91,7 @@ extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
                 unsafe { libc::sigaction(signal, new, std::ptr::null_mut()) };
             }
             Some(_) if fork::is_guest() => {}
-            Some(new) => trap::put_behind(Behind::of(new)),
+            Some(new) => trap::set_program_handler(ProgramHandler::of(new)),
         }
         if let (false, Some(before)) = (old.is_null(), before) {
             // SAFETY: the caller's place for it.
@@ -121,7 +121,7 @@ extern "C" fn signal(signal: c_int, handler: usize) -> usize {
         // SAFETY: as the caller gave it.
         return unsafe { libc::signal(signal, handler) };
     }
-    let action = Behind { handler, flags: libc::SA_RESTART, mask: 0 }.action();
+    let action = ProgramHandler { handler, flags: libc::SA_RESTART, mask: 0 }.action();
     // SAFETY: all zeros are a valid action.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     if sigaction(signal, &action, &mut before) == 0 { before.sa_sigaction } else { libc::SIG_ERR }

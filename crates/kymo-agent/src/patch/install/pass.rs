@@ -25,7 +25,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// One site's change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Edit {
+pub(crate) struct SiteEdit {
     pub(crate) at: u64,
     pub(crate) from: [u8; JUMP_BYTES],
     pub(crate) to: [u8; JUMP_BYTES],
@@ -33,7 +33,7 @@ pub(crate) struct Edit {
 
 /// What became of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum EditOutcome {
     /// It is as it was before.
     Untouched,
     /// It is written.
@@ -48,9 +48,9 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 pub(crate) struct Pass<'m> {
     memory: &'m OwnMemory,
-    edits: Vec<Edit>,
+    edits: Vec<SiteEdit>,
     runs: Vec<Range<usize>>,
-    fates: Vec<Fate>,
+    fates: Vec<EditOutcome>,
     buffer: Vec<u8>,
 }
 
@@ -59,7 +59,7 @@ impl<'m> Pass<'m> {
     ///
     /// # Errors
     /// Where the kernel cannot make cores look at memory anew.
-    pub(crate) fn prepare(memory: &'m OwnMemory, mut edits: Vec<Edit>) -> io::Result<Pass<'m>> {
+    pub(crate) fn prepare(memory: &'m OwnMemory, mut edits: Vec<SiteEdit>) -> io::Result<Pass<'m>> {
         edits.sort_unstable_by_key(|edit| edit.at);
         let mut runs: Vec<Range<usize>> = Vec::new();
         for (number, edit) in edits.iter().enumerate() {
@@ -75,7 +75,7 @@ impl<'m> Pass<'m> {
         }
         // Registers the process for it, which takes the kernel a while when there are many threads.
         os::sync_cores()?;
-        let fates = vec![Fate::Untouched; edits.len()];
+        let fates = vec![EditOutcome::Untouched; edits.len()];
         Ok(Pass { memory, edits, runs, fates, buffer: vec![0; MOST_RUN_BYTES as usize] })
     }
 
@@ -110,8 +110,8 @@ impl<'m> Pass<'m> {
             let bytes = &mut self.buffer[..(end - begin) as usize];
             let fate = match raw::read_at(file, bytes, begin) {
                 Ok(count) if count == bytes.len() => None,
-                Ok(_) => Some(Fate::Changed),
-                Err(error) => Some(Fate::Failed(error.raw_os_error().unwrap_or(libc::EIO))),
+                Ok(_) => Some(EditOutcome::Changed),
+                Err(error) => Some(EditOutcome::Failed(error.raw_os_error().unwrap_or(libc::EIO))),
             };
             if let Some(fate) = fate {
                 fates.fill(fate);
@@ -120,7 +120,7 @@ impl<'m> Pass<'m> {
             // A tracer that ends lets the threads go: looked at before each write.
             if change(bytes, begin, edits, fates) {
                 if !goes_on() {
-                    return fates.fill(Fate::Untouched);
+                    return fates.fill(EditOutcome::Untouched);
                 }
                 let done = raw::write_at(file, bytes, begin).unwrap_or(0) as u64;
                 for (edit, fate) in edits.iter().zip(&mut *fates) {
@@ -131,8 +131,8 @@ impl<'m> Pass<'m> {
                 continue;
             }
             for (edit, fate) in edits.iter().zip(&mut *fates) {
-                if *fate == Fate::Written {
-                    *fate = if goes_on() { write_one(file, edit) } else { Fate::Untouched };
+                if *fate == EditOutcome::Written {
+                    *fate = if goes_on() { write_one(file, edit) } else { EditOutcome::Untouched };
                 }
             }
         }
@@ -143,14 +143,14 @@ impl<'m> Pass<'m> {
     }
 
     /// What became of the sites: their addresses, ascending.
-    pub(crate) fn fates(&self) -> impl Iterator<Item = (u64, Fate)> {
+    pub(crate) fn fates(&self) -> impl Iterator<Item = (u64, EditOutcome)> {
         self.edits.iter().map(|edit| edit.at).zip(self.fates.iter().copied())
     }
 }
 
 /// Makes of a run's bytes what they are to be, and of each fate whether its site can be written. Whether all can be, in
 /// one go with what lies between them. Byte by byte, so that nothing is called.
-fn change(bytes: &mut [u8], begin: u64, edits: &[Edit], fates: &mut [Fate]) -> bool {
+fn change(bytes: &mut [u8], begin: u64, edits: &[SiteEdit], fates: &mut [EditOutcome]) -> bool {
     let (mut whole, mut between) = (true, 0);
     for (edit, fate) in edits.iter().zip(fates) {
         let at = (edit.at - begin) as usize;
@@ -165,32 +165,32 @@ fn change(bytes: &mut [u8], begin: u64, edits: &[Edit], fates: &mut [Fate]) -> b
         for (byte, to) in bytes[at..between].iter_mut().zip(&edit.to) {
             *byte = *to;
         }
-        *fate = if same { Fate::Written } else { Fate::Changed };
+        *fate = if same { EditOutcome::Written } else { EditOutcome::Changed };
         whole &= same;
     }
     whole
 }
 
 /// Writes one site, whole or not at all.
-fn write_one(file: i32, edit: &Edit) -> Fate {
+fn write_one(file: i32, edit: &SiteEdit) -> EditOutcome {
     let failed = match raw::write_at(file, &edit.to, edit.at) {
-        Ok(JUMP_BYTES) => return Fate::Written,
+        Ok(JUMP_BYTES) => return EditOutcome::Written,
         Ok(_) => None,
         Err(error) => Some(error),
     };
     // A site may lie in two pages, of which one can be refused.
     _ = raw::write_at(file, &edit.from, edit.at);
-    Fate::Failed(failed.and_then(|error| error.raw_os_error()).unwrap_or(libc::EIO))
+    EditOutcome::Failed(failed.and_then(|error| error.raw_os_error()).unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn edit(page: &[u8], at: usize, to: u8) -> Edit {
+    fn edit(page: &[u8], at: usize, to: u8) -> SiteEdit {
         let mut from = [0; JUMP_BYTES];
         from.copy_from_slice(&page[at..at + JUMP_BYTES]);
-        Edit { at: page.as_ptr() as u64 + at as u64, from, to: [to; JUMP_BYTES] }
+        SiteEdit { at: page.as_ptr() as u64 + at as u64, from, to: [to; JUMP_BYTES] }
     }
 
     /// Checks that sites near and far are written, one that is not as expected is left, nothing else changes, and that nothing is written
@@ -201,7 +201,7 @@ mod tests {
         let plain: Vec<u8> = (0..40_000u32).map(|at| (at % 251) as u8).collect();
         let page = plain.clone();
         let places = [10, 15, 100, 4093, 9000, 20_000, 39_995];
-        let mut edits: Vec<Edit> = places.iter().rev().map(|&at| edit(&page, at, 1)).collect();
+        let mut edits: Vec<SiteEdit> = places.iter().rev().map(|&at| edit(&page, at, 1)).collect();
         edits[2].from[4] ^= 1;
         let mut pass = Pass::prepare(&memory, edits).expect("membarrier");
         assert!(pass.runs.len() > 1 && pass.runs.len() < places.len(), "{:?}", pass.runs);
@@ -213,8 +213,8 @@ mod tests {
             expected[at..at + JUMP_BYTES].fill(1);
         }
         assert!(page == expected);
-        let fates: Vec<Fate> = pass.fates().map(|(_, fate)| fate).collect();
-        let (written, changed) = (Fate::Written, Fate::Changed);
+        let fates: Vec<EditOutcome> = pass.fates().map(|(_, fate)| fate).collect();
+        let (written, changed) = (EditOutcome::Written, EditOutcome::Changed);
         assert_eq!(fates, [written, written, written, written, changed, written, written]);
         let asked = std::cell::Cell::new(0);
         let mut pass =
@@ -222,7 +222,7 @@ mod tests {
         pass.write(&|| asked.replace(asked.get() + 1) == 0);
         expected[10..15].fill(2);
         assert!(page == expected);
-        assert_eq!(pass.fates().map(|(_, fate)| fate).collect::<Vec<_>>(), [written, Fate::Untouched]);
+        assert_eq!(pass.fates().map(|(_, fate)| fate).collect::<Vec<_>>(), [written, EditOutcome::Untouched]);
     }
 
     /// Checks that what lies between sites is not written where it may be a uprobe's trap, or a site is another's.
@@ -236,10 +236,10 @@ mod tests {
             if let Some(trap) = trap {
                 bytes[trap] = KERNEL_TRAP;
             }
-            let mut fates = [Fate::Untouched; 2];
+            let mut fates = [EditOutcome::Untouched; 2];
             (change(&mut bytes, at, &edits, &mut fates), fates)
         };
-        let (written, changed) = (Fate::Written, Fate::Changed);
+        let (written, changed) = (EditOutcome::Written, EditOutcome::Changed);
         assert_eq!(whole(None), (true, [written, written]));
         assert_eq!(whole(Some(10)), (false, [written, written]));
         assert_eq!(whole(Some(18)), (false, [written, changed]));
@@ -249,13 +249,13 @@ mod tests {
     #[test]
     fn what_is_not_there() {
         let memory = OwnMemory::open().expect("/proc");
-        let nowhere = Edit { at: 4096, from: [0; JUMP_BYTES], to: [1; JUMP_BYTES] };
+        let nowhere = SiteEdit { at: 4096, from: [0; JUMP_BYTES], to: [1; JUMP_BYTES] };
         let page = vec![7; 100];
         let mut pass = Pass::prepare(&memory, vec![nowhere, edit(&page, 3, 1)]).expect("membarrier");
         pass.warm();
         pass.write(&|| true);
-        let fates: Vec<Fate> = pass.fates().map(|(_, fate)| fate).collect();
-        assert!(matches!(fates[0], Fate::Failed(_) | Fate::Changed), "{fates:?}");
-        assert_eq!(fates[1], Fate::Written);
+        let fates: Vec<EditOutcome> = pass.fates().map(|(_, fate)| fate).collect();
+        assert!(matches!(fates[0], EditOutcome::Failed(_) | EditOutcome::Changed), "{fates:?}");
+        assert_eq!(fates[1], EditOutcome::Written);
     }
 }

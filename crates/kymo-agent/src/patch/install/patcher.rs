@@ -3,11 +3,11 @@ use super::arena::Arena;
 use super::error::PatchError;
 use super::hold::Holder;
 use super::memory::{Memory, OwnMemory};
-use super::pass::{Edit, Fate, Pass};
+use super::pass::{EditOutcome, Pass, SiteEdit};
 use super::probe::Probe;
-use super::publish::{self, Change};
+use super::publish::{self, SiteChange};
 use super::refusal::Refusal;
-use super::threads::{self, Unclear};
+use super::threads::{self, AskError};
 use super::{got_hooks, traps, unwinder_hooks};
 use crate::patch::codegen::context::{CallTargets, CodegenContext};
 use crate::patch::codegen::slow_path::SlowPath;
@@ -59,7 +59,7 @@ pub(crate) fn release_counters() {
 
 /// A stub that was once published: a thread may be in it, so it stays what it is, for this site.
 #[derive(Debug)]
-struct Built {
+struct BuiltStub {
     spec: StubSpec,
     watch: Option<Arc<SlowProbe>>,
     slots: &'static Slots,
@@ -74,7 +74,7 @@ struct Built {
 struct Patcher {
     arena: Arena,
     /// By the site's address and what its stub does.
-    built: HashMap<(u64, Consumers), Built>,
+    built: HashMap<(u64, Consumers), BuiltStub>,
     /// The sites with probes, by address; what is there for traps.
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
@@ -297,19 +297,19 @@ impl Patcher {
         holder: &mut Holder<'_>,
     ) -> Result<(), PatchError> {
         if let Holder::Nobody = holder {
-            let changes: Vec<Change<'_>> = probes
+            let changes: Vec<SiteChange<'_>> = probes
                 .iter()
                 .flatten()
-                .map(|probe| Change { site: &probe.site, enter: probe.enter })
+                .map(|probe| SiteChange { site: &probe.site, enter: probe.enter })
                 .collect();
             return self.write_with_traps(memory, &changes);
         }
-        let edit = |probe: &Probe| Edit {
+        let edit = |probe: &Probe| SiteEdit {
             at: probe.site.address,
             from: probe.site.original,
             to: publish::jump(probe.site.address, probe.enter),
         };
-        let edits: Vec<Edit> = probes.iter().flatten().map(edit).collect();
+        let edits: Vec<SiteEdit> = probes.iter().flatten().map(edit).collect();
         let mut sites: Vec<u64> = edits.iter().map(|edit| edit.at).collect();
         sites.sort_unstable();
         let detours = sites.iter().filter_map(|site| self.attached.get(site)).flatten();
@@ -321,7 +321,8 @@ impl Patcher {
         holder
             .during(&sites, &moves, |goes_on| pass.write(goes_on))
             .map_err(|why| PatchError::NotHeld { why })?;
-        let fates: HashMap<u64, Fate> = pass.fates().filter(|(_, fate)| *fate != Fate::Written).collect();
+        let fates: HashMap<u64, EditOutcome> =
+            pass.fates().filter(|(_, fate)| *fate != EditOutcome::Written).collect();
         if fates.is_empty() {
             return Ok(());
         }
@@ -336,7 +337,7 @@ impl Patcher {
     }
 
     /// Writes sites while all threads run.
-    fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[Change<'_>]) -> Result<(), PatchError> {
+    fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[SiteChange<'_>]) -> Result<(), PatchError> {
         let question = traps::question().map_err(PatchError::system("find a signal to ask threads with"))?;
         // First this: from here on a program that handles SIGILL does so behind us.
         got_hooks::guard();
@@ -356,8 +357,8 @@ impl Patcher {
                     let interior = |address: u64| self.is_interior(address);
                     if changes.iter().any(|change| !change.site.is_single_instruction()) {
                         threads::leave(question, interior).map_err(|unclear| match unclear {
-                            Unclear::Silent(tid) => PatchError::Silent { tid },
-                            Unclear::System(error) => {
+                            AskError::Silent(tid) => PatchError::Silent { tid },
+                            AskError::System(error) => {
                                 PatchError::System { what: "ask threads where they stand", error }
                             }
                         })?;
@@ -401,7 +402,7 @@ impl Patcher {
                 self.publish_detours();
             }
             _ => {
-                let edit = |probe: &&Probe| Edit {
+                let edit = |probe: &&Probe| SiteEdit {
                     at: probe.site.address,
                     from: publish::jump(probe.site.address, probe.enter),
                     to: probe.site.original,
@@ -414,7 +415,7 @@ impl Patcher {
                     .map_err(|why| PatchError::NotHeld { why })?;
                 for (at, fate) in pass.fates() {
                     match fate {
-                        Fate::Written => self.is_gone(at),
+                        EditOutcome::Written => self.is_gone(at),
                         fate => changed = changed.or(Some(not_written(at, fate))),
                     }
                 }
@@ -471,7 +472,7 @@ impl Patcher {
         let at = site.address;
         let key = (at, consumers);
         // Another library may lie there by now: its stub is another one. The old one stays, for a thread may still be in it.
-        let same = |built: &Built| built.original == site.original && std::ptr::eq(built.slots, slots);
+        let same = |built: &BuiltStub| built.original == site.original && std::ptr::eq(built.slots, slots);
         if self.built.get(&key).is_some_and(same) {
             return Ok(());
         }
@@ -541,7 +542,7 @@ impl Patcher {
             self.arena.describe(place).map_err(PatchError::system("describe stubs to unwinders"))?;
         }
         self.arena.write(memory, place, &stub.code).map_err(PatchError::system("write a stub"))?;
-        let built = Built {
+        let built = BuiltStub {
             spec,
             watch,
             slots,
@@ -604,17 +605,17 @@ impl Patcher {
 }
 
 /// Why a site was not written although the threads were held.
-fn not_written(at: u64, fate: Fate) -> PatchError {
+fn not_written(at: u64, fate: EditOutcome) -> PatchError {
     match fate {
-        Fate::Changed | Fate::Written => PatchError::Changed { at },
-        Fate::Untouched => PatchError::NotHeld { why: "who held them has ended".to_owned() },
-        Fate::Failed(errno) => {
+        EditOutcome::Changed | EditOutcome::Written => PatchError::Changed { at },
+        EditOutcome::Untouched => PatchError::NotHeld { why: "who held them has ended".to_owned() },
+        EditOutcome::Failed(errno) => {
             PatchError::System { what: "write a site", error: std::io::Error::from_raw_os_error(errno) }
         }
     }
 }
 
-fn detours(site: &Site, built: &Built) -> Vec<Detour> {
+fn detours(site: &Site, built: &BuiltStub) -> Vec<Detour> {
     let inner = site.displaced.iter().zip(&built.moved).filter_map(|(instruction, &to)| {
         let offset = instruction.ip() - site.address;
         let interior = (1..JUMP_BYTES as u64).contains(&offset);

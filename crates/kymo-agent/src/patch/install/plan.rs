@@ -38,7 +38,7 @@ pub fn plan(
     function: &Function,
     surroundings: &Surroundings<'_>,
 ) -> Result<Site, Refusal> {
-    let looked = Looked::at(memory, function)?;
+    let looked = Disassembly::at(memory, function)?;
     let attempt = looked.attempt(memory, function, surroundings);
     let code = &looked.code;
     let mut refusal = None;
@@ -67,7 +67,7 @@ pub fn plan_inside(
     if address == function.start {
         return plan(memory, function, surroundings);
     }
-    let looked = Looked::at(memory, function)?;
+    let looked = Disassembly::at(memory, function)?;
     let none = Refusal::NotAnInstruction { at: address };
     let offset = address.checked_sub(function.start).ok_or(none)?;
     let mut decoder = Decoder::with_ip(64, &looked.code, function.start, DecoderOptions::NONE);
@@ -159,14 +159,14 @@ pub fn returns_oddly(name: &str) -> bool {
 }
 
 /// A function's bytes, what follows them, and where its branches lead.
-struct Looked {
+struct Disassembly {
     code: Vec<u8>,
     padding: Vec<u8>,
     flow: Flow,
 }
 
-impl Looked {
-    fn at(memory: &dyn Memory, function: &Function) -> Result<Looked, Refusal> {
+impl Disassembly {
+    fn at(memory: &dyn Memory, function: &Function) -> Result<Disassembly, Refusal> {
         if function.bytes == 0 {
             return Err(Refusal::Empty);
         }
@@ -178,7 +178,7 @@ impl Looked {
         }
         let padding = memory.bytes(end, function.next.saturating_sub(end).min(16));
         let flow = Flow::of(&code, function.start);
-        Ok(Looked { code, padding, flow })
+        Ok(Disassembly { code, padding, flow })
     }
 
     fn attempt<'a>(
@@ -186,12 +186,19 @@ impl Looked {
         memory: &'a dyn Memory,
         function: &'a Function,
         surroundings: &'a Surroundings<'a>,
-    ) -> Attempt<'a> {
-        Attempt { memory, function, surroundings, flow: &self.flow, code: &self.code, padding: &self.padding }
+    ) -> PlanAttempt<'a> {
+        PlanAttempt {
+            memory,
+            function,
+            surroundings,
+            flow: &self.flow,
+            code: &self.code,
+            padding: &self.padding,
+        }
     }
 }
 
-struct Attempt<'a> {
+struct PlanAttempt<'a> {
     memory: &'a dyn Memory,
     function: &'a Function,
     surroundings: &'a Surroundings<'a>,
@@ -200,7 +207,7 @@ struct Attempt<'a> {
     padding: &'a [u8],
 }
 
-impl Attempt<'_> {
+impl PlanAttempt<'_> {
     fn is_target(&self, address: u64) -> bool {
         self.flow.target_in(address, address + 1).is_some()
             || first_in(self.surroundings.targets, address, address + 1).is_some()

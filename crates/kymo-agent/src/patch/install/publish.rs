@@ -9,7 +9,7 @@ const JUMP: u8 = 0xe9;
 
 /// A site and where its jump leads.
 #[derive(Debug)]
-pub(crate) struct Change<'a> {
+pub(crate) struct SiteChange<'a> {
     pub(crate) site: &'a Site,
     pub(crate) enter: u64,
 }
@@ -22,8 +22,8 @@ pub(crate) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
 
 /// First step of an attach: traps at the begins of all instructions that the jumps replace. When this returns, every
 /// core sees them.
-pub(crate) fn set_traps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Result<()> {
-    for Change { site, .. } in changes {
+pub(crate) fn set_traps(memory: &OwnMemory, changes: &[SiteChange<'_>]) -> io::Result<()> {
+    for SiteChange { site, .. } in changes {
         memory.write(site.address, &[TRAP])?;
         for &interior in &site.interiors {
             memory.write(site.address + u64::from(interior), &[TRAP])?;
@@ -33,7 +33,7 @@ pub(crate) fn set_traps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Resul
 }
 
 /// Second step, when nobody stands inside: the jumps, their first bytes last.
-pub(crate) fn set_jumps(memory: &OwnMemory, changes: &[Change<'_>]) -> io::Result<()> {
+pub(crate) fn set_jumps(memory: &OwnMemory, changes: &[SiteChange<'_>]) -> io::Result<()> {
     for change in changes {
         let at = change.site.address;
         memory.write(at + 1, &jump(at, change.enter)[1..])?;

@@ -29,16 +29,16 @@ const FIRST_PAUSE: Duration = Duration::from_micros(100);
 
 /// Why it is not known that no thread stands inside.
 #[derive(Debug)]
-pub(crate) enum Unclear {
+pub(crate) enum AskError {
     /// This thread did not answer.
     Silent(i32),
     /// /proc or signals do not work.
     System(io::Error),
 }
 
-impl From<io::Error> for Unclear {
-    fn from(error: io::Error) -> Unclear {
-        Unclear::System(error)
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> AskError {
+        AskError::System(error)
     }
 }
 
@@ -151,8 +151,8 @@ pub(crate) fn blocker(tids: &[i32]) -> Option<i32> {
 /// Returns when no other thread stands at an address for which `inside` holds.
 ///
 /// # Errors
-/// [`Unclear`] when a thread has had two seconds in which it could have answered.
-pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), Unclear> {
+/// [`AskError`] when a thread has had two seconds in which it could have answered.
+pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), AskError> {
     let mut left = others()?;
     let mut moved = Vec::new();
     let (until, mut pause) = (Instant::now() + LOOKING, FIRST_PAUSE);
@@ -204,7 +204,7 @@ pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
                 .filter_map(|turns| turns.are_over(ANSWER_TIMEOUT).then_some(turns.tid))
                 .collect();
             if let Some(&tid) = silent.first() {
-                return Err(Unclear::Silent(tid));
+                return Err(AskError::Silent(tid));
             }
         }
     }

@@ -3,7 +3,9 @@
 //! # Safety
 //! Actions and sets of signals that are ours, and handlers that stay for good.
 #![allow(unsafe_code)]
-use crate::patch::runtime::trap::{self, Behind, SIGNAL, behind, on_question, on_trap, put_behind};
+use crate::patch::runtime::trap::{
+    self, ProgramHandler, SIGNAL, on_question, on_trap, program_handler, set_program_handler,
+};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr;
@@ -74,10 +76,10 @@ pub(crate) fn install() -> io::Result<()> {
 pub(crate) fn uninstall(asked: impl FnOnce() -> bool) {
     let _one = lock();
     let ours = on_trap as *const () as usize;
-    let (Some(behind), Ok(now)) = (behind(), current(SIGNAL)) else { return };
+    let (Some(program_handler), Ok(now)) = (program_handler(), current(SIGNAL)) else { return };
     if now.sa_sigaction == ours && asked() {
         // SAFETY: the action that was there, or that the program has put there since.
-        unsafe { libc::sigaction(SIGNAL, &behind.action(), ptr::null_mut()) };
+        unsafe { libc::sigaction(SIGNAL, &program_handler.action(), ptr::null_mut()) };
     }
 }
 
@@ -88,7 +90,7 @@ fn install_once() -> io::Result<()> {
     if now.sa_sigaction == ours {
         return Ok(());
     }
-    put_behind(Behind::of(&now));
+    set_program_handler(ProgramHandler::of(&now));
     handle(SIGNAL, on_trap, 0).map(|_| ())
 }
 

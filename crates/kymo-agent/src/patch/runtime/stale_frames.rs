@@ -20,7 +20,7 @@
 //! # Safety
 //! As in `shadow.rs`: what is unsafe are atomics in memory that is mapped for good, and system calls with addresses of locals.
 #![allow(unsafe_code)]
-use super::shadow::page::{Entry, EntryAt, ShadowStack, process_id, thread_id, thread_pointer};
+use super::shadow::page::{EntryAt, ShadowEntry, ShadowStack, process_id, thread_id, thread_pointer};
 use super::shadow::return_slot::{holds_stub, mapping_begin, slot_of};
 use crate::patch::layout::{ENTRY_BYTES, FREE, STACK_BYTES, STALE_ENTRIES};
 use crate::patch::mapping::Mapping;
@@ -73,9 +73,9 @@ fn header(of: ShadowStack) -> &'static PageHeader {
     unsafe { &*(page(of) as *const PageHeader) }
 }
 
-fn entry(of: ShadowStack, at: u64) -> &'static Entry {
+fn entry(of: ShadowStack, at: u64) -> &'static ShadowEntry {
     // SAFETY: inside of the page, wherever that is in it.
-    unsafe { &*((page(of) + at * ENTRY_BYTES as u64 % STACK_BYTES as u64) as *const Entry) }
+    unsafe { &*((page(of) + at * ENTRY_BYTES as u64 % STACK_BYTES as u64) as *const ShadowEntry) }
 }
 
 /// Of this thread, as all below: relaxed is enough but where said.
@@ -105,7 +105,7 @@ fn zero(word: &AtomicU64) {
 }
 
 /// The last entry with this key.
-pub(crate) fn find(stack: ShadowStack, key: u64) -> Option<&'static Entry> {
+pub(crate) fn find(stack: ShadowStack, key: u64) -> Option<&'static ShadowEntry> {
     let mut at = used(stack);
     while at > 0 {
         let found = entry(stack, at);

@@ -62,7 +62,7 @@ pub(crate) fn is_changing() -> bool {
 
 /// A handler of [`SIGNAL`] that the program installed, and that is behind ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct ProgramHandler {
     pub(crate) handler: usize,
     pub(crate) flags: c_int,
     /// The signals that it blocks.
@@ -70,21 +70,21 @@ pub(crate) struct Behind {
 }
 
 /// The last of them, in turn: who reads one is done long before its place is taken again.
-struct Place {
+struct HandlerSlot {
     handler: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
 }
 const PLACES: usize = 64;
-static BEHIND: [Place; PLACES] =
-    [const { Place { handler: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
-        PLACES];
+static BEHIND: [HandlerSlot; PLACES] = [const {
+    HandlerSlot { handler: AtomicUsize::new(0), flags: AtomicI32::new(0), mask: AtomicU64::new(0) }
+}; PLACES];
 /// Places that were taken, and the last one that is filled; 0: none was.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Has the program's handler behind ours. Safe in a signal's handler.
-pub(crate) fn put_behind(action: Behind) {
+pub(crate) fn set_program_handler(action: ProgramHandler) {
     // Relaxed: a ticket.
     let place = BEGUN.fetch_add(1, Ordering::Relaxed);
     let of = &BEHIND[place % PLACES];
@@ -96,12 +96,12 @@ pub(crate) fn put_behind(action: Behind) {
 }
 
 /// The program's handler; `None` before the first `install`. Safe in a signal's handler.
-pub(crate) fn behind() -> Option<Behind> {
+pub(crate) fn program_handler() -> Option<ProgramHandler> {
     loop {
         // Acquire: pairs with the Release in put_behind().
         let filled = FILLED.load(Ordering::Acquire);
         let of = &BEHIND[filled.checked_sub(1)? % PLACES];
-        let action = Behind {
+        let action = ProgramHandler {
             handler: of.handler.load(Ordering::Relaxed),
             flags: of.flags.load(Ordering::Relaxed),
             mask: of.mask.load(Ordering::Relaxed),
@@ -114,12 +114,12 @@ pub(crate) fn behind() -> Option<Behind> {
     }
 }
 
-impl Behind {
-    pub(crate) fn of(action: &libc::sigaction) -> Behind {
+impl ProgramHandler {
+    pub(crate) fn of(action: &libc::sigaction) -> ProgramHandler {
         let mask: *const u64 = (&raw const action.sa_mask).cast();
         // SAFETY: the first word of a set are the signals that there are.
         let mask = unsafe { mask.read() };
-        Behind { handler: action.sa_sigaction, flags: action.sa_flags, mask }
+        ProgramHandler { handler: action.sa_sigaction, flags: action.sa_flags, mask }
     }
 
     pub(crate) fn action(self) -> libc::sigaction {
@@ -221,25 +221,25 @@ fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     const MASK_AT: usize = 296;
     /// Marks a trap that was handed on.
     const HANDED_ON: u64 = 0x6b79_6d6f_7472_6170;
-    let Some(mut behind) = behind() else { return };
+    let Some(mut program_handler) = program_handler() else { return };
     let mark: *mut u64 = context.wrapping_byte_add(UNUSED_AT).cast();
     // SAFETY: inside the kernel's ucontext, which has 304 bytes before its extensions.
     let handed_on = unsafe { mark.read() } == HANDED_ON;
     if handed_on {
         // Who is behind us thinks that we were there before: then nobody was.
-        behind = Behind { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+        program_handler = ProgramHandler { handler: libc::SIG_DFL, flags: 0, mask: 0 };
     }
     // SAFETY: as above.
     unsafe { mark.write(HANDED_ON) };
-    match behind.handler {
+    match program_handler.handler {
         // A trap that a program ignores ends it all the same; one that was sent by `kill` does not.
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: siginfo_t is valid in a handler.
             let sent = unsafe { (*info).si_code } <= 0;
-            if behind.handler == libc::SIG_IGN && sent {
+            if program_handler.handler == libc::SIG_IGN && sent {
                 return;
             }
-            let action = Behind { handler: libc::SIG_DFL, flags: 0, mask: 0 }.action();
+            let action = ProgramHandler { handler: libc::SIG_DFL, flags: 0, mask: 0 }.action();
             // SAFETY: the default action.
             unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
             // Delivered as soon as the handler returns and the mask is the thread's again.
@@ -251,9 +251,9 @@ fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             // SAFETY: inside the kernel's ucontext.
             let blocked = unsafe { blocked.read() };
             // What would be blocked in it, but traps: it may come to a site.
-            let mask = (blocked | behind.mask) & !SIGNAL_BIT;
+            let mask = (blocked | program_handler.mask) & !SIGNAL_BIT;
             let everything = crate::patch::os::set_mask(mask);
-            if behind.flags & libc::SA_SIGINFO != 0 {
+            if program_handler.flags & libc::SA_SIGINFO != 0 {
                 // SAFETY: the program registered it with this type.
                 let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
                     unsafe { std::mem::transmute(handler) };

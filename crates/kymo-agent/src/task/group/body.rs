@@ -36,7 +36,7 @@ pub(in crate::task) struct Stats {
     uncounted: AtomicU64,
     /// The slot that runs it, plus one; 0: it rests.
     on: AtomicU32,
-    /// The thread that ran it last, by the number that [`Thread`](crate::task::thread::Thread)s have; 0: none so far.
+    /// The thread that ran it last, by the number that [`TaskThread`](crate::task::thread::TaskThread)s have; 0: none so far.
     last: AtomicU64,
     life: AtomicU8,
     /// Its own counts, when it has ended.

@@ -1,5 +1,5 @@
 //! A family: one opened group, and everyone who counts for it.
-use super::task_context::Context;
+use super::task_context::TaskContext;
 use crate::context::sync::Mutex;
 use crate::context::{Attr, Count, CpuId, EventId};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 /// reader finds each child's count exactly once: in the child, or in the sum (I5).
 #[derive(Debug)]
 pub(in crate::context) struct Family {
-    pub(in crate::context) kin: Mutex<Kin>,
+    pub(in crate::context) kin: Mutex<FamilyState>,
 }
 
 /// Where the opened events themselves are.
 #[derive(Debug)]
-pub(in crate::context) enum Place {
+pub(in crate::context) enum EventHome {
     /// In this context, whoever holds it.
-    Task(Arc<Context>),
+    Task(Arc<TaskContext>),
     /// Among those of a CPU.
     Cpu(CpuId),
     /// Nowhere: the task that held them ended.
@@ -34,22 +34,22 @@ pub(in crate::context) struct Member {
 
 /// What the lock of a family protects.
 #[derive(Debug)]
-pub(in crate::context) struct Kin {
+pub(in crate::context) struct FamilyState {
     pub(in crate::context) members: Vec<Member>,
-    pub(in crate::context) own: Place,
-    children: Vec<Option<Arc<Context>>>,
+    pub(in crate::context) own: EventHome,
+    children: Vec<Option<Arc<TaskContext>>>,
     free: Vec<usize>,
 }
 
 impl Family {
-    pub(in crate::context) fn new(members: Vec<Member>, own: Place) -> Family {
-        Family { kin: Mutex::new(Kin { members, own, children: Vec::new(), free: Vec::new() }) }
+    pub(in crate::context) fn new(members: Vec<Member>, own: EventHome) -> Family {
+        Family { kin: Mutex::new(FamilyState { members, own, children: Vec::new(), free: Vec::new() }) }
     }
 }
 
-impl Kin {
+impl FamilyState {
     /// Notes a context with children of these events.
-    pub(in crate::context) fn add(&mut self, child: Arc<Context>) -> usize {
+    pub(in crate::context) fn add(&mut self, child: Arc<TaskContext>) -> usize {
         match self.free.pop() {
             Some(child_index) => {
                 self.children[child_index] = Some(child);
@@ -65,7 +65,7 @@ impl Kin {
     /// Forgets the context at this index, or the own one without an index.
     pub(in crate::context) fn vacate(&mut self, child_index: Option<usize>) {
         let Some(child_index) = child_index else {
-            self.own = Place::Gone;
+            self.own = EventHome::Gone;
             return;
         };
         if self.children[child_index].take().is_some() {
@@ -85,10 +85,10 @@ impl Kin {
     }
 
     /// The contexts of tasks that have these events or children of them, each with its index.
-    pub(in crate::context) fn contexts(&self) -> impl Iterator<Item = (Option<usize>, &Arc<Context>)> {
+    pub(in crate::context) fn contexts(&self) -> impl Iterator<Item = (Option<usize>, &Arc<TaskContext>)> {
         let own = match &self.own {
-            Place::Task(context) => Some((None, context)),
-            Place::Cpu(_) | Place::Gone => None,
+            EventHome::Task(context) => Some((None, context)),
+            EventHome::Cpu(_) | EventHome::Gone => None,
         };
         own.into_iter().chain(
             self.children

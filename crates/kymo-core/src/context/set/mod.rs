@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// What an event is doing, in the order in which states can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::context) enum State {
+pub(in crate::context) enum EventState {
     /// Pinned, and there was no counter for it.
     Error,
     /// Disabled.
@@ -21,12 +21,12 @@ pub(in crate::context) enum State {
 
 /// One event in one context: the one that was opened, or a child of it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::context) struct Event {
+pub(in crate::context) struct ContextEvent {
     pub(in crate::context) id: EventId,
     pub(in crate::context) attr: Attr,
     /// The one that was opened.
     pub(in crate::context) own: bool,
-    pub(in crate::context) state: State,
+    pub(in crate::context) state: EventState,
     pub(in crate::context) count: Count,
     /// What the counter showed when it was started, if `Active`.
     pub(in crate::context) begin: u64,
@@ -34,31 +34,31 @@ pub(in crate::context) struct Event {
     pub(in crate::context) stamp_ns: u64,
 }
 
-impl Event {
-    pub(in crate::context) fn new(id: EventId, attr: Attr, own: bool, state: State) -> Event {
-        Event { id, attr, own, state, count: Count::default(), begin: 0, stamp_ns: 0 }
+impl ContextEvent {
+    pub(in crate::context) fn new(id: EventId, attr: Attr, own: bool, state: EventState) -> ContextEvent {
+        ContextEvent { id, attr, own, state, count: Count::default(), begin: 0, stamp_ns: 0 }
     }
 
     /// Accounts the times up to `time_ns`, in a group whose leader is in this state.
-    fn settle(&mut self, leader: State, time_ns: u64) {
-        let state = if leader <= State::Off { leader } else { self.state };
+    fn settle(&mut self, leader: EventState, time_ns: u64) {
+        let state = if leader <= EventState::Off { leader } else { self.state };
         let delta = time_ns.saturating_sub(self.stamp_ns);
-        if state >= State::Inactive {
+        if state >= EventState::Inactive {
             self.count.enabled_ns = self.count.enabled_ns.saturating_add(delta);
         }
-        if state == State::Active {
+        if state == EventState::Active {
             self.count.running_ns = self.count.running_ns.saturating_add(delta);
         }
         self.stamp_ns = self.stamp_ns.max(time_ns);
     }
 
     /// Whether it is enabled, or disabled, already. A pinned event that lost its counter is neither.
-    pub(in crate::context) fn is(&self, to: State) -> bool {
-        if to == State::Off { self.state == State::Off } else { self.state >= to }
+    pub(in crate::context) fn is(&self, to: EventState) -> bool {
+        if to == EventState::Off { self.state == EventState::Off } else { self.state >= to }
     }
 
     /// Enables or disables it. It must not count now, and its times must be settled.
-    pub(in crate::context) fn change(&mut self, to: State) {
+    pub(in crate::context) fn change(&mut self, to: EventState) {
         if !self.is(to) {
             self.state = to;
         }
@@ -74,7 +74,7 @@ impl Event {
 /// Events that count all or none; the first leads.
 #[derive(Debug)]
 pub(in crate::context) struct Group {
-    pub(in crate::context) events: Vec<Event>,
+    pub(in crate::context) events: Vec<ContextEvent>,
     pub(in crate::context) family: Arc<Family>,
     /// Where the family has this context in its list, if these are children.
     pub(in crate::context) child_index: Option<usize>,
@@ -84,14 +84,14 @@ pub(in crate::context) struct Group {
 
 impl Group {
     pub(in crate::context) fn new(
-        events: Vec<Event>,
+        events: Vec<ContextEvent>,
         family: Arc<Family>,
         child_index: Option<usize>,
     ) -> Group {
         Group { events, family, child_index, granted: false }
     }
 
-    pub(in crate::context) fn leader(&self) -> &Event {
+    pub(in crate::context) fn leader(&self) -> &ContextEvent {
         &self.events[0]
     }
 
@@ -175,13 +175,13 @@ impl Set {
         pmu: &P,
         event: EventId,
         now_ns: u64,
-    ) -> Option<(Event, State)> {
+    ) -> Option<(ContextEvent, EventState)> {
         let (leader, event) = self.groups().find_map(|group| {
             Some((group.leader().state, group.events.iter().find(|other| other.id == event)?))
         })?;
         let mut copy = *event;
         copy.settle(leader, self.time_ns(now_ns));
-        if let (State::Active, Some(cpu)) = (event.state, self.on) {
+        if let (EventState::Active, Some(cpu)) = (event.state, self.on) {
             copy.collect(pmu.read(cpu, event.attr.source));
         }
         Some((copy, event.state))
@@ -189,7 +189,7 @@ impl Set {
 
     /// Takes an event out that does not count now. If it led a group, each of the others, which may count, is a flexible group by itself
     /// then.
-    pub(in crate::context) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<Event> {
+    pub(in crate::context) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<ContextEvent> {
         let holds = |group: &Group| group.events.iter().position(|other| other.id == event);
         let find =
             |groups: &[Group]| groups.iter().enumerate().find_map(|(at, group)| Some((at, holds(group)?)));
@@ -225,7 +225,7 @@ impl Set {
                     let Some(other) = rests.pair(event.id, (list, at, member)) else {
                         continue;
                     };
-                    if let (State::Active, Some(cpu)) = (event.state, on) {
+                    if let (EventState::Active, Some(cpu)) = (event.state, on) {
                         event.collect(pmu.read(cpu, event.attr.source));
                     }
                     std::mem::swap(&mut event.count, &mut other.count);
@@ -235,7 +235,11 @@ impl Set {
     }
 
     /// The event with this id: most often at the same place as in the clone, so that is tried first.
-    fn pair(&mut self, event: EventId, (list, at, member): (usize, usize, usize)) -> Option<&mut Event> {
+    fn pair(
+        &mut self,
+        event: EventId,
+        (list, at, member): (usize, usize, usize),
+    ) -> Option<&mut ContextEvent> {
         let groups = if list == 0 { &self.pinned } else { &self.flexible };
         let place = groups.get(at).and_then(|group| group.events.get(member));
         if place.is_some_and(|other| other.id == event) {

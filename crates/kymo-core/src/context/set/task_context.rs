@@ -28,7 +28,7 @@ impl Inner {
 
 /// The events of one task.
 #[derive(Debug)]
-pub(in crate::context) struct Context {
+pub(in crate::context) struct TaskContext {
     /// Two contexts are alike exactly if this is equal (I2). Written under the lock; read without it.
     pub(in crate::context) class: AtomicU64,
     /// Whose it is. Written by whoever switches that task.
@@ -38,9 +38,9 @@ pub(in crate::context) struct Context {
     inner: Mutex<Inner>,
 }
 
-impl Context {
+impl TaskContext {
     /// An empty context of this task, with this lineage if it will be a clone.
-    pub(in crate::context) fn new(holder: u64, lineage: Option<u64>) -> Context {
+    pub(in crate::context) fn new(holder: u64, lineage: Option<u64>) -> TaskContext {
         let id = unique();
         let inner = Inner {
             set: Set::default(),
@@ -49,7 +49,7 @@ impl Context {
             pins: 0,
             over: false,
         };
-        Context {
+        TaskContext {
             class: AtomicU64::new(never(id)),
             holder: AtomicU64::new(holder),
             id,
@@ -63,8 +63,8 @@ impl Context {
 
     /// Locks two, in the one order in which everybody does.
     pub(in crate::context) fn lock_both<'a>(
-        a: &'a Context,
-        b: &'a Context,
+        a: &'a TaskContext,
+        b: &'a TaskContext,
     ) -> (MutexGuard<'a, Inner>, MutexGuard<'a, Inner>) {
         if a.id < b.id {
             let first = a.lock();

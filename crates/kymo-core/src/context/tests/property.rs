@@ -2,9 +2,9 @@
 use super::truth::Truth;
 use super::{SOURCES, Script};
 use crate::context::model::Eager;
-use crate::context::set::family::Place;
-use crate::context::set::task_context::Context;
-use crate::context::set::{Event, Group, State};
+use crate::context::set::family::EventHome;
+use crate::context::set::task_context::TaskContext;
+use crate::context::set::{ContextEvent, EventState, Group};
 use crate::context::sync::{Ordering, lock};
 use crate::context::{Attr, Child, Count, CpuId, Engine, Error, EventId, Inherit, Source, Task, model};
 use proptest::prelude::*;
@@ -331,8 +331,8 @@ impl World {
 
     /// I1, I2, I3, I4: who has which context, and which contexts are alike.
     fn invariants(&self) -> Result<(), TestCaseError> {
-        let mut contexts: BTreeMap<*const Context, &Context> = BTreeMap::new();
-        let mut alike: BTreeMap<u64, Vec<&Context>> = BTreeMap::new();
+        let mut contexts: BTreeMap<*const TaskContext, &TaskContext> = BTreeMap::new();
+        let mut alike: BTreeMap<u64, Vec<&TaskContext>> = BTreeMap::new();
         for (task, _) in &self.tasks {
             let context = &*task.context;
             prop_assert!(
@@ -348,7 +348,7 @@ impl World {
             for event in inner.set.groups().flat_map(|group| &group.events) {
                 prop_assert!(ids.insert(event.id), "an event twice in one context");
                 prop_assert!(!(event.own && inner.cloned), "an opened event in a clone");
-                prop_assert!(event.state != State::Active || inner.set.on.is_some(), "counts at rest");
+                prop_assert!(event.state != EventState::Active || inner.set.on.is_some(), "counts at rest");
                 prop_assert!(event.count.running_ns <= event.count.enabled_ns);
             }
             for group in inner.set.groups() {
@@ -383,7 +383,7 @@ impl World {
                     "a context that outlived its task"
                 );
             }
-            let gone = matches!(kin.own, Place::Gone);
+            let gone = matches!(kin.own, EventHome::Gone);
             prop_assert!(!(gone && kin.contexts().any(|(child_index, _)| child_index.is_none())));
         }
         Ok(())
@@ -392,9 +392,9 @@ impl World {
 
 /// What must be equal in contexts that are alike: the events, whether each is enabled (a pinned one that lost its counter is), and
 /// whether an exec would enable it.
-fn content(context: &Context) -> BTreeMap<EventId, (bool, bool)> {
+fn content(context: &TaskContext) -> BTreeMap<EventId, (bool, bool)> {
     let inner = context.lock();
-    let of = |event: &Event| (event.id, (event.state != State::Off, event.attr.enable_on_exec));
+    let of = |event: &ContextEvent| (event.id, (event.state != EventState::Off, event.attr.enable_on_exec));
     let of_group = |group: &Group| group.events.iter().map(of).collect::<Vec<_>>();
     inner.set.groups().flat_map(of_group).collect()
 }
@@ -404,10 +404,10 @@ fn peek_all(engine: &Engine<Script>, event: EventId) -> Count {
     let family = Arc::clone(&lock(&engine.shared.events)[&event]);
     let kin = lock(&family.kin);
     let mut sum = kin.member(event).expect("it is open").folded;
-    let mut add = |found: Option<(Event, State)>| {
+    let mut add = |found: Option<(ContextEvent, EventState)>| {
         sum = sum.plus(found.map_or(Count::default(), |(event, _)| event.count))
     };
-    if let Place::Cpu(cpu) = kin.own {
+    if let EventHome::Cpu(cpu) = kin.own {
         let state = engine.shared.cpu(cpu).expect("it exists");
         add(state.set.peek(engine.pmu(), event, state.set.now_ns(engine.pmu())));
     }

@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn leave(slot: u64, target: &mut ReturnTarget) {
 }
 
 /// Gives a stub what an entry says.
-fn take(from: &page::Entry, target: &mut ReturnTarget) {
+fn take(from: &page::ShadowEntry, target: &mut ReturnTarget) {
     target.origin = from.origin.load(Ordering::Relaxed);
     target.time = from.time.load(Ordering::Relaxed);
 }

@@ -29,7 +29,7 @@ const ENTRY: u64 = ENTRY_BYTES as u64;
 
 /// One return that is waited for. Stubs know these offsets.
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct ShadowEntry {
     /// The complement of the address behind the return slot; while the entry is being filled that address itself.
     pub(crate) key: AtomicU64,
     /// Where the function returns to.
@@ -40,15 +40,16 @@ pub(crate) struct Entry {
     _rest: u64,
 }
 
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES as usize && (DEPTH + 2) * 32 + 32 <= STACK_BYTES);
-const _: () = assert!(offset_of!(Entry, origin) == ORIGIN_AT as usize);
-const _: () = assert!(offset_of!(Entry, time) == TIME_AT as usize);
+const _: () =
+    assert!(size_of::<ShadowEntry>() == ENTRY_BYTES as usize && (DEPTH + 2) * 32 + 32 <= STACK_BYTES);
+const _: () = assert!(offset_of!(ShadowEntry, origin) == ORIGIN_AT as usize);
+const _: () = assert!(offset_of!(ShadowEntry, time) == TIME_AT as usize);
 const _: () = assert!(OWNER_AT as u64 == OWN_WORDS * ENTRY + ORIGIN_AT as u64);
 const _: () = assert!(NEAR_AT as u64 == OWN_WORDS * ENTRY);
 
-impl Entry {
+impl ShadowEntry {
     /// Becomes what another one is, with a key.
-    pub(crate) fn copy(&self, from: &Entry, key: u64) {
+    pub(crate) fn copy(&self, from: &ShadowEntry, key: u64) {
         // Relaxed, all: of one thread. The key last, for the handler of a signal.
         self.origin.store(from.origin.load(Ordering::Relaxed), Ordering::Relaxed);
         self.time.store(from.time.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -88,11 +89,11 @@ impl EntryAt {
 }
 
 impl Deref for EntryAt {
-    type Target = Entry;
+    type Target = ShadowEntry;
 
-    fn deref(&self) -> &Entry {
+    fn deref(&self) -> &ShadowEntry {
         // SAFETY: see the module.
-        unsafe { &*(self.0 as *const Entry) }
+        unsafe { &*(self.0 as *const ShadowEntry) }
     }
 }
 
@@ -130,9 +131,9 @@ impl ShadowStack {
         &self.own_words().time
     }
 
-    fn own_words(self) -> &'static Entry {
+    fn own_words(self) -> &'static ShadowEntry {
         // SAFETY: an entry of it; see the module.
-        unsafe { &*((self.0 + OWN_WORDS * ENTRY) as *const Entry) }
+        unsafe { &*((self.0 + OWN_WORDS * ENTRY) as *const ShadowEntry) }
     }
 
     /// The slow path's part of it.

@@ -43,8 +43,8 @@ pub(crate) fn is_stub(address: u64) -> bool {
 
 /// The return slot of an entry with such a key, which is neither free nor a hole.
 pub(crate) fn slot_of(key: u64) -> u64 {
-    let behind = if is_claim(key) { key } else { !key };
-    behind.wrapping_sub(8)
+    let program_handler = if is_claim(key) { key } else { !key };
+    program_handler.wrapping_sub(8)
 }
 
 /// Whether it is the key of an entry that is being filled, or never was: its call was left by a signal's handler in the midst of the stub.
