@@ -1,4 +1,4 @@
-//! What was lost, by cause.
+//! Counts of lost samples and records, by cause.
 use kymo_data::UnwindCounts;
 use kymo_symbols::unwind::{Stop, UnwindStats};
 use std::fmt;

@@ -1,5 +1,4 @@
-//! From an event as selected to an attr for recording it: what a sample carries, who is followed,
-//! what is tracked.
+//! From a selected event to the attr that records it: sample contents, targets, tracking.
 use crate::options::{CallGraph, Options, Rate};
 use kymo_perf::evlist::Request;
 use kymo_perf::selector::{CallGraph as EventCallGraph, Sampling, Selected};

@@ -1,4 +1,4 @@
-//! Work beside the calling thread, where the system permits another thread.
+//! Work in another thread, or in the calling one where the system permits no more threads.
 use std::thread::{Builder, JoinHandle};
 
 /// Work that was begun, or is done.

@@ -1,4 +1,4 @@
-//! How much memory records take on their way: the buffers behind the rings, within `--max-memory`.
+//! The memory budget of a recording: rings and buffers, within `--max-memory`.
 use crate::error::RecordError;
 use crate::pool::BufferPool;
 

@@ -1,4 +1,4 @@
-//! Build IDs of files, read from their program headers: two small reads per file.
+//! Build IDs of files, read from their program headers with two small reads per file.
 use crate::synth;
 use kymo_data::BuildId;
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};

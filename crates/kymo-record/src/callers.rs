@@ -1,5 +1,4 @@
-//! The functions that a stopped thread is in, by the unwind tables of its files: for entering a
-//! process where it is safe.
+//! Unwinds the stack of a stopped thread, to decide whether its process can be entered there.
 use crate::reduce;
 use kymo_perf::inject::{Registers, Unwind, UnwoundStack};
 use kymo_perf::proc::Mappings;

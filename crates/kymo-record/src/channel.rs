@@ -1,5 +1,4 @@
-//! The way of messages from the drains to who takes them: `kymo_core::handover` with sleep and
-//! wake.
+//! Bounded queues with one receiver: `kymo_core::handover` plus an eventfd to sleep on.
 use kymo_core::handover::{self, Inbox, Outbox, Wake};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;

@@ -1,4 +1,4 @@
-//! The command that is recorded: found, forked, and at the end waited for or told to end.
+//! The recorded command: found, forked, and waited for or terminated at the end.
 use crate::error::RecordError;
 use crate::run_loop::{Ended, SIGTERM};
 use kymo_perf::workload::{Exit, Workload};

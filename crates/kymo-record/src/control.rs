@@ -1,14 +1,14 @@
 //! Commands to a recording that runs: lines on a pipe, each acknowledged when it is done.
 //!
 //! ```text
-//!  who controls                                  kymo record
+//!  controller                                    kymo record
 //!  "enable\n"  ---- descriptor or fifo ---->  Lines (bounded) -> Command -> events
 //!       "ack\n" <--- descriptor or fifo ----  when it is done
 //! ```
 //!
-//! The commands are those of `perf record --control`. Whoever holds the pipe may write anything:
-//! lines are bounded, what is no command is said and ignored, and when the other side goes away the
-//! recording goes on without it. Nothing here waits for the other side.
+//! The commands are those of `perf record --control`. The other side may write anything: lines
+//! are bounded, and unknown commands are reported and ignored. When the other side closes the pipe,
+//! the recording goes on without it. Nothing here waits for the other side.
 mod execute;
 #[cfg(test)]
 mod tests;

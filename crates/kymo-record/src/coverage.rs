@@ -1,4 +1,4 @@
-//! How far back a snapshot reaches.
+//! How far back a snapshot reaches, ring by ring.
 use std::fmt;
 
 /// What a snapshot has of one ring.

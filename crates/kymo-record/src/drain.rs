@@ -1,13 +1,13 @@
-//! Emptying rings ahead of their producers: one thread per CPU, pinned there, before all ordinary
-//! threads where permitted.
+//! Empties rings before they overflow: one thread per CPU, pinned there, at real-time priority
+//! where permitted.
 //!
-//! While it runs its CPU produces nothing, so however fast samples come, a drain that is on time
-//! loses none. It copies out, hands over, and never waits for the disk; if no buffer is free it
+//! While a drain runs, its CPU produces no samples, so a drain that wakes up in time loses none. It
+//! copies records out, hands them over, and never waits for the disk. If no buffer is free, it
 //! leaves the records in the ring.
 //!
-//! Nothing that it does can wait for a thread of lower priority, which could not run on this CPU
-//! meanwhile: it takes no lock, allocates nothing once it has begun, and what it shares with others
-//! is lock-free (`kymo_core::handover`).
+//! A drain never waits for a thread of lower priority, which could not run on this CPU meanwhile.
+//! It takes no lock, allocates nothing once it runs, and shares only lock-free structures
+//! (`kymo_core::handover`).
 use crate::channel::{Sender, timespec};
 use crate::ring_scan::{DrainRequest, ScanInterval};
 use crate::shared::{DrainShared, Message};

@@ -1,4 +1,4 @@
-//! What was there before the recording began, listed while it already runs.
+//! Existing processes, mappings and the kernel, enumerated after the events are enabled.
 use crate::background::BackgroundTask;
 use crate::plan::RecordingPlan;
 use crate::synth;

@@ -1,4 +1,4 @@
-//! Completing a recording when no more records come, and its [`Summary`].
+//! Completes a recording after its last record, and sums it up in a [`Summary`].
 use crate::account::{Claimed, LossAccount, Unwound};
 use crate::build_ids;
 use crate::coverage::Coverage;

@@ -1,4 +1,4 @@
-//! The formats of the tracepoints of a recording, as tracefs tells them.
+//! The `format` files of the recorded tracepoints, from tracefs.
 use crate::user_rings::UserEvent;
 use kymo_data::tracing_data::Files;
 use kymo_perf::machine::Machine;

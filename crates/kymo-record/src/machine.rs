@@ -1,4 +1,4 @@
-//! What the recording's header says about the machine.
+//! What the recording's header says about the machine, and its clocks.
 use kymo_data::{ClockData, CpuPlace, CpuTopology, Features, NrCpus};
 use kymo_perf::machine::Machine;
 use kymo_perf::{cpu_list, sys};

@@ -1,5 +1,5 @@
-//! What a scope needs beside its events: a cgroup for the command, or programs that follow tasks.
-//! Set up before events are opened, and gone when it is dropped.
+//! What a scope needs beside its events: a cgroup for the command, or BPF programs that follow
+//! tasks. Set up before events are opened; removed on drop.
 use crate::options::Overload;
 use crate::plan::RecordingPlan;
 use crate::scope::Scope;

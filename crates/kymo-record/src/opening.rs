@@ -1,5 +1,4 @@
-//! Opening what the plan says: the scope, the events, the rings; and what the file's header says of
-//! them.
+//! Opens what the plan says (scope, events, rings), and describes it for the file's header.
 use crate::budget::Budget;
 use crate::drain::RingSource;
 use crate::error::{RecordError, system};

@@ -1,4 +1,4 @@
-//! What to record, as asked for.
+//! What to record, as the user asked for it.
 use crate::output::Output;
 use crate::scope::Scope;
 use kymo_perf::selector::Selected;

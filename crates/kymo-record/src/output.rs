@@ -1,8 +1,7 @@
-//! Where the recording goes: a fresh file that only its owner may read, the old one kept beside it,
-//! or a pipe.
+//! The output: a new file that only its owner may read, with the old one kept beside it, or a pipe.
 //!
-//! The file gets its name when the recording has begun ([`Naming::publish`]): whatever fails before
-//! that leaves the old recording where it is. Whoever finds the file can open it, even if the
+//! The file gets its name when the recording has begun ([`Naming::publish`]): a failure before
+//! that leaves the old recording in place. A file under its final name always opens, even if the
 //! recorder was killed right then.
 use crate::channel::timespec;
 use crate::disk::{Stream, UnderWay};

@@ -1,10 +1,10 @@
-//! Records about processes that nobody asked for, taken out before anything is made of them.
+//! Drops side-band records of processes that are not recorded.
 //!
-//! Events on every CPU see the names, mappings, forks and exits of the whole machine, also where a
-//! program in the kernel keeps only the samples of some processes. The rest would be noise, and
-//! would carry other people's file names out of the machine. Who is followed *now* cannot decide:
-//! records are read late, and ring by ring. Who was *ever* followed can ([`FollowedBitmap`]),
-//! because that never becomes untrue.
+//! Events on every CPU see the names, mappings, forks and exits of the whole machine, even where a
+//! BPF program keeps only the samples of some processes. The rest would be noise, and would reveal
+//! other users' file names. Records are read late and ring by ring, so the set of processes
+//! followed *now* cannot decide. The set of processes *ever* followed can ([`FollowedBitmap`]): it
+//! only grows.
 use kymo_data::{abi, retain_records};
 use kymo_perf::bpf::FollowedBitmap;
 use kymo_perf::sys::perf_event_attr;
@@ -86,8 +86,8 @@ fn about(record: &[u8], writer_from_end: Option<usize>, followed: impl Fn(i32) -
     wanted(pid) || also_at.and_then(|at| pid_at(record, at)).is_some_and(wanted)
 }
 
-/// Moves the wanted records to the front, in order; returns their length. What follows an impossible
-/// size stays.
+/// Moves the wanted records to the front, in order; returns their length. What follows an
+/// impossible size stays.
 fn retain(records: &mut [u8], wanted: impl Fn(&[u8]) -> bool) -> usize {
     let (kept, passed) = retain_records(records, |_, record| wanted(record));
     records.copy_within(passed.., kept);

@@ -1,5 +1,5 @@
-//! From what was asked to what will be opened: everything is decided here, and can be printed
-//! before anything happens.
+//! From options to the events and rings that will be opened. Everything is decided here, and can be
+//! printed before anything happens.
 use crate::attr::{self, Common};
 use crate::error::PlanError;
 use crate::machine::read_number;

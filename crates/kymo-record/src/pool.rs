@@ -1,9 +1,8 @@
 //! Buffers for records on their way from the rings to the writer: a bounded number, each used
 //! again.
 //!
-//! Drains only take buffers that are there; whoever receives messages makes more while few are
-//! free, up to the bound. So a recording of few records has few buffers, and no drain ever waits
-//! for memory.
+//! Drains only take existing buffers. The receiver of messages allocates more while few are free,
+//! up to the bound. So a short recording has few buffers, and no drain ever waits for memory.
 use crate::channel::Notifier;
 use kymo_core::handover;
 use std::io;

@@ -1,5 +1,5 @@
-//! What has the name that a recording is to get: an earlier recording is kept as `NAME.old`,
-//! everything else is left alone.
+//! The file that already has the output's name: an earlier recording is kept as `NAME.old`,
+//! anything else is left alone.
 //!
 //! # Invariants
 //! - **P1** Only recordings are moved or removed: files that begin with perf.data's magic number,

@@ -1,4 +1,4 @@
-//! One pass over records on their way to the file: counts, times, and the files that were mapped.
+//! One pass over records on their way to the file: counts, times, and the mapped files.
 use kymo_data::{RecordCursor, RecordHeader, WholeRecord, abi, meant_bytes};
 use std::collections::HashSet;
 

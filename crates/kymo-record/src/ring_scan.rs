@@ -1,10 +1,9 @@
-//! In which order rings were looked at: a clock that every look advances, of use where no other
-//! clock is the same for all CPUs.
+//! The order of ring scans: a logical clock that every scan advances, because timestamps of
+//! different CPUs cannot order scans exactly.
 //!
-//! A look has a tick before its ring's head is read and one after. If the tick before a look at
-//! ring B is later than the tick after a look at ring A, B's head was read later than A's: then
-//! whatever was in any ring before a record that the look at A found is known to the look at B, if
-//! it was in ring B.
+//! A scan takes a tick before it reads the ring's head and one after. If the first tick of a scan
+//! of ring B is later than the last tick of a scan of ring A, B's head was read after A's. Then the
+//! scan of B has seen every record of ring B that is older than a record which the scan of A found.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::channel::Notifier;
@@ -97,8 +96,8 @@ impl DrainRequest {
         self.notifier.fd()
     }
 
-    /// Whoever slept has woken and will [`take`](DrainRequest::take) the question next; in this order none
-    /// is missed.
+    /// Whoever slept has woken and will [`take`](DrainRequest::take) the question next; in this
+    /// order none is missed.
     pub(crate) fn woken(&self) {
         self.notifier.clear();
     }

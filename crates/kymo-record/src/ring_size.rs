@@ -1,4 +1,4 @@
-//! How large rings are, and when their drains are woken.
+//! The size of rings, and the watermark that wakes their drains.
 use crate::machine::read_number;
 use crate::options::CallGraph;
 use kymo_perf::sys;

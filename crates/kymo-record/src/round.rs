@@ -1,4 +1,4 @@
-//! When a FINISHED_ROUND marker may be written.
+//! Decides when a FINISHED_ROUND marker may be written.
 //!
 //! A reader that meets a marker delivers everything up to the latest time that it had seen at the
 //! *previous* marker. So between two markers every ring must have been emptied up to a head that

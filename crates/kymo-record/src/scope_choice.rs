@@ -1,4 +1,4 @@
-//! How the kernel is told whom to observe, and which way costs least here.
+//! Chooses the scope: what each costs here, and why some are impossible.
 //!
 //! ```text
 //!              descriptors      follows by       a new thread pays     a switch to others pays   needs

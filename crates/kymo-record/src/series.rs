@@ -1,8 +1,8 @@
 //! A recording in several files: when the next one begins, what it is called, and which are kept.
 //!
 //! Each file is a recording by itself: header, events, features, build IDs, and at its start what
-//! [`Sideband`] knows of tasks and mappings. The file that is being written has the plain name; one
-//! that is done has the time behind it, as perf does it.
+//! [`Sideband`] knows of tasks and mappings. The file that is being written has the plain name; a
+//! complete one gets the time appended, as with perf.
 use crate::build_ids;
 use crate::channel::Notifier;
 use crate::coverage::Coverage;

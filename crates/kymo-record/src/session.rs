@@ -71,9 +71,9 @@ impl Session {
     }
 
     /// As [`Session::start`], with events that programs write themselves. The options must say so
-    /// ([`Options::user_rings`](crate::Options::user_rings)), and no ring may keep the newest records.
-    /// A named pipe as output waits for its reader until `until` can be read, and so does each
-    /// write to one.
+    /// ([`Options::user_rings`](crate::Options::user_rings)), and no ring may keep the newest
+    /// records. A named pipe as output waits for its reader until `until` can be read, and so does
+    /// each write to one.
     ///
     /// # Errors
     /// As [`Session::start`].

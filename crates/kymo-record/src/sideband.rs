@@ -1,8 +1,8 @@
-//! Who is there, with which name and mappings: what a file that begins in the middle of a recording
-//! has to tell first.
+//! Live tasks with their names and mappings: the records that a file which begins in the middle of
+//! a recording must start with.
 //!
-//! Folded from the records on their way, so it is what the recording knows, not what /proc says by
-//! now: programs that have ended meanwhile and whose samples are still to come are in it. Records
+//! This state is folded from the records on their way to the file, not read from /proc: it includes
+//! programs that have ended and whose samples are still to come. Records
 //! of several rings are not in order of time, so each thing remembers its time, and what is older
 //! than what is known changes nothing.
 use kymo_data::{Attr, RecordCursor, RecordHeader, SampleId, abi, build};

@@ -1,5 +1,4 @@
-//! The two forms of a recording behind one face: a file that can be brought up to date, or a
-//! stream.
+//! The two forms of a recording behind one interface: a file whose header is updated, or a stream.
 use crate::disk::{Choice, Finished, Landing, Retrying, Stream, open_port};
 use crate::output::{self, Naming, Opened, Output, OutputError};
 use kymo_data::{EventSpec, Features, FileWriter, PipeWriter, WriteAt, build};

@@ -1,5 +1,5 @@
-//! Records for what was there before the recording began: the kernel, its modules, tasks, their
-//! names and mappings.
+//! Synthesizes records of what existed before the recording: the kernel, its modules, tasks, names
+//! and mappings.
 use kymo_data::abi::{PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER};
 use kymo_data::build::{self, MapSpec};
 use kymo_data::{Attr, SampleId};

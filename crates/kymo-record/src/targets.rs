@@ -1,4 +1,4 @@
-//! Whom to observe: from options to tasks and CPUs, before anything is opened.
+//! Resolves the targets: from options to tasks and CPUs, before anything is opened.
 use crate::error::PlanError;
 use crate::options::TargetSpec;
 use kymo_perf::{proc, sys};

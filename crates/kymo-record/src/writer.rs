@@ -1,5 +1,5 @@
-//! The one thread that writes: counts, compresses, appends, marks rounds, and brings the header up
-//! to date.
+//! The writer thread: counts, compresses, appends, marks rounds, and publishes the size in the
+//! header.
 use crate::channel::{Next, Receiver};
 use crate::coverage::Coverage;
 use crate::disk::count_samples;

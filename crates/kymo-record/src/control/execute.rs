@@ -1,4 +1,4 @@
-//! Doing what was commanded.
+//! Executes the commands of the control channel.
 use super::{Command, ControlChannel, Detail};
 use kymo_perf::evlist::{Evlist, Request};
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! Appends whole records to a recording, several pieces at once, and knows what of them has landed.
+//! Appends whole records to a recording, several pieces at once, and tracks which have landed.
 use super::port::Port;
 use super::retry::{RetryBudget, Retrying, Truncate, at};
 use kymo_data::{Features, FileWriter, RecordCursor, RecordHeader, Reserved, abi, whole_records_bytes};

@@ -1,4 +1,4 @@
-//! How bytes reach the disk, and what happens when it refuses them.
+//! Writing to the disk: several pieces in flight, short writes, retries, and a clear end.
 //!
 //! ```text
 //!  records --> Landing: pieces of whole records --> Port (io_uring, several at once)  --> file

@@ -1,4 +1,4 @@
-//! Ways for several pieces at once to a file.
+//! Asynchronous writes of several pieces to one file.
 use super::silence;
 use kymo_perf::uring::{Answer, Uring, UringWrite};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! How often a write is tried, and what to say when it fails for good.
+//! Which write errors are retried and for how long, and the message when a write fails for good.
 use super::silence;
 use crate::channel::timespec;
 use kymo_data::WriteAt;

@@ -1,9 +1,9 @@
-//! An output that does not answer any more.
+//! Outputs that stopped answering.
 //!
-//! A file system in user space whose server is silent, or a network file system without its server,
-//! keeps a write for ever, and no signal ends that call. Whoever asked this process to end shall
-//! not wait for it: the writes of all files of this process are counted while they are under way,
-//! and [`watch`] says when none of them has been answered for too long after the end was asked for.
+//! A write to a FUSE or network file system whose server is gone never returns, and no signal
+//! interrupts it. The end of a recording must not wait for that: the writes of all files of this
+//! process are counted while they are in flight, and [`watch`] reports when none of them has
+//! completed for too long after the end was requested.
 use crate::channel::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io;

@@ -1,4 +1,4 @@
-//! The times of records, also of those that are no samples.
+//! Timestamps of records of all types.
 use kymo_data::{Attr, EventSpec, RecordCursor, abi};
 use std::collections::HashMap;
 

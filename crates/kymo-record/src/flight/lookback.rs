@@ -1,4 +1,4 @@
-//! Who was there, with which name and mappings, when the oldest record in the rings was written.
+//! Tasks, names and mappings as of the oldest record that the rings still hold.
 //!
 //! The rings of samples forget; the records of tasks and mappings come through rings of their own,
 //! which are emptied. What is older than the samples is folded into what is known ([`Sideband`]),

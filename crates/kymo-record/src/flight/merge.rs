@@ -1,4 +1,4 @@
-//! What the rings held and what happened meanwhile, as one stream in order of time.
+//! Merges the snapshots of all rings and the side-band log into one stream in order of time.
 use super::clock::SampleClock;
 use super::snapshot::RingSnapshot;
 use crate::coverage::{Coverage, RingCoverage};

@@ -1,4 +1,4 @@
-//! What a snapshot misses of the time that it covers.
+//! Samples that a snapshot misses within the time that it covers.
 //!
 //! A ring that cannot be read on its own CPU is paused while it is read, and the kernel drops what
 //! comes meanwhile. That is no loss of the snapshot that is being taken, whose records are all

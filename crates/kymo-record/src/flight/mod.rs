@@ -1,7 +1,7 @@
 //! The flight recorder: rings that keep the newest records, and snapshots of them.
 //!
 //! ```text
-//!   samples ----> rings that keep the newest ........ nobody reads them ......... snapshot: [`reader`] --+
+//!   samples ----> rings that keep the newest ........ not drained ............... snapshot ------------+
 //!                                                                                                        v
 //!   forks, names, mappings ----> ordinary rings ----> drains ----> [`lookback`] ------------------->  [`merge`] ----> a file of its own
 //!                                                       what is older than the samples is folded

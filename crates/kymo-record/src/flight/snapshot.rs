@@ -1,4 +1,4 @@
-//! Taking what the rings hold, at one moment, without taking it away.
+//! Copies the contents of rings at one moment, without consuming them.
 use kymo_core::ring::backward::{Reader, Window};
 use kymo_perf::evlist::{Evlist, Lost, MappedRing};
 use kymo_perf::sys;

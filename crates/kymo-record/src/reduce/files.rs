@@ -1,5 +1,5 @@
-//! Finds the files that running processes have mapped: by path, in the process's own root, or the
-//! mapping itself.
+//! Finds the files that running processes have mapped: by path, in the process's own root, or
+//! through the mapping itself.
 use kymo_symbols::unwind::{Image, MappedFile, UnwindModules, own_vdso};
 use std::ffi::OsStr;
 use std::fs::File;

@@ -2,7 +2,7 @@
 //!
 //! A sample is unwound by the mappings of its process at its own moment, and the record of a
 //! mapping may lie in the ring of another CPU. So a buffer waits until every other ring was found
-//! empty (or emptied) by a look that came after the look which filled the buffer: what happened
+//! empty (or emptied) by a scan that began after the scan which filled the buffer: what happened
 //! before the buffer's last sample was in its ring by then. Nothing here depends on clocks of CPUs
 //! being the same to the nanosecond, or on which clock it is; see [`crate::ring_scan`].
 //!
