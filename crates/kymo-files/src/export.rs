@@ -1,4 +1,4 @@
-//! Text and pictures that a person asked for: a whole file or none.
+//! Writes results whole or not at all.
 use crate::folder::{Folder, passed_descriptor};
 use crate::fresh::Fresh;
 use crate::read::kind_name;

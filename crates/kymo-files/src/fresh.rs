@@ -1,4 +1,4 @@
-//! A file that has no name until it is worth one.
+//! A file that gets its name only when it is complete.
 use crate::folder::{Folder, Identity};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! What this process may do here: facts, not judgements.
+//! The capabilities of this process here, found by trying.
 //!
 //! [`probe`] reads /proc and tries a few harmless opens, each closed at once. What to say about the
 //! facts is decided in [`explain`](crate::explain). Everything that can be wrong is an `Option`: a

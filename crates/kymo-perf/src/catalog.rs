@@ -1,5 +1,4 @@
-//! Everything that can be counted on this machine, with what each event is and whether it can be
-//! opened here.
+//! The catalog of all events of this machine, with descriptions and whether each can be opened.
 //!
 //! Fixed events are tried, each opened and closed at once, because only the kernel knows which of
 //! them a CPU or a hypervisor serves. Tracepoints are too many and too dear to try (each open

@@ -1,4 +1,4 @@
-//! What works here and what does not, each with the one command that permits more.
+//! A checklist of what works on this machine, each with the command that permits more.
 //!
 //! The facts are [`Caps`]; this module turns them into a list that people read from top to bottom,
 //! most needed first.

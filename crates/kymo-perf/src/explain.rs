@@ -1,4 +1,4 @@
-//! Why the kernel refused, in words: which event, task and CPU, why, and what to do.
+//! Why the kernel refused an event, in a sentence: event, task, CPU, reason, and what to run.
 //!
 //! The kernel answers with one number; the reason follows from that number, what was asked, and
 //! what this process may do ([`Caps`]). Libraries return the number; only the program's surface

@@ -1,4 +1,4 @@
-//! Where this machine describes itself: the roots of /proc, /sys and tracefs.
+//! The roots of /proc, /sys and tracefs that describe a machine.
 //!
 //! Everything that reads those trees gets its paths from here, so that a test can put a made-up
 //! machine in a temporary folder. A real one is [`Machine::here`].

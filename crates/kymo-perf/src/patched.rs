@@ -1,4 +1,4 @@
-//! Processes whose code is not what its file says, where the kernel is to put a uprobe.
+//! Processes whose code differs from their file at the address of a uprobe.
 //!
 //! A uprobe replaces the first byte in memory by a trap, and at a hit the kernel executes the
 //! instruction that the *file* has there. Where another tool has written a jump into the process,

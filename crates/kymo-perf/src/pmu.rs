@@ -1,4 +1,4 @@
-//! What the kernel says about its PMUs, in `/sys/bus/event_source/devices`.
+//! PMUs of this machine, from `/sys/bus/event_source/devices`.
 //!
 //! Each folder there is a PMU: `type` is its number, `format/` names bit ranges of the attr's
 //! config words, `events/` holds ready-made term lists, and `cpumask` or `cpus` says on which CPUs

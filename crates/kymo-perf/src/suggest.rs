@@ -1,4 +1,4 @@
-//! Near names, for "did you mean".
+//! Similar names, for "did you mean".
 
 /// The candidate most similar to `name`, if any is similar enough to be a slip of the hand.
 ///

@@ -1,4 +1,4 @@
-//! Tracepoints: which the kernel has, and their numbers.
+//! Tracepoints of the kernel: names and ids.
 //!
 //! They live in tracefs, usually `/sys/kernel/tracing`, which may be not mounted, or readable by
 //! root only. Those two and a name that does not exist are three different failures, and each is

@@ -1,4 +1,4 @@
-//! Writes to one file that the kernel does by itself, several at once, through io_uring.
+//! Asynchronous writes to one file through io_uring, several at once.
 //!
 //! *You give it* buffers and where their bytes belong; *it gives back* each buffer with what became
 //! of it, in any order. A buffer belongs to the kernel while it is on its way.

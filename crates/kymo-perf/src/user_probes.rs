@@ -1,5 +1,4 @@
-//! Tracepoints in user programs: places that the kernel is asked to make events of, for as long as
-//! they are needed.
+//! Tracepoints in user programs, registered in tracefs while they are needed.
 //!
 //! They are global: every process that executes such a place makes a hit if an event is open for
 //! it. So they are named after the process that made them (`kymo_PID:NAME`), and what a process

@@ -1,5 +1,4 @@
-//! Attaching the programs that follow to the places in the kernel where tasks are made, exit, and
-//! execute.
+//! Attaches the programs to the tracepoints of fork, exit and exec.
 //!
 //! Two ways. A *raw tracepoint* costs least: per event no record is made for the program, and
 //! detaching does not wait. It needs the kernel's type information (see [`super::types`]). A

@@ -1,4 +1,4 @@
-//! Whether tasks can be followed in the kernel here, and in words why not.
+//! Whether tasks can be followed in the kernel here, and why not.
 use super::attach::load;
 use super::error::BpfError;
 use super::program::Program;

@@ -1,4 +1,5 @@
-//! [`CgroupCounter`]: what happens in a cgroup, counted in the kernel without an event of that cgroup, so that nothing is paid at a context switch.
+//! [`CgroupCounter`]: counts what happens in a cgroup without an event of that cgroup, so that context
+//! switches cost nothing.
 //!
 //! Events of tasks and of cgroups are looked after at every switch, whatever they count; that alone
 //! costs a switch 5 to 14 % (`docs/internals/design/0004-contexts-and-stat.md`). Here events are

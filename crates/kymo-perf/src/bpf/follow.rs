@@ -1,4 +1,4 @@
-//! [`Follower`]: the maps, the programs and their attachment, in the order that loses nobody.
+//! [`Follower`]: maps, programs and their attachment, in the order that misses no task.
 use super::attach::{self, Attached, Attachment, FollowRules, load};
 use super::available::{Unavailable, available, ids_are_the_kernels};
 use super::error::BpfError;

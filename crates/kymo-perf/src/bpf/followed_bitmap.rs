@@ -1,4 +1,4 @@
-//! [`FollowedBitmap`]: of which processes records may be about a followed task.
+//! [`FollowedBitmap`]: the set of processes that were ever followed.
 //!
 //! Records about processes (names, mappings, forks) are written by the kernel for all of the
 //! machine, and what reads them is behind: when a record arrives its process may have ended, and

@@ -1,4 +1,4 @@
-//! The maps that the programs and we share, but for the one of [`super::followed_bitmap`].
+//! The maps that programs and recorder share, except the one of [`super::followed_bitmap`].
 use super::program::{MISSED, SETTLED};
 use super::sys::{self, MapFd, MapKind, SharedWords};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Following tasks in the kernel: events on every CPU whose samples are dropped there unless what
-//! runs is followed.
+//! Following tasks in the kernel: events are open on every CPU, and a BPF program drops the samples
+//! of tasks that are not followed.
 //!
 //! *You give it* processes, threads, or a command that waits for its exec; *it gives you* a program
 //! for your sampling events. Attaching costs the same for one thread and for ten thousand, and a

@@ -1,4 +1,4 @@
-//! The programs, in the instructions of [`super::insn`].
+//! The BPF programs that follow tasks and filter samples.
 //!
 //! Each is written here as it runs, from top to bottom. `FOLLOWED` and `STATE` are the maps of
 //! [`super::map`], `EVER` that of [`super::followed_bitmap`].

@@ -1,4 +1,4 @@
-//! The few types that a program of ours has to tell the kernel so that the kernel fills in offsets.
+//! The few BTF types from which the kernel computes field offsets for our programs.
 //!
 //! A raw tracepoint hands a program the address of a task; where in a task its id stands differs
 //! between kernels. Reading the kernel's own type information (several MB) would cost milliseconds.

@@ -1,4 +1,4 @@
-//! [`WatchProgram`]: what memory held at the moment a watchpoint was hit, told by the kernel in the thread that hit it.
+//! [`WatchProgram`]: reads memory at the moment a watchpoint is hit, in the thread that hit it.
 //!
 //! Watchpoints on every CPU trap whoever touches the address. A program at the trap drops
 //! strangers, reads the word around the address before the thread goes on, and puts it with the

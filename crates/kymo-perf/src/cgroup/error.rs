@@ -1,4 +1,4 @@
-//! Why there is no cgroup of our own, in words.
+//! Why a cgroup could not be made.
 use std::io;
 use std::path::PathBuf;
 

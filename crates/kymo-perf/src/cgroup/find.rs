@@ -1,4 +1,5 @@
-//! Where our own cgroup is in the file system, from `/proc/self/mountinfo` and `/proc/self/cgroup`.
+//! Finds this process's cgroup in the file system, from `/proc/self/mountinfo` and
+//! `/proc/self/cgroup`.
 //!
 //! The mount shows the hierarchy from some cgroup on (its root; in a container often the
 //! container's own), and our path counts from the top: what is left of our path behind that root is

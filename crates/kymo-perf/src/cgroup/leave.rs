@@ -1,4 +1,4 @@
-//! Emptying a cgroup and the cgroups that were made in it, and removing what the dead left.
+//! Empties a cgroup with its children, and removes cgroups that killed recorders left.
 use super::find::directory_flags;
 use super::{read_file, write_file};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,6 +1,5 @@
-//! A cgroup of its own for a command that is started to be observed: events opened for it
-//! (`PERF_FLAG_PID_CGROUP`, one per event and CPU) count everything that the command ever starts,
-//! and cost its threads nothing when they are created.
+//! A cgroup for one observed command. Events of it (`PERF_FLAG_PID_CGROUP`, one per event and CPU)
+//! count the command and all its descendants, and cost nothing when a thread is created.
 //!
 //! *You give it* nothing, then the waiting command's process id; *it gives you* the directory that
 //! `perf_event_open` takes in place of a process, and at the end it cleans up.

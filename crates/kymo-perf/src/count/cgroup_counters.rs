@@ -1,5 +1,5 @@
-//! Counts of a command in a cgroup of its own that cost nothing at a context switch: what the
-//! kernel accounts anyway is read there, and what happens seldom is counted where it happens
+//! Counts of a command in its own cgroup without any cost at a context switch: some are read from
+//! the kernel's own accounting, rare events are counted by a BPF program at each hit
 //! ([`CgroupCounter`]).
 //!
 //! | event | where it is read | beside perf's number |

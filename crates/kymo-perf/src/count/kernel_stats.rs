@@ -1,5 +1,5 @@
-//! What the kernel counts anyway, at no cost for anyone: CPU time, memory, faults, switches, I/O
-//! and pressure of a process or a cgroup.
+//! Statistics that the kernel keeps anyway: CPU time, memory, faults, switches, I/O and pressure of
+//! a process or a cgroup.
 use crate::proc;
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Counting: what happened while something ran, as numbers instead of samples.
+//! Counting events: totals instead of samples.
 //!
 //! *You give it* events ([`Request`]s without a sampling period), [`Targets`] and a [`Binding`];
 //! *it gives you* counters that can be enabled, read as often as you like, and say of each event

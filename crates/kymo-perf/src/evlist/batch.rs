@@ -1,5 +1,5 @@
-//! Events that nobody grouped, opened as one group all the same, because a group is switched in one
-//! go.
+//! Opens equal events as one group that the user did not ask for, because a group is switched at
+//! once.
 //!
 //! Enabling an event of a CPU makes the kernel reschedule all that this CPU has enabled already, so
 //! enabling n of them one after the other costs n squared (measured: 100 on two CPUs take 4.4 ms;

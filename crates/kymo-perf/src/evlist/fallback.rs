@@ -1,4 +1,4 @@
-//! What to do after the kernel refused an open: one place that decides for both engines.
+//! Decides, for both engines, what to do after the kernel refused an open.
 //!
 //! Whatever changes the attr of an event sends the opening back to the first slot of that event (or
 //! of its group's leader), on all CPUs: so one event never has descriptors with different attrs.

@@ -1,4 +1,4 @@
-//! What had to be changed to open a list, and why opening failed.
+//! Notes about changes that were needed to open a list, and the error when it failed.
 use std::fmt;
 use std::io;
 

@@ -1,6 +1,6 @@
-//! The parallel engine: units open side by side until each is done or refused; then, with all of
-//! them at rest, one fallback for the refusal that the serial engine would have met first; then
-//! each unit goes on where it stopped.
+//! The parallel engine. Units are opened concurrently until each is done or refused. With all of
+//! them at rest, one fallback is applied to the refusal that the serial engine would have met
+//! first. Then each unit continues where it stopped.
 //!
 //! ```text
 //!   unit 0  ====x            ==x      =====|

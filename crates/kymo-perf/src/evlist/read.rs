@@ -1,5 +1,4 @@
-//! Reading what the events of a list have counted: one read for each group, or for each event that
-//! stands alone.
+//! Reads the counts of a list: one read for each group, or for each event outside of a group.
 use super::{EventSlot, Evlist, UnitContext};
 use crate::sys::Perf;
 use std::io;

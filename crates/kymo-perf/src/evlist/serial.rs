@@ -1,5 +1,4 @@
-//! The straightforward engine: event by event, CPU by CPU, task by task, with the fallbacks on the
-//! way.
+//! The serial engine, the reference: event by event, CPU by CPU, task by task, with fallbacks.
 //!
 //! This is the reference: the parallel engine must give the same tables, attrs, surviving tasks and
 //! errors for the same answers of the kernel.

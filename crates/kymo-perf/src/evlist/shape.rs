@@ -1,5 +1,4 @@
-//! What a list looks like at one moment of its opening: the same for all workers, changed only
-//! while none runs.
+//! The shape of a list during its opening: shared by all workers, changed only while none runs.
 use super::{EvlistPlan, Request};
 use crate::sys::{ANY, Descriptor, EventTarget, Kernel, perf_event_attr};
 use std::io;

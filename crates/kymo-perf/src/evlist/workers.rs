@@ -1,4 +1,4 @@
-//! Threads that do the calls of one list, from its opening to its closing.
+//! Worker threads that make one list's system calls, from its opening to its closing.
 //!
 //! ```text
 //!   caller:  run(jobs) ----> one queue per worker ----> worker 0  on CPU 0   (its events, for life:

@@ -1,4 +1,4 @@
-//! Loading the agent, and finding it again.
+//! Loads the agent into a process, or finds the one that is there.
 use super::client::Client;
 use super::connection::{Door, close, give};
 use super::hijacked_thread::{HijackedThread, ReturnKind};
@@ -21,8 +21,8 @@ const START_FUNCTION: &str = "kymo_agent_start";
 /// What it returns when all is well.
 const STARTED: i32 = 0x6b79_6d6f;
 
-/// Puts the agent into a process, or finds the one that is there, and opens a conversation. Stops one thread of the process for some
-/// milliseconds; blocks for some seconds at most.
+/// Puts the agent into a process, or finds the one that is there, and opens a conversation. Stops
+/// one thread of the process for some milliseconds; blocks for some seconds at most.
 ///
 /// # Errors
 /// Why not. The process runs on as before.
@@ -30,7 +30,8 @@ pub fn enter(pid: i32, library: &Library) -> Result<Client, EnterError> {
     enter_for(pid, library, false, None)
 }
 
-/// The same, with an unwinder that tells which functions a thread is in. Without one, more moments count as unsafe.
+/// The same, with an unwinder that tells which functions a thread is in. Without one, more moments
+/// count as unsafe.
 ///
 /// # Errors
 /// As [`enter`].
@@ -38,7 +39,8 @@ pub fn enter_unwinding(pid: i32, library: &Library, unwinder: &mut dyn Unwind) -
     enter_for(pid, library, false, Some(unwinder))
 }
 
-/// As [`enter`]; processes that it forks from then on count, too, into the same numbers. What they execute does not.
+/// As [`enter`]; processes that it forks from then on count, too, into the same numbers. What they
+/// execute does not.
 ///
 /// # Errors
 /// As [`enter`].
@@ -53,7 +55,8 @@ fn enter_for(
     unwinder: Option<&mut dyn Unwind>,
 ) -> Result<Client, EnterError> {
     crate::user_probes::wait_for_left(&crate::tracefs::Tracefs::here());
-    // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to be let go.
+    // A thread of its own traces: when it ends, the kernel lets go whatever did not stop in time to
+    // be let go.
     let failed = |error| EnterError::Failed { step: "entering it", error };
     let begun = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || begin(pid, library, unwinder));
@@ -119,7 +122,8 @@ fn load_and_start(
     begin_conversation(thread, start, socket.1).map_err(|refusal| (refusal, true))
 }
 
-/// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it found them.
+/// Whether the dynamic linker is musl's: it would load libraries of glibc beside itself, if it
+/// found them.
 fn is_musl(target: &TargetProcess) -> Result<bool, EnterError> {
     let modules = target.modules().map_err(EnterError::failed("reading its list of mappings"))?;
     Ok(modules.iter().any(|(_, path)| names_musl(path)))
@@ -145,7 +149,8 @@ fn loaded(target: &TargetProcess) -> Result<Option<ExportedFunction>, EnterError
     Ok(starts.next())
 }
 
-/// How to ask the dynamic linker: its function, and the flags besides RTLD_NOW. Its words about a failure.
+/// How to ask the dynamic linker: its function, and the flags besides RTLD_NOW. Its words about a
+/// failure.
 #[derive(Clone, Copy)]
 struct Opener {
     open: ExportedFunction,
@@ -164,7 +169,8 @@ fn opener(target: &TargetProcess) -> Result<Option<Opener>, EnterError> {
         if let Some(open) = open {
             return Ok(Some(Opener { open, flags: 0, error }));
         }
-        // Before glibc 2.34, in programs that do not load libraries themselves. The flag says: somebody outside of libc calls.
+        // Before glibc 2.34, in programs that do not load libraries themselves. The flag says:
+        // somebody outside of libc calls.
         internal = internal.or(old.map(|open| Opener { open, flags: 0x8000_0000, error: None }));
     }
     Ok(internal)
@@ -187,7 +193,8 @@ fn load(
         Some(start) => Ok(start),
         None => Err(EnterError::NotLoaded { why: words(thread, opener.error) }),
     });
-    // Its mappings keep it; a descriptor would be a number that the program might close for its own.
+    // Its mappings keep it; a descriptor would be a number that the program might close for its
+    // own.
     close(thread, file);
     start
 }
@@ -231,7 +238,8 @@ fn begin_conversation(
 mod tests {
     use super::names_musl;
 
-    /// Checks that musl is known by its files, as distributions name them, and glibc is not taken for it.
+    /// Checks that musl is known by its files, as distributions name them, and glibc is not taken
+    /// for it.
     #[test]
     fn musl() {
         for path in [

@@ -1,4 +1,4 @@
-//! The tracer's end of the conversation.
+//! The tracer's side of the protocol with the agent.
 use super::connection::send_with;
 use super::counters::SharedCounters;
 use super::hold::{HeldThreads, PatchSites, is_stopped, thread_named};
@@ -30,9 +30,11 @@ use limits::Limits;
 pub use protocol_error::ProtocolError;
 use protocol_error::broken;
 
-/// For one question with all that belongs to it, and for a program that is stopped in the middle of it.
+/// For one question with all that belongs to it, and for a program that is stopped in the middle of
+/// it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A program that is held before its first instruction waits no longer; and an agent that has just been started answers at once.
+/// A program that is held before its first instruction waits no longer; and an agent that has just
+/// been started answers at once.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// For each question when the probing is over.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -52,7 +54,8 @@ const MOST_UNASKED: usize = 10_000;
 /// Readable when the user wants us to end.
 static INTERRUPT: OnceLock<OwnedFd> = OnceLock::new();
 
-/// From now on no agent is waited for any more, while probes are put in place, once this is readable: a signal of the user's. Once in a process.
+/// From now on no agent is waited for any more, while probes are put in place, once this is
+/// readable: a signal of the user's. Once in a process.
 pub fn interrupt_by(readable: OwnedFd) {
     _ = INTERRUPT.set(readable);
 }
@@ -64,7 +67,8 @@ pub struct Outcome {
     pub refused: Vec<(u32, String)>,
     /// Probes that are armed now, those of earlier batches with them.
     pub armed: u32,
-    /// How long the process's threads stood still for it, from the first one's stop until all were let go; 0 if they ran all the while.
+    /// How long the process's threads stood still for it, from the first one's stop until all were
+    /// let go; 0 if they ran all the while.
     pub stopped_ns: u64,
     /// Why they ran all the while, if they were to be held.
     pub not_held: Option<String>,
@@ -96,7 +100,8 @@ struct AgentState {
     refused: Vec<(u32, String)>,
     /// All that were ever added, and whether they were refused.
     added: HashMap<u32, bool>,
-    /// It has answered something that nobody asked: nothing that it answers from then on can be told apart.
+    /// It has answered something that nobody asked: nothing that it answers from then on can be
+    /// told apart.
     has_answered_unasked: bool,
 }
 
@@ -128,7 +133,8 @@ enum Packet {
     Nothing,
 }
 
-/// A conversation with the agent in one process. When it is dropped, or this process ends however it ends, the agent removes its probes.
+/// A conversation with the agent in one process. When it is dropped, or this process ends however
+/// it ends, the agent removes its probes.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -139,7 +145,8 @@ pub struct Client {
     known: Mutex<AgentState>,
     /// Probes that an earlier tracer had left and the agent removed.
     cleaned_up: u32,
-    /// Whose threads are held when the agent writes, with the memory that it had when the agent entered.
+    /// Whose threads are held when the agent writes, with the memory that it had when the agent
+    /// entered.
     target: Option<TargetProcess>,
     /// For one question.
     patience: Duration,
@@ -217,8 +224,8 @@ impl Client {
         }
     }
 
-    /// From now on holds the process's threads whenever the agent writes code, for which it must be possible to trace them. Probes that an
-    /// earlier tracer had to leave are removed at once.
+    /// From now on holds the process's threads whenever the agent writes code, for which it must be
+    /// possible to trace them. Probes that an earlier tracer had to leave are removed at once.
     pub(super) fn holds(mut self) -> Result<Client, EnterError> {
         let not_loaded = |why: String| EnterError::NotLoaded { why };
         match self.ask(&Command::Holds).map_err(|error| not_loaded(error.to_string()))? {
@@ -230,7 +237,8 @@ impl Client {
         }
     }
 
-    /// How many probes of an earlier tracer, which had ended without removing them, the agent removed.
+    /// How many probes of an earlier tracer, which had ended without removing them, the agent
+    /// removed.
     pub fn cleaned_up(&self) -> u32 {
         self.cleaned_up
     }
@@ -309,7 +317,8 @@ impl Client {
                 return self.say(&Command::NotHeld { reason }, until.max(Instant::now() + WRITING));
             }
         };
-        // All wait for this one thread now: neither should it wait behind other programs. Only root may, and only for a process that might by itself.
+        // All wait for this one thread now: neither should it wait behind other programs. Only root
+        // may, and only for a process that might by itself.
         let writer = rustix::process::Pid::from_raw(one).filter(|_| target.is_of_root());
         let nice = rustix::process::getpriority_process(writer).unwrap_or(0);
         if writer.is_some() {
@@ -327,8 +336,9 @@ impl Client {
                 match self.hear_until(Instant::now() + WRITING) {
                     Ok(Reply::Written) => return Ok(()),
                     Ok(_) => return Err(ProtocolError::Unexpected),
-                    // Somebody has stopped the process: the thread will write when it is continued, and until then nobody wants to run. When it
-                    // is continued later than that, it finds the conversation closed and writes nothing more.
+                    // Somebody has stopped the process: the thread will write when it is continued,
+                    // and until then nobody wants to run. When it is continued later than that, it
+                    // finds the conversation closed and writes nothing more.
                     Err(ProtocolError::Silent) if is_stopped(one) && begun.elapsed() < ANSWER_TIMEOUT => {}
                     Err(error) => return Err(error),
                 }
@@ -396,7 +406,8 @@ impl Client {
                 Reply::Ready(_) if Instant::now() >= limits.until => return Err(ProtocolError::Silent),
                 Reply::Ready(places) => {
                     limits.holds = limits.holds.checked_sub(1).ok_or(ProtocolError::Unexpected)?;
-                    // A thread of its own traces: when it ends, the kernel lets go whatever it may still trace.
+                    // A thread of its own traces: when it ends, the kernel lets go whatever it may
+                    // still trace.
                     std::thread::scope(|scope| {
                         let hold = || self.hold(&places, limits.until);
                         let holds = std::thread::Builder::new()
@@ -463,7 +474,8 @@ impl Client {
 
     /// Takes what the agent has said unasked until now.
     fn listen(&self) {
-        // A broken conversation is told by the next question; an answer that nobody asked for breaks it.
+        // A broken conversation is told by the next question; an answer that nobody asked for
+        // breaks it.
         for _ in 0..MOST_UNASKED {
             match self.receive() {
                 Ok(Packet::Kept) => {}
@@ -495,7 +507,8 @@ impl Client {
         Ok(())
     }
 
-    /// Adds probes of a module, named as the process's list of mappings names it. They are armed by [`Client::commit`].
+    /// Adds probes of a module, named as the process's list of mappings names it. They are armed by
+    /// [`Client::commit`].
     ///
     /// # Errors
     /// See [`ProtocolError`]: the conversation is over.
@@ -541,7 +554,8 @@ impl Client {
         Ok(outcome)
     }
 
-    /// What was counted until now, for all probes that are or were armed; also when the process has ended. Asks nobody.
+    /// What was counted until now, for all probes that are or were armed; also when the process has
+    /// ended. Asks nobody.
     pub fn counts(&self) -> Vec<ProbeCounts> {
         self.listen();
         let Some(counters) = &self.counters else { return Vec::new() };
@@ -563,7 +577,8 @@ impl Client {
         known.places.iter().map(count).collect()
     }
 
-    /// Probes that were refused later than at their [`Client::commit`], because their module was loaded later, with the reasons. Each is told once.
+    /// Probes that were refused later than at their [`Client::commit`], because their module was
+    /// loaded later, with the reasons. Each is told once.
     pub fn refused_later(&self) -> Vec<(u32, String)> {
         self.listen();
         std::mem::take(&mut self.known().refused)
@@ -585,7 +600,8 @@ impl Client {
         self.say(&Command::Action { id, action }, self.limits().until)
     }
 
-    /// The rings that events are written to, one for each CPU. Times in them are `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
+    /// The rings that events are written to, one for each CPU. Times in them are
+    /// `zero_ns + (ticks * tick >> 32)`. What is in them is what the target wrote there.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -599,7 +615,8 @@ impl Client {
         }
     }
 
-    /// How many events did not fit into their rings until now, by probe; only of those that have any.
+    /// How many events did not fit into their rings until now, by probe; only of those that have
+    /// any.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -613,7 +630,8 @@ impl Client {
         Ok(losses)
     }
 
-    /// Who called until now: the probe, the return address, how many calls. An address of 0 stands for all callers that there was no place for.
+    /// Who called until now: the probe, the return address, how many calls. An address of 0 stands
+    /// for all callers that there was no place for.
     ///
     /// # Errors
     /// See [`ProtocolError`].
@@ -633,7 +651,8 @@ impl Client {
         Ok(callers)
     }
 
-    /// Whether nobody is left who could count: the process has ended or executed another program, and so has all that it has forked.
+    /// Whether nobody is left who could count: the process has ended or executed another program,
+    /// and so has all that it has forked.
     pub fn is_over(&self) -> bool {
         let mut ends = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = rustix::event::Timespec::default();
@@ -654,7 +673,8 @@ impl Client {
         Ok(listed)
     }
 
-    /// Has everything removed, and the agent's thread ended. The library stays loaded, without a use.
+    /// Has everything removed, and the agent's thread ended. The library stays loaded, without a
+    /// use.
     ///
     /// # Errors
     /// See [`ProtocolError`]. That the process is gone is no error: then everything is removed.

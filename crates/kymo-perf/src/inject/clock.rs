@@ -1,4 +1,5 @@
-//! The clock of events that programs write: they write what the processor's counter says, and their recorder makes times of the recording's clock of that.
+//! Converts ticks of the processor's counter, which programs write with their events, to the
+//! recording's clock.
 //!
 //! ```text
 //!   kernel's time
@@ -8,11 +9,15 @@
 //!      |    /
 //!      +--------------------> ticks
 //! ```
-//! - C1: Where the kernel says how its clock follows the counter, that is the line, and times are the kernel's to the nanosecond.
-//! - C2: `CLOCK_MONOTONIC_RAW` is a line of the counter as well, whose steepness the kernel computes from a whole number of kHz. Computed in the same way it
-//!   does not drift; what is left is the distance of the two readings that tie them, some tens of nanoseconds.
-//! - C3: The line is compared with a reading before each use. One that it does not lead through bends it, from the last reading that it led through:
-//!   whatever happens to the counter (the machine slept, its frequency was guessed), times are right at each reading, and in between on a straight line.
+//! - C1: Where the kernel says how its clock follows the counter, that is the line, and times are
+//!   the kernel's to the nanosecond.
+//! - C2: `CLOCK_MONOTONIC_RAW` is a line of the counter as well, whose steepness the kernel
+//!   computes from a whole number of kHz. Computed in the same way it does not drift; what is left
+//!   is the distance of the two readings that tie them, some tens of nanoseconds.
+//! - C3: The line is compared with a reading before each use. One that it does not lead through
+//!   bends it, from the last reading that it led through: whatever happens to the counter (the
+//!   machine slept, its frequency was guessed), times are right at each reading, and in between on
+//!   a straight line.
 //! - C4: Later ticks never have earlier times.
 use super::rings;
 use crate::sys::counter::{self, ClockReading};
@@ -60,14 +65,15 @@ pub struct ProgramClock {
 }
 
 impl ProgramClock {
-    /// The clock of perf events where none is asked for; `None` where the kernel does not say how it follows the counter (as in most virtual machines), or events
-    /// are not permitted.
+    /// The clock of perf events where none is asked for; `None` where the kernel does not say how
+    /// it follows the counter (as in most virtual machines), or events are not permitted.
     pub fn of_events() -> Option<ProgramClock> {
         let (tick, zero_ns) = rings::recording_clock()?;
         Some(ProgramClock { lines: [LinearClock { from: 0, tick, zero_ns }; LINES], tick, checked: None })
     }
 
-    /// `CLOCK_MONOTONIC_RAW`, tied now, in 60 ms. `None` where the kernel's clock is another counter.
+    /// `CLOCK_MONOTONIC_RAW`, tied now, in 60 ms. `None` where the kernel's clock is another
+    /// counter.
     pub fn raw() -> Option<ProgramClock> {
         const WINDOW: Duration = Duration::from_millis(60);
         const READINGS: usize = 64;
@@ -111,7 +117,8 @@ impl ProgramClock {
         line.at(ticks)
     }
 
-    /// Compares itself with the kernel's clock: to be called when ticks were taken out of a ring, before their times are asked for. No system call; does not block.
+    /// Compares itself with the kernel's clock: to be called when ticks were taken out of a ring,
+    /// before their times are asked for. No system call; does not block.
     pub fn keep_up(&mut self) {
         let is_off = |reading: &ClockReading| !self.leads_through(reading);
         if self.checked.is_some()
@@ -137,7 +144,8 @@ impl ProgramClock {
         if self.leads_through(&reading) {
             return;
         }
-        // From where it was right to where it is now; nothing that was told before changes but what came between.
+        // From where it was right to where it is now; nothing that was told before changes but what
+        // came between.
         let then = self.time_ns(checked);
         let since = time.saturating_sub(then);
         let tick = (u128::from(since) << 32) / u128::from(at - checked);
@@ -171,7 +179,8 @@ fn frequency_of_text() -> Option<u64> {
     Some((line.split(':').nth(1)?.trim().parse::<f64>().ok()? * 1000.0).round() as u64)
 }
 
-/// The steepness of the kernel's clocks for a counter of so many kHz: a factor and a shift that keep ten minutes from overflowing 64 bits.
+/// The steepness of the kernel's clocks for a counter of so many kHz: a factor and a shift that
+/// keep ten minutes from overflowing 64 bits.
 fn tick_of(khz: u64) -> u64 {
     const KEPT_SECONDS: u64 = 600;
     const PER_MILLISECOND: u64 = 1_000_000;
@@ -189,7 +198,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Checks factors that kernels have computed: of this kind of machine, and of two that others wrote about.
+    /// Checks factors that kernels have computed: of this kind of machine, and of two that others
+    /// wrote about.
     #[test]
     fn the_kernels_factors() {
         assert_eq!(tick_of(2_596_146), 6_462_355 << 8);
@@ -225,8 +235,9 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that times are the kernel's, to the distance of readings and what its clock runs otherwise between two of them (C3); that an exact line is
-        /// never bent (C2); and that time does not go back (C4).
+        /// Checks that times are the kernel's, to the distance of readings and what its clock runs
+        /// otherwise between two of them (C3); that an exact line is never bent (C2); and that time
+        /// does not go back (C4).
         #[test]
         fn it_follows(
             khz in 800_000..6_000_000_u64,
@@ -259,7 +270,8 @@ mod tests {
         }
     }
 
-    /// Checks that a clock that jumps or turns is found again with the next reading, and that the ticks of before have their times.
+    /// Checks that a clock that jumps or turns is found again with the next reading, and that the
+    /// ticks of before have their times.
     #[test]
     fn a_clock_that_jumps() {
         let tick = tick_of(2_596_146);
@@ -279,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Checks, where the kernel's clock is the counter, that times lie between what the kernel's clock said before and after.
+    /// Checks, where the kernel's clock is the counter, that times lie between what the kernel's
+    /// clock said before and after.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_real_one() {

@@ -1,4 +1,4 @@
-//! The socket between this process and the agent. Descriptors go from here to there, never back.
+//! The socket between tracer and agent. Descriptors are only passed to the agent, never accepted.
 //!
 //! ```text
 //!   kymo                                       the borrowed thread

@@ -1,5 +1,5 @@
-//! What the probes in a program have counted: memory that the agent shares with us, read without
-//! asking anybody, also when the program has ended.
+//! The counters of probes, in memory that the agent shares with us: readable without the program's
+//! help, also after its end.
 //!
 //! The file is ours and keeps its length (so reading never faults); what is in it is the program's
 //! to write, so its words are just numbers.

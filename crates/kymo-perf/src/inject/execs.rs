@@ -1,4 +1,5 @@
-//! How many programs a command executes, itself and by what it starts, told by the kernel: to know of those that came up without the agent.
+//! Counts the programs that a command and its descendants execute, to report those without the
+//! agent.
 use crate::sys::{ANY, Descriptor, EventTarget, Kernel, Perf, Real, attr_zeroed};
 use crate::tracefs::Tracefs;
 
@@ -9,7 +10,8 @@ pub struct Execs {
 }
 
 impl Execs {
-    /// Counts from now on those of a process, and with `children` those of all that it makes. `None` where that is not permitted.
+    /// Counts from now on those of a process, and with `children` those of all that it makes.
+    /// `None` where that is not permitted.
     pub fn of(pid: i32, children: bool) -> Option<Execs> {
         let point = Tracefs::here().find("sched", "sched_process_exec").ok()?;
         let mut attr = attr_zeroed();

@@ -1,18 +1,20 @@
-//! A thread of the target that works for us for a moment: it makes system calls and calls functions on a stack that we gave it, and goes
-//! on as if nothing had been.
+//! A thread of the target that makes system calls and calls functions for us, on a stack that we
+//! map, and then continues as if nothing had happened.
 //!
 //! ```text
 //!  seize, interrupt --> stands still --> is it at a safe place? --> save --> write the way home --> system calls, calls --> restore --> let go
 //!                            ^                 | no
 //!                            '-- let it run a bit, or take another one
 //! ```
-//! A call returns to a `syscall` instruction of the C library with a stack pointer that nothing else has there: the thread stops at the
-//! entry of that system call, with the function's result as its number, and the call is suppressed. So no signal is used (a trap would
-//! take a blocked handler away), and no byte of the target's text is changed.
+//! A call returns to a `syscall` instruction of the C library with a stack pointer that nothing
+//! else has there: the thread stops at the entry of that system call, with the function's result as
+//! its number, and the call is suppressed. So no signal is used (a trap would take a blocked
+//! handler away), and no byte of the target's text is changed.
 //!
 //! # When this process ends in the middle
-//! Between any two requests it may be killed; the kernel then lets the thread go on with the registers that it has. So the order is
-//! the guarantee, and `borrowed/tests.rs` ends a tracer before each request:
+//! Between any two requests it may be killed; the kernel then lets the thread go on with the
+//! registers that it has. So the order is the guarantee, and `borrowed/tests.rs` ends a tracer
+//! before each request:
 //!
 //! | the thread has | and goes |
 //! |---|---|
@@ -23,9 +25,10 @@
 //! | its mask again, and the gadget's registers | home |
 //! | its own registers, vectors and mask | on |
 //!
-//! A tracer that is stopped or starves keeps the thread waiting; its time limits count only time in which it runs itself. When a
-//! function takes too long although it gets on, the thread is left to it, and goes home afterwards. Only one that sleeps, as in
-//! a lock that its own thread holds, is taken out of it.
+//! A tracer that is stopped or starves keeps the thread waiting; its time limits count only time in
+//! which it runs itself. When a function takes too long although it gets on, the thread is left to
+//! it, and goes home afterwards. Only one that sleeps, as in a lock that its own thread holds, is
+//! taken out of it.
 use super::refusal::EnterError;
 use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
 use super::room;
@@ -166,7 +169,8 @@ impl<'t> HijackedThread<'t> {
         Err(EnterError::Busy { last })
     }
 
-    /// Stops a thread, and lets it go again if it stands where it must not be borrowed: then the place in words.
+    /// Stops a thread, and lets it go again if it stands where it must not be borrowed: then the
+    /// place in words.
     fn hold(
         target: &TargetProcess,
         tid: i32,
@@ -195,7 +199,8 @@ impl<'t> HijackedThread<'t> {
             registers.rax = REPEAT_UNLESS_HANDLED as u64;
             thread.set_registers(&registers)?;
         }
-        // What is known of its memory is not known of that of another program that it has executed since.
+        // What is known of its memory is not known of that of another program that it has executed
+        // since.
         if !target.is_memory_of(tid) {
             return Err(gone());
         }
@@ -227,7 +232,8 @@ impl<'t> HijackedThread<'t> {
         let thread = borrowed.thread()?;
         // The way home first, then the mask: with all signals held back nobody must be left alone.
         thread.set_registers(&at_gadget).map_err(EnterError::failed("moving a thread"))?;
-        // Handlers would run on our stack, and could jump away from it. All but KILL and STOP, which cannot wait.
+        // Handlers would run on our stack, and could jump away from it. All but KILL and STOP,
+        // which cannot wait.
         thread.set_signal_mask(u64::MAX).map_err(EnterError::failed("holding signals back"))?;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let (size, prot, flags) = (STACK_BYTES, prot as u64, flags as u64);
@@ -237,7 +243,8 @@ impl<'t> HijackedThread<'t> {
         Ok(borrowed)
     }
 
-    /// The stack that was lent: where it begins, and its bytes. The thread does not need it when it was given back.
+    /// The stack that was lent: where it begins, and its bytes. The thread does not need it when it
+    /// was given back.
     pub(super) fn stack(&self) -> (u64, u64) {
         (self.stack, STACK_BYTES)
     }
@@ -290,7 +297,8 @@ impl<'t> HijackedThread<'t> {
             match allowance.wait(self.target, thread)? {
                 PtraceStop::SystemCall => return Ok(()),
                 PtraceStop::Gone => return Err(gone()),
-                // A fault of the called code: a signal that cannot be held back. Nobody here can handle it.
+                // A fault of the called code: a signal that cannot be held back. Nobody here can
+                // handle it.
                 PtraceStop::Signal(
                     signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP),
                 ) => {
@@ -301,7 +309,8 @@ impl<'t> HijackedThread<'t> {
         }
     }
 
-    /// Puts bytes on the lent stack, for a call's arguments to point at. They stay until the thread is given back.
+    /// Puts bytes on the lent stack, for a call's arguments to point at. They stay until the thread
+    /// is given back.
     pub(super) fn lend(&mut self, bytes: &[u8]) -> Result<u64, EnterError> {
         let at = self.stack + 64;
         if bytes.len() as u64 > STACK_BYTES / 4 {
@@ -360,7 +369,8 @@ impl<'t> HijackedThread<'t> {
         }
     }
 
-    /// After a time limit the thread runs. One that sleeps must stand still to be put back; one that gets on is left alone.
+    /// After a time limit the thread runs. One that sleeps must stand still to be put back; one
+    /// that gets on is left alone.
     fn stop_again(&mut self) {
         let Some(mut thread) = self.thread.take() else { return };
         let stands = thread.registers().is_ok();
@@ -374,7 +384,8 @@ impl<'t> HijackedThread<'t> {
         self.thread = Some(thread);
     }
 
-    /// Gives the thread back: restores everything, lets it go on. `unmaps`: takes the lent stack down before.
+    /// Gives the thread back: restores everything, lets it go on. `unmaps`: takes the lent stack
+    /// down before.
     pub(super) fn give_back(mut self, unmaps: bool) -> Result<(), EnterError> {
         self.way = self.own_way;
         if unmaps {
@@ -387,7 +398,8 @@ impl<'t> HijackedThread<'t> {
     fn restore(&mut self) -> io::Result<()> {
         self.way = self.own_way;
         let Some(mut thread) = self.thread.take() else { return Ok(()) };
-        // A system call that was interrupted is repeated by the kernel only on the way out of a stop like the first one.
+        // A system call that was interrupted is repeated by the kernel only on the way out of a
+        // stop like the first one.
         thread.set_registers(&self.at_gadget())?;
         thread.interrupt()?;
         thread.go(0)?;

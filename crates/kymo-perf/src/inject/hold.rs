@@ -1,4 +1,5 @@
-//! All threads of a process but one, held while that one writes code: none stands inside of what is written, and none notices.
+//! Stops all threads of a process but one while that one writes code. None is left inside of the
+//! instructions that are written, and none notices.
 //!
 //! ```text
 //!   list, seize            nobody stops yet
@@ -8,19 +9,24 @@
 //!   "held" ... "written"   the agent's thread writes                             |
 //!   let all go                                                                 --'
 //! ```
-//! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left. All of this has a time limit: then all are let go, and
-//! the agent writes by traps, or leaves it to the kernel's probes.
+//! The calling thread traces. When it ends, however it ends, the kernel lets go whoever is left.
+//! All of this has a time limit: then all are let go, and the agent writes by traps, or leaves it
+//! to the kernel's probes.
 //!
 //! # What a thread finds when it goes on
-//! - It was computing: its registers, but for a place inside of a site, for which it goes on at the moved copy of the same instruction.
+//! - It was computing: its registers, but for a place inside of a site, for which it goes on at the
+//!   moved copy of the same instruction.
 //! - It was in a system call that the kernel repeats after a stop: it is repeated.
-//! - It was in one that the kernel ends with EINTR after a stop ([`was_interrupted_spuriously`]): the number that means "repeat, unless a signal's handler
-//!   runs" is put in the place of that result, so the kernel decides when the thread goes on, as it does for other calls.
+//! - It was in one that the kernel ends with EINTR after a stop ([`was_interrupted_spuriously`]):
+//!   the number that means "repeat, unless a signal's handler runs" is put in the place of that
+//!   result, so the kernel decides when the thread goes on, as it does for other calls.
 //! - It was stopped by SIGSTOP: it is, until SIGCONT.
 //!
 //! # Who cannot be held
-//! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over: all others are let go until it stops, and then
-//! interrupted again while it stands. A program that executes another one ([`Reaper`]) is not held. A process that shares this one's memory without being one of its threads is not seen, unless it is a child of `vfork`.
+//! A thread that waits for its child of `vfork`, or for a disk, does not stop before that is over:
+//! all others are let go until it stops, and then interrupted again while it stands. A program that
+//! executes another one ([`Reaper`]) is not held. A process that shares this one's memory without
+//! being one of its threads is not seen, unless it is a child of `vfork`.
 use super::reap::Reaper;
 use super::restart::{REPEAT_UNLESS_HANDLED, was_interrupted_spuriously};
 use super::target::TargetProcess;
@@ -37,13 +43,15 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// How long it may take on a machine that is busy.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a thread of this process that has held a thread may take until the kernel has let go of that.
+/// How long a thread of this process that has held a thread may take until the kernel has let go of
+/// that.
 const OURS: Duration = Duration::from_millis(500);
 /// How long who cannot stop is waited for while the others run.
 const SLOW: Duration = Duration::from_secs(2);
 /// All tries together take no longer.
 const TOTAL: Duration = Duration::from_secs(8);
-/// How long threads that were interrupted, and do not stop, are waited for before the kernel has to let them go.
+/// How long threads that were interrupted, and do not stop, are waited for before the kernel has to
+/// let them go.
 const LETTING_GO: Duration = Duration::from_millis(200);
 /// How often it is tried, and the longest pause in between.
 const TRIES: u32 = 50;
@@ -58,7 +66,8 @@ const MOST_STACK_BYTES: usize = 1 << 20;
 const STACKS: usize = 8;
 /// More sites than any program has functions.
 const MOST_SITES: u32 = 8 << 20;
-/// Places where handlers return to: that of the C library, and those of who does without. Each word of all stacks is compared with all of them.
+/// Places where handlers return to: that of the C library, and those of who does without. Each word
+/// of all stacks is compared with all of them.
 const MOST_RESTORERS: usize = 8;
 const JUMP_BYTES: u64 = 5;
 
@@ -149,8 +158,8 @@ impl HeldThread {
         Ok(())
     }
 
-    /// Takes an EINTR away that no signal has made, as soon as it stands: this process may end at any moment, and the program
-    /// goes on with what the registers say then.
+    /// Takes an EINTR away that no signal has made, as soon as it stands: this process may end at
+    /// any moment, and the program goes on with what the registers say then.
     fn hide_the_stop(&self) {
         // One that is gone needs nothing.
         let Ok(mut registers) = self.traced.registers() else { return };
@@ -195,9 +204,11 @@ pub(super) struct Tried {
 }
 
 impl HeldThreads {
-    /// Holds all threads of a process but one. `process` is its descriptor: nobody is changed who is another one by now, or another program.
+    /// Holds all threads of a process but one. `process` is its descriptor: nobody is changed who
+    /// is another one by now, or another program.
     pub(super) fn all_but(target: &TargetProcess, process: &OwnedFd, one: i32, places: &PatchSites) -> Tried {
-        // Others wait for this thread, which ends with the holding: it should not wait behind other programs. Only root may.
+        // Others wait for this thread, which ends with the holding: it should not wait behind other
+        // programs. Only root may.
         _ = rustix::process::setpriority_process(None, -20);
         let stacks = Stacks::of(target);
         let until = Instant::now() + TOTAL;
@@ -210,7 +221,8 @@ impl HeldThreads {
                 break;
             }
             let mut held = HeldThreads { threads: std::mem::take(&mut kept), since: None, until };
-            // Nobody but that one thread can execute another program from then on, and that lets the others end.
+            // Nobody but that one thread can execute another program from then on, and that lets
+            // the others end.
             let is_same = || match !has_ended(process) && target.is_memory_of(one) {
                 true => Ok(()),
                 false => Err(Failed::Never("it has ended, or executes another program".to_owned())),
@@ -448,15 +460,17 @@ impl Stacks {
         Stacks(writable.map(|mapping| (mapping.start, mapping.end)).collect())
     }
 
-    /// From a stack pointer on, as far as it is one mapping, `most` at most. A mapping that is newer is read as far as it reaches.
+    /// From a stack pointer on, as far as it is one mapping, `most` at most. A mapping that is
+    /// newer is read as far as it reaches.
     fn bytes(&self, pointer: u64, most: usize) -> usize {
         let at = self.0.partition_point(|(start, _)| *start <= pointer);
         let end = at.checked_sub(1).map(|at| self.0[at].1).filter(|end| *end > pointer);
         end.map_or(LEAST_STACK_BYTES, |end| usize::try_from(end - pointer).unwrap_or(most)).min(most)
     }
 
-    /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What only looks like that is memory that nobody
-    /// reads, or holds what the program itself has copied from there.
+    /// Looks for what signals have interrupted, and moves it where it stands inside of a site. What
+    /// only looks like that is memory that nobody reads, or holds what the program itself has
+    /// copied from there.
     fn look(
         &self,
         target: &TargetProcess,
@@ -485,7 +499,8 @@ impl Stacks {
     }
 }
 
-/// What the kernel leaves on a stack when it runs a handler: the address where that returns to, and the interrupted registers behind.
+/// What the kernel leaves on a stack when it runs a handler: the address where that returns to, and
+/// the interrupted registers behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SignalFrame {
     /// From the beginning of what was looked at.
@@ -533,7 +548,8 @@ pub(super) fn thread_named(pid: i32, own: u32) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// Checks where a thread may stand: at a site's first byte, behind its five, and inside only where there is a way out.
+    /// Checks where a thread may stand: at a site's first byte, behind its five, and inside only
+    /// where there is a way out.
     #[test]
     fn stands() {
         let places =
@@ -572,7 +588,8 @@ mod tests {
         assert!(PatchSites::read(&target, &said(9)).is_err());
     }
 
-    /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out, and that other words are not taken for it.
+    /// Checks that what a handler has interrupted is found on a stack, as the kernel lays it out,
+    /// and that other words are not taken for it.
     #[test]
     fn interrupted() {
         let mut stack = vec![0u8; 4096];
@@ -591,7 +608,8 @@ mod tests {
 
     const EXECS: &str = "KYMO_TEST_EXECUTES_ITSELF";
 
-    /// No check of its own: the program of [`while_it_executes`]. Has threads, of which one executes the same again, until its standard input has ended.
+    /// No check of its own: the program of [`while_it_executes`]. Has threads, of which one
+    /// executes the same again, until its standard input has ended.
     #[test]
     fn executes_itself() {
         if std::env::var_os(EXECS).is_none() {
@@ -619,8 +637,9 @@ mod tests {
         panic!("{:?}", again.join());
     }
 
-    /// Checks that a program which executes itself again and again, from any of its threads, can be held at any moment or not, but neither it nor who holds
-    /// it waits for ever; and that it goes on.
+    /// Checks that a program which executes itself again and again, from any of its threads, can be
+    /// held at any moment or not, but neither it nor who holds it waits for ever; and that it goes
+    /// on.
     #[test]
     fn while_it_executes() {
         let name = "inject::hold::tests::executes_itself";

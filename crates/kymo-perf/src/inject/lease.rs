@@ -1,9 +1,10 @@
-//! What tells the agent at once that the threads of its process run again: a pipe of which only the tracing thread has the
-//! writing end.
+//! A pipe whose writing end only the tracing thread holds: its closing tells the agent at once that
+//! the threads of its process run again.
 //!
-//! When a process is killed its threads end one by one, and its descriptors last as long as the last of them. The kernel lets the
-//! held threads go when the thread that traces them ends. So that thread has a table of descriptors of its own, from which the
-//! pipe goes before the kernel comes to what the thread has traced.
+//! When a process is killed its threads end one by one, and its descriptors last as long as the
+//! last of them. The kernel lets the held threads go when the thread that traces them ends. So that
+//! thread has a table of descriptors of its own, from which the pipe goes before the kernel comes
+//! to what the thread has traced.
 use crate::sys::ptrace::own_descriptors;
 use kymo_core::probe::wire::Command;
 use rustix::io::Errno;
@@ -21,8 +22,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Gives the calling thread descriptors of its own, and makes the pipe. What other threads open or close from then on this one does not
-    /// see, nor they what it does: it should end soon.
+    /// Gives the calling thread descriptors of its own, and makes the pipe. What other threads open
+    /// or close from then on this one does not see, nor they what it does: it should end soon.
     ///
     /// # Errors
     /// What the kernel says.
@@ -54,7 +55,8 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::sync::mpsc::channel;
 
-    /// Checks that the pipe ends with the thread that made it, while the process and its other threads live.
+    /// Checks that the pipe ends with the thread that made it, while the process and its other
+    /// threads live.
     #[test]
     fn ends_with_its_thread() {
         let (tell, told) = channel();

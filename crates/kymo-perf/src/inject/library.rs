@@ -1,5 +1,4 @@
-//! The agent's library: bytes of the program that uses this crate, never a file that was looked
-//! for.
+//! The agent's library, embedded in this binary; never searched in the file system.
 //!
 //! A process that is entered gets it as a sealed file in memory. A command that is started loads it
 //! by a path, because the dynamic linkers of

@@ -1,7 +1,8 @@
-//! Into a running process and out of it: the agent's library is loaded by one of the process's own threads, and a socket is left between it and
-//! us.
+//! Enters a running process: one of its own threads loads the agent's library, and a socket is left
+//! between the agent and us.
 //!
-//! *You give* a process; *it gives* a [`Client`] that talks to the agent there, or the [`EnterError`] with the reason.
+//! *You give* a process; *it gives* a [`Client`] that talks to the agent there, or the
+//! [`EnterError`] with the reason.
 //!
 //! ```text
 //!   /proc: can it be entered at all?  (refusal.rs, target.rs)
@@ -12,22 +13,26 @@
 //!     kymo_agent_start(the socket)
 //!   give it back
 //! ```
-//! Whenever the agent is about to write code it asks for it, and all other threads are held meanwhile (hold.rs). An agent that is there already is used again. For a command that is started anew see [`Preload`]: it loads the library itself, and so does
-//! everything that it executes.
+//! Whenever the agent is about to write code it asks for it, and all other threads are held
+//! meanwhile (hold.rs). An agent that is there already is used again. For a command that is started
+//! anew see [`Preload`]: it loads the library itself, and so does everything that it executes.
 //!
 //! # Guarantees
-//! - Nothing is done to a process before /proc was asked whether it can be. No text of it is changed, no signal is sent to it.
-//! - A borrowed thread is put back as it was: general and vector registers, signal mask, the system call that it was in. After a step that
-//!   took too long, too; and when this process is killed, at whatever moment: the way home is there before the first borrowed call.
-//! - What the process says is not believed: memory is read within bounds, messages are checked. No descriptor of it is ever taken: all memory
-//!   that is shared is made here.
+//! - Nothing is done to a process before /proc was asked whether it can be. No text of it is
+//!   changed, no signal is sent to it.
+//! - A borrowed thread is put back as it was: general and vector registers, signal mask, the system
+//!   call that it was in. After a step that took too long, too; and when this process is killed, at
+//!   whatever moment: the way home is there before the first borrowed call.
+//! - What the process says is not believed: memory is read within bounds, messages are checked. No
+//!   descriptor of it is ever taken: all memory that is shared is made here.
 //!
 //! # Limits
-//! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks: as its callers show, where an
-//! [`Unwind`] walks its stack, and else as far as its stack's words show. An allocator that is linked into a program without
-//! exported names is not recognised; then `dlopen` can wait for a lock that its own thread holds: the time limit ends it, and
-//! the loader's lock stays taken in that process. Programs that run under a shadow stack are not entered by this. While this
-//! process is stopped (SIGSTOP) in the middle, the thread waits.
+//! x86-64. A thread is borrowed where it holds neither the allocator's nor the loader's locks: as
+//! its callers show, where an [`Unwind`] walks its stack, and else as far as its stack's words
+//! show. An allocator that is linked into a program without exported names is not recognised; then
+//! `dlopen` can wait for a lock that its own thread holds: the time limit ends it, and the loader's
+//! lock stays taken in that process. Programs that run under a shadow stack are not entered by
+//! this. While this process is stopped (SIGSTOP) in the middle, the thread waits.
 mod agent;
 mod client;
 mod clock;

@@ -1,5 +1,5 @@
-//! The agent in a command that is started anew, and in everything that it executes: the dynamic linker of each program loads the library, and the
-//! library knocks here before the program's first instruction.
+//! Preloads the agent into a command and all programs that it executes: the dynamic linker loads
+//! the library, which connects to our socket before the program's first instruction.
 //!
 //! ```text
 //!   kymo                               a program, before its main function
@@ -9,13 +9,17 @@
 //!   probes                   <----->
 //!   [`Client::go`]           ------>   runs
 //! ```
-//! A program that cannot have the library in it comes up without it, and the one that executes it says so here (the agent's control/execs.rs).
+//! A program that cannot have the library in it comes up without it, and the one that executes it
+//! says so here (the agent's control/execs.rs).
 //!
-//! A program that is let in by nobody (kymo is gone, or does not want it) runs at once; one that is held for longer than ten seconds, then.
+//! A program that is let in by nobody (kymo is gone, or does not want it) runs at once; one that is
+//! held for longer than ten seconds, then.
 //!
-//! The socket has no name in any file system, so programs in other mount namespaces find it, and a name that is 128 random bits. As such names can be
-//! listed by anyone, whoever knocks must also say a password, which only the environment has, and belong to the same user or root, unless we are root. Who
-//! says nothing is sent away after a second; few such visitors are kept, and of other users' fewer, so that they crowd out nobody else's.
+//! The socket has no name in any file system, so programs in other mount namespaces find it, and a
+//! name that is 128 random bits. As such names can be listed by anyone, whoever knocks must also
+//! say a password, which only the environment has, and belong to the same user or root, unless we
+//! are root. Who says nothing is sent away after a second; few such visitors are kept, and of other
+//! users' fewer, so that they crowd out nobody else's.
 use super::client::Client;
 use super::library::{Library, Unpacked};
 use super::random;
@@ -50,7 +54,8 @@ const MOST_AT_ONCE: usize = 64;
 /// How long the door stays shut when there are no descriptors left.
 const WHEN_SHORT: Duration = Duration::from_millis(20);
 const VARIABLE: &str = "KYMO_AGENT_AT";
-/// Reasons for which programs come up without the agent, and the characters that are shown of what is said.
+/// Reasons for which programs come up without the agent, and the characters that are shown of what
+/// is said.
 const MOST_REASONS: usize = 16;
 const MOST_SHOWN: usize = 200;
 
@@ -132,12 +137,14 @@ impl Preload {
         })
     }
 
-    /// With what one tick of the processor's counter is, in nanoseconds times 2^32: so that not each program has to measure it.
+    /// With what one tick of the processor's counter is, in nanoseconds times 2^32: so that not
+    /// each program has to measure it.
     pub fn with_tick(self, tick: u64) -> Preload {
         Preload { tick: Some(tick), ..self }
     }
 
-    /// Variables to set. Libraries that the caller preloads already stay, before ours: some of them must be first.
+    /// Variables to set. Libraries that the caller preloads already stay, before ours: some of them
+    /// must be first.
     pub fn environment(&self) -> [(&'static str, OsString); 2] {
         let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         if !preload.is_empty() {
@@ -148,9 +155,11 @@ impl Preload {
         [("LD_PRELOAD", preload), (VARIABLE, format!("{}.{}{tick}", self.name, self.password).into())]
     }
 
-    /// The next program that has knocked and said the password; waits for it. `None` when `stop` becomes readable or hangs up, or the kernel cannot wait.
+    /// The next program that has knocked and said the password; waits for it. `None` when `stop`
+    /// becomes readable or hangs up, or the kernel cannot wait.
     ///
-    /// Nobody who is silent keeps others waiting: so many knock at once that are told apart by what they say.
+    /// Nobody who is silent keeps others waiting: so many knock at once that are told apart by what
+    /// they say.
     pub fn wait(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
         loop {
             let visitors = self.visitors();
@@ -181,7 +190,8 @@ impl Preload {
         }
     }
 
-    /// A program that has knocked and said the password; `None` if there is none now. Does not wait.
+    /// A program that has knocked and said the password; `None` if there is none now. Does not
+    /// wait.
     pub fn accept(&self) -> Option<Arrival> {
         let mut visitors = self.visitors();
         let now = Instant::now();
@@ -270,7 +280,8 @@ enum Heard {
 }
 
 impl Visitors {
-    /// Keeps it until it says something. Where too many of its kind are silent, the one that has been for longest goes.
+    /// Keeps it until it says something. Where too many of its kind are silent, the one that has
+    /// been for longest goes.
     fn keep(&mut self, visitor: Visitor) {
         let most = if visitor.ours { MOST_OURS } else { MOST_OTHERS };
         let same = |other: &Visitor| other.ours == visitor.ours;
@@ -299,7 +310,8 @@ impl Arrival {
         self.pid
     }
 
-    /// Opens the conversation; `children`: processes that it forks count in the same counters. Without this it runs on by itself.
+    /// Opens the conversation; `children`: processes that it forks count in the same counters.
+    /// Without this it runs on by itself.
     ///
     /// # Errors
     /// [`EnterError::NotLoaded`] if it is no agent that answers.
@@ -325,7 +337,8 @@ mod tests {
         socket
     }
 
-    /// Checks that a program is let in at once though many have knocked and are silent, that only so many of those are kept, and that one that says something wrong goes.
+    /// Checks that a program is let in at once though many have knocked and are silent, that only
+    /// so many of those are kept, and that one that says something wrong goes.
     #[test]
     fn silent_visitors() {
         let preload = preload();
@@ -346,7 +359,8 @@ mod tests {
         assert!(preload.wait(stop.as_fd()).is_none(), "stopped");
     }
 
-    /// Checks that programs which come up without the agent are counted by their reasons, as far as there are not too many, and only by who has the password.
+    /// Checks that programs which come up without the agent are counted by their reasons, as far as
+    /// there are not too many, and only by who has the password.
     #[test]
     fn programs_without() {
         let preload = preload();
@@ -373,7 +387,8 @@ mod tests {
         assert_eq!(preload.without().len(), MOST_REASONS);
     }
 
-    /// Checks that who is silent goes when its time is over, and that other users crowd out only each other.
+    /// Checks that who is silent goes when its time is over, and that other users crowd out only
+    /// each other.
     #[test]
     fn crowds() {
         let preload = preload();

@@ -1,4 +1,4 @@
-//! Whether the dynamic linker will load the agent into a program, by what the program's file says.
+//! Whether the dynamic linker will preload the agent into a program, judged by the program's file.
 use super::refusal::EnterError;
 use super::target::check_elf;
 use kymo_files::open_regular;
@@ -9,10 +9,12 @@ use std::path::Path;
 
 /// Runtimes that end a program which loads any library before them.
 const FIRST: [&[u8]; 3] = [b"libasan.so", b"libhwasan.so", b"libtsan.so"];
-/// More of a file is not read: what the dynamic linker looks at lies at its begin, but for unusual linkers' work.
+/// More of a file is not read: what the dynamic linker looks at lies at its begin, but for unusual
+/// linkers' work.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Looks whether a program can come up with the agent in it. A program that is a script is what its first line names.
+/// Looks whether a program can come up with the agent in it. A program that is a script is what its
+/// first line names.
 ///
 /// # Errors
 /// Why not.
@@ -122,7 +124,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Checks that the libraries which a program needs are found: the C library is among this one's.
+    /// Checks that the libraries which a program needs are found: the C library is among this
+    /// one's.
     #[test]
     fn libraries() {
         let data = fs::read(std::env::current_exe().unwrap()).unwrap();
@@ -134,7 +137,8 @@ mod tests {
         }
     }
 
-    /// Checks that this program can be preloaded, and that a copy which is setuid, a part of it, and what is no program cannot.
+    /// Checks that this program can be preloaded, and that a copy which is setuid, a part of it,
+    /// and what is no program cannot.
     #[test]
     fn programs() {
         let own = std::env::current_exe().unwrap();

@@ -1,12 +1,15 @@
-//! Takes note of the ends of seized threads while others are being seized.
+//! Reaps seized threads that end while other threads are still being seized.
 //!
-//! A program that executes another one lets nobody seize a thread, and waits until all others of it are gone; those that are seized are not as long as nobody
-//! has taken note, and who is to take note waits in the call that seizes. So another thread of ours does, as soon as seizing takes long.
+//! A program that executes another one lets nobody seize a thread, and waits until all others of it
+//! are gone; those that are seized are not as long as nobody has taken note, and who is to take
+//! note waits in the call that seizes. So another thread of ours does, as soon as seizing takes
+//! long.
 use crate::sys::ptrace::note_end;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long seizing takes at most when nobody stands in the way, and how often it is looked from then on whether somebody does.
+/// How long seizing takes at most when nobody stands in the way, and how often it is looked from
+/// then on whether somebody does.
 const UNHINDERED: Duration = Duration::from_millis(20);
 
 /// Who takes the notes.
@@ -65,7 +68,8 @@ impl Watched {
             let waited = self.over.wait_timeout(seizing, UNHINDERED);
             seizing = waited.unwrap_or_else(PoisonError::into_inner).0;
             if seizing.goes_on && !seizing.over {
-                // Of the first thread's end, which is the process's, nobody waits for our notes, and its parent may be us.
+                // Of the first thread's end, which is the process's, nobody waits for our notes,
+                // and its parent may be us.
                 seizing.seized.retain(|tid| *tid == pid || !note_end(*tid));
             }
         }

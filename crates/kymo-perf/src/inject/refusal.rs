@@ -3,7 +3,8 @@ use crate::proc::Unanswered;
 use std::fmt;
 use std::io;
 
-/// A process that the agent cannot be put into, with the reason. The kernel's own probes work there all the same.
+/// A process that the agent cannot be put into, with the reason. The kernel's own probes work there
+/// all the same.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EnterError {
@@ -44,7 +45,8 @@ pub enum EnterError {
     },
     /// This program was built without the agent's library in it.
     NoAgent,
-    /// There is no folder for the agent's library that programs of a command could load it from, and nobody else could exchange it in.
+    /// There is no folder for the agent's library that programs of a command could load it from,
+    /// and nobody else could exchange it in.
     Nowhere {
         /// Folders, with the reasons.
         tried: Vec<String>,

@@ -1,14 +1,16 @@
-//! System calls that a stop by ptrace has ended, and that the program must not notice.
+//! Restarts system calls that a ptrace stop interrupted, so that the program does not notice.
 use crate::sys::ptrace::Registers;
 
-/// `ERESTARTNOHAND` of the kernel, negative: make the call again when the thread goes on, unless a signal's handler runs
-/// then; in that case the call has failed with EINTR.
+/// `ERESTARTNOHAND` of the kernel, negative: make the call again when the thread goes on, unless a
+/// signal's handler runs then; in that case the call has failed with EINTR.
 pub(super) const REPEAT_UNLESS_HANDLED: i64 = -514;
-/// `ERESTART_RESTARTBLOCK`: make `restart_syscall` instead, which waits for what is left of the time.
+/// `ERESTART_RESTARTBLOCK`: make `restart_syscall` instead, which waits for what is left of the
+/// time.
 const RESTART_BLOCK: i64 = -516;
 
-/// Whether it was in a system call that ends with EINTR when the thread is stopped, although no signal's handler has run.
-/// The kernel repeats most calls; of the others these two must not be repeated: what they do goes on, or is done.
+/// Whether it was in a system call that ends with EINTR when the thread is stopped, although no
+/// signal's handler has run. The kernel repeats most calls; of the others these two must not be
+/// repeated: what they do goes on, or is done.
 pub(super) fn was_interrupted_spuriously(registers: &Registers) -> bool {
     let in_call = registers.orig_rax as i64 >= 0 && registers.cs == 0x33;
     let never = [libc::SYS_close, libc::SYS_connect];
@@ -17,11 +19,13 @@ pub(super) fn was_interrupted_spuriously(registers: &Registers) -> bool {
         && !never.contains(&(registers.orig_rax as libc::c_long))
 }
 
-/// Registers with which the thread itself makes the system call again that the kernel would have repeated.
+/// Registers with which the thread itself makes the system call again that the kernel would have
+/// repeated.
 ///
-/// `has_signals`: a handler is about to run, and a call that the kernel repeats only without one fails with EINTR. A call
-/// that had waited for a part of its time waits for all of it again: returning from a signal's frame makes the kernel
-/// forget what was left, and a call that ends too early would be an error that no program expects.
+/// `has_signals`: a handler is about to run, and a call that the kernel repeats only without one
+/// fails with EINTR. A call that had waited for a part of its time waits for all of it again:
+/// returning from a signal's frame makes the kernel forget what was left, and a call that ends too
+/// early would be an error that no program expects.
 pub(super) fn restarted(mut registers: Registers, has_signals: bool) -> Registers {
     if (registers.orig_rax as i64) < 0 {
         return registers;
@@ -60,8 +64,8 @@ mod tests {
         assert!(!was_interrupted_spuriously(&registers(-1, -4)));
     }
 
-    /// Checks that calls which the kernel repeats are repeated, those that it repeats only without a handler fail with EINTR
-    /// when there is one, and others are left alone.
+    /// Checks that calls which the kernel repeats are repeated, those that it repeats only without
+    /// a handler fail with EINTR when there is one, and others are left alone.
     #[test]
     fn repeated_calls() {
         let after = |call: libc::c_long, result: i64, has_signals: bool| {

@@ -1,4 +1,5 @@
-//! Memory of a thread's stack that it does not use, where the way home is written before the thread has run for us.
+//! Unused memory of a thread's stack, where the sigreturn frame is written before the thread runs
+//! for us.
 //!
 //! ```text
 //!   on its own stack                       on another one (a coroutine's, a signal handler's)
@@ -10,9 +11,10 @@
 //!   |                    |  for a handler  | zero               |  handlers would need it
 //!   +--------------------+                 +--------------------+  the lowest address
 //! ```
-//! What lies below a pointer into another stack may be anybody's: stacks of coroutines are small, and lie in heaps. There the
-//! low end of the thread's own stack is taken, if it is zero. The deepest frame that a thread has left there ends with a
-//! return address, so zeros from the lowest address on have no frame below them.
+//! What lies below a pointer into another stack may be anybody's: stacks of coroutines are small,
+//! and lie in heaps. There the low end of the thread's own stack is taken, if it is zero. The
+//! deepest frame that a thread has left there ends with a return address, so zeros from the lowest
+//! address on have no frame below them.
 use super::target::TargetProcess;
 use crate::proc::{Mappings, MapsEntry};
 use crate::sys::ptrace::Registers;
@@ -26,7 +28,8 @@ const HANDLER_BYTES: u64 = 32 << 10;
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 
-/// Room for so many bytes for a thread that stands still with these registers; `None` if there is none.
+/// Room for so many bytes for a thread that stands still with these registers; `None` if there is
+/// none.
 pub(super) fn of(
     target: &TargetProcess,
     tid: i32,
@@ -51,8 +54,8 @@ pub(super) fn of(
     Ok(Some(own.start + HANDLER_BYTES..end))
 }
 
-/// The mapping that a thread's own stack is in. That of the first thread has a name; of others it is the one with the thread's
-/// control block, which the C library puts at the upper end.
+/// The mapping that a thread's own stack is in. That of the first thread has a name; of others it
+/// is the one with the thread's control block, which the C library puts at the upper end.
 fn own_stack(maps: &[u8], is_first: bool, control_block: u64) -> Option<Range<u64>> {
     let is_own = |mapping: &MapsEntry<'_>| match is_first {
         true => mapping.path == b"[stack]",
@@ -88,8 +91,8 @@ mod tests {
         below(&own, &registers, is_first, 0x1000)
     }
 
-    /// Checks that room is found below the red zone of a thread's own stack only: not near its lower end, not on another stack,
-    /// and not in what lies above the thread's control block.
+    /// Checks that room is found below the red zone of a thread's own stack only: not near its
+    /// lower end, not on another stack, and not in what lies above the thread's control block.
     #[test]
     fn below_the_red_zone() {
         assert_eq!(room(true, 0x13_0080, 0x1500), Some(0x12_f000..0x13_0000));
@@ -101,7 +104,8 @@ mod tests {
         assert_eq!(room(false, 0x3_0000, 0x7_0000), None);
     }
 
-    /// Checks that a thread on a stack of another kind is given the low end of its own one, as long as that is zero.
+    /// Checks that a thread on a stack of another kind is given the low end of its own one, as long
+    /// as that is zero.
     #[test]
     fn on_another_stack() {
         let target = TargetProcess::look(std::process::id() as i32).unwrap();

@@ -1,9 +1,10 @@
-//! Whether a thread that stands still may be made to load a library: whether it holds a lock of the allocator or of the dynamic
-//! linker.
+//! Whether a stopped thread may load a library: it must hold no lock of the allocator or the
+//! dynamic linker.
 //!
-//! What it holds is seen by the functions that it is in. With an unwinder these are its real callers, and where that one
-//! cannot go on, and without one, each word of the stack that lies above counts as a return address. A thread that waits in
-//! a system call is as good as any other: what calls the wait decides.
+//! What it holds is seen by the functions that it is in. With an unwinder these are its real
+//! callers, and where that one cannot go on, and without one, each word of the stack that lies
+//! above counts as a return address. A thread that waits in a system call is as good as any other:
+//! what calls the wait decides.
 use super::symbols::{ExportedFunction, Symbols};
 use super::target::TargetProcess;
 use super::unwind::{Unwind, UnwoundStack};
@@ -78,8 +79,8 @@ impl UnsafePlaces {
         places
     }
 
-    /// The function with a lock that this address is in, as `function+offset`. `exact`: the address is one of the thread's
-    /// real callers, not a word that looks like one.
+    /// The function with a lock that this address is in, as `function+offset`. `exact`: the address
+    /// is one of the thread's real callers, not a word that looks like one.
     fn at(&self, address: u64, exact: bool) -> Option<String> {
         let within = |function: &ExportedFunction| (function.start..function.end).contains(&address);
         let offset =
@@ -132,8 +133,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or([0; 8])))
 }
 
-/// How many bytes of the stack the frames with these return addresses take at least. A word that is on the stack twice is taken
-/// where it is lower: then more is searched than must be.
+/// How many bytes of the stack the frames with these return addresses take at least. A word that is
+/// on the stack twice is taken where it is lower: then more is searched than must be.
 fn reached(addresses: &[u64], stack: &[u8]) -> usize {
     let mut at = 0;
     for address in addresses.iter().skip(1) {
@@ -145,8 +146,8 @@ fn reached(addresses: &[u64], stack: &[u8]) -> usize {
     at * 8
 }
 
-/// Whether the thread is in a sequence of instructions that the kernel begins anew when it was interrupted (rseq). The kernel
-/// would forget that it is, once it has run elsewhere.
+/// Whether the thread is in a sequence of instructions that the kernel begins anew when it was
+/// interrupted (rseq). The kernel would forget that it is, once it has run elsewhere.
 fn in_restartable_sequence(target: &TargetProcess, thread: &Traced, rip: u64) -> bool {
     const SEQUENCE_AT: u64 = 8;
     let sequence = || -> io::Result<bool> {
@@ -180,8 +181,8 @@ mod tests {
         }
     }
 
-    /// Checks that places are named with their offsets, and that a word counts less than a caller: programs keep addresses of the
-    /// dynamic linker on their stacks.
+    /// Checks that places are named with their offsets, and that a word counts less than a caller:
+    /// programs keep addresses of the dynamic linker on their stacks.
     #[test]
     fn named_places() {
         let places = places();
@@ -192,7 +193,8 @@ mod tests {
         assert_eq!(places.at(0x9010, false), None);
     }
 
-    /// Checks how much of a stack known callers take, so that only what lies above them is searched.
+    /// Checks how much of a stack known callers take, so that only what lies above them is
+    /// searched.
     #[test]
     fn frames_that_are_known() {
         let stack: Vec<u8> =

@@ -1,4 +1,4 @@
-//! The way home of a borrowed thread whose borrower is killed: it puts itself back.
+//! The sigreturn frame of a hijacked thread: if the tracer is killed, the thread restores itself.
 //!
 //! ```text
 //!   a stack, upwards
@@ -6,17 +6,20 @@
 //!     what the gadget returns to   --> the restorer: rt_sigreturn
 //!     what the kernel reads then       all registers, vectors, the mask of signals: as a signal's handler finds them above itself
 //! ```
-//! With nobody to stop it, the gadget's system call does nothing, and the thread returns from a signal that never came.
+//! With nobody to stop it, the gadget's system call does nothing, and the thread returns from a
+//! signal that never came.
 //!
-//! The way is there twice. The first one is written into unused memory of the thread's own stack (room.rs) while the thread still
-//! has its own registers; only then are they changed. The second one is at the upper end of the lent stack. So at every moment the
-//! stack pointer that the thread has points at a way home, or is its own.
+//! The way is there twice. The first one is written into unused memory of the thread's own stack
+//! (room.rs) while the thread still has its own registers; only then are they changed. The second
+//! one is at the upper end of the lent stack. So at every moment the stack pointer that the thread
+//! has points at a way home, or is its own.
 //!
 //! # Gadgets
-//! `syscall; ret` makes the system call that the result of a function is the number of: an address, or a small negative number,
-//! which is none. A function that may return 0 must return elsewhere: to the end of `getpid` or one like it, which brings its own
-//! number ([`Gadgets::quiet`]). Where an earlier agent has left its jumps in all of these, the first gadget has to do: then the
-//! agent is there, and nothing is loaded.
+//! `syscall; ret` makes the system call that the result of a function is the number of: an address,
+//! or a small negative number, which is none. A function that may return 0 must return elsewhere:
+//! to the end of `getpid` or one like it, which brings its own number ([`Gadgets::quiet`]). Where
+//! an earlier agent has left its jumps in all of these, the first gadget has to do: then the agent
+//! is there, and nothing is loaded.
 use super::restart::restarted;
 use super::target::TargetProcess;
 use crate::proc::Mappings;
@@ -28,7 +31,8 @@ use std::ops::Range;
 const SYSCALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 /// `mov rax, 15; syscall`, as C libraries end handlers.
 const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
-/// Calls that do nothing and have no arguments, as the C library wraps them: `mov eax, number; syscall; ret`.
+/// Calls that do nothing and have no arguments, as the C library wraps them:
+/// `mov eax, number; syscall; ret`.
 const QUIET: [libc::c_long; 6] = [
     libc::SYS_getppid,
     libc::SYS_getuid,
@@ -80,7 +84,8 @@ impl Gadgets {
     }
 }
 
-/// What the kernel is to read at `at` for a thread to be as it was: `rt_sigreturn` with the stack pointer there.
+/// What the kernel is to read at `at` for a thread to be as it was: `rt_sigreturn` with the stack
+/// pointer there.
 fn frame(saved: &Saved, has_signals: bool, at: u64) -> Vec<u8> {
     let registers = restarted(*saved.registers(), has_signals);
     let vectors_at = (at + (CONTEXT_BYTES + INFO_BYTES) as u64).next_multiple_of(64);
@@ -140,12 +145,14 @@ fn vectors(kept: &[u8]) -> Vec<u8> {
 
 /// How many bytes the way home of a thread takes at most, wherever it is.
 pub(super) fn bytes(saved: &Saved) -> u64 {
-    // Two addresses, and what is left free so that vectors and stack pointer are at multiples of 64 and 16.
+    // Two addresses, and what is left free so that vectors and stack pointer are at multiples of 64
+    // and 16.
     frame(saved, false, 0).len() as u64 + 16 + 192
 }
 
-/// Writes the way home at the upper end of this memory. The address of the word that a function called for us returns by; the
-/// stack pointer is 8 above it for a thread that stands at the gadget.
+/// Writes the way home at the upper end of this memory. The address of the word that a function
+/// called for us returns by; the stack pointer is 8 above it for a thread that stands at the
+/// gadget.
 pub(super) fn prepare(
     target: &TargetProcess,
     saved: &Saved,

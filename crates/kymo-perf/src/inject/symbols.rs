@@ -1,6 +1,8 @@
-//! The dynamic symbols of a module as its process has it in memory: right for deleted files, other roots and files without a name.
+//! Dynamic symbols of a module, read from the process's memory: this works for deleted files, other
+//! roots and modules without a file name.
 //!
-//! Everything is read from a process that may lie: nothing is allocated by what it claims, nothing is looked at for ever.
+//! Everything is read from a process that may lie: nothing is allocated by what it claims, nothing
+//! is looked at for ever.
 use super::target::TargetProcess;
 use std::io;
 
@@ -132,7 +134,8 @@ impl<'t> Symbols<'t> {
         Ok(last)
     }
 
-    /// The functions with these names, in the order of the names; `None` for those that the module does not define.
+    /// The functions with these names, in the order of the names; `None` for those that the module
+    /// does not define.
     pub(super) fn functions<const N: usize>(
         &self,
         names: [&str; N],
@@ -147,7 +150,8 @@ impl<'t> Symbols<'t> {
             self.target.read(self.table.wrapping_add(at * SYMBOL_BYTES), part)?;
             for symbol in part.chunks_exact(SYMBOL_BYTES as usize) {
                 let (kind, section) = (symbol[4] & 15, u16_at(symbol, 6));
-                // A function (2) that is defined here. One that is chosen at run time (10) has another address than this.
+                // A function (2) that is defined here. One that is chosen at run time (10) has
+                // another address than this.
                 if kind != 2 || section == 0 {
                     continue;
                 }
@@ -166,7 +170,8 @@ impl<'t> Symbols<'t> {
         Ok(found)
     }
 
-    /// The table of names, as far as it is there: in few calls, for each of them asks another process.
+    /// The table of names, as far as it is there: in few calls, for each of them asks another
+    /// process.
     fn texts(&self) -> Vec<u8> {
         let mut texts = Vec::new();
         let mut part = vec![0; PART_BYTES];
@@ -187,7 +192,8 @@ impl<'t> Symbols<'t> {
 mod tests {
     use super::*;
 
-    /// Checks on this process that the C library offers what it must, at addresses within its code, and not what it cannot.
+    /// Checks on this process that the C library offers what it must, at addresses within its code,
+    /// and not what it cannot.
     #[test]
     fn c_library() {
         let target = TargetProcess::look(std::process::id() as i32).unwrap();

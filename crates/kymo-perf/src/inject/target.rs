@@ -1,4 +1,5 @@
-//! What /proc tells about a process before anybody touches it: whether it can be entered, and what is mapped where. Untrusted text.
+//! Facts from /proc about a process before it is entered: whether it can be, and its mappings.
+//! Untrusted text.
 use super::refusal::EnterError;
 use crate::proc::{self, Mappings, ProcessMemory};
 use rustix::process::getuid;
@@ -26,7 +27,8 @@ pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Says no where the process's own words do. Who may be traced, only the kernel knows; its refusal comes later.
+/// Says no where the process's own words do. Who may be traced, only the kernel knows; its refusal
+/// comes later.
 pub(super) fn check_status(status: &str) -> Result<(), EnterError> {
     match field(status, "State").and_then(|state| state.chars().next()) {
         Some('Z' | 'X') => return Err(EnterError::Gone),
@@ -85,7 +87,8 @@ pub(super) fn not_permitted(pid: i32) -> EnterError {
 }
 
 impl TargetProcess {
-    /// Looks at a process. One that a thread of ours has just traced is let go when that thread has ended, which is waited for.
+    /// Looks at a process. One that a thread of ours has just traced is let go when that thread has
+    /// ended, which is waited for.
     pub(super) fn look(pid: i32) -> Result<TargetProcess, EnterError> {
         let until = Instant::now() + OURS;
         loop {
@@ -115,8 +118,9 @@ impl TargetProcess {
         Ok(TargetProcess { pid, memory })
     }
 
-    /// Whether this thread of the process still runs in the memory that was looked at, so whether it has not executed another program since. The
-    /// random bytes that the kernel gives to each program tell it, which nobody knows before.
+    /// Whether this thread of the process still runs in the memory that was looked at, so whether
+    /// it has not executed another program since. The random bytes that the kernel gives to each
+    /// program tell it, which nobody knows before.
     pub(super) fn is_memory_of(&self, tid: i32) -> bool {
         const AT_RANDOM: u64 = 25;
         const MOST_VECTOR_BYTES: u64 = 4096;
@@ -202,7 +206,8 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
-    /// Checks that states in which a process cannot be entered are told apart, from the kernel's own words.
+    /// Checks that states in which a process cannot be entered are told apart, from the kernel's
+    /// own words.
     #[test]
     fn states() {
         let status = |state: &str, tracer: u32, seccomp: u32| {
@@ -215,7 +220,8 @@ mod tests {
         assert!(matches!(check_status(&status("S (sleeping)", 0, 2)), Err(EnterError::Seccomp { mode: 2 })));
     }
 
-    /// Checks that programs of other processors are refused by their first bytes, and short files are.
+    /// Checks that programs of other processors are refused by their first bytes, and short files
+    /// are.
     #[test]
     fn processors() {
         let mut head = [0; 64];
@@ -229,7 +235,8 @@ mod tests {
         assert!(check_elf(b"\x7fELF").is_err());
     }
 
-    /// Checks that a process which has executed another program is not the one that was looked at, although its number is the same.
+    /// Checks that a process which has executed another program is not the one that was looked at,
+    /// although its number is the same.
     #[test]
     fn another_program() {
         let mut shell = Command::new("/bin/sh");

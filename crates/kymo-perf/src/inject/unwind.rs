@@ -1,4 +1,4 @@
-//! What walks the stacks of stopped threads. This crate reads no unwind tables: whoever enters a process brings an unwinder.
+//! The interface to an unwinder. This crate reads no unwind tables: the caller brings an unwinder.
 pub use crate::sys::ptrace::Registers;
 
 /// The functions that a thread is in.
@@ -12,8 +12,8 @@ pub struct UnwoundStack {
 
 /// Walks the stacks of one process.
 pub trait Unwind: Send {
-    /// Reads what is needed of the files in a list of mappings (`/proc/PID/maps`), while the process still runs: a file may be
-    /// in a file system that the process itself serves.
+    /// Reads what is needed of the files in a list of mappings (`/proc/PID/maps`), while the
+    /// process still runs: a file may be in a file system that the process itself serves.
     fn prepare(&mut self, pid: i32, maps: &[u8]);
 
     /// Walks a stack by its bytes, from the stack pointer upwards. Reads no file.

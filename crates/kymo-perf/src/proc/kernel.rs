@@ -1,4 +1,4 @@
-//! The kernel's own text and modules, where they lie and what identifies them.
+//! The kernel's text and modules: address ranges and build IDs.
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 

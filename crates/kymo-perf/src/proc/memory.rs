@@ -1,4 +1,4 @@
-//! The memory of another process, with a deadline.
+//! Reads and writes the memory of another process, with a deadline.
 //!
 //! A page of it may lie in a file system that the process itself serves (FUSE). The kernel then
 //! makes the reader wait for an answer, and nothing ends that wait, not even SIGKILL. So a helper

@@ -1,6 +1,6 @@
-//! What /proc and /sys tell about tasks, mappings and the kernel. Everything there may vanish or
-//! change while it is read, and names in it are chosen by strangers: what cannot be read is left
-//! out, never an abort.
+//! Tasks, mappings and the kernel as /proc and /sys show them. Entries may vanish or change while
+//! they are read, and other users choose names in them: what cannot be read is left out, and
+//! nothing aborts.
 mod kernel;
 mod maps;
 mod memory;

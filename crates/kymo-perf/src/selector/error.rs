@@ -1,4 +1,4 @@
-//! Errors of a selector: a sentence, the place in the text, and a way on.
+//! Errors of a selector: a sentence, the place in the text, and a suggestion.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! What to count: `perf`'s event grammar, read and matched to this machine.
+//! Event selectors: perf's grammar of `-e`, parsed and resolved for this machine.
 //!
-//! Two steps, because they fail for different reasons. [`parse()`] reads text and knows nothing about
-//! the machine: its errors point at a character. [`resolve()`] looks names up in this machine's PMUs
-//! and tracepoints: its errors say what is missing and what to run.
+//! Two steps, because they fail for different reasons. [`parse()`] reads text and knows nothing
+//! about the machine: its errors point at a character. [`resolve()`] looks names up in this
+//! machine's PMUs and tracepoints: its errors say what is missing and what to run.
 //!
 //! ```text
 //!  "{cycles,cs}:u,sched:sched_*"  --parse-->  [Group, Group]  --resolve(machine)-->  [Selected; n]

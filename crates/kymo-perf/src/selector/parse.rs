@@ -1,4 +1,4 @@
-//! Text to syntax tree, by recursive descent, one character at a time.
+//! Parses a selector by recursive descent.
 
 use super::error::{Span, SyntaxError};
 use super::syntax::{Access, EventGroup, EventSelector, Head, ModifierFault, Modifiers, Term, TermValue};

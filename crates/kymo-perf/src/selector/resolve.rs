@@ -1,4 +1,4 @@
-//! Syntax tree to attrs, by what this machine offers.
+//! Resolves the syntax tree to attrs, with the PMUs and tracepoints of this machine.
 
 use super::attr::{EventAttr, Sampling};
 use super::cache::{self, CacheName};

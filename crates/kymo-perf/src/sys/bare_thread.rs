@@ -1,4 +1,4 @@
-//! A thread as C programs make it.
+//! A thread made without the standard library, as C programs make it.
 //!
 //! The standard library gives each thread a stack on which to report that the other one overflowed:
 //! five system calls more, which a benchmark of thread creation must not pay where the program that

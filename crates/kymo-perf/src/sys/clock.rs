@@ -1,4 +1,4 @@
-//! The time of day as people here read it.
+//! Local wall-clock time as text.
 //!
 //! # Safety
 //! One call into libc with two local values.

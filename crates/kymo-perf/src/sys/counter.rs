@@ -1,4 +1,4 @@
-//! The processor's time stamp counter, alone and beside the clock `CLOCK_MONOTONIC_RAW`.
+//! The processor's time stamp counter, and pairs of it with `CLOCK_MONOTONIC_RAW`.
 //!
 //! # Safety
 //! Three instructions that every x86-64 processor has, and one call into libc with a local value.

@@ -1,4 +1,4 @@
-//! An open event, and where an event is to be opened.
+//! An open event, and the target of an open: task, CPU, group.
 use super::ANY;
 use std::os::fd::{BorrowedFd, RawFd};
 

@@ -1,5 +1,5 @@
-//! A kernel that follows a script: it fails the opens that a test tells it to, and its rings are
-//! files that the test can write into.
+//! A scripted kernel for tests: it fails chosen opens, and its rings are files that a test can
+//! write.
 //!
 //! It keeps account of what is open, who opened it, and of every use of something that is not open
 //! ([`Fake::mistakes`]).

@@ -1,4 +1,4 @@
-//! A copy of this process that does one thing and ends.
+//! Forks a copy of this process that does one thing and exits.
 //!
 //! # Safety
 //! fork: in the child only the calling thread lives on, so a lock that another thread held stays

@@ -1,4 +1,4 @@
-//! What this process was started with: descriptors, named by their numbers.
+//! Descriptors that this process inherited, named by their numbers.
 //!
 //! # Safety
 //! A number from a command line may name anything: it is never adopted, only duplicated, so whoever

@@ -1,4 +1,4 @@
-//! Memory that runs out: a sentence and status 1, not the abort of the standard library.
+//! Running out of memory: a sentence and exit status 1, not an abort of the standard library.
 #![allow(unsafe_code)]
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! The one door for system calls on events: a real kernel and a scripted one behind the same trait.
+//! The one door for system calls on events: a real and a scripted kernel behind the same trait.
 //!
 //! Everything above this module speaks to a [`Kernel`]; with [`Fake`] every fallback can be tested
 //! on a machine that has no PMU, no privilege and no shortage of descriptors.

@@ -1,4 +1,4 @@
-//! A thread of another process, held: its registers, and one step or call at a time.
+//! A ptraced thread of another process: registers, single steps, system calls.
 //!
 //! # Safety
 //! ptrace(2) and waitpid(2) with pointers to values of this file. What a thread's registers mean is

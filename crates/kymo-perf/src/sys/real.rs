@@ -1,4 +1,4 @@
-//! The kernel that runs.
+//! The running kernel, behind the trait `Kernel`.
 //!
 //! # Safety
 //! Raw system calls: the risk is a wrong argument type or a descriptor of the wrong owner. A

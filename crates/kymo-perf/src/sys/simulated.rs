@@ -1,5 +1,5 @@
-//! A kernel that does nothing but charge for it: how long would the calls of a list take on a
-//! machine of another size?
+//! A kernel that only charges for calls: it estimates how long opening a list takes on a machine of
+//! another size.
 //!
 //! Each call costs what [`Costs`] says, and more if it has to reach another CPU than the one that
 //! the calling thread is bound to. Costs add up per thread, so that the time of a phase is that of

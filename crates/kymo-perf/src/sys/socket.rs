@@ -1,4 +1,4 @@
-//! What sockets can do that rustix does not know yet.
+//! A socket option that rustix does not have yet.
 #![allow(unsafe_code, reason = "a system call with numbers")]
 pub(crate) mod helper;
 

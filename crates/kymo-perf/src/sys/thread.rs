@@ -1,4 +1,4 @@
-//! Where and how urgently the calling thread runs.
+//! CPU binding and priority of the calling thread.
 //!
 //! # Safety
 //! Raw system calls of numbers, one of which reads a local struct.

@@ -1,4 +1,4 @@
-//! System calls that a SIGKILL of this process does not cut short.
+//! System calls that a SIGKILL of this process does not interrupt.
 //!
 //! The kernel puts a uprobe's traps into memory, and takes them out, in the process that asks for
 //! it. With a SIGKILL pending it cannot get at the memory, says "failed to unregister, leaking

@@ -1,5 +1,4 @@
-//! What the kernel is asked for: breakpoints, what tells of names and mappings, and the event that
-//! hits are told through.
+//! The attrs of a watch: breakpoints, the tracking event, and the event that carries hits.
 use super::options::{Scope, WatchOptions};
 use super::schedule::Register;
 use crate::evlist::Request;

@@ -1,4 +1,4 @@
-//! Who holds breakpoint registers, as far as the kernel tells.
+//! Which processes hold breakpoint registers, as far as the kernel shows it.
 //!
 //! It does not tell much: a descriptor of an event shows that it is one, not of which kind, and a
 //! debugger's breakpoints show nowhere. So these are the ones that *may* hold registers: processes

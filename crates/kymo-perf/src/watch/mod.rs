@@ -1,4 +1,4 @@
-//! Watching memory: who touches these bytes, on every thread that is and will be.
+//! Watchpoints: every access to some bytes of memory, by all present and future threads.
 //!
 //! *You give it* [`Range`]s of a process's memory and the processes; *it gives you* rings of
 //! records, in which each access is one sample, and an account of what could not be kept. Which

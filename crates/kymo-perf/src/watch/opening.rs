@@ -1,4 +1,4 @@
-//! [`Watcher`]: the rings, and in each turn the breakpoints that fill them.
+//! [`Watcher`]: the rings, and the breakpoints of each turn that write into them.
 use super::attrs;
 use super::options::{Scope, WatchOptions};
 use super::schedule::{BreakpointSlots, Schedule};

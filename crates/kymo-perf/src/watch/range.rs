@@ -1,4 +1,4 @@
-//! What is to be watched, and which registers that takes.
+//! Ranges of memory to watch, and the registers that they take.
 use kymo_core::breakpoint::Kind;
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Which registers, and when: planned with the ledger of slots before anything is opened.
+//! Which registers are set in which turn, planned with the ledger of slots before anything is
+//! opened.
 use super::range::{Range, RangeError, WatchedPiece};
 use kymo_core::breakpoint::{Config, Ledger, Reservation, Slots, Target, TaskId};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A ring that programs write records into and one reader here reads (Linux 5.8).
+//! A BPF ring buffer with one reader (Linux 5.8).
 //!
 //! ```text
 //!   page 0, writable here: word 0 = read until there | page 1: word 0 = written until there | records, twice in a row, so that none is cut

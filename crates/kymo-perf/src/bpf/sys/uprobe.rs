@@ -1,5 +1,4 @@
-//! What probes of user functions need of `bpf(2)` beside the rest: maps of other shapes, and links
-//! to many places at once.
+//! The parts of `bpf(2)` for uprobes: maps of other shapes, and links to many addresses at once.
 //!
 //! # Safety
 //! As in the parent module; a [`WideMap`] knows the sizes of its keys and values, and every call

@@ -172,8 +172,8 @@ fn spots<'a>(jobs: &[Job<'a>]) -> Vec<(&'a Path, u64)> {
     jobs.iter().flat_map(|job| job.spots.iter().map(|spot| (job.path.as_path(), spot.offset))).collect()
 }
 
-/// Takes out the places that a process has other code at than the file; `patched` is in the order of
-/// [`spots`].
+/// Takes out the places that a process has other code at than the file; `patched` is in the order
+/// of [`spots`].
 fn leave_out(jobs: &mut Vec<Job<'_>>, patched: Vec<Option<Patched>>, refused: &mut Vec<Refused>) {
     let all = jobs.iter().flat_map(|job| &job.spots);
     let found: BTreeMap<usize, Patched> =

@@ -1,9 +1,10 @@
-//! When a hit counts: tests of registers, and of memory that they point to.
+//! Conditions of a hit: tests of registers, and of memory that they point to.
 
 use super::super::insn::Compare as Jump;
 use kymo_core::probe::value::{Compare, Test};
 
-/// Places of the integer arguments and of other registers in the registers that the kernel saves at a trap.
+/// Places of the integer arguments and of other registers in the registers that the kernel saves at
+/// a trap.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod saved {
     pub(in crate::bpf) const STACK: i16 = 152;

@@ -1,4 +1,4 @@
-//! Where the programs keep what: words of a line of counts, words of keys, slots of the stack.
+//! Layouts that the programs share: words of a line of counts, words of keys, stack slots.
 use kymo_core::latency::PER_DOUBLING;
 
 /// Words of a line of TABLE: what is counted of one site on one CPU (or some that share it).
@@ -19,7 +19,8 @@ pub(super) const LONG_LINE: usize = (FIRST_BUCKET as usize + BUCKETS as usize).n
 
 /// Words of a key of CALLERS: an address, and site and process.
 pub(super) const KEY_WORDS: usize = 2;
-/// Words of a key of STARTED: where the call's frame begins, site and process, and the goroutine in Go.
+/// Words of a key of STARTED: where the call's frame begins, site and process, and the goroutine in
+/// Go.
 pub(super) const CALL_WORDS: usize = 3;
 
 /// Slots of the stack, in bytes from its end.

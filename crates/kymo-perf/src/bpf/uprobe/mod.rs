@@ -1,28 +1,37 @@
-//! Probes of user functions by the kernel: uprobes, with programs that count, time and tell callers apart where the hit happens.
+//! Uprobes: the kernel stops at an instruction of a user program, and BPF programs count, time and
+//! tell callers apart there.
 //!
-//! *You give it* files and offsets; *it gives you* counts, latencies and callers of each, without a record per hit. It is the net under kymo's probes inside
-//! the program: it works everywhere that uprobes do, at the price of a trap.
+//! *You give it* files and offsets; *it gives you* counts, latencies and callers of each, without a
+//! record per hit. It is the net under kymo's probes inside the program: it works everywhere that
+//! uprobes do, at the price of a trap.
 //!
 //! ```text
 //!  hit --trap--> entry:  followed? condition? --> TABLE[site, CPU].hits += 1
 //!                        timed --> STARTED[stack pointer, site, process] = now      callers --> CALLERS[return address, site, process] += 1
 //!  exit  ------> exit:   STARTED known? --> TABLE[site, CPU].{returns, total, longest, bucket}
 //! ```
-//! An exit is an instruction of the function (`ret`, or a jump to another function: [`ReturnAction::TimeAtExits`]), which touches nothing of the program, or the kernel's return probe
-//! ([`ReturnAction::Time`]), which replaces the return address: a program that throws exceptions, switches stacks or walks them dies of that.
+//! An exit is an instruction of the function (`ret`, or a jump to another function:
+//! [`ReturnAction::TimeAtExits`]), which touches nothing of the program, or the kernel's return
+//! probe ([`ReturnAction::Time`]), which replaces the return address: a program that throws
+//! exceptions, switches stacks or walks them dies of that.
 //!
-//! TABLE is memory that we map, so reading costs no system call. A call is known by its stack pointer: recursion needs no depth, and what longjmp or a
-//! thread's end leaves behind is overwritten by the next call at the same place, or forgotten (STARTED forgets what was not used for longest).
+//! TABLE is memory that we map, so reading costs no system call. A call is known by its stack
+//! pointer: recursion needs no depth, and what longjmp or a thread's end leaves behind is
+//! overwritten by the next call at the same place, or forgotten (STARTED forgets what was not used
+//! for longest).
 //!
 //! # Invariants
 //! - **U1** A hit is counted once, in a line of its own CPU where memory permits a line for each.
-//! - **U2** A latency is that of one call: entry and return have the same stack pointer, site and process.
-//! - **U3** Hits of others than those asked for change no count. (They may trap: see [`UprobeScope`].)
+//! - **U2** A latency is that of one call: entry and return have the same stack pointer, site and
+//!   process.
+//! - **U3** Hits of others than those asked for change no count. (They may trap: see
+//!   [`UprobeScope`].)
 //! - **U4** Dropping [`Uprobes`] detaches all; so does the end of this process, however it ends.
 //!
 //! # What it costs
-//! A trap per hit (about 1 us where this was written, half of it with a function that begins with a 5-byte nop), two with returns. Attaching thousands of sites at once takes one
-//! link for each file and process (`uprobe_multi`, Linux 6.6); before that, two descriptors for each site.
+//! A trap per hit (about 1 us where this was written, half of it with a function that begins with a
+//! 5-byte nop), two with returns. Attaching thousands of sites at once takes one link for each file
+//! and process (`uprobe_multi`, Linux 6.6); before that, two descriptors for each site.
 
 mod attaching;
 mod condition;
@@ -93,7 +102,8 @@ pub enum CallKey {
     /// By the stack pointer, which is the same at both.
     #[default]
     StackPointer,
-    /// In Go: by the goroutine (register 14), and how far the stack pointer is from its stack's upper end.
+    /// In Go: by the goroutine (register 14), and how far the stack pointer is from its stack's
+    /// upper end.
     Goroutine,
 }
 
@@ -117,7 +127,8 @@ pub struct Exit {
     pub offset: u64,
     /// When.
     pub when: ExitWhen,
-    /// How many bytes of the function are before it, and from it on, for [`ExitWhen::Leaves`]; less than a MiB.
+    /// How many bytes of the function are before it, and from it on, for [`ExitWhen::Leaves`]; less
+    /// than a MiB.
     pub bounds: (u32, u32),
 }
 
@@ -146,7 +157,8 @@ impl ReturnAction {
 pub enum UprobeScope<'a> {
     /// These processes, with all their threads and without their children. No other process traps.
     Processes(&'a [i32]),
-    /// Whom the follower follows, and what they make. Every process that has the files mapped traps.
+    /// Whom the follower follows, and what they make. Every process that has the files mapped
+    /// traps.
     Followed(&'a Follower),
     /// Whom the follower follows, as far as it is this process; no other one traps.
     FollowedIn(&'a Follower, i32),
@@ -300,9 +312,11 @@ impl Refused {
     }
 }
 
-/// Whether the kernel would take the instruction at a place of a file for another one. On x86-64 it looks at the opcode alone, also behind the prefixes of vector instructions (VEX,
-/// EVEX, XOP), where the same numbers mean other things: seen on Linux 6.18, a probe on `vpbroadcastb` (EVEX 7a), with which variants of `strchr` begin, is emulated as
-/// the jump 7a, and the program goes astray.
+/// Whether the kernel would take the instruction at a place of a file for another one. On x86-64 it
+/// looks at the opcode alone, also behind the prefixes of vector instructions (VEX, EVEX, XOP),
+/// where the same numbers mean other things: seen on Linux 6.18, a probe on `vpbroadcastb` (EVEX
+/// 7a), with which variants of `strchr` begin, is emulated as the jump 7a, and the program goes
+/// astray.
 #[must_use]
 pub fn is_mistaken(path: &Path, offset: u64) -> bool {
     if !cfg!(target_arch = "x86_64") {
@@ -328,7 +342,8 @@ pub fn is_mistaken(path: &Path, offset: u64) -> bool {
 const ENOTSUPP: i32 = 524;
 
 impl Uprobes {
-    /// Attaches to all places; when it returns, hits count. How long that takes is the kernel's: about 3 us a place, and a pause for all CPUs for each file.
+    /// Attaches to all places; when it returns, hits count. How long that takes is the kernel's:
+    /// about 3 us a place, and a pause for all CPUs for each file.
     ///
     /// # Errors
     /// [`UprobeError`]; then nothing is attached.
@@ -374,9 +389,11 @@ impl Uprobes {
             Some(how) => (attach(how)?, how),
             None => match attach(Attachment::Multi) {
                 Ok(attached) => (attached, Attachment::Multi),
-                // Nothing of that is the kind's fault, and each event takes the kernel a grace period to end.
+                // Nothing of that is the kind's fault, and each event takes the kernel a grace
+                // period to end.
                 Err(patched @ UprobeError::Patched { .. }) => return Err(patched),
-                // A kernel that does not know the kind says that the program, or the link, is invalid; then events may be known.
+                // A kernel that does not know the kind says that the program, or the link, is
+                // invalid; then events may be known.
                 Err(multi) => match attach(Attachment::Events) {
                     Ok(attached) => (attached, Attachment::Events),
                     Err(_) => return Err(multi),
@@ -427,7 +444,8 @@ impl Uprobes {
         reading
     }
 
-    /// Tells what is known of hits and returns that were not told yet, in the order of their times nearly; how many. No system call.
+    /// Tells what is known of hits and returns that were not told yet, in the order of their times
+    /// nearly; how many. No system call.
     pub fn records(&self, tell: &mut dyn FnMut(UprobeRecord<'_>)) -> usize {
         let Some(ring) = &self.ring else { return 0 };
         ring.read(&mut |words| {
@@ -452,7 +470,8 @@ impl Uprobes {
         let mut found = Vec::new();
         let Some(map) = &self.callers else { return Ok(found) };
         let mut key: Option<Vec<u64>> = None;
-        // When the key at hand is forgotten meanwhile, the kernel starts again, so the steps are bounded.
+        // When the key at hand is forgotten meanwhile, the kernel starts again, so the steps are
+        // bounded.
         for _ in 0..2 * CALLERS {
             let next = match map.next_key(key.as_deref()) {
                 Ok(next) => next,
@@ -479,8 +498,9 @@ impl Uprobes {
         Ok(found)
     }
 
-    /// The places that the kernel does not probe, with its reasons; they count nothing. Only instructions of files that are mapped now are
-    /// looked at: a place in a library that is loaded later is refused silently.
+    /// The places that the kernel does not probe, with its reasons; they count nothing. Only
+    /// instructions of files that are mapped now are looked at: a place in a library that is loaded
+    /// later is refused silently.
     pub fn refused(&self) -> &[Refused] {
         &self.refused
     }

@@ -1,4 +1,4 @@
-//! The programs that run at hits.
+//! The BPF programs at function entries and exits.
 use super::super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::super::program::{NOW, Program};
 use super::condition::{jump, saved, saved_at};
@@ -36,7 +36,8 @@ pub(super) struct Maps {
     pub(super) frame: CallKey,
 }
 
-/// What the link tells at a hit: the site's number, and for an exit that may be a jump inside of its function, how many bytes of the function are before and behind it.
+/// What the link tells at a hit: the site's number, and for an exit that may be a jump inside of
+/// its function, how many bytes of the function are before and behind it.
 pub(super) fn cookie(site: usize, bounds: (u32, u32)) -> u64 {
     site as u64 | u64::from(bounds.0) << SITE_BITS | u64::from(bounds.1) << (SITE_BITS + BOUND_BITS)
 }
@@ -93,7 +94,8 @@ impl Assembler {
         self.store64_imm(FP, KEY + 16, 0);
     }
 
-    /// *KEY = the call at hand, whose frame begins `popped` bytes below the stack pointer; on to `unread` if that cannot be told. R6, R7 and *WHO stay
+    /// *KEY = the call at hand, whose frame begins `popped` bytes below the stack pointer; on to
+    /// `unread` if that cannot be told. R6, R7 and *WHO stay
     fn call_key(&mut self, frame: CallKey, popped: i32, unread: Label) {
         match frame {
             CallKey::StackPointer => {
@@ -120,7 +122,8 @@ impl Assembler {
         }
     }
 
-    /// Forgets the call at hand, of which nothing is to be noted: else its exit would be taken for that of an earlier one which was left otherwise.
+    /// Forgets the call at hand, of which nothing is to be noted: else its exit would be taken for
+    /// that of an earlier one which was left otherwise.
     fn forget_call(&mut self, started: i32, frame: CallKey) {
         let unread = self.label();
         self.call_key(frame, 0, unread);
@@ -179,7 +182,8 @@ impl Assembler {
             }
             ExitWhen::Leaves(target) => {
                 self.operand(target, out);
-                // R1 = the target's distance from the function's first byte, R3 = the function's length
+                // R1 = the target's distance from the function's first byte, R3 = the function's
+                // length
                 self.load64(R2, R6, saved::INSTRUCTION);
                 self.sub(R1, R2);
                 self.load64(R2, FP, COOKIE);
@@ -204,7 +208,8 @@ impl Assembler {
         self.call(if self.waits { BpfHelper::CopyUser } else { BpfHelper::ReadUser });
     }
 
-    /// R0 = bytes, with its zero, of the text at R3, which is cut to so many bytes, or negative; `to` makes the place R1
+    /// R0 = bytes, with its zero, of the text at R3, which is cut to so many bytes, or negative;
+    /// `to` makes the place R1
     pub(super) fn read_text(&mut self, to: impl Fn(&mut Assembler), bytes: i32) {
         self.store64(FP, ADDRESS, R3);
         to(self);
@@ -344,7 +349,8 @@ impl Assembler {
     }
 }
 
-/// Runs at a function's first instruction, a line, a marker. `every`: only each so-many-th hit (on each CPU) is looked at further than to count it.
+/// Runs at a function's first instruction, a line, a marker. `every`: only each so-many-th hit (on
+/// each CPU) is looked at further than to count it.
 pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Value]) -> Program {
     let mut a = Assembler::new();
     a.waits = maps.waits;

@@ -62,7 +62,8 @@ fn attached(test: &str, places: &[UprobeSite], options: &UprobeOptions) -> Optio
     }
 }
 
-/// Checks hits, returns, their order in time, recursion and callers against what was called, with both ways of attaching.
+/// Checks hits, returns, their order in time, recursion and callers against what was called, with
+/// both ways of attaching.
 #[test]
 fn hits_and_returns() {
     let _turn = turn();
@@ -108,7 +109,8 @@ fn counted_returns() {
     assert_eq!((read.hits, read.latencies.count, read.latencies.total_ns), (100, 100, 0));
 }
 
-/// Checks conditions on arguments and results, and that each third hit is timed while all are counted.
+/// Checks conditions on arguments and results, and that each third hit is timed while all are
+/// counted.
 #[test]
 fn conditions() {
     let _turn = turn();
@@ -141,8 +143,9 @@ fn conditions() {
     assert!((80..=120).contains(&read[0].latencies.count), "{}", read[0].latencies.count);
 }
 
-/// Checks values of hits and returns, in both ways of attaching: numbers, signs, bits, texts with and without a length, memory that cannot be read; that nothing is lost
-/// while somebody reads, and that what nobody reads is counted as lost.
+/// Checks values of hits and returns, in both ways of attaching: numbers, signs, bits, texts with
+/// and without a length, memory that cannot be read; that nothing is lost while somebody reads, and
+/// that what nobody reads is counted as lost.
 #[test]
 fn values() {
     let _turn = turn();
@@ -219,7 +222,8 @@ fn values() {
     }
 }
 
-/// Checks that a place that is no instruction of a file, and a process that is gone, are refused with a reason.
+/// Checks that a place that is no instruction of a file, and a process that is gone, are refused
+/// with a reason.
 #[test]
 fn refusals() {
     let _turn = turn();
@@ -234,7 +238,8 @@ fn refusals() {
     }
 }
 
-/// Checks that instructions whose opcodes the kernel mistakes are told from those that look like them.
+/// Checks that instructions whose opcodes the kernel mistakes are told from those that look like
+/// them.
 #[test]
 fn vector_instructions() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is told of hits: a record in a ring for each, with numbers and texts of registers and memory.
+//! Records of hits: numbers and texts from registers and memory, in a BPF ring buffer.
 //!
 //! ```text
 //!   | site u32, 1 at a return u32 | ns | process u32, thread u32 | latency ns or all bits | values that were read, a bit each | comm 16 bytes | values |
@@ -162,7 +162,8 @@ impl<'a> UprobeRecord<'a> {
 }
 
 impl Assembler {
-    /// Tells the values; R6 is the context, R7 the site, R9 the line. *LATENCY is what it says. R8 is lost.
+    /// Tells the values; R6 is the context, R7 the site, R9 the line. *LATENCY is what it says. R8
+    /// is lost.
     pub(super) fn record(&mut self, ring: i32, values: &[Value], returned: bool) {
         let values = &values[..values.len().min(MOST_VALUES)];
         let words = HEAD_WORDS + values.iter().map(Value::words).sum::<usize>();

@@ -1,4 +1,4 @@
-//! What an agent may cost.
+//! Limits on what an agent may make us store.
 use super::ProtocolError;
 use std::time::Instant;
 

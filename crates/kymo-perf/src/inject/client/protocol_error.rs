@@ -1,4 +1,4 @@
-//! How a conversation with an agent breaks.
+//! Errors of the protocol with an agent.
 use kymo_core::probe::wire::Malformed;
 use std::fmt;
 use std::io;

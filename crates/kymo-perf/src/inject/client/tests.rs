@@ -3,7 +3,8 @@ use super::*;
 use kymo_core::probe::wire::ProbeKind;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// A client that soon loses patience, and who answers it. Nobody here says when something is to happen, only that it ends.
+/// A client that soon loses patience, and who answers it. Nobody here says when something is to
+/// happen, only that it ends.
 fn pair() -> (Client, OwnedFd) {
     let (ours, its) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -40,7 +41,8 @@ fn deaf() {
     assert!(matches!(client.add(b"/lib/x.so", &many), Err(ProtocolError::Silent)));
 }
 
-/// Checks that who talks without end and without an answer is not listened to for ever, and that what is refused many times is refused once.
+/// Checks that who talks without end and without an answer is not listened to for ever, and that
+/// what is refused many times is refused once.
 #[test]
 fn endless() {
     let (client, its) = pair();

@@ -22,7 +22,8 @@ fn function(target: &TargetProcess, name: &'static str) -> u64 {
     found.unwrap().start
 }
 
-/// Borrows a thread as somebody who is killed: by a thread that ends in the middle. `None` if it cannot be borrowed now.
+/// Borrows a thread as somebody who is killed: by a thread that ends in the middle. `None` if it
+/// cannot be borrowed now.
 fn borrow_and_vanish(pid: i32, works: impl Fn(&TargetProcess, &mut HijackedThread<'_>) + Sync) -> Option<()> {
     let borrow = || {
         let target = TargetProcess::look(pid).ok()?;
@@ -35,8 +36,9 @@ fn borrow_and_vanish(pid: i32, works: impl Fn(&TargetProcess, &mut HijackedThrea
     std::thread::scope(|scope| scope.spawn(borrow).join().unwrap())
 }
 
-/// Checks that a thread which waits in a system call goes on waiting when its borrower vanishes: before it has worked, after a system call, in the
-/// middle of a function and after it; and that none of its signals is blocked then.
+/// Checks that a thread which waits in a system call goes on waiting when its borrower vanishes:
+/// before it has worked, after a system call, in the middle of a function and after it; and that
+/// none of its signals is blocked then.
 #[test]
 fn the_borrower_vanishes() {
     if !cfg!(target_arch = "x86_64") {
@@ -103,7 +105,8 @@ fn the_borrower_vanishes() {
     assert!(program.wait().unwrap().success());
 }
 
-/// Checks that a program which computes, with vector registers among others, computes the same when borrowers vanish at any moment.
+/// Checks that a program which computes, with vector registers among others, computes the same when
+/// borrowers vanish at any moment.
 #[test]
 fn while_it_computes() {
     const NAME: &str = "inject::hijacked_thread::while_it_computes";
@@ -142,7 +145,8 @@ fn while_it_computes() {
 const PROGRAM: &str = "KYMO_TEST_BORROWED_PROGRAM";
 const TARGET: &str = "KYMO_TEST_BORROWED_TARGET";
 
-/// No check of its own: the programs of [`killed_before_each_step`]. Each looks at its own results for ever, and says a word a round.
+/// No check of its own: the programs of [`killed_before_each_step`]. Each looks at its own results
+/// for ever, and says a word a round.
 #[test]
 fn program() {
     let Ok(kind) = std::env::var(PROGRAM) else { return };
@@ -173,7 +177,8 @@ fn program() {
     }
 }
 
-/// Lets the tests' tracer take any thread but those that wait for others, as the test harness's first one does.
+/// Lets the tests' tracer take any thread but those that wait for others, as the test harness's
+/// first one does.
 struct AnyThatWorks {
     malloc: u64,
 }
@@ -187,7 +192,8 @@ impl Unwind for AnyThatWorks {
     }
 }
 
-/// No check of its own: the tracer of [`killed_before_each_step`], which borrows a thread for all that can be done with one.
+/// No check of its own: the tracer of [`killed_before_each_step`], which borrows a thread for all
+/// that can be done with one.
 #[test]
 fn tracer() {
     let Some(pid) = std::env::var(TARGET).ok().and_then(|pid| pid.parse().ok()) else { return };
@@ -213,9 +219,10 @@ fn again(test: &str, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Checks that a program goes on, with the right results, no signal held back and nobody tracing it, whichever request to the
-/// kernel its borrower is killed before: programs that compute with vector registers, sleep, poll, and wait for events. Only in
-/// the two requests after the stop may a program see its `epoll_wait` interrupted, as by SIGSTOP.
+/// Checks that a program goes on, with the right results, no signal held back and nobody tracing
+/// it, whichever request to the kernel its borrower is killed before: programs that compute with
+/// vector registers, sleep, poll, and wait for events. Only in the two requests after the stop may
+/// a program see its `epoll_wait` interrupted, as by SIGSTOP.
 #[test]
 fn killed_before_each_step() {
     if !cfg!(target_arch = "x86_64") {

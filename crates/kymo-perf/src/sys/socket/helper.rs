@@ -1,4 +1,4 @@
-//! A process beside this one that carries out calls which may never return.
+//! A helper process that makes calls which may never return.
 //!
 //! Some waits in the kernel end by no signal at all, SIGKILL included, and a process whose thread
 //! is in one of them is not gone before the wait is. So such a call is made by a copy of this
