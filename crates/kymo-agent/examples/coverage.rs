@@ -4,8 +4,9 @@
 //! cargo run --release -p kymo-agent --example coverage -- /usr/bin/python3.11 /usr/lib/x86_64-linux-gnu/libsqlite3.so.0
 //! ```
 //!
-//! Plans each function that the file's symbols name, as the agent would, and changes nothing. With `-v` as the first argument, every refused function is
-//! listed. The kernel's uprobe serves what is refused.
+//! Plans each function that the file's symbols name, as the agent would, and changes nothing. With
+//! `-v` as the first argument, every refused function is listed. The kernel's uprobe serves what is
+//! refused.
 #[cfg(not(target_arch = "x86_64"))]
 fn main() {
     eprintln!("probes in the program are for x86-64");

@@ -1,7 +1,9 @@
-//! A heap checker in a hundred lines: who writes beyond the end of his buffer, found at the write, in whichever of 200 threads it is.
+//! A heap checker in a hundred lines: who writes beyond the end of his buffer, found at the write,
+//! in whichever of 200 threads it is.
 //!
-//! Each buffer has eight bytes more than was asked for, filled with a pattern; they are watched. Of many buffers as many are watched at a time as the
-//! processor has slots, each for a while (so do sampling checkers). Here one thread of 200 has an off-by-one.
+//! Each buffer has eight bytes more than was asked for, filled with a pattern; they are watched. Of
+//! many buffers as many are watched at a time as the processor has slots, each for a while (so do
+//! sampling checkers). Here one thread of 200 has an off-by-one.
 //!
 //! Run with `cargo run -p kymo-agent --example redzone`.
 use kymo_agent::watch::{Guard, Kind, watch};
@@ -10,7 +12,8 @@ use std::sync::{Arc, Barrier};
 
 const PATTERN: u64 = 0x7a7a_7a7a_7a7a_7a7a;
 
-/// Bytes with a red zone behind them. Atomic so that writing them from several threads is no mistake of its own.
+/// Bytes with a red zone behind them. Atomic so that writing them from several threads is no
+/// mistake of its own.
 struct Buffer {
     len: usize,
     bytes: Box<[AtomicU8]>,
@@ -78,7 +81,8 @@ fn main() {
             let (buffer, start) = (Arc::clone(&buffer), Arc::clone(&start));
             let run = move || {
                 start.wait();
-                // The one with the mistake writes up to and with the end, as far as the red zone's first byte.
+                // The one with the mistake writes up to and with the end, as far as the red zone's
+                // first byte.
                 let last = if number == 117 {
                     buffer.red_zone() - buffer.bytes.as_ptr().addr()
                 } else {

@@ -1,6 +1,7 @@
 //! Ten thousand tasks on tokio: who used the CPU, and what it costs to know.
 //!
-//! `cargo run --release --example tokio [TASKS [SECONDS_TO_STAY]]`; while it stays, `kymo stat --tasks -p PID` shows its tasks.
+//! `cargo run --release --example tokio [TASKS [SECONDS_TO_STAY]]`; while it stays,
+//! `kymo stat --tasks -p PID` shows its tasks.
 use kymo_agent::task::{Counter, Group, Instrument, Task, enter_thread, publish};
 use std::hint::black_box;
 use std::pin::pin;
@@ -129,7 +130,8 @@ fn kernels_cpu_time(name: &str) -> Result<Duration, Box<dyn std::error::Error>> 
     Ok(Duration::from_nanos(text.split(' ').next().unwrap_or_default().parse()?))
 }
 
-/// Nanoseconds of each call of `what`: the least of several rounds, because the machine may be busy.
+/// Nanoseconds of each call of `what`: the least of several rounds, because the machine may be
+/// busy.
 fn each(mut what: impl FnMut()) -> f64 {
     const CALLS: u32 = 20_000;
     let round = |_| {

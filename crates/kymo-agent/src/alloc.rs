@@ -19,7 +19,8 @@ use std::alloc::{GlobalAlloc, Layout};
 /// # Ok::<(), kymo_agent::task::Error>(())
 /// ```
 ///
-/// An allocation costs two additions more, on a cache line that only its thread writes. A reallocation counts as one of the new size.
+/// An allocation costs two additions more, on a cache line that only its thread writes. A
+/// reallocation counts as one of the new size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting<A>(pub A);
 

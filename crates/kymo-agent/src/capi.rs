@@ -1,7 +1,8 @@
 //! The functions of `include/kymo.h`, which documents them.
 //!
 //! # Safety
-//! Pointers are the caller's: texts end with a zero byte, and what is to be filled is as large as its first field says.
+//! Pointers are the caller's: texts end with a zero byte, and what is to be filled is as large as
+//! its first field says.
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "C reaches them")]
 use crate::task::{self, Counter, Error, Group, Reading, Task};
@@ -110,7 +111,8 @@ fn done<T>(failed: impl FnOnce(c_int) -> T, what: impl FnOnce() -> Result<T, Ref
         Err(Refusal(INTERNAL, "a mistake in kymo; nothing is known about the counts".into()))
     });
     result.unwrap_or_else(|Refusal(code, words)| {
-        // Neither without a place to remember it (the end of a thread), nor with a zero byte inside, is it worth more.
+        // Neither without a place to remember it (the end of a thread), nor with a zero byte
+        // inside, is it worth more.
         let _ =
             LAST_ERROR.try_with(|last| *last.borrow_mut() = (code, CString::new(words).unwrap_or_default()));
         failed(code)
@@ -196,7 +198,8 @@ fn fill(out: *mut kymo_reading, reading: &Reading) -> Result<(), Refusal> {
         allocated_bytes: get(Counter::AllocatedBytes),
     };
     let bytes = (size as usize).min(size_of::<kymo_reading>());
-    // SAFETY: the caller's structure has as many bytes as it says, and ours as many as we take at most.
+    // SAFETY: the caller's structure has as many bytes as it says, and ours as many as we take at
+    // most.
     unsafe { std::ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), out.cast::<u8>(), bytes) };
     Ok(())
 }

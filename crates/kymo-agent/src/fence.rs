@@ -1,5 +1,5 @@
-//! The cheap reader's barrier for grace periods (`kymo_core::epoch`): an order for the compiler, while the writer has the kernel order all
-//! threads of the process.
+//! The cheap reader's barrier for grace periods (`kymo_core::epoch`): an order for the compiler,
+//! while the writer has the kernel order all threads of the process.
 #![allow(unsafe_code)]
 use kymo_core::epoch::Fence;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -12,14 +12,16 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// For a [`Domain`](kymo_core::epoch::Domain) or [`Registry`](kymo_core::probe::Registry) whose readers are threads of this process. A reader's half is free, a
-/// writer's costs about a microsecond.
+/// For a [`Domain`](kymo_core::epoch::Domain) or [`Registry`](kymo_core::probe::Registry) whose
+/// readers are threads of this process. A reader's half is free, a writer's costs about a
+/// microsecond.
 #[derive(Debug, Clone, Copy)]
 pub struct Membarrier(());
 
 impl Membarrier {
-    /// Tells the kernel that this process will ask. `None` where the kernel cannot (before Linux 4.14) or may not: then
-    /// [`Symmetric`](kymo_core::epoch::Symmetric) is right. In a forked child it stays registered.
+    /// Tells the kernel that this process will ask. `None` where the kernel cannot (before Linux
+    /// 4.14) or may not: then [`Symmetric`](kymo_core::epoch::Symmetric) is right. In a forked
+    /// child it stays registered.
     pub fn register() -> Option<Membarrier> {
         (membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED)).then_some(Membarrier(()))
     }
@@ -28,13 +30,14 @@ impl Membarrier {
 impl Fence for Membarrier {
     #[inline]
     fn light(&self) {
-        // SeqCst: pairs with `heavy`, which makes every running thread execute a fence of the processor; one that does not run has
-        // executed one when it was switched out.
+        // SeqCst: pairs with `heavy`, which makes every running thread execute a fence of the
+        // processor; one that does not run has executed one when it was switched out.
         compiler_fence(Ordering::SeqCst);
     }
 
     fn heavy(&self) {
-        // Registered, so it cannot fail; a memory that was freed too early must not be the way in which a future kernel's refusal shows.
+        // Registered, so it cannot fail; a memory that was freed too early must not be the way in
+        // which a future kernel's refusal shows.
         assert!(membarrier(PRIVATE_EXPEDITED), "the kernel no longer orders threads");
     }
 }
@@ -45,9 +48,9 @@ mod tests {
     use kymo_core::epoch::{Domain, TaskId};
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    /// Checks with threads that readers whose half is free are waited for: none has in its hands what was freed after a grace period. (A
-    /// barrier that is missing shows here by luck only: processors seldom delay a store for so long. What it rests on is the kernel's
-    /// promise.)
+    /// Checks with threads that readers whose half is free are waited for: none has in its hands
+    /// what was freed after a grace period. (A barrier that is missing shows here by luck only:
+    /// processors seldom delay a store for so long. What it rests on is the kernel's promise.)
     #[test]
     fn readers_are_seen() {
         const ROUNDS: u64 = 2_000;

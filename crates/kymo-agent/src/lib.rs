@@ -1,7 +1,8 @@
 //! The part of kymo that lives inside a program.
 //!
-//! *You give* it a call where your program switches tasks, or let it wrap your futures. *It gives* numbers per task and per group of tasks,
-//! read inside the program or shown by `kymo stat --tasks -p PID` from outside.
+//! *You give* it a call where your program switches tasks, or let it wrap your futures. *It gives*
+//! numbers per task and per group of tasks, read inside the program or shown by
+//! `kymo stat --tasks -p PID` from outside.
 //!
 //! # Modules
 //! - [`task`]: groups, tasks, futures as tasks, switches; what is counted and how.
@@ -15,8 +16,9 @@
 //! Other languages find the same in `include/kymo.h`.
 //!
 //! # Kernel and architecture
-//! Linux, 64 bits. CPU time without system calls needs restartable sequences (Linux 4.18, glibc 2.35) on x86-64 or aarch64; elsewhere it costs a
-//! system call when a turn lasts longer than some microseconds. Counters of the processor are read in user code on x86-64.
+//! Linux, 64 bits. CPU time without system calls needs restartable sequences (Linux 4.18, glibc
+//! 2.35) on x86-64 or aarch64; elsewhere it costs a system call when a turn lasts longer than some
+//! microseconds. Counters of the processor are read in user code on x86-64.
 #![deny(unsafe_code)]
 
 pub mod alloc;

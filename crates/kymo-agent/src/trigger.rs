@@ -1,4 +1,5 @@
-//! Functions to be hit, that begin as the kernel's own bench of probes has them begin, and the loop that hits them.
+//! Functions to be hit, that begin as the kernel's own bench of probes has them begin, and the loop
+//! that hits them.
 //!
 //! # Safety
 //! The functions have no arguments and keep all registers; the loop calls nothing else.
@@ -104,7 +105,8 @@ impl Trigger {
 
     /// Calls it so often, at least once.
     pub fn call(self, times: u64) {
-        // SAFETY: functions without arguments, above; the loop ends when its count, which is not 0, has come down to it.
+        // SAFETY: functions without arguments, above; the loop ends when its count, which is not 0,
+        // has come down to it.
         unsafe { kymo_trigger_loop(self.function(), times.max(1)) };
     }
 }

@@ -1,7 +1,8 @@
 //! What a switch between two tasks of one family costs, by the number of events that count them.
 //!
-//! Run with `cargo run --release -p kymo-core --features model --example context_cost`. The counters are a load each, so the
-//! eager scheduler's column is its bookkeeping alone; counters that cost something to touch only make its case worse.
+//! Run with `cargo run --release -p kymo-core --features model --example context_cost`. The
+//! counters are a load each, so the eager scheduler's column is its bookkeeping alone; counters
+//! that cost something to touch only make its case worse.
 use kymo_core::context::model::Eager;
 use kymo_core::context::{Attr, Child, CpuId, Engine, Pmu, Scheduler, Source};
 use std::hint::black_box;

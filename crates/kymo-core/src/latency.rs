@@ -1,19 +1,23 @@
-//! Latencies as counts by size: eight buckets for each doubling, so a bucket's ends are at most an eighth apart.
+//! Latencies as counts by size: eight buckets for each doubling, so a bucket's ends are at most an
+//! eighth apart.
 //!
-//! One layout for all that count: BPF programs in the kernel, code that the agent writes into programs, and readers of both.
+//! One layout for all that count: BPF programs in the kernel, code that the agent writes into
+//! programs, and readers of both.
 //!
 //! ```text
 //!  ns      0 1 2 3 4 5 6 7 | 8-9 10-11 12-13 ... 22-23 | 24-27 28-31 ... 52-55 | 56-63 ...
 //!  bucket  8 9 ...      15 | 16  17    18    ... 23    | 24    25    ... 31    | 32    ...
 //! ```
-//! A value plus 8 is written as `top * 2^shift`, where `top` has four bits; its bucket is `8 * shift + top`.
+//! A value plus 8 is written as `top * 2^shift`, where `top` has four bits; its bucket is
+//! `8 * shift + top`.
 
 /// Slots that the counts of one histogram take, also those below and above [`USED`].
 pub const SLOTS: u32 = 512;
 /// Buckets for each doubling.
 pub const PER_DOUBLING: u32 = 8;
 
-/// The buckets that can have calls: there are no lower values, and higher ones do not fit into 64 bits.
+/// The buckets that can have calls: there are no lower values, and higher ones do not fit into 64
+/// bits.
 pub const USED: std::ops::Range<u32> = PER_DOUBLING..SLOTS - 16;
 
 /// The bucket that a latency falls into.
@@ -61,7 +65,8 @@ impl Latencies {
         self.count_in(bucket(ns), 1);
     }
 
-    /// Takes calls of which only the bucket is known: its middle stands for each, its end for the longest.
+    /// Takes calls of which only the bucket is known: its middle stands for each, its end for the
+    /// longest.
     pub fn add_bucket(&mut self, bucket: u32, calls: u64) {
         if calls == 0 {
             return;
@@ -118,8 +123,9 @@ impl Latencies {
         (self.count > 0).then(|| self.total_ns as f64 / self.count as f64)
     }
 
-    /// The latency that this share (0 to 1) of the calls did not exceed: the end of its bucket, or the longest where that is shorter.
-    /// At most an eighth too long, or 1 ns. `None` without calls.
+    /// The latency that this share (0 to 1) of the calls did not exceed: the end of its bucket, or
+    /// the longest where that is shorter. At most an eighth too long, or 1 ns. `None` without
+    /// calls.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let all = self.buckets.iter().fold(0_u64, |all, count| all.saturating_add(*count));
@@ -142,8 +148,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Checks that buckets follow one another without a gap, that each number is inside of its own, and that each bucket is an eighth
-    /// of its numbers at most.
+    /// Checks that buckets follow one another without a gap, that each number is inside of its own,
+    /// and that each bucket is an eighth of its numbers at most.
     #[test]
     fn ranges() {
         let mut next = 0;
@@ -181,7 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that a quantile is not below the true one, and at most an eighth above it; also where only buckets are known.
+        /// Checks that a quantile is not below the true one, and at most an eighth above it; also
+        /// where only buckets are known.
         #[test]
         fn quantiles(mut values in prop::collection::vec(0u64..10_000_000, 1..200), share in 0.0f64..1.0) {
             let (mut exact, mut by_bucket) = (Latencies::default(), Latencies::default());

@@ -1,4 +1,5 @@
-//! Every function of a loaded module, also where nobody left symbols: the unwind information names them all.
+//! Every function of a loaded module, also where nobody left symbols: the unwind information names
+//! them all.
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext,
     UnwindSection,
@@ -45,7 +46,8 @@ struct Piece {
     part: bool,
 }
 
-/// The modules that are mapped from a path that has one of the `wanted` parts, with their first address.
+/// The modules that are mapped from a path that has one of the `wanted` parts, with their first
+/// address.
 pub(crate) fn modules(wanted: &str) -> Vec<(String, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut found: Vec<(String, u64)> = Vec::new();
@@ -121,7 +123,8 @@ pub(crate) fn plan_all(
     Some((module, all))
 }
 
-/// The ranges of the unwind information: address, bytes, whether a return must not be looked at, whether it is a part of a function.
+/// The ranges of the unwind information: address, bytes, whether a return must not be looked at,
+/// whether it is a part of a function.
 fn frames(elf: &object::File<'_>) -> Vec<(u64, u64, bool, bool)> {
     let Some(section) = elf.section_by_name(".eh_frame") else { return Vec::new() };
     let Ok(data) = section.data() else { return Vec::new() };

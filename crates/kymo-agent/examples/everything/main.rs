@@ -1,5 +1,5 @@
-//! A library to preload that probes every function of a program's modules while the program does its work. `bench/everything.py` runs it over
-//! a table of programs; by hand:
+//! A library to preload that probes every function of a program's modules while the program does
+//! its work. `bench/everything.py` runs it over a table of programs; by hand:
 //!
 //! ```text
 //! cargo build -p kymo-agent --example everything

@@ -92,7 +92,8 @@ pub(crate) fn text(modules: &[Module], done: &Done, sums: &Sums) -> String {
     text
 }
 
-/// Writes it whole, into `folder`, under this process's number; with functions that were not hit where `all` are wanted.
+/// Writes it whole, into `folder`, under this process's number; with functions that were not hit
+/// where `all` are wanted.
 pub(crate) fn write(folder: &Path, text: &str, sums: &Sums, all: bool) {
     let mut text = text.to_string();
     for ((module, offset), sum) in sums.iter().filter(|(_, sum)| all || sum.hits > 0) {

@@ -160,10 +160,12 @@ pub(crate) fn begin() {
     if matches!(how, How::All | How::Random) {
         new.place_idle();
     } else if how == How::Each {
-        // The first before all threads: one that blocks traps before there is a probe would keep out all of them.
+        // The first before all threads: one that blocks traps before there is a probe would keep
+        // out all of them.
         new.next_group();
     } else if stop {
-        // For another's counts: memory is laid out as with the probes, so what programs do by addresses is the same.
+        // For another's counts: memory is laid out as with the probes, so what programs do by
+        // addresses is the same.
         new.place_idle();
         let placed = std::mem::take(&mut new.placed);
         new.remove(placed);
@@ -181,7 +183,8 @@ pub(crate) fn begin() {
     }
 }
 
-/// Does what starts a thread that gets none of the program's signals: one that all its own threads block must wait, as without us.
+/// Does what starts a thread that gets none of the program's signals: one that all its own threads
+/// block must wait, as without us.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: plain numbers, for which 0 is a value.
     let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -201,7 +204,8 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 
 extern "C" fn end() {
     for _ in 0..1000 {
-        // A forked child has its parent's lock, held or not, and no business here. The worker holds it for moments.
+        // A forked child has its parent's lock, held or not, and no business here. The worker holds
+        // it for moments.
         if let Ok(mut everything) = EVERYTHING.try_lock() {
             if let Some(everything) =
                 everything.as_mut().filter(|everything| everything.process == std::process::id())
@@ -244,7 +248,8 @@ fn run() {
                 let begin = Instant::now();
                 everything.report();
                 told = Instant::now();
-                // Some hundred numbers for each function with times: most of the CPU time is the program's all the same.
+                // Some hundred numbers for each function with times: most of the CPU time is the
+                // program's all the same.
                 pause = (20 * begin.elapsed()).max(Duration::from_millis(500));
             }
         }
@@ -317,7 +322,8 @@ impl Everything {
                     self.done.placed = self.sums.len();
                 }
                 Err(error) => {
-                    // One site may stand against all the others: it is found by halves, and dropped.
+                    // One site may stand against all the others: it is found by halves, and
+                    // dropped.
                     if is_of_one(&error) && group.len() > 1 {
                         let mut begin = group;
                         let rest = begin.split_off(begin.len() / 2);

@@ -1,13 +1,14 @@
-//! A program that does with calls all that a program can do, while probes come and go at random; and what it counted itself is what
-//! the probes counted.
+//! A program that does with calls all that a program can do, while probes come and go at random;
+//! and what it counted itself is what the probes counted.
 //!
 //! ```text
 //! stress [SECONDS] [SEED] [asan]
 //! ```
-//! In each phase some probes stay (`steady`) and others come and go; two threads call, throw, jump, fork, execute, spawn, switch stacks, make
-//! threads, block and get signals. When they have stopped, hits and returns of the steady probes are compared with the functions' own
-//! counts, events with hits, and the text with the file. The choices are the seed's; the interleaving is not. With `asan` the library is compiled with
-//! `-fsanitize=address`, whose runtime is preloaded.
+//! In each phase some probes stay (`steady`) and others come and go; two threads call, throw, jump,
+//! fork, execute, spawn, switch stacks, make threads, block and get signals. When they have
+//! stopped, hits and returns of the steady probes are compared with the functions' own counts,
+//! events with hits, and the text with the file. The choices are the seed's; the interleaving is
+//! not. With `asan` the library is compiled with `-fsanitize=address`, whose runtime is preloaded.
 #[cfg(target_arch = "x86_64")]
 mod chance;
 #[cfg(target_arch = "x86_64")]
@@ -68,7 +69,8 @@ fn under_asan() -> ! {
     let error = std::process::Command::new("/proc/self/exe")
         .args(std::env::args().skip(1))
         .env("LD_PRELOAD", format!("{runtime}:{library}"))
-        // Stacks are switched without telling it; what is patched is never freed; signal stacks are the program's.
+        // Stacks are switched without telling it; what is patched is never freed; signal stacks are
+        // the program's.
         .env(
             "ASAN_OPTIONS",
             "detect_leaks=0:detect_stack_use_after_return=0:use_sigaltstack=0:abort_on_error=1",

@@ -88,7 +88,8 @@ impl Run {
         format!("{:?}", self.tally)
     }
 
-    /// In a child of vfork an event would be written into the ring of a CPU on which another thread runs.
+    /// In a child of vfork an event would be written into the ring of a CPU on which another thread
+    /// runs.
     fn consumers(&mut self, function: usize) -> Consumers {
         match self.chance.below(if function == self.work.inexact { 3 } else { 4 }) {
             0 => Consumers::Count,
@@ -235,7 +236,8 @@ impl Run {
         }
     }
 
-    /// Hits are calls, returns are returns but for those that were too deep, events are hits but for those that were lost.
+    /// Hits are calls, returns are returns but for those that were too deep, events are hits but
+    /// for those that were lost.
     fn compare(&mut self, steady: &[(Group, Consumers)], before: &[(u64, u64)], missed: u64) {
         let events = self.drain();
         let mut short = 0;
@@ -261,7 +263,8 @@ impl Run {
                 self.tally.returns += returns;
             }
             if let Some(lost) = probe.lost() {
-                // The id is the function's, also of passing probes that record at the first of theirs.
+                // The id is the function's, also of passing probes that record at the first of
+                // theirs.
                 let seen = events.get(&(at as u64 + 1)).copied().unwrap_or(0);
                 assert_eq!(seen + lost, began, "events and calls of {}", function.name);
                 self.tally.events += seen;

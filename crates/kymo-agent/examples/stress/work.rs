@@ -1,4 +1,5 @@
-//! The library of `tests/c/stress.cc`: its functions as sites, its acts, and what it counted itself.
+//! The library of `tests/c/stress.cc`: its functions as sites, its acts, and what it counted
+//! itself.
 use kymo_agent::patch::{Function, Memory, OwnMemory, Site, Surroundings, jump_targets, plan};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 use std::collections::BTreeMap;
@@ -102,7 +103,8 @@ impl Work {
             let site = plan(&own, function, &Surroundings { targets: &targets });
             let site = site.unwrap_or_else(|why| panic!("{name}: {why}"));
             let count = (counts as *const [AtomicU64; 8]).wrapping_add(at);
-            // SAFETY: an array of so many counts of 64 bytes; who unloads the library forgets this first.
+            // SAFETY: an array of so many counts of 64 bytes; who unloads the library forgets this
+            // first.
             let count = unsafe { &*count };
             functions.push(Counted { name, site, count });
         }

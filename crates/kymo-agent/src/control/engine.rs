@@ -31,7 +31,8 @@ pub(super) struct BatchOutcome {
     pub(super) refused: Vec<(u32, String)>,
     /// Where those count that were armed now.
     pub(super) placed: Vec<ProbeSlots>,
-    /// What the buckets of timed ones held before, by number; only of those where that is something.
+    /// What the buckets of timed ones held before, by number; only of those where that is
+    /// something.
     pub(super) before: Vec<(u32, Vec<Bucket>)>,
     pub(super) armed: u32,
 }
@@ -41,7 +42,8 @@ pub(super) trait ProbeEngine {
     /// CPUs that need slots and rings, and the most slots of each that can be used.
     fn sizes(&self) -> (u32, u32);
 
-    /// Counts in the tracer's file from now on, and whether forked children do. Before the first change.
+    /// Counts in the tracer's file from now on, and whether forked children do. Before the first
+    /// change.
     fn count_in(&mut self, file: &File, cpus: u32, slots: u32, children: bool) -> io::Result<()>;
 
     /// Writes events to the rings in the tracer's file from now on, with times by this clock.

@@ -1,4 +1,5 @@
-//! Programs that cannot have the agent in them come up without it: what this program executes is looked at when it is executed.
+//! Programs that cannot have the agent in them come up without it: what this program executes is
+//! looked at when it is executed.
 //!
 //! ```text
 //!   execve in the C library               here                                           kernel
@@ -7,18 +8,23 @@
 //!                             the system call itself          ------------------------>  executes
 //!     cmp rax, -4095  <--jmp--  it has failed
 //! ```
-//! All ways of the C library to execute a program (`execvp`, `posix_spawn`, `system`, `popen`, ...) come to one of three system calls of it, whose instruction is
-//! replaced when the program begins and has one thread. It is one whole instruction of five bytes, so a probe of kymo or of the kernel at the function works as ever.
-//! A C library that is made otherwise stays as it is.
+//! All ways of the C library to execute a program (`execvp`, `posix_spawn`, `system`, `popen`, ...)
+//! come to one of three system calls of it, whose instruction is replaced when the program begins
+//! and has one thread. It is one whole instruction of five bytes, so a probe of kymo or of the
+//! kernel at the function works as ever. A C library that is made otherwise stays as it is.
 //!
 //! # Invariants
-//! - **X1** The caller's memory is not changed, and what is made here is not in the way of a program that goes on: a child of `vfork` runs in its parent's.
-//! - **X2** Nothing is allocated by the C library, no lock is taken, and whatever fails leaves the call as it was asked for.
-//! - **X3** Where a filter of system calls was put on since the program began, nothing is asked that a program does not need to begin.
+//! - **X1** The caller's memory is not changed, and what is made here is not in the way of a
+//!   program that goes on: a child of `vfork` runs in its parent's.
+//! - **X2** Nothing is allocated by the C library, no lock is taken, and whatever fails leaves the
+//!   call as it was asked for.
+//! - **X3** Where a filter of system calls was put on since the program began, nothing is asked
+//!   that a program does not need to begin.
 //!
 //! # Safety
-//! What callers pass is read as the kernel would read it; the rest is system calls with numbers and memory of this file. The ways in are code that keeps all
-//! registers but those that the system call changes.
+//! What callers pass is read as the kernel would read it; the rest is system calls with numbers and
+//! memory of this file. The ways in are code that keeps all registers but those that the system
+//! call changes.
 #![allow(unsafe_code)]
 use super::preload_check::{PreloadCheck, check};
 use crate::sys::raw::{self, call};
@@ -38,7 +44,8 @@ const WHERE: &[u8] = b"KYMO_AGENT_AT=";
 /// The kernel takes fewer.
 const MOST_VARIABLES: usize = 1 << 20;
 
-/// A way in: code that a place in the C library jumps to, which goes on behind the system call there.
+/// A way in: code that a place in the C library jumps to, which goes on behind the system call
+/// there.
 macro_rules! way {
     ($way:ident, $next:ident, $instead:ident) => {
         /// Where it goes on.
@@ -91,7 +98,8 @@ extern "C" fn execveat(registers: &[u64; 6]) -> i64 {
     executes(libc::SYS_execveat, registers, (folder as c_int, path, flags), (environment, 3))
 }
 
-/// Makes the call, with another environment if it must be. `number` says which of the registers has that.
+/// Makes the call, with another environment if it must be. `number` says which of the registers has
+/// that.
 fn executes(
     name: libc::c_long,
     registers: &[u64; 6],
@@ -291,7 +299,8 @@ struct ExecMemory {
 
 /// Memory of children of `vfork`, used again.
 struct VforkMemory {
-    /// The child; 0: nobody. The kernel clears it when that ends or executes a program, which nobody else could notice.
+    /// The child; 0: nobody. The kernel clears it when that ends or executes a program, which
+    /// nobody else could notice.
     owner: AtomicU32,
     at: AtomicU64,
     bytes: AtomicU64,
@@ -306,7 +315,8 @@ impl ExecMemory {
     fn of(bytes: usize) -> Option<ExecMemory> {
         let bytes = (bytes as u64).next_multiple_of(4096);
         let guest = guest();
-        // Acquire: pairs with the Release in give_back(); what a child whose place the kernel has freed wrote is long there.
+        // Acquire: pairs with the Release in give_back(); what a child whose place the kernel has
+        // freed wrote is long there.
         let free = |place: &&VforkMemory| {
             place.owner.compare_exchange(0, guest, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
@@ -360,7 +370,8 @@ fn unmap(at: u64, bytes: u64) {
     }
 }
 
-/// The calling thread's number, if it is a child of `vfork`: then its thread pointer is its parent's, and so is the number there. 0 otherwise.
+/// The calling thread's number, if it is a child of `vfork`: then its thread pointer is its
+/// parent's, and so is the number there. 0 otherwise.
 fn guest() -> u32 {
     let (at, own) = (TID_AT.load(Ordering::Relaxed), raw::thread());
     if at == 0 || own_word(at) as u32 == own { 0 } else { own }
@@ -410,7 +421,8 @@ fn starts_with(bytes: &[u8], with: &[u8]) -> bool {
     bytes.len() >= with.len() && bytes.iter().zip(with).all(|(a, b)| a == b)
 }
 
-/// From now on what this program executes is looked at. To be called before it has threads; does nothing where the C library is of a kind that is not known.
+/// From now on what this program executes is looked at. To be called before it has threads; does
+/// nothing where the C library is of a kind that is not known.
 pub(super) fn install() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let Some(library) = own_file() else { return };
@@ -492,7 +504,8 @@ mod tests {
         })
     }
 
-    /// Checks that what is ours goes and all else stays, in its order: libraries that others preload, too.
+    /// Checks that what is ours goes and all else stays, in its order: libraries that others
+    /// preload, too.
     #[test]
     fn what_is_ours() {
         let has = |variable: &str| environment(&["A=b", variable], |environment| environment.has_us());
@@ -520,7 +533,8 @@ mod tests {
         assert_eq!(filters(b""), 0);
     }
 
-    /// Checks that the system calls are where they are looked for, in the C library that this program has.
+    /// Checks that the system calls are where they are looked for, in the C library that this
+    /// program has.
     #[test]
     fn calls_of_the_c_library() {
         let [execve, execveat, fexecve] = [c"execve", c"execveat", c"fexecve"].map(|name| {

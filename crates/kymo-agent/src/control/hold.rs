@@ -1,4 +1,5 @@
-//! Who holds the process's threads, as this conversation has it: the tracer, if it said that it would.
+//! Who holds the process's threads, as this conversation has it: the tracer, if it said that it
+//! would.
 //!
 //! ```text
 //!   agent                                tracer
@@ -7,10 +8,12 @@
 //!   writes                               (its end is looked at before each few sites: the kernel lets the threads go if it dies)
 //!   Written                   ------>    lets them go
 //! ```
-//! Of the pipe only the thread that traces has the other end, and the kernel takes that away before it lets the first thread go. The
-//! socket says less: it lasts as long as any thread of a tracer that is being killed, and they end one by one.
+//! Of the pipe only the thread that traces has the other end, and the kernel takes that away before
+//! it lets the first thread go. The socket says less: it lasts as long as any thread of a tracer
+//! that is being killed, and they end one by one.
 //!
-//! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one may stand still.
+//! Between `Held` and `Written` this thread allocates nothing and takes no lock: whoever has one
+//! may stand still.
 use super::startup_gate::StartupGate;
 use std::os::unix::net::UnixDatagram;
 
@@ -105,7 +108,7 @@ mod tracer {
                 0 => Err("the tracer is gone".to_owned()),
                 count => Err(match Command::decode(&packet[..count]) {
                     Ok(Command::NotHeld { reason }) => reason,
-                    _ => "the tracer said something else".to_owned(),
+                    _ => "the tracer sent another message".to_owned(),
                 }),
             }
         }
@@ -133,7 +136,8 @@ mod tracer {
             assert_eq!(Reply::Written.encode(), WRITTEN);
         }
 
-        /// Checks that a tracer counts as gone when the thread that traces is, although another one still has the socket.
+        /// Checks that a tracer counts as gone when the thread that traces is, although another one
+        /// still has the socket.
         #[test]
         fn the_thread_that_traces_ends_first() {
             let (tracer, agent) = super::super::super::start::pair().unwrap();

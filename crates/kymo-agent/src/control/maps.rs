@@ -71,7 +71,8 @@ impl Maps {
 mod tests {
     use super::*;
 
-    /// Checks that a place in a file is found where the file is mapped for the purpose, and nowhere else; names may have spaces.
+    /// Checks that a place in a file is found where the file is mapped for the purpose, and nowhere
+    /// else; names may have spaces.
     #[test]
     fn places() {
         let maps = Maps::of(

@@ -6,7 +6,9 @@
 //!                                                              |
 //!   Leave, or the socket's end (the tracer left, crashed, was killed): everything is removed, the thread ends
 //! ```
-//! Loading the library starts nothing; where it is preloaded, what the program executes is looked at from then on (`exec_interpose.rs`). What the tracer says is checked like anything from outside (`kymo_core::probe::wire`).
+//! Loading the library starts nothing; where it is preloaded, what the program executes is looked
+//! at from then on (`exec_interpose.rs`). What the tracer says is checked like anything from
+//! outside (`kymo_core::probe::wire`).
 //!
 //! # Invariants
 //! - **C1** At most one tracer at a time; another one is told so.

@@ -26,7 +26,8 @@ enum Placement {
 #[derive(Debug, Default)]
 pub(super) struct Patching {
     kept: BTreeMap<u32, Placement>,
-    /// Where the jumps of a module's code lead, by its first address. Good for one batch: modules come and go.
+    /// Where the jumps of a module's code lead, by its first address. Good for one batch: modules
+    /// come and go.
     targets: BTreeMap<u64, Vec<u64>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
@@ -44,8 +45,9 @@ struct PlannedSite {
     still: bool,
 }
 
-/// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at times: a thread that comes there while a
-/// site is being written meets a trap that it cannot take, and the process ends. Where threads are held there are no traps.
+/// Whether it is the C library itself or its dynamic linker, which run with all signals blocked at
+/// times: a thread that comes there while a site is being written meets a trap that it cannot take,
+/// and the process ends. Where threads are held there are no traps.
 fn blocks_signals(module: &[u8]) -> bool {
     let name = module.rsplit(|byte| *byte == b'/').next().unwrap_or(module);
     [&b"libc.so"[..], b"libc-2", b"ld-linux", b"ld-2", b"libpthread", b"ld-musl", b"libc.musl"]
@@ -79,14 +81,14 @@ impl Patching {
             ProbeKind::Latency => self.some(Measure::Latency, Consumers::Latency, asked),
             ProbeKind::Record => {
                 let (Some(rings), Some(how)) = (self.rings, &asked.action) else {
-                    return Err("nobody has asked for rings, or said which event".to_owned());
+                    return Err("the tracer has sent no rings, or named no event".to_owned());
                 };
                 Consumers::Record(rings.record(0).with_action(ProbeAction::clone(how)))
             }
             _ => return Err("the agent cannot do that".to_owned()),
         };
         if consumers.is_beyond() {
-            return Err("the agent does not look at memory for that".to_owned());
+            return Err("a condition of memory at a return needs a probe that writes events".to_owned());
         }
         let Some(code) = maps.code(&asked.module, wanted.offset) else { return Ok(None) };
         let start = code.start + (wanted.offset - code.offset);
@@ -141,8 +143,8 @@ impl Patching {
     ) {
         let planned = match self.arm_with(planned, consumers, &mut threads.holder(), done) {
             None => return,
-            // Nobody is there to count for, and another tool may already put the kernel's probes there, whose
-            // handler would take our traps for its own.
+            // Nobody is there to count for, and another tool may already put the kernel's probes
+            // there, whose handler would take our traps for its own.
             Some((planned, error @ PatchError::NotHeld { .. })) if threads.is_orphaned() => {
                 return self.refuse_all(planned, &error, done);
             }
@@ -224,10 +226,12 @@ impl Patching {
         let mut probes: Vec<Probe> = probes.into_iter().map(|(_, probe)| probe).collect();
         let held = threads.by == HeldBy::Tracer
             && !matches!(patch::detach_with(&probes, &mut threads.holder()), Err(PatchError::NotHeld { .. }));
-        // Who never held them has put all of them in place while the threads ran, and takes all away so.
+        // Who never held them has put all of them in place while the threads ran, and takes all
+        // away so.
         let still = if threads.by == HeldBy::Nobody { Vec::new() } else { probes.split_off(first_still) };
-        // Each attempt waits for threads that block traps; one that does so for half a minute keeps patches that count for nobody, which
-        // harms nothing. Of sites that others changed since, nothing better is to be done than leave them.
+        // Each attempt waits for threads that block traps; one that does so for half a minute keeps
+        // patches that count for nobody, which harms nothing. Of sites that others changed since,
+        // nothing better is to be done than leave them.
         const ATTEMPTS: usize = 15;
         for _ in 0..ATTEMPTS {
             if held || probes.is_empty() {
@@ -376,7 +380,8 @@ impl Drop for Patching {
 mod tests {
     use super::blocks_signals;
 
-    /// Checks that the C library and its dynamic linker are known by their files, old and new, and that others are not taken for them.
+    /// Checks that the C library and its dynamic linker are known by their files, old and new, and
+    /// that others are not taken for them.
     #[test]
     fn c_libraries() {
         for name in

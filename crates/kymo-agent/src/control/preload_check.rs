@@ -1,7 +1,9 @@
-//! Whether a program that is about to be executed can have the agent in it, by what its file says; and the agent's library, by whether it is there.
+//! Whether a program that is about to be executed can have the agent in it, by what its file says;
+//! and the agent's library, by whether it is there.
 //!
-//! It is asked in children of `vfork` and on any stack: nothing is allocated, no function of any library is called, and little of the stack is used. Files are
-//! the program's and not to be believed: what is read is bounded.
+//! It is asked in children of `vfork` and on any stack: nothing is allocated, no function of any
+//! library is called, and little of the stack is used. Files are the program's and not to be
+//! believed: what is read is bounded.
 //!
 //! # Safety
 //! System calls with numbers, texts that end with a zero, and memory of this file.
@@ -103,7 +105,8 @@ fn digits(number: c_int, into: &mut [u8]) {
     }
 }
 
-/// Whether the program fits, and the library is where the environment says that it is. Scripts are what their first lines name.
+/// Whether the program fits, and the library is where the environment says that it is. Scripts are
+/// what their first lines name.
 pub(super) fn check(folder: c_int, path: &CStr, flags: u64, library: &CStr) -> PreloadCheck {
     let there = library.as_ptr() as u64;
     // SAFETY: a text that ends with a zero, and numbers.
@@ -238,8 +241,8 @@ mod tests {
         check(libc::AT_FDCWD, &path, 0, c"/dev/null")
     }
 
-    /// Checks that this program fits, a script of it does, and copies do not that are setuid, cut, of 32 bits, unknown, or not there; and none where the
-    /// library is not.
+    /// Checks that this program fits, a script of it does, and copies do not that are setuid, cut,
+    /// of 32 bits, unknown, or not there; and none where the library is not.
     #[test]
     fn files() {
         let folder = std::env::temp_dir().join(format!("kymo-fits-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! Semaphores of markers: counts of listeners that a program looks at before it prepares a marker's arguments.
+//! Semaphores of markers: counts of listeners that a program looks at before it prepares a marker's
+//! arguments.
 //!
 //! # Safety
 //! A word of the program's data, whose place the list of mappings vouches for.
@@ -21,7 +22,7 @@ impl Semaphore {
         if at % 2 == 0 {
             Ok(Semaphore { module: Arc::clone(module), offset, at })
         } else {
-            Err("its semaphore is nowhere")
+            Err("its semaphore is at an odd address")
         }
     }
 
@@ -29,7 +30,8 @@ impl Semaphore {
     pub(super) fn add(&self, by: i16) {
         // Its module may be gone, or elsewhere by now.
         if Maps::read().is_ok_and(|maps| maps.data(&self.module, self.offset) == Some(self.at)) {
-            // SAFETY: mapped for writing as of just now, and even, as of() has seen. Only a module that is unloaded at this very moment is missed.
+            // SAFETY: mapped for writing as of just now, and even, as of() has seen. Only a module
+            // that is unloaded at this very moment is missed.
             unsafe { patch::add_to_count(self.at, by) };
         }
     }

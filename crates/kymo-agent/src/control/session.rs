@@ -30,7 +30,8 @@ pub(super) enum SessionEnd {
 }
 
 struct Session<'a, P: ProbeEngine> {
-    /// Keeps packets apart: one of `SOCK_SEQPACKET`, for which the standard library has no type of its own.
+    /// Keeps packets apart: one of `SOCK_SEQPACKET`, for which the standard library has no type of
+    /// its own.
     socket: &'a UnixDatagram,
     probing: &'a mut P,
     remove: Vec<u32>,
@@ -102,7 +103,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                     counts = true;
                 }
                 _ if !counts => {
-                    self.fail("the first words must be hello, and where to count")?;
+                    self.fail("the first messages must be Hello and Counters")?;
                     return Ok(SessionEnd::Malformed);
                 }
                 Command::Counters { .. } => {
@@ -147,7 +148,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                     self.say(&Reply::Cleaned { probes })?;
                 }
                 Command::Held | Command::NotHeld { .. } => {
-                    self.fail("nothing waits for threads to be held")?;
+                    self.fail("no pass waits for threads to be held")?;
                     return Ok(SessionEnd::Malformed);
                 }
             }
@@ -381,7 +382,8 @@ mod tests {
         Command::Counters { cpus: 2, slots: 10 }.encode()
     }
 
-    /// Checks a conversation: greeting, a batch with a refusal, where the others count, the list in parts, removal, the end; and that nothing is left.
+    /// Checks a conversation: greeting, a batch with a refusal, where the others count, the list in
+    /// parts, removal, the end; and that nothing is left.
     #[test]
     fn a_conversation() {
         let mut fake = Fake::default();
@@ -425,7 +427,8 @@ mod tests {
         assert!(fake.probes.is_empty() && fake.closed, "its memory is the tracer's again");
     }
 
-    /// Checks that nothing is done before there are counters, that there are no second ones, and that none come without a file.
+    /// Checks that nothing is done before there are counters, that there are no second ones, and
+    /// that none come without a file.
     #[test]
     fn counters_first() {
         let commit = Command::Commit.encode();
@@ -436,7 +439,8 @@ mod tests {
         }
     }
 
-    /// Checks that a long list comes in parts that fit into packets, with the last one marked, however long its reasons are.
+    /// Checks that a long list comes in parts that fit into packets, with the last one marked,
+    /// however long its reasons are.
     #[test]
     fn long_answers() {
         let mut fake = Fake::default();
@@ -458,7 +462,8 @@ mod tests {
         assert!(listed.last().unwrap().1);
     }
 
-    /// Checks that whoever does not greet, speaks another version, or talks nonsense is told and left, with nothing armed.
+    /// Checks that whoever does not greet, speaks another version, or talks nonsense is told and
+    /// left, with nothing armed.
     #[test]
     fn strangers() {
         let commit = Command::Commit.encode();
@@ -487,7 +492,8 @@ mod tests {
         );
     }
 
-    /// Checks that probes which an earlier tracer had left are removed at the greeting, and counted.
+    /// Checks that probes which an earlier tracer had left are removed at the greeting, and
+    /// counted.
     #[test]
     fn cleans_up() {
         let mut fake = Fake::default();
@@ -496,7 +502,8 @@ mod tests {
         assert!(matches!(replies[0], Reply::Hello { cleaned_up: 1, .. }));
     }
 
-    /// Checks that what earlier tracers had to leave goes when one comes that holds threads, and that nobody says so unasked.
+    /// Checks that what earlier tracers had to leave goes when one comes that holds threads, and
+    /// that nobody says so unasked.
     #[test]
     fn cleans_what_was_left() {
         let mut fake = Fake { left: 3, ..Fake::default() };

@@ -1,4 +1,5 @@
-//! How the thread comes to be: called by a tracer from outside, or by the dynamic linker in a preloaded library.
+//! How the thread comes to be: called by a tracer from outside, or by the dynamic linker in a
+//! preloaded library.
 //!
 //! # Safety
 //! A descriptor that was handed over becomes ours. The others are made here.
@@ -22,14 +23,17 @@ const VARIABLE: &str = "KYMO_AGENT_AT";
 /// How long a program waits before a door that nobody opens.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// All is well, as a number that is no system call's: a borrowed thread whose tracer is killed makes the call that has the number of its result.
+/// All is well, as a number that is no system call's: a borrowed thread whose tracer is killed
+/// makes the call that has the number of its result.
 const STARTED: c_int = 0x6b79_6d6f;
 
-/// Starts a conversation on a socket, which belongs to the agent from here on. [`STARTED`], or -EBUSY with another tracer's conversation under
-/// way, -EBADF if it is no descriptor, -EAGAIN without another thread.
+/// Starts a conversation on a socket, which belongs to the agent from here on. [`STARTED`], or
+/// -EBUSY with another tracer's conversation under way, -EBADF if it is no descriptor, -EAGAIN
+/// without another thread.
 ///
-/// `stack`, if it is not null, is what the tracer has mapped for the calling thread to run on, so many bytes. The agent unmaps it when the tracer first
-/// speaks: by then that thread is back on its own.
+/// `stack`, if it is not null, is what the tracer has mapped for the calling thread to run on, so
+/// many bytes. The agent unmaps it when the tracer first speaks: by then that thread is back on its
+/// own.
 #[unsafe(no_mangle)]
 pub extern "C" fn kymo_agent_start(descriptor: c_int, stack: *mut c_void, stack_bytes: usize) -> c_int {
     let lent = BorrowedStack { at: stack.addr(), bytes: stack_bytes };
@@ -55,7 +59,8 @@ struct BorrowedStack {
 impl BorrowedStack {
     const NONE: BorrowedStack = BorrowedStack { at: 0, bytes: 0 };
 
-    /// Waits until the tracer has spoken, and unmaps it. A tracer that is gone without a word may have left somebody there: then it stays.
+    /// Waits until the tracer has spoken, and unmaps it. A tracer that is gone without a word may
+    /// have left somebody there: then it stays.
     fn unmap(self, socket: &UnixDatagram) {
         if self.at == 0 {
             return;
@@ -87,7 +92,8 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
         #[cfg(target_arch = "x86_64")]
         crate::patch::exclude_current_thread();
         lent.unmap(&socket);
-        // A panic is a fault of ours: the sites must go all the same, and they do when the engine is dropped.
+        // A panic is a fault of ours: the sites must go all the same, and they do when the engine
+        // is dropped.
         _ = catch_unwind(AssertUnwindSafe(|| converse(&socket, by)));
         startup_gate::let_run();
         BUSY.store(false, Ordering::Release);
@@ -155,7 +161,8 @@ fn connect(at: &str) -> Option<OwnedFd> {
     if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
         return None;
     }
-    // The name is anyone's to take when the tracer has ended, and who listens commands this program.
+    // The name is anyone's to take when the tracer has ended, and who listens commands this
+    // program.
     if !may_command(listener_of(&socket)?, own_user()) {
         return None;
     }
@@ -185,7 +192,8 @@ fn listener_of(socket: &UnixDatagram) -> Option<libc::uid_t> {
     (asked == 0 && length as usize == size_of::<libc::ucred>()).then_some(peer.uid)
 }
 
-/// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns when the tracer lets it run.
+/// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns
+/// when the tracer lets it run.
 extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void) {
     _ = catch_unwind(|| {
         // The variable stays: what this program executes is to come up so, too, if it can.
@@ -226,7 +234,8 @@ pub(super) fn pair() -> std::io::Result<(UnixDatagram, UnixDatagram)> {
 mod tests {
     use super::*;
 
-    /// Checks that only root and the program's own user may command it, and nobody whom its user namespace does not know.
+    /// Checks that only root and the program's own user may command it, and nobody whom its user
+    /// namespace does not know.
     #[test]
     fn who_may_command() {
         assert!(may_command(0, 0) && may_command(0, 1000) && may_command(1000, 1000));
@@ -234,7 +243,8 @@ mod tests {
         assert!(!may_command(NO_USER, NO_USER) && may_command(0, NO_USER));
     }
 
-    /// Checks that who listens is asked for, and that a name which another user has taken is not talked to.
+    /// Checks that who listens is asked for, and that a name which another user has taken is not
+    /// talked to.
     #[test]
     fn names_that_others_took() {
         let name = format!("kymo-test-knock-{}", std::process::id());

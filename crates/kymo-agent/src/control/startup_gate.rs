@@ -1,4 +1,5 @@
-//! The program's first thread, which waits in the agent's constructor until the probes are in place.
+//! The program's first thread, which waits in the agent's constructor until the probes are in
+//! place.
 //!
 //! ```text
 //!   WAITS  --writer-->  WRITES  --written-->  WAITS        the writer of sites has nobody to fear in between
@@ -29,7 +30,8 @@ pub(super) fn will_wait() {
 pub(super) fn wait() {
     let until = Instant::now() + TRACER_TIMEOUT;
     loop {
-        // Acquire: pairs with the Release in let_run() and release(): the code that runs now is what was written.
+        // Acquire: pairs with the Release in let_run() and release(): the code that runs now is
+        // what was written.
         let state = STATE.load(Ordering::Acquire);
         if state == RUNS {
             return;

@@ -1,4 +1,5 @@
-//! Which hits count, and what is noted of them, as stubs carry it: kept once for all stubs that do the same.
+//! Which hits count, and what is noted of them, as stubs carry it: kept once for all stubs that do
+//! the same.
 use kymo_core::probe::value::{Condition, Operand};
 use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use std::collections::HashSet;
@@ -23,7 +24,8 @@ pub struct FilteredProbe {
 }
 
 impl FilteredProbe {
-    /// From what was asked for; an event in it is not written ([`Record`](crate::patch::Record) does that).
+    /// From what was asked for; an event in it is not written ([`Record`](crate::patch::Record)
+    /// does that).
     pub fn new(measure: Measure, action: ProbeAction) -> FilteredProbe {
         FilteredProbe { measure, action: InternedAction::of(action) }
     }
@@ -64,7 +66,8 @@ impl InternedAction {
         !self.entry_condition.is_empty() || self.every > 1
     }
 
-    /// Whether a stub's own instructions do not do for what happens at an entry (`slow_path.rs` does then).
+    /// Whether a stub's own instructions do not do for what happens at an entry (`slow_path.rs`
+    /// does then).
     pub(crate) fn needs_handler(&self, records: bool) -> bool {
         self.callers
             || reads_memory(&self.entry_condition)

@@ -45,9 +45,11 @@ pub(crate) const TIME_AT: i32 = 16;
 pub(crate) const OWNER_AT: i32 = (DEPTH as i32 + 2) * ENTRY_BYTES + ORIGIN_AT;
 /// From a shadow stack's bottom to the word that tells where its first call was.
 pub(crate) const NEAR_AT: u16 = (DEPTH as u16 + 2) * ENTRY_BYTES as u16;
-/// A key that no slot has, and that does not count as alive: an entry above the top, or on top of one whose call returns just now.
+/// A key that no slot has, and that does not count as alive: an entry above the top, or on top of
+/// one whose call returns just now.
 pub(crate) const FREE: u64 = 0;
-/// Entries of a page of stale frames, between the first and the last, which have the page's own words.
+/// Entries of a page of stale frames, between the first and the last, which have the page's own
+/// words.
 pub(crate) const STALE_ENTRIES: u64 = STACK_BYTES as u64 / ENTRY_BYTES as u64 - 2;
 
 /// Where unwinders find entries.

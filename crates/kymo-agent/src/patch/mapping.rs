@@ -2,8 +2,8 @@
 //! reserved for good, and the words in them.
 //!
 //! # Safety
-//! A [`Mapping`] is the only owner of its addresses, and Rust code reaches them as atomics only, which
-//! others may write at any time. So any memory may be put there. A range without memory
+//! A [`Mapping`] is the only owner of its addresses, and Rust code reaches them as atomics only,
+//! which others may write at any time. So any memory may be put there. A range without memory
 //! ([`Mapping::reserve`]) is never read or written by accident of another owner: an access ends the
 //! process. [`Mapping::unmap`] gives addresses up, and says so.
 #![allow(unsafe_code)]
@@ -157,7 +157,8 @@ impl Mapping {
     }
 }
 
-/// Memory for code at exactly `address`, readable and executable, never writable. It stays for good.
+/// Memory for code at exactly `address`, readable and executable, never writable. It stays for
+/// good.
 pub(crate) fn code_at(address: u64, bytes: u64) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     map_exactly(address, bytes, libc::PROT_READ | libc::PROT_EXEC, flags)

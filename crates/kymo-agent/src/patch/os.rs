@@ -1,7 +1,8 @@
 //! The calls of the operating system that patching needs.
 //!
 //! # Safety
-//! What is unsafe here: system calls with numbers and pointers to locals, and one count in the program's data.
+//! What is unsafe here: system calls with numbers and pointers to locals, and one count in the
+//! program's data.
 #![allow(unsafe_code)]
 use std::ffi::c_int;
 use std::io;
@@ -10,7 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Makes every core that runs this process see instructions as they are now in memory, before this returns.
+/// Makes every core that runs this process see instructions as they are now in memory, before this
+/// returns.
 pub(crate) fn sync_cores() -> io::Result<()> {
     /// Of linux/membarrier.h.
     const SYNC_CORE: c_int = 1 << 5;
@@ -21,7 +23,8 @@ pub(crate) fn sync_cores() -> io::Result<()> {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     };
     REGISTERED.get_or_init(|| call(REGISTER_SYNC_CORE));
-    // Where a registration is needed and failed, this fails, too. A forked child keeps its parent's.
+    // Where a registration is needed and failed, this fails, too. A forked child keeps its
+    // parent's.
     if call(SYNC_CORE) { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -51,7 +54,8 @@ pub(crate) fn own_tid() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// A text of /proc whose numbers matter. Names in it are bytes; what of them is not UTF-8 is replaced.
+/// A text of /proc whose numbers matter. Names in it are bytes; what of them is not UTF-8 is
+/// replaced.
 pub(crate) fn text(path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
 }
@@ -68,9 +72,11 @@ pub(crate) fn possible_cpus() -> usize {
     usize::try_from(count).unwrap_or(1).clamp(1, 1 << 16)
 }
 
-/// Runs `what` with the two signals of patching open in this thread, and puts the thread's mask back.
+/// Runs `what` with the two signals of patching open in this thread, and puts the thread's mask
+/// back.
 ///
-/// This thread may itself run into a probe while it is put in place, and a trap that is blocked ends the process.
+/// This thread may itself run into a probe while it is put in place, and a trap that is blocked
+/// ends the process.
 pub(crate) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros are a valid set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -88,7 +94,8 @@ pub(crate) fn with_signals_open<T>(signals: &[c_int], what: impl FnOnce() -> T) 
     result
 }
 
-/// Makes `mask` the signals that this thread blocks, without the C library; what they were. Safe in a signal's handler.
+/// Makes `mask` the signals that this thread blocks, without the C library; what they were. Safe in
+/// a signal's handler.
 pub(crate) fn set_mask(mask: u64) -> u64 {
     let mut before = 0_u64;
     let (given, old) = (&raw const mask, &raw mut before);
@@ -138,8 +145,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Takes this signal, by which traps come, out of the signals that the program's handlers block while they run. It stays
-/// out: an illegal instruction ends a process that blocks it.
+/// Takes this signal, by which traps come, out of the signals that the program's handlers block
+/// while they run. It stays out: an illegal instruction ends a process that blocks it.
 pub(crate) fn let_through(trap: c_int) {
     let bit = 1 << (trap - 1);
     const ALL_SIGNALS: c_int = 64;

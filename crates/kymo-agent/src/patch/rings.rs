@@ -1,17 +1,20 @@
-//! Rings in shared memory that stubs write events to: one for each CPU, of the same shape as the kernel's.
+//! Rings in shared memory that stubs write events to: one for each CPU, of the same shape as the
+//! kernel's.
 //!
 //! ```text
 //!   the file:    | CPU 0: page, data | CPU 1: page, data | ...       page: head at 1024, tail at 1032, data's offset and size behind
 //!   mapped here: | page, data, data again |                          so that a record is never cut at the end
 //! ```
 //!
-//! Another process maps the file and reads a CPU's part with [`kymo_core::ring::Reader`], as it would a ring of perf_event_open. The
-//! writers of one ring are the threads on one CPU; each writes its record inside a restartable sequence whose last store moves
-//! the head, so a thread that loses its CPU begins again, and nothing is half-written. A forked child writes nothing.
+//! Another process maps the file and reads a CPU's part with [`kymo_core::ring::Reader`], as it
+//! would a ring of perf_event_open. The writers of one ring are the threads on one CPU; each writes
+//! its record inside a restartable sequence whose last store moves the head, so a thread that loses
+//! its CPU begins again, and nothing is half-written. A forked child writes nothing.
 //!
 //! # Records
-//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a tracepoint, raw data included ([`ProbeAction`](kymo_core::probe::wire::ProbeAction)
-//! says what is in it). What does not fit is counted by the probe ([`Probe::lost`](crate::patch::Probe::lost)).
+//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a
+//! tracepoint, raw data included ([`ProbeAction`](kymo_core::probe::wire::ProbeAction) says what is
+//! in it). What does not fit is counted by the probe ([`Probe::lost`](crate::patch::Probe::lost)).
 use crate::patch::clock::Clock;
 use crate::patch::layout::{HEAD_AT, PAGE_BYTES, TAIL_AT};
 use crate::patch::mapping::Mapping;
@@ -42,7 +45,8 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Makes a ring of `data_bytes` (rounded up to a power of two, 4 KiB to 1 GiB) for each CPU that this machine can have.
+    /// Makes a ring of `data_bytes` (rounded up to a power of two, 4 KiB to 1 GiB) for each CPU
+    /// that this machine can have.
     ///
     /// # Errors
     /// Where memory or address space is short.

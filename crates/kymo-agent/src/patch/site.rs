@@ -1,4 +1,5 @@
-//! A site: the bytes of a function that a jump replaces, and the instructions that these bytes were.
+//! A site: the bytes of a function that a jump replaces, and the instructions that these bytes
+//! were.
 use iced_x86::{FlowControl, Instruction};
 
 /// The bytes of `jmp rel32`.
@@ -7,7 +8,8 @@ pub(crate) const JUMP_BYTES: usize = 5;
 /// Where and how a function is to be patched: the result of [`plan`](super::plan).
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// The first byte that is replaced: the function's first instruction, or the one after `endbr64`, which stays.
+    /// The first byte that is replaced: the function's first instruction, or the one after
+    /// `endbr64`, which stays.
     pub address: u64,
     /// The function's first byte.
     pub function: u64,
@@ -17,12 +19,14 @@ pub struct Site {
     pub(crate) original: [u8; JUMP_BYTES],
     /// The instructions that move into the stub, as they were decoded.
     pub(crate) displaced: Vec<Instruction>,
-    /// Distances from `address`, 1 to 4, at which instructions begin that the jump overwrites. Threads may stand there.
+    /// Distances from `address`, 1 to 4, at which instructions begin that the jump overwrites.
+    /// Threads may stand there.
     pub(crate) interiors: Vec<u8>,
 }
 
 impl Site {
-    /// Whether the jump replaces one instruction only, so that no thread can stand inside its bytes.
+    /// Whether the jump replaces one instruction only, so that no thread can stand inside its
+    /// bytes.
     pub fn is_single_instruction(&self) -> bool {
         self.interiors.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Counters, one word for each CPU, which stubs raise without a lock and without a shared cache line.
+//! Counters, one word for each CPU, which stubs raise without a lock and without a shared cache
+//! line.
 //!
 //! ```text
 //!   table: [ base of CPU 0 | base of CPU 1 | ... ]     the stub:  cpu  = restartable sequence's CPU
@@ -10,15 +11,15 @@
 //! A thread that loses its CPU between reading its number and the store begins again (a restartable
 //! sequence), so no hit is lost and none counted twice.
 //!
-//! Without a tracer the words are memory of this process. A tracer maps its own file over them, reads
-//! them by itself, also after this process has ended, and takes the memory with it when it leaves. The
-//! table is this process's own. A forked child finds it empty and counts nothing; or, if children are
-//! to count, finds it as it was and counts in the same words: two processes are on one CPU one after
-//! the other, like two threads.
+//! Without a tracer the words are memory of this process. A tracer maps its own file over them,
+//! reads them by itself, also after this process has ended, and takes the memory with it when it
+//! leaves. The table is this process's own. A forked child finds it empty and counts nothing; or,
+//! if children are to count, finds it as it was and counts in the same words: two processes are on
+//! one CPU one after the other, like two threads.
 //!
 //! # Safety
-//! Addresses that are given up: those of slots that were never taken. A base of the table is a part of
-//! this module's, or 0.
+//! Addresses that are given up: those of slots that were never taken. A base of the table is a part
+//! of this module's, or 0.
 #![allow(unsafe_code)]
 use crate::patch::mapping::Mapping;
 use crate::patch::os;
@@ -103,7 +104,8 @@ impl Slots {
         let cpus = os::possible_cpus();
         let stride = u64::from(slots) * 8;
         let all = Mapping::reserve(stride * cpus as u64)?;
-        // And one for a CPU that does not exist, which threads of ours are on: what they call is not counted.
+        // And one for a CPU that does not exist, which threads of ours are on: what they call is
+        // not counted.
         let table = Mapping::zeros(((cpus as u64 + 1) * 8).next_multiple_of(4096))?;
         table.on_fork(false)?;
         let bases: Box<[u64]> =
@@ -173,7 +175,8 @@ impl Slots {
         let kept = used.min(mapped);
         self.parts(0, kept).for_each(Mapping::zero);
         for part in self.parts(kept, mapped) {
-            // SAFETY: stubs may count in slots that have been taken, which are below; the rest nobody knows.
+            // SAFETY: stubs may count in slots that have been taken, which are below; the rest
+            // nobody knows.
             unsafe { part.unmap() };
         }
         self.mapped.store(kept, Ordering::Relaxed);
@@ -214,8 +217,8 @@ impl Slots {
         words.fold(0, u64::wrapping_add)
     }
 
-    /// Raises one CPU's word of a slot that was taken, as a stub does; its new value, 0 where nothing is counted. Anywhere, also in
-    /// handlers of signals.
+    /// Raises one CPU's word of a slot that was taken, as a stub does; its new value, 0 where
+    /// nothing is counted. Anywhere, also in handlers of signals.
     pub(crate) fn raise(&self, cpu: u64, slot: u32) -> u64 {
         if cpu > self.bases.len() as u64 {
             return 0;

@@ -13,7 +13,8 @@ pub(crate) fn own_cpu_ns() -> u64 {
 
 /// Nanoseconds of CPU time of a thread of this process; `None` if it has ended.
 pub(crate) fn thread_cpu_ns(tid: i32) -> Option<u64> {
-    // How the kernel numbers the CPU clocks of threads: the complement of the id, "per thread" (4), "as scheduled" (2).
+    // How the kernel numbers the CPU clocks of threads: the complement of the id, "per thread" (4),
+    // "as scheduled" (2).
     read(!tid << 3 | 4 | 2)
 }
 

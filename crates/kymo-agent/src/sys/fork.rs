@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-/// A page with a 1 in the parent, which the kernel clears for a child. Null until the first use; dangling where that failed.
+/// A page with a 1 in the parent, which the kernel clears for a child. Null until the first use;
+/// dangling where that failed.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Whether this is a forked child. What was counted belongs to the parent; here other threads' locks may be taken for good, so
-/// nothing may be touched.
+/// Whether this is a forked child. What was counted belongs to the parent; here other threads'
+/// locks may be taken for good, so nothing may be touched.
 #[inline]
 pub(crate) fn is_child() -> bool {
     // Acquire: pairs with the Release in prepare(), after which the page holds its 1.
@@ -34,7 +35,8 @@ pub(crate) fn know_own() {
     OWN.store(std::process::id(), Ordering::Relaxed);
 }
 
-/// Whether this is a child of `vfork`, in the memory of its parent: what it writes there is the parent's.
+/// Whether this is a child of `vfork`, in the memory of its parent: what it writes there is the
+/// parent's.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_guest() -> bool {
     // Relaxed: written once, and long before.
@@ -45,7 +47,8 @@ pub(crate) fn is_guest() -> bool {
 #[cold]
 fn prepare() -> *mut AtomicU8 {
     let page = map().unwrap_or(std::ptr::dangling_mut());
-    // Release: pairs with the Acquire above. Who comes second takes the first one's page; a page too many is a page.
+    // Release: pairs with the Acquire above. Who comes second takes the first one's page; a page
+    // too many is a page.
     match PAGE.compare_exchange(std::ptr::null_mut(), page, Ordering::Release, Ordering::Acquire) {
         Ok(_) => page,
         Err(first) => first,

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its owner may open it.
+/// A file without a place on a disk, which others find by its name in `/proc/PID/fd`. Only its
+/// owner may open it.
 pub(crate) fn create(name: &CStr) -> io::Result<File> {
     // SAFETY: a C string and flags.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };

@@ -1,8 +1,9 @@
 //! The door to the operating system and the processor.
 //!
 //! # Safety
-//! What is unsafe here is of four kinds: C functions with pointers to locals, memory that the kernel maps and nobody else
-//! frees, the thread's own restartable-sequences area, which lives as long as the thread, and what the kernel hands to a signal handler.
+//! What is unsafe here is of four kinds: C functions with pointers to locals, memory that the
+//! kernel maps and nobody else frees, the thread's own restartable-sequences area, which lives as
+//! long as the thread, and what the kernel hands to a signal handler.
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod memory_file;

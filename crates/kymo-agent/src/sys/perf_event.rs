@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-/// The beginning of `struct perf_event_mmap_page` of linux/perf_event.h: what the kernel tells a thread about its counter.
+/// The beginning of `struct perf_event_mmap_page` of linux/perf_event.h: what the kernel tells a
+/// thread about its counter.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Page {
@@ -28,12 +29,14 @@ pub(crate) struct Page {
 /// In the page's capabilities: user code may read the counter.
 pub(crate) const CAN_READ: u64 = 1 << 2;
 
-/// What the counter shows, read without a system call; `None` if it must be asked of the kernel now: it has no counter, or reading is
-/// not permitted, or the page does not come to rest.
+/// What the counter shows, read without a system call; `None` if it must be asked of the kernel
+/// now: it has no counter, or reading is not permitted, or the page does not come to rest.
 pub(crate) fn read_here(page: &Page, counter: impl Fn(u32) -> u64) -> Option<u64> {
-    // The kernel changes the page on this very thread, so two tries mostly suffice; the bound is for a page gone wrong.
+    // The kernel changes the page on this very thread, so two tries mostly suffice; the bound is
+    // for a page gone wrong.
     for _ in 0..64 {
-        // Relaxed, and fences for the compiler only: the writer is the kernel on this thread's own CPU.
+        // Relaxed, and fences for the compiler only: the writer is the kernel on this thread's own
+        // CPU.
         let lock = page.lock.load(Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let index = page.index.load(Ordering::Relaxed);
@@ -64,7 +67,8 @@ pub(crate) struct Counter {
 const PAGE_BYTES: usize = 4096;
 
 impl Counter {
-    /// Opens a counter of `PERF_TYPE_HARDWARE` for the calling thread's user code, which never shares its place with others.
+    /// Opens a counter of `PERF_TYPE_HARDWARE` for the calling thread's user code, which never
+    /// shares its place with others.
     pub(crate) fn open(config: u64) -> io::Result<Counter> {
         /// `struct perf_event_attr` as of its first version.
         #[repr(C)]
@@ -143,7 +147,8 @@ impl Drop for Counter {
     }
 }
 
-// SAFETY: the page is only read; what another thread would get from it is refused by reading through the descriptor.
+// SAFETY: the page is only read; what another thread would get from it is refused by reading
+// through the descriptor.
 unsafe impl Send for Counter {}
 // SAFETY: likewise.
 unsafe impl Sync for Counter {}
@@ -151,8 +156,8 @@ unsafe impl Sync for Counter {}
 #[cfg(target_arch = "x86_64")]
 fn processor_counter(index: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the page says that this counter is there and may be read; if that changed just now, the kernel emulates nothing and the
-    // lock of the page differs afterwards.
+    // SAFETY: the page says that this counter is there and may be read; if that changed just now,
+    // the kernel emulates nothing and the lock of the page differs afterwards.
     unsafe {
         std::arch::asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     }
@@ -187,7 +192,8 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, width_bits), 48);
     }
 
-    /// Checks that the offset is added, that the index counts from one, and that a counter of 48 bits is a signed number.
+    /// Checks that the offset is added, that the index counts from one, and that a counter of 48
+    /// bits is a signed number.
     #[test]
     fn a_counter_is_offset_and_signed() {
         let counter = |index| if index == 2 { 0xffff_ffff_fff0 } else { 7 };
@@ -203,7 +209,8 @@ mod tests {
         assert_eq!(read_here(&page(1, 1000, 48, false), |_| unreachable!()), None);
     }
 
-    /// Checks that a counter that moved while it was read is read again, and that a page that never rests does not hang.
+    /// Checks that a counter that moved while it was read is read again, and that a page that never
+    /// rests does not hang.
     #[test]
     fn a_page_that_changes_is_read_again() {
         let moving = page(1, 100, 48, true);

@@ -1,4 +1,5 @@
-//! System calls without the C library: where its functions may be half-written, or their locks held by a thread that stands still.
+//! System calls without the C library: where its functions may be half-written, or their locks held
+//! by a thread that stands still.
 //!
 //! # Safety
 //! The instruction itself; what the callers pass is theirs.
@@ -23,7 +24,8 @@ pub(crate) unsafe fn call(number: libc::c_long, args: [u64; 6]) -> i64 {
     result
 }
 
-/// Makes a system call that takes nothing. Not by [`call`]: unoptimised builds fill an array of zeroes by the C library's memset.
+/// Makes a system call that takes nothing. Not by [`call`]: unoptimised builds fill an array of
+/// zeroes by the C library's memset.
 ///
 /// # Safety
 /// As of the system call.
@@ -56,7 +58,8 @@ pub(crate) fn write_at(file: i32, bytes: &[u8], at: u64) -> io::Result<usize> {
     })
 }
 
-/// Copies memory of this process; what is not there is not copied, and is no fault. How many bytes that were.
+/// Copies memory of this process; what is not there is not copied, and is no fault. How many bytes
+/// that were.
 pub(crate) fn peek(at: u64, into: &mut [u8]) -> usize {
     let here = [into.as_mut_ptr() as u64, into.len() as u64];
     let there = [at, into.len() as u64];
@@ -67,7 +70,8 @@ pub(crate) fn peek(at: u64, into: &mut [u8]) -> usize {
     result(unsafe { call(libc::SYS_process_vm_readv, [pid, here, 1, there, 1, 0]) }).unwrap_or(0)
 }
 
-/// `recvmsg`, again if a signal ends it: how many bytes, and the first descriptor that came with them.
+/// `recvmsg`, again if a signal ends it: how many bytes, and the first descriptor that came with
+/// them.
 pub(crate) fn receive_with(socket: i32, into: &mut [u8]) -> io::Result<(usize, Option<i32>)> {
     /// Of a control message: its length, its kind, a descriptor.
     const DESCRIPTOR_BYTES: u64 = 20;

@@ -1,11 +1,13 @@
 //! Whether this thread ran without a break: asked of the kernel without asking the kernel.
 //!
-//! The C library registers an area for restartable sequences with the kernel, one for each thread. A thread stores there which
-//! sequence it is in; when the kernel takes the CPU away from a thread that is *not* inside that sequence, it clears the field
-//! (linux/rseq.h says so). So a field that names a sequence where no code ever is works as a flag: it stays as long as the thread
-//! keeps its CPU, and is gone after the first switch, migration or signal.
+//! The C library registers an area for restartable sequences with the kernel, one for each thread.
+//! A thread stores there which sequence it is in; when the kernel takes the CPU away from a thread
+//! that is *not* inside that sequence, it clears the field (linux/rseq.h says so). So a field that
+//! names a sequence where no code ever is works as a flag: it stays as long as the thread keeps its
+//! CPU, and is gone after the first switch, migration or signal.
 //!
-//! A program that uses the field itself overwrites the flag, which reads as "there was a break" and costs one system call.
+//! A program that uses the field itself overwrites the flag, which reads as "there was a break" and
+//! costs one system call.
 #![allow(unsafe_code)]
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -13,7 +15,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-/// What the kernel expects in the four bytes before an abort address, as the C library registered it.
+/// What the kernel expects in the four bytes before an abort address, as the C library registered
+/// it.
 #[cfg(target_arch = "x86_64")]
 const SIGNATURE: u32 = 0x5305_3053;
 #[cfg(target_arch = "aarch64")]
@@ -59,7 +62,8 @@ fn field() -> Option<&'static AtomicU64> {
     if field == no_field() {
         return None;
     }
-    // SAFETY: find() gave the address of this thread's field; it lives as long as the thread, and the reference does not leave it.
+    // SAFETY: find() gave the address of this thread's field; it lives as long as the thread, and
+    // the reference does not leave it.
     Some(unsafe { &*field })
 }
 
@@ -103,12 +107,14 @@ fn find() -> Option<*const AtomicU64> {
     Some(thread_pointer().wrapping_offset(offset()?).wrapping_add(FIELD_AT).cast())
 }
 
-/// Takes the calling thread out of restartable sequences for good, and lets it find the number of a CPU that does not exist in its place: what
-/// counts by CPU finds no counter there. For a thread of ours, which calls functions that are probed as any other.
+/// Takes the calling thread out of restartable sequences for good, and lets it find the number of a
+/// CPU that does not exist in its place: what counts by CPU finds no counter there. For a thread of
+/// ours, which calls functions that are probed as any other.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn leave_for(cpu: u32) {
     const UNREGISTER: u64 = 1;
-    /// What C libraries register: the first form of the structure, or as much as the kernel says that it knows.
+    /// What C libraries register: the first form of the structure, or as much as the kernel says
+    /// that it knows.
     const FIRST_BYTES: u64 = 32;
     const AT_RSEQ_FEATURE_SIZE: u64 = 27;
     const AT_RSEQ_ALIGN: u64 = 28;
@@ -118,7 +124,8 @@ pub(crate) fn leave_for(cpu: u32) {
     let known = [AT_RSEQ_FEATURE_SIZE, AT_RSEQ_ALIGN].map(|what| unsafe { libc::getauxval(what) });
     let rounded = known[0].next_multiple_of(known[1].max(FIRST_BYTES));
     let left = [FIRST_BYTES, known[0], rounded].into_iter().any(|bytes| {
-        // SAFETY: the area of this thread; the kernel compares all numbers with what was registered.
+        // SAFETY: the area of this thread; the kernel compares all numbers with what was
+        // registered.
         unsafe { libc::syscall(libc::SYS_rseq, area, bytes, UNREGISTER, SIGNATURE) == 0 }
     });
     if left {
@@ -130,7 +137,8 @@ pub(crate) fn leave_for(cpu: u32) {
     }
 }
 
-/// From the thread pointer to a thread's `struct rseq`, the same for all threads, if the C library has registered one.
+/// From the thread pointer to a thread's `struct rseq`, the same for all threads, if the C library
+/// has registered one.
 pub(crate) fn offset() -> Option<isize> {
     /// Two numbers of CPUs and the field.
     const NEEDED_BYTES: u32 = 16;
@@ -172,8 +180,8 @@ fn thread_pointer() -> *const u8 {
     std::ptr::null()
 }
 
-/// Whether this kernel clears the field for a thread that sleeps in a system call, too: some only do so for threads that were
-/// interrupted. Tried once, by sleeping three times for an instant.
+/// Whether this kernel clears the field for a thread that sleeps in a system call, too: some only
+/// do so for threads that were interrupted. Tried once, by sleeping three times for an instant.
 fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| {
@@ -194,7 +202,8 @@ fn works() -> bool {
 mod tests {
     use super::*;
 
-    /// Checks that a system call that does not wait leaves the flag, and that sleeping takes it away.
+    /// Checks that a system call that does not wait leaves the flag, and that sleeping takes it
+    /// away.
     #[test]
     fn the_flag_goes_with_the_cpu() {
         if !mark() {

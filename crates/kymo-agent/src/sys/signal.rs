@@ -67,8 +67,9 @@ pub(crate) unsafe fn instruction(context: *const c_void) -> u64 {
     }
 }
 
-/// The value of 1, 2, 4 or 8 bytes of this process; `None` if nothing is there. Through the kernel: a watchpoint does not see it, and memory
-/// that somebody unmaps meanwhile is no fault. Safe in a signal handler.
+/// The value of 1, 2, 4 or 8 bytes of this process; `None` if nothing is there. Through the kernel:
+/// a watchpoint does not see it, and memory that somebody unmaps meanwhile is no fault. Safe in a
+/// signal handler.
 pub(crate) fn peek(address: u64, len_bytes: usize) -> Option<u64> {
     let mut bytes = [0u8; 8];
     let len = len_bytes.min(bytes.len());
@@ -92,8 +93,8 @@ pub(crate) fn keeping_errno(body: impl FnOnce()) {
     unsafe { errno.write(before) };
 }
 
-/// Who gets what is not for watches: who handled SIGTRAP when ours was last installed, and when it first was. Read by signal handlers, so what
-/// they pointed to once is never freed.
+/// Who gets what is not for watches: who handled SIGTRAP when ours was last installed, and when it
+/// first was. Read by signal handlers, so what they pointed to once is never freed.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 static FIRST: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -103,7 +104,8 @@ fn changing() -> MutexGuard<'static, ()> {
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes `handler` the one of SIGTRAP, if it is not. Who handled it until now is kept, to be handed what is not for watches.
+/// Makes `handler` the one of SIGTRAP, if it is not. Who handled it until now is kept, to be handed
+/// what is not for watches.
 pub(crate) fn install(handler: Handler) -> io::Result<()> {
     let _one = changing();
     let now = current()?;
@@ -114,8 +116,9 @@ pub(crate) fn install(handler: Handler) -> io::Result<()> {
     put_behind_watches(now);
     let mut ours = now;
     ours.sa_sigaction = handler as usize;
-    // Not on the alternate stack: those of Rust's threads are too small for a handler that is interrupted by itself. Not deferred: what a
-    // handler itself accesses is known by it (watch/nesting.rs), not kept for later.
+    // Not on the alternate stack: those of Rust's threads are too small for a handler that is
+    // interrupted by itself. Not deferred: what a handler itself accesses is known by it
+    // (watch/nesting.rs), not kept for later.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
     // SAFETY: writes the mask of ours.
     unsafe { libc::sigemptyset(&mut ours.sa_mask) };
@@ -146,8 +149,9 @@ fn current() -> io::Result<libc::sigaction> {
     Ok(unsafe { now.assume_init() })
 }
 
-/// Hands a signal that is not ours to who handled it before, as the kernel would have. `again`: that one has handed it back, because he thinks
-/// that we were there before him; then to who was there before both.
+/// Hands a signal that is not ours to who handled it before, as the kernel would have. `again`:
+/// that one has handed it back, because he thinks that we were there before him; then to who was
+/// there before both.
 ///
 /// # Safety
 /// With the arguments of the handler that [`install`] installed.

@@ -46,8 +46,9 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// Nothing: an address that is never accessed, not armed. A signal that was under way when it was aimed at nothing brings the data that are
-    /// there now, not those of its time: so also nothing has data that tell whose it is.
+    /// Nothing: an address that is never accessed, not armed. A signal that was under way when it
+    /// was aimed at nothing brings the data that are there now, not those of its time: so also
+    /// nothing has data that tell whose it is.
     pub(crate) const fn nothing(signal_data: u64) -> Aim {
         Aim { address: 0x1000, len_bytes: 8, access: 2, signal_data }
     }
@@ -69,7 +70,8 @@ impl Aim {
     }
 }
 
-/// A slot of the processor that a thread has, with what it makes from then on. Released when this is dropped.
+/// A slot of the processor that a thread has, with what it makes from then on. Released when this
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchpoint(OwnedFd);
 
@@ -98,14 +100,17 @@ impl Watchpoint {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Closes the descriptor of a copy that a fork made, and nothing else: the events are the parent's.
+    /// Closes the descriptor of a copy that a fork made, and nothing else: the events are the
+    /// parent's.
     pub(crate) fn close_copy(&self) {
-        // SAFETY: in a child, which never uses it again: nobody there owns another file of this number before it is closed.
+        // SAFETY: in a child, which never uses it again: nobody there owns another file of this
+        // number before it is closed.
         unsafe { libc::close(self.0.as_raw_fd()) };
     }
 }
 
-/// How many slots this thread of this process has left, at most `most`: takes them and gives them back.
+/// How many slots this thread of this process has left, at most `most`: takes them and gives them
+/// back.
 pub(crate) fn free_slots(thread: i32, most: usize) -> io::Result<usize> {
     let mut taken = Vec::with_capacity(most);
     while taken.len() < most {
@@ -129,7 +134,8 @@ fn open(thread: i32, attr: &WatchpointAttr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Permits as many descriptors as this process may permit itself; whether that are more than before.
+/// Permits as many descriptors as this process may permit itself; whether that are more than
+/// before.
 pub(crate) fn raise_descriptors() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the limit, which is ours.
@@ -149,6 +155,7 @@ pub(crate) fn at_fork(child: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(before: Hook, parent: Hook, child: Hook) -> libc::c_int;
     }
-    // SAFETY: a function that lives as long as the process (the shared library is never unloaded, see build.rs).
+    // SAFETY: a function that lives as long as the process (the shared library is never unloaded,
+    // see build.rs).
     unsafe { pthread_atfork(None, None, Some(child)) };
 }

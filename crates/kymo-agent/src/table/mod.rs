@@ -1,4 +1,5 @@
-//! The table of tasks as another process sees it: a file in memory that the program writes when it is asked.
+//! The table of tasks as another process sees it: a file in memory that the program writes when it
+//! is asked.
 //!
 //! ```text
 //!   /proc/PID/fd/N -> /memfd:kymo-tasks (deleted)
@@ -8,12 +9,16 @@
 //!   4096  frames, in turn in the two places
 //! ```
 //!
-//! - F1: a frame is written where the reader does not look: the older of two places, whose number is cleared first and set last.
-//! - F2: a reader that was overtaken sees another number afterwards, or a wrong checksum, and looks again.
-//! - F3: whoever reads trusts nothing: sizes are bounded by [`MAX_FRAME_BYTES`], every text and number is checked, nothing is allocated by a
-//!   claim. A frame that is wrong is refused with the byte where it goes wrong.
+//! - F1: a frame is written where the reader does not look: the older of two places, whose number
+//!   is cleared first and set last.
+//! - F2: a reader that was overtaken sees another number afterwards, or a wrong checksum, and looks
+//!   again.
+//! - F3: whoever reads trusts nothing: sizes are bounded by [`MAX_FRAME_BYTES`], every text and
+//!   number is checked, nothing is allocated by a claim. A frame that is wrong is refused with the
+//!   byte where it goes wrong.
 //!
-//! To ask for a new frame one writes a byte into the pipe whose descriptor the header names. All numbers are little-endian.
+//! To ask for a new frame one writes a byte into the pipe whose descriptor the header names. All
+//! numbers are little-endian.
 mod read;
 #[cfg(test)]
 mod tests;
@@ -45,7 +50,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// How many counters a group has at most.
 pub const MAX_COUNTERS: usize = 64;
 
-/// FNV-1a over words: enough to notice a frame that changed while it was read; no protection against a liar, who needs none.
+/// FNV-1a over words: enough to notice a frame that changed while it was read; no protection
+/// against a liar, who needs none.
 pub fn checksum(bytes: &[u8]) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for word in bytes.chunks(8) {

@@ -34,7 +34,8 @@ proptest! {
         prop_assert_eq!(frame(&encode(&rows)), Ok(rows));
     }
 
-    /// Checks that a frame that was damaged or cut is refused or read, but never panics nor takes memory by a claim.
+    /// Checks that a frame that was damaged or cut is refused or read, but never panics nor takes
+    /// memory by a claim.
     #[test]
     fn a_damaged_frame_is_survived(rows in rows(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index) {
         let mut bytes = encode(&rows);
@@ -62,7 +63,8 @@ fn long_names_are_cut() {
     assert_eq!(read.groups[0].name, "ö".repeat(127));
 }
 
-/// Checks that the newer place is taken, and that headers of others, of other versions and with impossible places are refused in words.
+/// Checks that the newer place is taken, and that headers of others, of other versions and with
+/// impossible places are refused in words.
 #[test]
 fn a_header_is_checked() {
     let place = |number| Place { number, offset: 4096, bytes: 10, checksum: 3 };

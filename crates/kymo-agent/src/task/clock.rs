@@ -1,7 +1,8 @@
 //! The CPU time of a thread, for the price of looking at a clock that needs no system call.
 //!
-//! While a thread keeps its CPU, its CPU time passes as time does. So the kernel is asked for the CPU time once, and after that a
-//! ruler (`CLOCK_MONOTONIC`, which user code reads by itself) tells how much was added, until there was a break:
+//! While a thread keeps its CPU, its CPU time passes as time does. So the kernel is asked for the
+//! CPU time once, and after that a ruler (`CLOCK_MONOTONIC`, which user code reads by itself) tells
+//! how much was added, until there was a break:
 //!
 //! ```text
 //!   CPU time asked    now() now()  now()       CPU taken away      now(): asked again   now() ...
@@ -10,12 +11,13 @@
 //! ```
 //!
 //! - K1: it never goes back.
-//! - K2: after each question it shows what the kernel says, or stands until the kernel's clock has come up to what it showed: errors do
-//!   not add up, so the totals are the thread's CPU time.
-//! - K3: it asks at least once for each [`KEPT_NS`] of ruler, because a thread that keeps its CPU still loses time to interrupts, and a virtual
-//!   CPU to its hypervisor, which takes it away unseen.
-//! - K4: where breaks cannot be seen, it also asks when [`BLIND_NS`] have passed since it was looked at: no single break that is missed
-//!   is longer.
+//! - K2: after each question it shows what the kernel says, or stands until the kernel's clock has
+//!   come up to what it showed: errors do not add up, so the totals are the thread's CPU time.
+//! - K3: it asks at least once for each [`KEPT_NS`] of ruler, because a thread that keeps its CPU
+//!   still loses time to interrupts, and a virtual CPU to its hypervisor, which takes it away
+//!   unseen.
+//! - K4: where breaks cannot be seen, it also asks when [`BLIND_NS`] have passed since it was
+//!   looked at: no single break that is missed is longer.
 use std::cell::Cell;
 
 /// How long an answer is continued by the ruler.
@@ -181,8 +183,9 @@ mod tests {
     }
 
     proptest! {
-        /// Checks against the kernel's clock, over random work and breaks: with visible breaks it is exact but for interrupts since the
-        /// last question; without, it is ahead by less than the breaks that it can miss, never goes back, and catches up.
+        /// Checks against the kernel's clock, over random work and breaks: with visible breaks it
+        /// is exact but for interrupts since the last question; without, it is ahead by less than
+        /// the breaks that it can miss, never goes back, and catches up.
         #[test]
         fn it_follows_the_kernels_clock(steps in steps(), blind: bool) {
             let thread = Thread { blind, ..Thread::default() };
@@ -266,7 +269,8 @@ mod tests {
         }
     }
 
-    /// Checks the real clocks: the time that a thread works is counted, the time that it sleeps is not, and the sum is the kernel's.
+    /// Checks the real clocks: the time that a thread works is counted, the time that it sleeps is
+    /// not, and the sum is the kernel's.
     #[test]
     fn the_real_clock_counts_work_and_not_sleep() {
         let clock = ThreadClock::new();

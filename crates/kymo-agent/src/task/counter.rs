@@ -5,7 +5,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Counter {
-    /// Nanoseconds on a CPU: what the kernel counts as the thread's CPU time, not the time that a poll took.
+    /// Nanoseconds on a CPU: what the kernel counts as the thread's CPU time, not the time that a
+    /// poll took.
     CpuTime,
     /// Allocations, where the program's allocator is [`Counting`](crate::alloc::Counting).
     Allocations,
@@ -13,8 +14,9 @@ pub enum Counter {
     AllocatedBytes,
     /// A counter of the processor, of user code only.
     Hardware(Hardware),
-    /// What the program counts itself by [`count`](super::count), by number from 0 to [`OWN_COUNTERS`](super::OWN_COUNTERS) - 1.
-    /// Probes inside the process count their hits here, too.
+    /// What the program counts itself by [`count`](super::count), by number from 0 to
+    /// [`OWN_COUNTERS`](super::OWN_COUNTERS) - 1. Probes inside the process count their hits here,
+    /// too.
     Own(u8),
 }
 

@@ -87,7 +87,8 @@ impl Pmu for Counters {
 mod tests {
     use super::*;
 
-    /// Checks that each counter's name is read back, and that a name that nobody has is refused with the names that are.
+    /// Checks that each counter's name is read back, and that a name that nobody has is refused
+    /// with the names that are.
     #[test]
     fn names_are_read_back() {
         let all = [Counter::CpuTime, Counter::Allocations, Counter::AllocatedBytes, Counter::Own(3)];

@@ -3,7 +3,8 @@ use super::counter::Counter;
 use std::fmt;
 use std::io;
 
-/// Why something was refused. Nothing was changed, unless the variant says so, and every count is as it was.
+/// Why something was refused. Nothing was changed, unless the variant says so, and every count is
+/// as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,12 +37,14 @@ pub enum Error {
         /// The number of the one that it runs.
         task: u64,
     },
-    /// A task was dropped while this thread ran it. What it did until now is in its group's sums; from now on the thread runs no task.
+    /// A task was dropped while this thread ran it. What it did until now is in its group's sums;
+    /// from now on the thread runs no task.
     DroppedWhileRunning {
         /// Its number.
         task: u64,
     },
-    /// The thread that ran the task ended without taking it off. The task ended with it; its counts are in its group's sums.
+    /// The thread that ran the task ended without taking it off. The task ended with it; its counts
+    /// are in its group's sums.
     ThreadEnded {
         /// Its number.
         task: u64,
@@ -50,7 +53,8 @@ pub enum Error {
     Forked,
     /// More threads run tasks than there are slots for.
     TooManyThreads,
-    /// Called from within a switch: by a signal handler, or by a destructor at the end of the thread.
+    /// Called from within a switch: by a signal handler, or by a destructor at the end of the
+    /// thread.
     NotNow,
     /// This machine cannot count that.
     Unsupported {

@@ -31,13 +31,14 @@ pub(super) struct EndedGroup {
     pub(super) reading: Reading,
 }
 
-/// The groups that are gone, by name: without them the sum over all groups would not be the threads' CPU time.
+/// The groups that are gone, by name: without them the sum over all groups would not be the
+/// threads' CPU time.
 pub(super) fn gone() -> Vec<(Cow<'static, str>, EndedGroup)> {
     lock(&GONE).iter().map(|(name, gone)| (name.clone(), gone.clone())).collect()
 }
 
-/// A handle of tasks that are counted together: the tasks of a request, of a tenant, of a part of the program. Clones are the same
-/// group. It lives as long as a handle or a task of it.
+/// A handle of tasks that are counted together: the tasks of a request, of a tenant, of a part of
+/// the program. Clones are the same group. It lives as long as a handle or a task of it.
 #[derive(Clone)]
 pub struct Group {
     pub(super) inner: Arc<Inner>,
@@ -85,16 +86,18 @@ impl GroupBuilder {
         self
     }
 
-    /// Keeps the numbers of each task, not only the group's sums: then a switch looks at each counter.
+    /// Keeps the numbers of each task, not only the group's sums: then a switch looks at each
+    /// counter.
     #[must_use]
     pub fn per_task(mut self) -> GroupBuilder {
         self.per_task = true;
         self
     }
 
-    /// What the threads do between the tasks of this group (the executor's own work) counts for the group as well. Then a switch between
-    /// the executor and a task looks at no counter at all (with [`per_task`](GroupBuilder::per_task) it does), because both count into the
-    /// same sums. For programs with one group: a thread belongs to the first such group that it runs.
+    /// What the threads do between the tasks of this group (the executor's own work) counts for the
+    /// group as well. Then a switch between the executor and a task looks at no counter at all
+    /// (with [`per_task`](GroupBuilder::per_task) it does), because both count into the same sums.
+    /// For programs with one group: a thread belongs to the first such group that it runs.
     #[must_use]
     pub fn whole_threads(mut self) -> GroupBuilder {
         self.whole_threads = true;
@@ -104,7 +107,8 @@ impl GroupBuilder {
     /// Makes the group.
     ///
     /// # Errors
-    /// If something cannot be counted on this machine, or the process was forked from one that counts.
+    /// If something cannot be counted on this machine, or the process was forked from one that
+    /// counts.
     pub fn build(self) -> Result<Group, Error> {
         let GroupBuilder { name, counters, per_task, whole_threads } = self;
         if fork::is_child() {
@@ -194,8 +198,8 @@ impl Group {
         self.inner.sums()
     }
 
-    /// The tasks that live, by number, each with its numbers: all of them if the group is [`per_task`](GroupBuilder::per_task), else what
-    /// every task has (polls, switches).
+    /// The tasks that live, by number, each with its numbers: all of them if the group is
+    /// [`per_task`](GroupBuilder::per_task), else what every task has (polls, switches).
     ///
     /// # Errors
     /// If the process was forked from one that counts.

@@ -1,7 +1,9 @@
-//! The processor's counters of each thread that runs tasks: opened when the thread first needs one, closed when it ends.
+//! The processor's counters of each thread that runs tasks: opened when the thread first needs one,
+//! closed when it ends.
 //!
-//! The owner reads its counter in user code; whoever else asks goes through the descriptor, which any thread of the process can
-//! read. A counter that cannot be opened or read is remembered, and its numbers are withheld: never a wrong one.
+//! The owner reads its counter in user code; whoever else asks goes through the descriptor, which
+//! any thread of the process can read. A counter that cannot be opened or read is remembered, and
+//! its numbers are withheld: never a wrong one.
 use super::counter::Hardware;
 use super::thread_slot;
 use crate::sys::perf_event::Counter;

@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 
 /// Counts what a future does, under any executor.
 pub trait Instrument: Future + Sized {
-    /// This future, run as `task`: each poll is the task's turn. The task ends when the future is dropped.
+    /// This future, run as `task`: each poll is the task's turn. The task ends when the future is
+    /// dropped.
     ///
-    /// A poll that cannot be counted (in a forked child, on the 1025th thread) happens all the same, and
-    /// [`Reading::uncounted`](super::Reading::uncounted) tells.
+    /// A poll that cannot be counted (in a forked child, on the 1025th thread) happens all the
+    /// same, and [`Reading::uncounted`](super::Reading::uncounted) tells.
     fn instrument(self, task: Task) -> Instrumented<Self> {
         Instrumented { future: self, task }
     }

@@ -1,10 +1,13 @@
-//! Counters for tasks inside a program: CPU time, polls, allocations and more, per group of tasks and per task.
+//! Counters for tasks inside a program: CPU time, polls, allocations and more, per group of tasks
+//! and per task.
 //!
-//! Executors of async tasks, fibers and thread pools switch in user space, where the kernel sees one thread that never stops. What they can
-//! tell of a task is how long its polls took, which counts as work what was waiting. This tells CPU time.
+//! Executors of async tasks, fibers and thread pools switch in user space, where the kernel sees
+//! one thread that never stops. What they can tell of a task is how long its polls took, which
+//! counts as work what was waiting. This tells CPU time.
 //!
-//! *You give* a [`Group`] to each thing that you want a number of, and a [`Task`] to whatever runs for it. *It gives* the group's sums,
-//! exact at any moment, and on request ([`GroupBuilder::per_task`]) the numbers of each task.
+//! *You give* a [`Group`] to each thing that you want a number of, and a [`Task`] to whatever runs
+//! for it. *It gives* the group's sums, exact at any moment, and on request
+//! ([`GroupBuilder::per_task`]) the numbers of each task.
 //!
 //! ```
 //! use kymo_agent::task::{Counter, Group, Instrument};
@@ -24,20 +27,27 @@
 //! ```
 //!
 //! # How it counts
-//! A thread is a CPU of the [context engine](kymo_core::context), and each task has a context of counters there. A thread has a task of its
-//! own for what it does between tasks (the executor's work), in the group "(threads)": so the sum over all groups is the threads' CPU time.
-//! Tasks of one group count into the same sums, and hand over without a look at any counter; across groups, and where tasks have numbers
-//! of their own, a switch looks once at each counter. CPU time costs no system call even then (`clock.rs`).
+//! A thread is a CPU of the [context engine](kymo_core::context), and each task has a context of
+//! counters there. A thread has a task of its own for what it does between tasks (the executor's
+//! work), in the group "(threads)": so the sum over all groups is the threads' CPU time. Tasks of
+//! one group count into the same sums, and hand over without a look at any counter; across groups,
+//! and where tasks have numbers of their own, a switch looks once at each counter. CPU time costs
+//! no system call even then (`clock.rs`).
 //!
 //! # Guarantees
-//! - CPU time is the kernel's CPU time of the threads: not the time that polls took, and nothing is counted twice or lost in between.
-//! - A number that is not right is not given: it is `None`, or an error, or [`Reading::uncounted`] says how much is missing.
-//! - A panic in a poll ends the task's turn like a return. Polls may nest. Tasks may change threads between turns.
-//! - A thread that ends ends the task that it runs; a forked child counts nothing and touches nothing of its parent's.
+//! - CPU time is the kernel's CPU time of the threads: not the time that polls took, and nothing is
+//!   counted twice or lost in between.
+//! - A number that is not right is not given: it is `None`, or an error, or [`Reading::uncounted`]
+//!   says how much is missing.
+//! - A panic in a poll ends the task's turn like a return. Polls may nest. Tasks may change threads
+//!   between turns.
+//! - A thread that ends ends the task that it runs; a forked child counts nothing and touches
+//!   nothing of its parent's.
 //!
 //! # Your responsibilities
-//! Not to call this from signal handlers. To make groups after forking, if workers are forked. To let what is blocking a thread for long be
-//! seen by other means: a task that sleeps inside a poll uses no CPU time.
+//! Not to call this from signal handlers. To make groups after forking, if workers are forked. To
+//! let what is blocking a thread for long be seen by other means: a task that sleeps inside a poll
+//! uses no CPU time.
 //!
 //! # Non-goals
 //! Time between polls, and why a task waits.
@@ -66,8 +76,9 @@ pub use turn::{Task, Watch, switch};
 
 pub(crate) use thread_slot::count_allocation;
 
-/// Adds to a counter of the program's own, for the task that runs on the calling thread ([`Counter::Own`]). A few instructions; on a thread
-/// that has never run a task, and with an unknown number, it does nothing. Probes in the process count their hits with this.
+/// Adds to a counter of the program's own, for the task that runs on the calling thread
+/// ([`Counter::Own`]). A few instructions; on a thread that has never run a task, and with an
+/// unknown number, it does nothing. Probes in the process count their hits with this.
 #[inline]
 pub fn count(counter: u8, by: u64) {
     thread_slot::count_own(counter.into(), by);

@@ -1,7 +1,8 @@
 //! The table of tasks for other processes. See [`crate::table`] for its shape.
 //!
-//! A thread of its own waits in a pipe until somebody asks, and writes a frame. So it costs nothing while nobody looks, and tasks
-//! need not run for it. The child of a fork has no such thread, and writes nothing.
+//! A thread of its own waits in a pipe until somebody asks, and writes a frame. So it costs nothing
+//! while nobody looks, and tasks need not run for it. The child of a fork has no such thread, and
+//! writes nothing.
 use super::group::{Group, gone};
 use super::reading::Reading;
 use super::{Error, first_problem};
@@ -34,8 +35,8 @@ struct Written {
 
 static TABLE: OnceLock<Table> = OnceLock::new();
 
-/// Lets `kymo stat --tasks -p PID` see the tasks of this process: opens a file in memory and a pipe, and starts a thread that waits until
-/// somebody asks. Calling it again changes nothing.
+/// Lets `kymo stat --tasks -p PID` see the tasks of this process: opens a file in memory and a
+/// pipe, and starts a thread that waits until somebody asks. Calling it again changes nothing.
 ///
 /// # Errors
 /// If the system refuses one of these, or this process was forked from one that counts.

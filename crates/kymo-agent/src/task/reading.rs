@@ -11,10 +11,11 @@ pub struct Reading {
     pub switches: u64,
     /// How many of these were on another thread than the one before.
     pub migrations: u64,
-    /// Polls that ran without being counted, because counting was refused: the counts lack them. See
-    /// [`first_problem`](super::first_problem).
+    /// Polls that ran without being counted, because counting was refused: the counts lack them.
+    /// See [`first_problem`](super::first_problem).
     pub uncounted: u64,
-    /// What else was counted. `None`: not known, because the group keeps sums only, or because some thread could not count it.
+    /// What else was counted. `None`: not known, because the group keeps sums only, or because some
+    /// thread could not count it.
     pub counts: Vec<(Counter, Option<u64>)>,
 }
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! - T1: the engine's task that is on a CPU is the one in `running` of that CPU's thread.
-//! - T2: a body is in one place: with its owner, with its thread, or with the turn that put it aside.
+//! - T2: a body is in one place: with its owner, with its thread, or with the turn that put it
+//!   aside.
 use super::counters::{Counters, engine};
 use super::group::body::{Body, Life, Stats};
 use super::group::{Group, Inner};
@@ -70,8 +71,8 @@ pub(super) fn note(error: Error) {
     }
 }
 
-/// The first reason why something ran without being counted ([`Reading::uncounted`](super::Reading::uncounted) says how often), if
-/// that happened.
+/// The first reason why something ran without being counted
+/// ([`Reading::uncounted`](super::Reading::uncounted) says how often), if that happened.
 pub fn first_problem() -> Option<Error> {
     if sys::fork::is_child() {
         return Some(Error::Forked);
@@ -79,8 +80,9 @@ pub fn first_problem() -> Option<Error> {
     PROBLEM.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Begins to count what the calling thread does outside of tasks, if that has not begun: for a thread of an executor, when it starts.
-/// Without it, that begins with the first task that the thread runs.
+/// Begins to count what the calling thread does outside of tasks, if that has not begun: for a
+/// thread of an executor, when it starts. Without it, that begins with the first task that the
+/// thread runs.
 ///
 /// # Errors
 /// If there are too many threads, or the process was forked from one that counts.
@@ -190,7 +192,8 @@ impl TaskThread {
             None => {
                 let mut idle = self.idle.take();
                 if idle.is_none() {
-                    // From the thread itself to itself, or inside of a scope: there is nothing to put in its place.
+                    // From the thread itself to itself, or inside of a scope: there is nothing to
+                    // put in its place.
                     return if from.is_none() {
                         Ok(())
                     } else {

@@ -1,7 +1,8 @@
 //! Threads that run tasks, and what each of them has counted so far.
 //!
-//! A thread takes a slot when it first runs a task, and leaves it when it ends. The counters of a slot only grow; the engine keeps
-//! differences. The owner counts with plain loads and stores, for nobody else writes.
+//! A thread takes a slot when it first runs a task, and leaves it when it ends. The counters of a
+//! slot only grow; the engine keeps differences. The owner counts with plain loads and stores, for
+//! nobody else writes.
 use super::clock::{System, ThreadClock};
 use crate::sys;
 use std::cell::Cell;
@@ -47,7 +48,8 @@ thread_local! {
     // None of these has a destructor, so that allocations are counted to the very end of a thread.
     static MINE: Cell<u32> = const { Cell::new(NO_SLOT) };
     static CLOCK: ThreadClock = const { ThreadClock::new() };
-    /// The time of the switch that is going on: all that stops and starts in it does so at one moment.
+    /// The time of the switch that is going on: all that stops and starts in it does so at one
+    /// moment.
     static MOMENT: Cell<u64> = const { Cell::new(NO_SWITCH) };
 }
 
@@ -62,7 +64,8 @@ pub(super) fn mine() -> Option<u32> {
 pub(super) fn take() -> Option<u32> {
     let tid = sys::clock::own_tid();
     let free = |slot: &ThreadSlot| {
-        // Acquire: pairs with the Release in give_back(), so that the owner before us has done its last write.
+        // Acquire: pairs with the Release in give_back(), so that the owner before us has done its
+        // last write.
         slot.tid.compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     let number = SLOTS.iter().position(free)?;
@@ -100,7 +103,8 @@ fn own_cpu_ns(number: u32) -> u64 {
         return moment;
     }
     let slot = &SLOTS[number as usize];
-    // Relaxed, here and below: whoever compares what we tell with what others tell does so under the engine's lock, which orders us.
+    // Relaxed, here and below: whoever compares what we tell with what others tell does so under
+    // the engine's lock, which orders us.
     let now = CLOCK.with(|clock| clock.now_ns(&System)).max(slot.told_ns.load(Ordering::Relaxed));
     slot.shown_ns.store(now, Ordering::Relaxed);
     if moment == NOT_LOOKED {
@@ -149,7 +153,8 @@ pub(super) fn own(number: u32, counter: usize) -> u64 {
     counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
 
-/// Adds an allocation, if this thread runs tasks. Called by the allocator: does not allocate, nor wait.
+/// Adds an allocation, if this thread runs tasks. Called by the allocator: does not allocate, nor
+/// wait.
 #[inline]
 pub(crate) fn count_allocation(bytes: usize) {
     // What a switch itself allocates is nobody's.

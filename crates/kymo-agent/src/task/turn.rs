@@ -9,10 +9,11 @@ use crate::sys::fork;
 use std::fmt;
 use std::sync::Arc;
 
-/// Something that runs on one thread at a time and is counted wherever it runs: an async task, a fiber, a job of a pool.
+/// Something that runs on one thread at a time and is counted wherever it runs: an async task, a
+/// fiber, a job of a pool.
 ///
-/// Who has it may run it: as a future ([`instrument`](super::Instrument::instrument)), for the time of a call
-/// ([`scope`](Task::scope)), or until the next switch ([`switch`]). Dropping it ends it.
+/// Who has it may run it: as a future ([`instrument`](super::Instrument::instrument)), for the time
+/// of a call ([`scope`](Task::scope)), or until the next switch ([`switch`]). Dropping it ends it.
 pub struct Task {
     body: Option<Body>,
     stats: Arc<Stats>,
@@ -58,11 +59,12 @@ impl Task {
         self.watch().read()
     }
 
-    /// Runs `what` as this task, on the calling thread. What ran before goes on afterwards; it may be another task.
+    /// Runs `what` as this task, on the calling thread. What ran before goes on afterwards; it may
+    /// be another task.
     ///
     /// # Errors
-    /// If the task has ended or runs already, there are too many threads, or the process was forked from one that counts. Then `what` was
-    /// not called.
+    /// If the task has ended or runs already, there are too many threads, or the process was forked
+    /// from one that counts. Then `what` was not called.
     pub fn scope<R>(&mut self, what: impl FnOnce() -> R) -> Result<R, Error> {
         let aside = self.begin()?;
         let _turn = Turn { task: self, aside };
@@ -105,7 +107,8 @@ impl Task {
         Ok(self.body.take())
     }
 
-    /// Ends it, and gives its own numbers. The calling thread may run it by [`switch`]; it runs no task then.
+    /// Ends it, and gives its own numbers. The calling thread may run it by [`switch`]; it runs no
+    /// task then.
     ///
     /// # Errors
     /// If it has ended before, or another thread runs it.
@@ -155,8 +158,8 @@ impl Watch {
         matches!(self.stats.life(), Life::Ended | Life::Stranded)
     }
 
-    /// Its numbers so far, or its last ones. In a group that keeps sums only, the counts are unknown. Takes as long as the group has
-    /// tasks; for many tasks take [`Group::tasks`].
+    /// Its numbers so far, or its last ones. In a group that keeps sums only, the counts are
+    /// unknown. Takes as long as the group has tasks; for many tasks take [`Group::tasks`].
     ///
     /// # Errors
     /// If the process was forked from the one that counts.
@@ -212,10 +215,12 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Hands the calling thread over from one task to another, as schedulers of fibers do. `None` is the thread itself, outside of tasks.
+/// Hands the calling thread over from one task to another, as schedulers of fibers do. `None` is
+/// the thread itself, outside of tasks.
 ///
 /// # Errors
-/// If `from` does not run on this thread (or, for `None`, some task does), or `to` runs or has ended. Nothing was switched then.
+/// If `from` does not run on this thread (or, for `None`, some task does), or `to` runs or has
+/// ended. Nothing was switched then.
 pub fn switch(from: Option<&mut Task>, to: Option<&mut Task>) -> Result<(), Error> {
     here(|thread| {
         thread.switch(

@@ -11,7 +11,8 @@ pub(super) struct SlotEvents {
     pub(super) events: Vec<Watchpoint>,
 }
 
-/// Those of each slot. Handlers try these locks, and leave what they cannot do to whoever comes next.
+/// Those of each slot. Handlers try these locks, and leave what they cannot do to whoever comes
+/// next.
 pub(super) static EVENTS: [Mutex<SlotEvents>; SLOTS] =
     [const { Mutex::new(SlotEvents { events: Vec::new() }) }; SLOTS];
 
@@ -22,9 +23,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl SlotEvents {
     /// Aims and arms all of them. After an error some are, some are not.
     ///
-    /// A thread that is being made copies what its maker's event is aimed at, and whether it is armed, and is found as its heir a moment
-    /// later: between the two it is not reached. So each step goes through all of them more than once; what is done to events that are as they
-    /// should be is cheap, and does not disarm them meanwhile. While threads come and go, those that are being made are given time to appear.
+    /// A thread that is being made copies what its maker's event is aimed at, and whether it is
+    /// armed, and is found as its heir a moment later: between the two it is not reached. So each
+    /// step goes through all of them more than once; what is done to events that are as they should
+    /// be is cheap, and does not disarm them meanwhile. While threads come and go, those that are
+    /// being made are given time to appear.
     pub(super) fn arm(&self, aim: Aim) -> std::io::Result<()> {
         let again = match threads::others() {
             Others::None => 0,
@@ -56,13 +59,15 @@ impl SlotEvents {
 }
 
 impl Hit {
-    /// Ends the watch, from within its handler: no handler begins to run for it after this. The guard's drop then only clears up.
+    /// Ends the watch, from within its handler: no handler begins to run for it after this. The
+    /// guard's drop then only clears up.
     pub fn stop(&self) {
         stop_in_handler(self.token);
     }
 }
 
-/// Stops a watch in a handler, without a lock or memory: what is left is cleared by the next start or end of a watch.
+/// Stops a watch in a handler, without a lock or memory: what is left is cleared by the next start
+/// or end of a watch.
 pub(super) fn stop_in_handler(token: u64) -> bool {
     let Some(number) = slot::slot_of(token) else { return false };
     let stopped = slot::slot(number).stop(token);
@@ -72,8 +77,9 @@ pub(super) fn stop_in_handler(token: u64) -> bool {
     stopped
 }
 
-/// Called when a signal came that nobody waits for. A thread that was being made when a watch ended may still have it: if there is no other,
-/// the events are disarmed once more; and the next one aims them anyway.
+/// Called when a signal came that nobody waits for. A thread that was being made when a watch ended
+/// may still have it: if there is no other, the events are disarmed once more; and the next one
+/// aims them anyway.
 pub(super) fn disarm_if_stale(number: usize) {
     if !fork::is_child() {
         calm(number);

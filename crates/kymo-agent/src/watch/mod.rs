@@ -1,8 +1,10 @@
-//! Watching memory: a handler is called at every access, in the thread that did it, before its next instruction.
+//! Watching memory: a handler is called at every access, in the thread that did it, before its next
+//! instruction.
 //!
-//! *You give* an address, a length, what to watch for, and a handler. *It gives* a [`Guard`]; until that is dropped, each access by any
-//! thread, those included that do not exist yet, calls the handler with who, where, and the value before and after. It is what race detectors and
-//! heap checkers are made of: nothing is slower but the accesses themselves.
+//! *You give* an address, a length, what to watch for, and a handler. *It gives* a [`Guard`]; until
+//! that is dropped, each access by any thread, those included that do not exist yet, calls the
+//! handler with who, where, and the value before and after. It is what race detectors and heap
+//! checkers are made of: nothing is slower but the accesses themselves.
 //!
 //! ```
 //! use kymo_agent::watch::{Kind, watch};
@@ -27,8 +29,9 @@
 //! ```
 //!
 //! # How it works
-//! The processor compares addresses; four of them on x86-64. A perf event in every thread holds one of its registers and sends SIGTRAP to the
-//! thread that hits it (`sigtrap`), at once; new threads inherit it. What a slot is aimed at is changed in place, for all threads by one call.
+//! The processor compares addresses; four of them on x86-64. A perf event in every thread holds one
+//! of its registers and sends SIGTRAP to the thread that hits it (`sigtrap`), at once; new threads
+//! inherit it. What a slot is aimed at is changed in place, for all threads by one call.
 //!
 //! ```text
 //!   watch()    ledger: a slot left? -> pool: which -> slot.rs: what the handler reads -> kernel: aim every thread's event
@@ -37,19 +40,26 @@
 //! ```
 //!
 //! # Guarantees
-//! - **W1** Every access in user code by every thread is told once, unless that thread blocks SIGTRAP ([`Hit::synchronous`]) or was made at the very
-//!   moment at which the watch started. What the kernel writes for a program (`read`) is not seen.
-//! - **W2** No handler runs for a watch after its guard was dropped. Dropped in a handler, those that run in other threads end later.
-//! - **W3** A watch too many is refused before the kernel is asked, and a refusal leaves nothing armed.
-//! - **W4** A SIGTRAP that is not ours reaches whoever handled SIGTRAP before, as if we were not there.
-//! - **W5** A process that is forked or executed is not watched. A forked child cannot watch; the parent's watches go on.
+//! - **W1** Every access in user code by every thread is told once, unless that thread blocks
+//!   SIGTRAP ([`Hit::synchronous`]) or was made at the very moment at which the watch started. What
+//!   the kernel writes for a program (`read`) is not seen.
+//! - **W2** No handler runs for a watch after its guard was dropped. Dropped in a handler, those
+//!   that run in other threads end later.
+//! - **W3** A watch too many is refused before the kernel is asked, and a refusal leaves nothing
+//!   armed.
+//! - **W4** A SIGTRAP that is not ours reaches whoever handled SIGTRAP before, as if we were not
+//!   there.
+//! - **W5** A process that is forked or executed is not watched. A forked child cannot watch; the
+//!   parent's watches go on.
 //!
 //! # Your responsibilities
-//! A handler interrupts anything, a thread that is allocating or holds a lock included. It may only do what is async-signal-safe: atomics, memory
-//! that is there, plain system calls. No allocation, no lock, no printing, no panic (a panic ends the process). What it accesses
-//! itself is not told. It runs on the thread's own stack and needs some 4 KB there.
+//! A handler interrupts anything, a thread that is allocating or holds a lock included. It may only
+//! do what is async-signal-safe: atomics, memory that is there, plain system calls. No allocation,
+//! no lock, no printing, no panic (a panic ends the process). What it accesses itself is not told.
+//! It runs on the thread's own stack and needs some 4 KB there.
 //!
-//! An instruction that hits watches of different bytes is told to one of them: the kernel sends one signal. Watches of the same bytes are all told.
+//! An instruction that hits watches of different bytes is told to one of them: the kernel sends one
+//! signal. Watches of the same bytes are all told.
 //!
 //! # Non-goals
 //! Memory of other processes: that is `kymo watch`.
@@ -70,17 +80,19 @@ use crate::sys::{clock, fork};
 use nesting::INSIDE;
 use slot::{Callback, Range};
 
-/// Calls `handler` at each access to `len` bytes (1, 2, 4 or 8) at `address`, a multiple of `len`, by any thread of this process.
+/// Calls `handler` at each access to `len` bytes (1, 2, 4 or 8) at `address`, a multiple of `len`,
+/// by any thread of this process.
 ///
-/// From any thread, many at a time; not in a handler. The first watch, and the first with one slot more than ever before, opens an event in each
-/// thread that exists (some microseconds each); after that a watch is one system call, which takes longer with more threads. For
-/// [`Kind::EXECUTE`] the address is that of an instruction, and `len` is not looked at.
+/// From any thread, many at a time; not in a handler. The first watch, and the first with one slot
+/// more than ever before, opens an event in each thread that exists (some microseconds each); after
+/// that a watch is one system call, which takes longer with more threads. For [`Kind::EXECUTE`] the
+/// address is that of an instruction, and `len` is not looked at.
 ///
 /// The handler must be async-signal-safe, see the [module](self#your-responsibilities).
 ///
 /// # Errors
-/// A sentence that says what is wrong and what to do: no slot left, a range that no slot holds, no permission, a forked child. Nothing is armed
-/// then.
+/// A sentence that says what is wrong and what to do: no slot left, a range that no slot holds, no
+/// permission, a forked child. Nothing is armed then.
 pub fn watch<H>(address: usize, len: usize, kind: Kind, handler: H) -> Result<Guard, Error>
 where
     H: Fn(&Hit) + Send + Sync + 'static,
@@ -120,15 +132,17 @@ pub(crate) fn in_handler() -> bool {
     INSIDE.has(clock::own_tid())
 }
 
-/// Closes the slots that no watch uses now, so that debuggers and profilers can have them; how many. The next watches open them again. If none is in
-/// use, the next one also counts anew how many there are: what others held may be free.
+/// Closes the slots that no watch uses now, so that debuggers and profilers can have them; how
+/// many. The next watches open them again. If none is in use, the next one also counts anew how
+/// many there are: what others held may be free.
 pub fn release_slots() -> usize {
     pool::release()
 }
 
 /// A watch, until it is dropped.
 ///
-/// Dropping it waits until no handler of it runs, so do not hold then what a handler waits for. In a handler it does not wait.
+/// Dropping it waits until no handler of it runs, so do not hold then what a handler waits for. In
+/// a handler it does not wait.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped ends its watch"]
 pub struct Guard(u64);

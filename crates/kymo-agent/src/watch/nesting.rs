@@ -1,4 +1,5 @@
-//! Which threads run a handler now, or hand a signal on, known without thread-local storage, which a signal handler may not be the first to use.
+//! Which threads run a handler now, or hand a signal on, known without thread-local storage, which
+//! a signal handler may not be the first to use.
 use std::sync::atomic::{AtomicI32, Ordering};
 
 const PLACES: usize = 4096;
@@ -28,7 +29,8 @@ impl Threads {
         self.places(thread).any(|place| place.load(Ordering::Relaxed) == thread)
     }
 
-    /// Notes this thread until the stay ends. Without a free place nearby it is not noted: then what a handler accesses is told to it, too.
+    /// Notes this thread until the stay ends. Without a free place nearby it is not noted: then
+    /// what a handler accesses is told to it, too.
     pub(super) fn enter(&self, thread: i32) -> Stay<'_> {
         // Relaxed: as above.
         let take = |place: &&AtomicI32| {
@@ -54,7 +56,8 @@ impl Drop for Stay<'_> {
 mod tests {
     use super::*;
 
-    /// Checks that threads are inside from entering to leaving, also where many have the same place, and that one too many is not noted.
+    /// Checks that threads are inside from entering to leaving, also where many have the same
+    /// place, and that one too many is not noted.
     #[test]
     fn threads_are_inside_while_they_stay() {
         static THREADS: Threads = Threads::new();

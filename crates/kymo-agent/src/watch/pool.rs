@@ -1,14 +1,16 @@
 //! Which watch has which slot.
 //!
-//! A slot that was used once stays open in all threads, aimed at nothing: aiming it anew takes half of what opening and closing takes, and
-//! new threads inherit it whatever it is aimed at. Whether one may be had is asked of the ledger before the kernel hears of it: to it, this
-//! process is a CPU, for whoever runs there.
+//! A slot that was used once stays open in all threads, aimed at nothing: aiming it anew takes half
+//! of what opening and closing takes, and new threads inherit it whatever it is aimed at. Whether
+//! one may be had is asked of the ledger before the kernel hears of it: to it, this process is a
+//! CPU, for whoever runs there.
 //!
 //! ```text
 //!   Free --start--> Taken --armed--> Watching --stop--> Taken --quiet, disarmed, callback freed--> Free
 //! ```
-//! Locks, in this order: `GROWING`, then one of `EVENTS`; `POOL` alone, and never while the kernel is asked for more than a count. Handlers lock
-//! nothing: they try `EVENTS`, and leave what they cannot do to whoever comes next.
+//! Locks, in this order: `GROWING`, then one of `EVENTS`; `POOL` alone, and never while the kernel
+//! is asked for more than a count. Handlers lock nothing: they try `EVENTS`, and leave what they
+//! cannot do to whoever comes next.
 use super::error::Error;
 use super::events::{EVENTS, lock};
 use super::nesting::INSIDE;
@@ -131,7 +133,8 @@ fn arm(number: usize, token: u64, range: Range, callback: Box<Callback>) -> Resu
         })
 }
 
-/// Stops the watch of this number, if there still is one, waits for its handlers and frees the slot. Not in a handler. Its hits, if there was one.
+/// Stops the watch of this number, if there still is one, waits for its handlers and frees the
+/// slot. Not in a handler. Its hits, if there was one.
 pub(super) fn finish(token: u64) -> Option<u64> {
     let number = slot::slot_of(token)?;
     {
@@ -180,7 +183,8 @@ fn clear(number: usize) -> u64 {
     hits
 }
 
-/// Closes the slots that nobody watches with; how many. They are kept open otherwise, for the next watch, and cannot be had by debuggers.
+/// Closes the slots that nobody watches with; how many. They are kept open otherwise, for the next
+/// watch, and cannot be had by debuggers.
 pub(super) fn release() -> usize {
     if fork::is_child() {
         return 0;
@@ -202,7 +206,8 @@ pub(super) fn release() -> usize {
     closed
 }
 
-/// In a forked child: the events are the parent's, and its slots are to be free when it closes them.
+/// In a forked child: the events are the parent's, and its slots are to be free when it closes
+/// them.
 extern "C" fn forked() {
     for events in &EVENTS {
         if let Ok(events) = events.try_lock() {

@@ -1,11 +1,13 @@
-//! What a signal handler knows of a watch: atomics, and a callback that outlives everyone who runs it.
+//! What a signal handler knows of a watch: atomics, and a callback that outlives everyone who runs
+//! it.
 //!
 //! ```text
 //!   starting:   fields, callback -> token              handler:   running + 1 -> token still the signal's? -> callback -> running - 1
 //!   stopping:   token = 0 -> wait for running == 0 -> free the callback
 //! ```
-//! Both sides write one word and then read the other's, so all four accesses are sequentially consistent: either the handler sees that the
-//! watch was stopped, or who stops it sees the handler.
+//! Both sides write one word and then read the other's, so all four accesses are sequentially
+//! consistent: either the handler sees that the watch was stopped, or who stops it sees the
+//! handler.
 //!
 //! # Safety
 //! The callback is a box that the slot owns from [`Slot::start`] to [`Slot::clear`].
@@ -116,7 +118,8 @@ impl Slot {
         self.running.load(Ordering::SeqCst) == 0
     }
 
-    /// Takes the callback of a watch that was stopped, when it is quiet. By who has the slot for himself.
+    /// Takes the callback of a watch that was stopped, when it is quiet. By who has the slot for
+    /// himself.
     pub(super) fn clear(&self) -> Option<Box<Callback>> {
         assert!(!self.is_watching() && self.is_quiet(), "a handler may still use it");
         // Relaxed: nobody else looks.
@@ -125,7 +128,8 @@ impl Slot {
         (!callback.is_null()).then(|| unsafe { Box::from_raw(callback) })
     }
 
-    /// Hits of the last watch that had it, if that is this one. By its owner, who keeps others from having it.
+    /// Hits of the last watch that had it, if that is this one. By its owner, who keeps others from
+    /// having it.
     pub(super) fn hits(&self, token: u64) -> Option<u64> {
         // Relaxed: a count; the owner has seen the start.
         (self.counted.load(Ordering::Relaxed) == token).then(|| self.hits.load(Ordering::Relaxed))
@@ -176,7 +180,8 @@ impl Running<'_> {
     /// The value before and now; what is now is the value before of the next hit.
     pub(super) fn values(&self) -> (Option<u64>, Option<u64>) {
         let new = self.range().value();
-        // Relaxed: two handlers at a time each get a value that was there; which of them is first is not known anyway.
+        // Relaxed: two handlers at a time each get a value that was there; which of them is first
+        // is not known anyway.
         let had = self.0.has_last.swap(new.is_some(), Ordering::Relaxed);
         let old = self.0.last.swap(new.unwrap_or(0), Ordering::Relaxed);
         (had.then_some(old), new)

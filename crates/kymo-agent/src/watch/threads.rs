@@ -1,8 +1,10 @@
-//! A slot of the processor for every thread of this process: those that exist, and by inheritance those to come.
+//! A slot of the processor for every thread of this process: those that exist, and by inheritance
+//! those to come.
 //!
-//! A thread that is made meanwhile may have inherited the slot or not: it depends on whether its maker had it at that instant. It would have it
-//! twice if it were given it blindly. So a thread that appears is asked how many slots it has left: one with the slot has as many as the
-//! calling thread, which certainly has it; one without has one more.
+//! A thread that is made meanwhile may have inherited the slot or not: it depends on whether its
+//! maker had it at that instant. It would have it twice if it were given it blindly. So a thread
+//! that appears is asked how many slots it has left: one with the slot has as many as the calling
+//! thread, which certainly has it; one without has one more.
 use super::error::Error;
 use super::slot::SLOTS;
 use crate::sys::clock;
@@ -61,14 +63,16 @@ const QUIET_LOOKS: usize = 8;
 /// The same where threads came meanwhile.
 const QUIET_LOOKS_AFTER_NEW: usize = 40;
 
-/// Takes one more slot of every thread. By one thread at a time, or threads that appear are misjudged.
+/// Takes one more slot of every thread. By one thread at a time, or threads that appear are
+/// misjudged.
 pub(super) fn cover() -> Result<Vec<Watchpoint>, Error> {
     let own = clock::own_tid();
     let mut events = vec![open(own)?.ok_or(Error::Held { thread: own })?];
     let mut known = HashSet::from([own]);
     let mut first = true;
-    // A thread that is being made has copied its maker's events, perhaps before there was this one, and appears in the list a moment later: while
-    // there are others, the end of the list is believed only when it has stood for a while, and longer where threads come.
+    // A thread that is being made has copied its maker's events, perhaps before there was this one,
+    // and appears in the list a moment later: while there are others, the end of the list is
+    // believed only when it has stood for a while, and longer where threads come.
     let (mut quiet, mut wanted) = (0, QUIET_LOOKS);
     loop {
         let unknown: Vec<i32> = list()?.into_iter().filter(|thread| !known.contains(thread)).collect();

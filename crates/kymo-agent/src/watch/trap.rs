@@ -1,8 +1,8 @@
 //! The signal handler.
 //!
 //! # Safety
-//! Everything here runs in a signal handler: no allocation, no lock, no thread-local storage, no panic that leaves. The pointers are the
-//! kernel's.
+//! Everything here runs in a signal handler: no allocation, no lock, no thread-local storage, no
+//! panic that leaves. The pointers are the kernel's.
 #![allow(unsafe_code)]
 use super::hit::Hit;
 use super::nesting::{HANDING_ON, INSIDE};
@@ -41,7 +41,8 @@ fn on_trap(trap: signal::Trap, number: usize, ip: u64) {
     }
     let _inside = INSIDE.enter(thread);
     let Some(running) = slot::slot(number).enter(trap.data) else {
-        // Stopped meanwhile; or a thread that was being made while the watch was stopped, and inherited it all the same.
+        // Stopped meanwhile; or a thread that was being made while the watch was stopped, and
+        // inherited it all the same.
         return events::disarm_if_stale(number);
     };
     let tell = |running: &slot::Running<'_>, token| {
@@ -60,13 +61,14 @@ fn on_trap(trap: signal::Trap, number: usize, ip: u64) {
     };
     let range = running.range();
     if trap.address != range.address {
-        // Of the watch that had the slot before: a signal that was under way brings the data of the event as it is aimed now, but the address of
-        // the access.
+        // Of the watch that had the slot before: a signal that was under way brings the data of the
+        // event as it is aimed now, but the address of the access.
         return;
     }
     tell(&running, trap.data);
     drop(running);
-    // The kernel sends one signal for an instruction that hits several watches. Those of the same bytes were hit as well.
+    // The kernel sends one signal for an instruction that hits several watches. Those of the same
+    // bytes were hit as well.
     for other in (0..SLOTS).filter(|&other| other != number) {
         let token = slot::slot(other).current();
         if let Some(running) = slot::slot(other).enter(token)

@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn library() -> Option<PathBuf> {
-    // In this program's folder or beside it: cargo builds all kinds of the library before its tests, and puts them here or there.
+    // In this program's folder or beside it: cargo builds all kinds of the library before its
+    // tests, and puts them here or there.
     let program = std::env::current_exe().ok()?;
     let folders = program.ancestors().skip(1).take(2);
     let libraries = folders.map(|folder| folder.join("libkymo_agent.a"));
@@ -13,13 +14,15 @@ fn library() -> Option<PathBuf> {
         .map(|(_, file)| file)
 }
 
-/// Checks the fibers, jobs and mistakes of `tests/c/fibers.c`, compiled with all warnings against the header and the static library.
+/// Checks the fibers, jobs and mistakes of `tests/c/fibers.c`, compiled with all warnings against
+/// the header and the static library.
 #[test]
 fn a_c_program_counts_its_fibers() {
     run("c::a_c_program_counts_its_fibers", "fibers.c");
 }
 
-/// Checks the watches of `tests/c/watches.c`: hits of several threads, a stop in the handler, refusals.
+/// Checks the watches of `tests/c/watches.c`: hits of several threads, a stop in the handler,
+/// refusals.
 #[test]
 fn a_c_program_watches_its_memory() {
     run("c::a_c_program_watches_its_memory", "watches.c");

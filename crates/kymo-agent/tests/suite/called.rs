@@ -1,4 +1,5 @@
-//! What stubs call of the agent, as the compiler made it: nothing of the C library, whose functions may be probed and would come here again.
+//! What stubs call of the agent, as the compiler made it: nothing of the C library, whose functions
+//! may be probed and would come here again.
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionKind, SymbolKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +70,8 @@ impl<'f> Code<'f> {
         all
     }
 
-    /// All functions outside that are reached from one inside by direct calls, each with the function that calls it.
+    /// All functions outside that are reached from one inside by direct calls, each with the
+    /// function that calls it.
     fn reached(&self, root: u64) -> BTreeSet<(String, String)> {
         let (mut seen, mut open, mut outside) = (BTreeSet::from([root]), vec![root], BTreeSet::new());
         while let Some(at) = open.pop() {
@@ -107,7 +109,8 @@ impl<'f> Code<'f> {
     }
 }
 
-/// Checks that no function of the C library, such as a `memset` for an array, is reached from what stubs call, with optimisation or without.
+/// Checks that no function of the C library, such as a `memset` for an array, is reached from what
+/// stubs call, with optimisation or without.
 #[test]
 fn stubs_call_nothing_of_the_c_library() {
     let Some(library) = super::inject::library() else {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 const A_WHILE: Duration = Duration::from_millis(5);
 
-/// Checks that CPU time is counted while a task runs and not before, after, or while its thread sleeps.
+/// Checks that CPU time is counted while a task runs and not before, after, or while its thread
+/// sleeps.
 #[test]
 fn cpu_time_is_that_of_the_turns() {
     let group = Group::builder("cpu time").per_task().build().expect("a group");
@@ -27,7 +28,8 @@ fn cpu_time_is_that_of_the_turns() {
     assert_eq!(group.read().expect("readable").cpu_time(), Some(counted));
 }
 
-/// Checks that a task that rests and comes back on another thread is one task with one sum, and that the change is counted.
+/// Checks that a task that rests and comes back on another thread is one task with one sum, and
+/// that the change is counted.
 #[test]
 fn a_task_changes_threads() {
     let group = Group::builder("moving").per_task().build().expect("a group");
@@ -46,7 +48,8 @@ fn a_task_changes_threads() {
     assert_eq!((reading.switches, reading.migrations, reading.polls), (4, 3, 0));
 }
 
-/// Checks that polls are counted, and that a future's numbers can be seen while it lives and after it ended.
+/// Checks that polls are counted, and that a future's numbers can be seen while it lives and after
+/// it ended.
 #[test]
 fn a_future_is_a_task() {
     let group = Group::builder("future").per_task().build().expect("a group");
@@ -67,7 +70,8 @@ fn a_future_is_a_task() {
     assert_eq!(group.population(), (1, 0));
 }
 
-/// Checks that with polls inside of polls each task gets what it did itself, and that a group of one kind and one of the other agree.
+/// Checks that with polls inside of polls each task gets what it did itself, and that a group of
+/// one kind and one of the other agree.
 #[test]
 fn polls_nest() {
     let outer = Group::builder("outer").per_task().build().expect("a group");
@@ -129,7 +133,8 @@ fn fibers_hand_over() {
     assert_eq!(group.read().expect("readable").get(Counter::Own(5)), Some(111));
 }
 
-/// Checks that a group that takes whole threads counts what is between its tasks, and any other group does not.
+/// Checks that a group that takes whole threads counts what is between its tasks, and any other
+/// group does not.
 #[test]
 fn whole_threads_count_what_is_between_tasks() {
     std::thread::spawn(|| {
@@ -148,7 +153,8 @@ fn whole_threads_count_what_is_between_tasks() {
     .expect("no panic");
 }
 
-/// Checks that allocations and their bytes are those of the task, also where several threads allocate.
+/// Checks that allocations and their bytes are those of the task, also where several threads
+/// allocate.
 #[test]
 fn allocations_are_those_of_the_task() {
     let builder = Group::builder("allocations").count(Counter::Allocations).count(Counter::AllocatedBytes);
@@ -173,7 +179,8 @@ fn allocations_are_those_of_the_task() {
     assert_eq!(group.read().expect("readable").get(Counter::Allocations), Some(1111));
 }
 
-/// Checks that a group that keeps sums says that single numbers are unknown, rather than giving one.
+/// Checks that a group that keeps sums says that single numbers are unknown, rather than giving
+/// one.
 #[test]
 fn sums_only_means_no_number_of_a_task() {
     let group = Group::new("sums").expect("a group");
@@ -186,7 +193,8 @@ fn sums_only_means_no_number_of_a_task() {
     assert_eq!(task.end().expect("it rests").cpu_time(), None);
 }
 
-/// Checks that another thread reads a running task's CPU time while it grows, never smaller than before.
+/// Checks that another thread reads a running task's CPU time while it grows, never smaller than
+/// before.
 #[test]
 fn a_running_task_is_read_from_outside() {
     let group = Group::builder("watched").per_task().build().expect("a group");
@@ -239,7 +247,8 @@ fn hardware_counts_or_says_why_not() {
     }
 }
 
-/// Checks that a table holds what groups counted that are gone, by name, beside those that live, and that it is the sum of all.
+/// Checks that a table holds what groups counted that are gone, by name, beside those that live,
+/// and that it is the sum of all.
 #[test]
 fn a_published_table_keeps_what_is_gone() {
     use kymo_agent::table;
@@ -310,8 +319,9 @@ fn a_poll_allocates_nothing() {
     }
 }
 
-/// Checks against a sum that is kept by other means: tasks that run, move, nest, end and are born on several threads, while somebody reads, lose
-/// and gain nothing, and no reading is smaller than one before or larger than the truth.
+/// Checks against a sum that is kept by other means: tasks that run, move, nest, end and are born
+/// on several threads, while somebody reads, lose and gain nothing, and no reading is smaller than
+/// one before or larger than the truth.
 #[test]
 fn threads_that_share_tasks_lose_nothing() {
     use kymo_agent::task::Task;

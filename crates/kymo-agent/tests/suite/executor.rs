@@ -5,8 +5,9 @@ use kymo_agent::task::{Counter, Group, Instrument};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Checks that the CPU time of all tasks, and of the threads outside of them, is the CPU time of the executor's threads within 2 %, as the
-/// kernel tells it, and that no task has more than its share.
+/// Checks that the CPU time of all tasks, and of the threads outside of them, is the CPU time of
+/// the executor's threads within 2 %, as the kernel tells it, and that no task has more than its
+/// share.
 #[test]
 fn the_sum_over_tasks_is_the_threads_cpu_time() {
     static THREADS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
@@ -41,7 +42,8 @@ fn the_sum_over_tasks_is_the_threads_cpu_time() {
             let reading = watch.read().expect("readable");
             let own = reading.cpu_time().expect("counted");
             let asked = Duration::from_micros(5 * number as u64);
-            // What interrupts and a hypervisor take from a thread is seen within a millisecond, at the cost of who runs then.
+            // What interrupts and a hypervisor take from a thread is seen within a millisecond, at
+            // the cost of who runs then.
             assert!(
                 own + Duration::from_millis(1) >= asked,
                 "task {number} used {own:?} of at least {asked:?}"
@@ -68,7 +70,8 @@ fn the_sum_over_tasks_is_the_threads_cpu_time() {
     );
 }
 
-/// Checks the same for a group that takes whole threads, whose sum is all of it, without a number per task.
+/// Checks the same for a group that takes whole threads, whose sum is all of it, without a number
+/// per task.
 #[test]
 fn a_group_of_whole_threads_is_their_cpu_time() {
     static THREADS: Mutex<Vec<i32>> = Mutex::new(Vec::new());

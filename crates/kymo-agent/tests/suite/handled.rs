@@ -98,7 +98,8 @@ fn brink() -> (*mut u8, u64) {
     (at.cast(), at as u64 + 4096)
 }
 
-/// Checks that numbers behind pointers and texts are in events as they are in memory, bounded, and that what cannot be read is 0 or nothing and harms nobody.
+/// Checks that numbers behind pointers and texts are in events as they are in memory, bounded, and
+/// that what cannot be read is 0 or nothing and harms nobody.
 #[test]
 fn memory_is_read() {
     let _alone = alone();
@@ -162,7 +163,8 @@ fn memory_is_read() {
     library.assert_untouched();
 }
 
-/// Checks conditions of memory: those that hold count and no others, also where memory cannot be read; and that one in N of them is timed.
+/// Checks conditions of memory: those that hold count and no others, also where memory cannot be
+/// read; and that one in N of them is timed.
 #[test]
 fn conditions_of_memory() {
     let _alone = alone();
@@ -206,7 +208,8 @@ fn conditions_of_memory() {
     library.assert_untouched();
 }
 
-/// Checks that callers are told apart, exactly, by threads at the same time; and that a later probe of the same place begins anew.
+/// Checks that callers are told apart, exactly, by threads at the same time; and that a later probe
+/// of the same place begins anew.
 #[test]
 fn callers_are_told_apart() {
     let _alone = alone();
@@ -236,7 +239,8 @@ fn callers_are_told_apart() {
     library.assert_untouched();
 }
 
-/// Checks that the handler changes no register and no flag, vector registers included, and that children of fork go on.
+/// Checks that the handler changes no register and no flag, vector registers included, and that
+/// children of fork go on.
 #[test]
 fn nothing_else_changes() {
     let _alone = alone();

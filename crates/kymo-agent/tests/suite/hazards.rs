@@ -4,8 +4,9 @@ use super::probes::alone;
 use kymo_agent::patch::{Consumers, attach, detach};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Checks that a thread in a handler of a signal that interrupted it between two instructions which a patch replaces goes on in the moved copy when the
-/// handler returns, be the thread busy or asleep in its handler, with a signal's stack or without.
+/// Checks that a thread in a handler of a signal that interrupted it between two instructions which
+/// a patch replaces goes on in the moved copy when the handler returns, be the thread busy or
+/// asleep in its handler, with a signal's stack or without.
 #[test]
 fn a_handler_returns_into_a_patch() {
     let _alone = alone();
@@ -78,8 +79,9 @@ fn a_site_across_pages() {
     library.assert_untouched();
 }
 
-/// Checks that probes come and go while another thread loads and unloads a library whose tables lead to functions that the agent stands in for: the
-/// loader fills them, makes them read-only and takes them away at any moment.
+/// Checks that probes come and go while another thread loads and unloads a library whose tables
+/// lead to functions that the agent stands in for: the loader fills them, makes them read-only and
+/// takes them away at any moment.
 #[test]
 fn libraries_come_while_probes_do() {
     const TEST: &str = "hazards::libraries_come_while_probes_do";
@@ -103,7 +105,8 @@ fn libraries_come_while_probes_do() {
     library.assert_untouched();
 }
 
-/// Checks that a child of vfork which changes the handler of traps, in its parent's memory, changes nothing for its parent.
+/// Checks that a child of vfork which changes the handler of traps, in its parent's memory, changes
+/// nothing for its parent.
 #[test]
 fn a_child_of_vfork_changes_handlers() {
     let _alone = alone();

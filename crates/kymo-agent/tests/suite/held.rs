@@ -175,7 +175,8 @@ fn renumbered(batch: &(PathBuf, Vec<ProbeSpec>), round: u32) -> (PathBuf, Vec<Pr
     (batch.0.clone(), wanted.collect())
 }
 
-/// Puts all functions of the C library under probes and takes them away, again and again, and checks the code afterwards.
+/// Puts all functions of the C library under probes and takes them away, again and again, and
+/// checks the code afterwards.
 fn come_and_go(target: &Target, rounds: u32) {
     let client = target.enter();
     let batch = target.wanted("libc.so", 0, |_| true);
@@ -192,7 +193,8 @@ fn come_and_go(target: &Target, rounds: u32) {
     client.leave().expect("it leaves");
 }
 
-/// Checks that threads which wait in all kinds of system calls do not notice that they are held: no call of theirs ends.
+/// Checks that threads which wait in all kinds of system calls do not notice that they are held: no
+/// call of theirs ends.
 #[test]
 fn those_who_wait_go_on_waiting() {
     let Some(mut target) = Target::start("held::those_who_wait_go_on_waiting", "waits") else { return };
@@ -200,8 +202,9 @@ fn those_who_wait_go_on_waiting() {
     target.end();
 }
 
-/// Checks that a program which makes threads and processes without pause, by pthread_create, fork and posix_spawn, with all signals blocked (traps
-/// among them), survives that all functions of the C library are probed and let go while it runs.
+/// Checks that a program which makes threads and processes without pause, by pthread_create, fork
+/// and posix_spawn, with all signals blocked (traps among them), survives that all functions of the
+/// C library are probed and let go while it runs.
 #[test]
 fn threads_and_processes_are_made() {
     let Some(mut target) = Target::start("held::threads_and_processes_are_made", "makes") else { return };
@@ -232,8 +235,8 @@ fn counts_of_the_c_library() {
     target.end();
 }
 
-/// Checks that what the agent's own thread calls is not counted: while the program waits, no function of the C library has a hit, though the agent
-/// allocates, reads files and talks.
+/// Checks that what the agent's own thread calls is not counted: while the program waits, no
+/// function of the C library has a hit, though the agent allocates, reads files and talks.
 #[test]
 fn the_agent_is_not_counted() {
     let Some(mut target) = Target::start("held::the_agent_is_not_counted", "calls") else { return };
@@ -260,7 +263,8 @@ fn the_agent_is_not_counted() {
     target.end();
 }
 
-/// Checks that a process of two thousand threads is held and let go, with what is written exact, and says how long it stood still.
+/// Checks that a process of two thousand threads is held and let go, with what is written exact,
+/// and says how long it stood still.
 #[test]
 fn two_thousand_threads() {
     let Some(mut target) = Target::start("held::two_thousand_threads", "many") else { return };
@@ -280,8 +284,9 @@ fn two_thousand_threads() {
     target.end();
 }
 
-/// Checks that a thread which is in a signal's handler, having been interrupted between the instructions that a jump replaces, comes back to where they are
-/// now, also when the handler has a stack of its own.
+/// Checks that a thread which is in a signal's handler, having been interrupted between the
+/// instructions that a jump replaces, comes back to where they are now, also when the handler has a
+/// stack of its own.
 #[test]
 fn below_a_handler() {
     for how in ["handler", "alternate"] {
@@ -294,7 +299,8 @@ fn below_a_handler() {
     }
 }
 
-/// Checks that a thread which stands between the instructions that a jump replaces, as it nearly always does, goes on as if nothing were.
+/// Checks that a thread which stands between the instructions that a jump replaces, as it nearly
+/// always does, goes on as if nothing were.
 #[test]
 fn inside_of_a_site() {
     let Some(mut target) = Target::start("held::inside_of_a_site", "inside") else { return };
@@ -310,8 +316,9 @@ fn inside_of_a_site() {
     target.end();
 }
 
-/// Checks what happens when the tracer ends without a word: probes of the program are taken away while it runs, those of the C library stay, count for
-/// nobody and do no harm, and the next tracer takes them away and says how many there were.
+/// Checks what happens when the tracer ends without a word: probes of the program are taken away
+/// while it runs, those of the C library stay, count for nobody and do no harm, and the next tracer
+/// takes them away and says how many there were.
 #[test]
 fn left_for_the_next_one() {
     let Some(mut target) = Target::start("held::left_for_the_next_one", "calls") else { return };
@@ -344,8 +351,8 @@ fn left_for_the_next_one() {
     target.end();
 }
 
-/// Checks that where somebody traces one of the threads, the program's own functions are served while it runs, those of the C library are refused,
-/// and why is said.
+/// Checks that where somebody traces one of the threads, the program's own functions are served
+/// while it runs, those of the C library are refused, and why is said.
 #[test]
 fn one_is_traced() {
     let Some(mut target) = Target::start("held::one_is_traced", "inside") else { return };
@@ -388,7 +395,8 @@ extern "C" fn kymo_held_second(value: u64) -> u64 {
     std::hint::black_box(value).wrapping_mul(std::hint::black_box(5))
 }
 
-/// Somebody who holds nobody (no other thread calls these functions), and ends when it was asked so often.
+/// Somebody who holds nobody (no other thread calls these functions), and ends when it was asked so
+/// often.
 struct Ends(Cell<u32>);
 
 impl Hold for Ends {
@@ -412,8 +420,9 @@ fn site(function: extern "C" fn(u64) -> u64) -> Site {
     patch::plan(&OwnMemory::open().expect("/proc"), &function, &Default::default()).expect("it can be probed")
 }
 
-/// Checks that when the one who holds the threads ends in the middle, each site is either written or as it was, and what is told about it is so; and that a
-/// restoration that was broken off is made up for by the next one.
+/// Checks that when the one who holds the threads ends in the middle, each site is either written
+/// or as it was, and what is told about it is so; and that a restoration that was broken off is
+/// made up for by the next one.
 #[test]
 fn ends_in_the_middle() {
     let (first, second) = (site(kymo_held_first), site(kymo_held_second));

@@ -80,7 +80,8 @@ impl Library {
         Library { handle, functions, text, _folder: folder }
     }
 
-    /// Compiles a file of `tests/c`, and loads and unloads it so often; `false`, loudly, without a compiler.
+    /// Compiles a file of `tests/c`, and loads and unloads it so often; `false`, loudly, without a
+    /// compiler.
     pub(crate) fn comes_and_goes(test: &str, source: &str, options: &[&str], times: usize) -> bool {
         let scratch = tempfile::tempdir().expect("a folder");
         let Some(file) = Library::compile(test, source, options, scratch.path()) else { return false };

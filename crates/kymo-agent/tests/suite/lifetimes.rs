@@ -1,4 +1,5 @@
-//! What an agent costs a program over time: nothing while it waits, and no more after many visits than after a few.
+//! What an agent costs a program over time: nothing while it waits, and no more after many visits
+//! than after a few.
 use super::inject::{Program, Running, soon};
 
 /// What the kernel keeps for a process.
@@ -28,8 +29,8 @@ fn size(running: &Running<'_>) -> Size {
     }
 }
 
-/// Checks that a program which is entered, probed and left 100 times is no larger afterwards than after the first times, has no thread and no
-/// descriptor of ours, and the bytes of the file.
+/// Checks that a program which is entered, probed and left 100 times is no larger afterwards than
+/// after the first times, has no thread and no descriptor of ours, and the bytes of the file.
 #[test]
 fn a_hundred_visits() {
     let Some(program) = Program::of("lifetimes::a_hundred_visits", &[]) else { return };
@@ -58,12 +59,14 @@ fn a_hundred_visits() {
     assert_eq!((after.threads, after.descriptors), (threads, before.descriptors));
     // The file of the counters stays open.
     assert!(after.descriptors <= descriptors + 1, "{after:?}, {descriptors} descriptors before");
-    // Memory that the agent's allocations took may be kept, and reused: not a mapping for each visit.
+    // Memory that the agent's allocations took may be kept, and reused: not a mapping for each
+    // visit.
     assert!(after.mappings <= before.mappings + 2 && after.kib <= before.kib + 4096, "{before:?} {after:?}");
     assert_eq!(running.call(1000), plain);
 }
 
-/// What the agent's thread has done: its number, times that it ran, CPU time, and the call that it waits in.
+/// What the agent's thread has done: its number, times that it ran, CPU time, and the call that it
+/// waits in.
 fn history(running: &Running<'_>) -> (String, Vec<String>, String, String) {
     let pid = running.pid();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
@@ -81,8 +84,8 @@ fn history(running: &Running<'_>) -> (String, Vec<String>, String, String) {
     (tid.clone(), switches, format!("{} {} {}", stat[0], stat[11], stat[12]), of(&tid, "syscall"))
 }
 
-/// Checks that the agent in a program that works does nothing while nobody asks it: its one thread waits in one system call that it does not leave,
-/// with and without a probe that is hit.
+/// Checks that the agent in a program that works does nothing while nobody asks it: its one thread
+/// waits in one system call that it does not leave, with and without a probe that is hit.
 #[test]
 fn an_idle_agent_sleeps() {
     let Some(program) = Program::of("lifetimes::an_idle_agent_sleeps", &[]) else { return };

@@ -72,7 +72,8 @@ fn a_switch_from_the_wrong_thread_is_refused() {
     assert_eq!(counted(&group), Some(9));
 }
 
-/// Checks that a switch that is said to come from the thread itself, or from a task at rest, is refused while another task runs.
+/// Checks that a switch that is said to come from the thread itself, or from a task at rest, is
+/// refused while another task runs.
 #[test]
 fn a_switch_must_name_what_runs() {
     let (group, mut a) = group("names");
@@ -86,7 +87,8 @@ fn a_switch_must_name_what_runs() {
     assert_eq!(switch(None, None), Ok(()));
 }
 
-/// Checks that dropping what runs is told, once, on the thread that runs it, that it counts up to there, and that the thread goes on.
+/// Checks that dropping what runs is told, once, on the thread that runs it, that it counts up to
+/// there, and that the thread goes on.
 #[test]
 fn a_task_dropped_while_it_runs_is_told() {
     let (group, mut task) = group("dropped");
@@ -117,7 +119,8 @@ fn a_leftover_does_not_cost_the_next_poll() {
     assert_eq!(watch.read().expect("readable").uncounted, 0);
 }
 
-/// Checks that a thread that ends takes the task along that it runs: counted until then, an error afterwards.
+/// Checks that a thread that ends takes the task along that it runs: counted until then, an error
+/// afterwards.
 #[test]
 fn a_thread_that_ends_ends_its_task() {
     let (group, mut task) = group("thread ends");
@@ -178,7 +181,8 @@ pub(crate) fn alone(test: &str) -> bool {
     false
 }
 
-/// Checks that what runs on a thread too many is not counted, and said to be not counted, and that a slot that is left can be taken.
+/// Checks that what runs on a thread too many is not counted, and said to be not counted, and that
+/// a slot that is left can be taken.
 #[test]
 fn a_thread_too_many_is_told() {
     // It takes all slots.
@@ -213,7 +217,8 @@ fn a_thread_too_many_is_told() {
     assert_eq!(counted(&group), Some(1));
 }
 
-/// Checks that the child of a fork runs its tasks uncounted, refuses to answer, and leaves the parent's numbers alone.
+/// Checks that the child of a fork runs its tasks uncounted, refuses to answer, and leaves the
+/// parent's numbers alone.
 #[test]
 fn a_forked_child_counts_nothing() {
     // A child of a process with many threads may not even allocate.
@@ -245,7 +250,8 @@ fn a_forked_child_counts_nothing() {
     assert_eq!(counted(&group), Some(101));
 }
 
-/// Checks that a task may be handed to another thread between its turns while the first one lives on.
+/// Checks that a task may be handed to another thread between its turns while the first one lives
+/// on.
 #[test]
 fn a_task_at_rest_travels() {
     let (group, mut task) = group("travels");

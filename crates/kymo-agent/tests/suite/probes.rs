@@ -44,8 +44,8 @@ pub(crate) const PLUS_ONE: [&str; 21] = [
     "nop_first",
 ];
 
-/// Checks, for each shape of a function's begin, that it does the same with a probe, that all calls are counted, and that its bytes
-/// come back.
+/// Checks, for each shape of a function's begin, that it does the same with a probe, that all calls
+/// are counted, and that its bytes come back.
 #[test]
 fn all_shapes_are_counted() {
     let _alone = alone();
@@ -67,7 +67,8 @@ fn all_shapes_are_counted() {
     }
 }
 
-/// Checks that a loop through a function's first instruction is a hit each time, wherever the branch is.
+/// Checks that a loop through a function's first instruction is a hit each time, wherever the
+/// branch is.
 #[test]
 fn loops_through_the_begin_are_hits() {
     let _alone = alone();
@@ -129,7 +130,8 @@ fn what_cannot_be_patched_is_refused() {
     assert!(matches!(why("breakpoint"), Refusal::TrapInside { .. }), "{}", why("breakpoint"));
 }
 
-/// Checks that a second probe in the same bytes, and bytes that changed since the plan, are refused, and leave everything as it was.
+/// Checks that a second probe in the same bytes, and bytes that changed since the plan, are
+/// refused, and leave everything as it was.
 #[test]
 fn a_site_has_one_patch() {
     let _alone = alone();
@@ -147,8 +149,8 @@ fn a_site_has_one_patch() {
     library.assert_untouched();
 }
 
-/// Checks, with two threads that call, that no hit of a probe is lost or doubled while other probes come and go thousands of times, and
-/// that the program computes the same.
+/// Checks, with two threads that call, that no hit of a probe is lost or doubled while other probes
+/// come and go thousands of times, and that the program computes the same.
 #[test]
 fn probes_come_and_go_under_running_threads() {
     let _alone = alone();
@@ -210,9 +212,9 @@ fn in_file(function: u64) -> (std::path::PathBuf, u64) {
     place.expect("it is mapped from a file")
 }
 
-/// Checks that functions are probed and restored under a running thread while the kernel has a uprobe at the same
-/// places of the file for another process: a trap of ours that the kernel took for its own would send the thread into
-/// the middle of a jump.
+/// Checks that functions are probed and restored under a running thread while the kernel has a
+/// uprobe at the same places of the file for another process: a trap of ours that the kernel took
+/// for its own would send the thread into the middle of a jump.
 #[test]
 fn a_uprobe_of_another_process_at_the_same_place() {
     const TEST: &str = "probes::a_uprobe_of_another_process_at_the_same_place";
@@ -223,7 +225,8 @@ fn a_uprobe_of_another_process_at_the_same_place() {
         let (file, offset) = in_file(library.function(name) as usize as u64);
         super::process::uprobe(&file, offset, pid as i32)
     };
-    // It has the library, so that the kernel has put its traps there, and has read the instructions.
+    // It has the library, so that the kernel has put its traps there, and has read the
+    // instructions.
     let (file, _) = in_file(library.function("marked") as usize as u64);
     let mut other = std::process::Command::new("sleep");
     let mut other = other.arg("600").env("LD_PRELOAD", &file).spawn().expect("sleep");
@@ -261,8 +264,8 @@ fn a_uprobe_of_another_process_at_the_same_place() {
     other.kill().and_then(|()| other.wait()).expect("it sleeps");
 }
 
-/// Checks that a thread which gets no CPU for longer than any thread may be silent, because others keep its CPU
-/// busy, is waited for: its function is probed, and its calls are counted.
+/// Checks that a thread which gets no CPU for longer than any thread may be silent, because others
+/// keep its CPU busy, is waited for: its function is probed, and its calls are counted.
 #[test]
 fn a_thread_without_a_cpu_is_not_silent() {
     let _alone = alone();
@@ -309,7 +312,8 @@ fn a_thread_without_a_cpu_is_not_silent() {
     library.assert_untouched();
 }
 
-/// Checks sites inside functions: markers of one byte and of five, with what lies below the stack pointer, and those that are refused.
+/// Checks sites inside functions: markers of one byte and of five, with what lies below the stack
+/// pointer, and those that are refused.
 #[test]
 fn markers_inside_functions_are_counted() {
     let _alone = alone();
@@ -339,7 +343,8 @@ fn markers_inside_functions_are_counted() {
     library.assert_untouched();
 }
 
-/// Checks that a library which is unloaded takes its probes along, and that one that comes in its place can be probed.
+/// Checks that a library which is unloaded takes its probes along, and that one that comes in its
+/// place can be probed.
 #[test]
 fn libraries_come_and_go() {
     let _alone = alone();
@@ -356,7 +361,8 @@ fn libraries_come_and_go() {
     }
 }
 
-/// Checks that threads which block every signal are named, not killed, and that probes work again when they are gone.
+/// Checks that threads which block every signal are named, not killed, and that probes work again
+/// when they are gone.
 #[test]
 fn a_thread_that_blocks_traps_is_named() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! Forking, for tests of what a child sees, the kernel's clocks, and an allocator that counts everything.
+//! Forking, for tests of what a child sees, the kernel's clocks, and an allocator that counts
+//! everything.
 #![allow(unsafe_code)]
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -45,9 +46,11 @@ pub(crate) fn own_thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
-/// Runs `what` in a forked child, which ends with its result; panics if that is not 0. The child does nothing else, no destructor either.
+/// Runs `what` in a forked child, which ends with its result; panics if that is not 0. The child
+/// does nothing else, no destructor either.
 pub(crate) fn in_child(what: impl FnOnce() -> i32) {
-    // SAFETY: called where this process has no other thread that could hold a lock of the allocator.
+    // SAFETY: called where this process has no other thread that could hold a lock of the
+    // allocator.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
@@ -63,7 +66,8 @@ pub(crate) fn in_child(what: impl FnOnce() -> i32) {
 
 /// Runs `what` in a forked child, which must be ended by this signal.
 pub(crate) fn ends_by(signal: i32, what: impl FnOnce()) {
-    // SAFETY: called where this process has no other thread that could hold a lock of the allocator.
+    // SAFETY: called where this process has no other thread that could hold a lock of the
+    // allocator.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
@@ -143,7 +147,8 @@ pub(crate) fn quiet_signal() -> i32 {
     libc::SIGURG
 }
 
-/// A uprobe of the kernel at this place of a file, for this process alone (`man 2 perf_event_open`, "dynamic PMU").
+/// A uprobe of the kernel at this place of a file, for this process alone (`man 2 perf_event_open`,
+/// "dynamic PMU").
 pub(crate) fn uprobe(
     file: &std::path::Path,
     offset: u64,

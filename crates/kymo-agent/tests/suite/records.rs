@@ -81,7 +81,8 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Checks that each hit is an event with its site, thread, CPU, arguments and time, and that nothing else changes.
+/// Checks that each hit is an event with its site, thread, CPU, arguments and time, and that
+/// nothing else changes.
 #[test]
 fn hits_are_events() {
     let _alone = alone();
@@ -117,7 +118,8 @@ fn hits_are_events() {
     library.assert_untouched();
 }
 
-/// Checks that what does not fit into a ring is counted, and that the rest is whole, with two threads and a ring that wraps many times.
+/// Checks that what does not fit into a ring is counted, and that the rest is whole, with two
+/// threads and a ring that wraps many times.
 #[test]
 fn what_does_not_fit_is_counted() {
     let _alone = alone();
@@ -152,7 +154,8 @@ fn test(argument: usize, bytes: u8, signed: bool, compare: Compare, value: i64) 
     Test::number(operand, compare, value as u64)
 }
 
-/// Checks each comparison, width and sign against the arguments that meet it, lists that are joined, and one in N; of records and of counts.
+/// Checks each comparison, width and sign against the arguments that meet it, lists that are
+/// joined, and one in N; of records and of counts.
 #[test]
 fn conditions_choose() {
     use Compare::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual};
@@ -239,8 +242,9 @@ fn conditions_choose() {
     library.assert_untouched();
 }
 
-/// Checks that returns are events with what was returned, whereto and the rest of the registers as they are, and that conditions on what is returned
-/// choose returns: of events, counts and latencies.
+/// Checks that returns are events with what was returned, whereto and the rest of the registers as
+/// they are, and that conditions on what is returned choose returns: of events, counts and
+/// latencies.
 #[test]
 fn returns_are_events() {
     let _alone = alone();

@@ -29,7 +29,8 @@ fn take(library: &Library, probes: &[Probe]) {
     library.assert_untouched();
 }
 
-/// Checks that plain calls return what they returned, that each return is counted, and that the times are those of the calls.
+/// Checks that plain calls return what they returned, that each return is counted, and that the
+/// times are those of the calls.
 #[test]
 fn calls_return() {
     let _alone = alone();
@@ -86,7 +87,8 @@ fn all_shapes_return() {
     }
 }
 
-/// Checks that C++ exceptions pass through any number of probed frames, run what has to run, and are caught where they were.
+/// Checks that C++ exceptions pass through any number of probed frames, run what has to run, and
+/// are caught where they were.
 #[test]
 fn exceptions_pass() {
     let _alone = alone();
@@ -119,7 +121,8 @@ fn exceptions_pass_tail_calls() {
     }
 }
 
-/// Checks that vector registers are left alone, also where a stub calls functions of the agent: at a thread's first hit, and beyond the depth.
+/// Checks that vector registers are left alone, also where a stub calls functions of the agent: at
+/// a thread's first hit, and beyond the depth.
 #[test]
 fn vectors_are_kept() {
     let _alone = alone();
@@ -129,14 +132,16 @@ fn vectors_are_kept() {
         for _ in 0..10 {
             assert_eq!(library.function("vectors")(0, 0), 1);
         }
-        // As many turns below each other as are more than the depth, on two threads; none without AVX.
+        // As many turns below each other as are more than the depth, on two threads; none without
+        // AVX.
         let calls = hits(&probes);
         assert!(calls == [1420, 1420] || calls == [0, 0], "{calls:?}");
         take(&library, &probes);
     }
 }
 
-/// Checks exceptions in a library that has an unwinder of its own, which knows nothing of the process's.
+/// Checks exceptions in a library that has an unwinder of its own, which knows nothing of the
+/// process's.
 #[test]
 fn exceptions_pass_by_an_unwinder_of_the_librarys_own() {
     const TEST: &str = "returns::exceptions_pass_by_an_unwinder_of_the_librarys_own";
@@ -158,8 +163,8 @@ fn exceptions_pass_by_an_unwinder_of_the_librarys_own() {
     }
 }
 
-/// Checks that an exception finds its way through a frame that lies where another was which an exception left, on the same thread and on one
-/// that has the dead thread's stack.
+/// Checks that an exception finds its way through a frame that lies where another was which an
+/// exception left, on the same thread and on one that has the dead thread's stack.
 #[test]
 fn what_exceptions_left_misleads_nobody() {
     let _alone = alone();
@@ -196,7 +201,8 @@ fn panics_pass() {
     take(&library, &probes);
 }
 
-/// Checks that longjmp over probed frames leaves nothing behind that a later return would trip over.
+/// Checks that longjmp over probed frames leaves nothing behind that a later return would trip
+/// over.
 #[test]
 fn jumps_land() {
     let _alone = alone();
@@ -241,7 +247,8 @@ fn signals_on_their_own_stack_return() {
     take(&library, &probes);
 }
 
-/// Checks that both processes return from a fork inside probed functions, and that the child's calls are not counted here.
+/// Checks that both processes return from a fork inside probed functions, and that the child's
+/// calls are not counted here.
 #[test]
 fn both_processes_return_from_a_fork() {
     let _alone = alone();
@@ -254,7 +261,8 @@ fn both_processes_return_from_a_fork() {
     take(&library, &probes);
 }
 
-/// Checks coroutines that leave a probed function open while others run, and one that returns on another thread.
+/// Checks coroutines that leave a probed function open while others run, and one that returns on
+/// another thread.
 #[test]
 fn coroutines_return() {
     let _alone = alone();
@@ -305,8 +313,8 @@ fn a_probe_may_go_while_calls_are_inside() {
     }
 }
 
-/// Checks that a thread which blocks all signals again and again, and calls probed functions meanwhile, neither ends the process nor
-/// keeps probes from coming and going.
+/// Checks that a thread which blocks all signals again and again, and calls probed functions
+/// meanwhile, neither ends the process nor keeps probes from coming and going.
 #[test]
 fn threads_that_block_signals_live() {
     let _alone = alone();
@@ -333,7 +341,8 @@ fn threads_that_block_signals_live() {
     assert_eq!(library.function("blocks_all")(10, 0), 1);
 }
 
-/// Checks that coroutines return whose threads have ended, however many threads came after them and took their shadow stacks.
+/// Checks that coroutines return whose threads have ended, however many threads came after them and
+/// took their shadow stacks.
 #[test]
 fn coroutines_outlive_their_threads() {
     let _alone = alone();
@@ -346,7 +355,8 @@ fn coroutines_outlive_their_threads() {
     take(&library, &probes);
 }
 
-/// Asserts that nothing is left of what was abandoned before: a recursion as deep as returns are looked at has room, and each of its returns is seen.
+/// Asserts that nothing is left of what was abandoned before: a recursion as deep as returns are
+/// looked at has room, and each of its returns is seen.
 fn assert_room(library: &Library) {
     let probes = put(library, &["recurses"], Consumers::CountReturns);
     let before = returns_missed();
@@ -359,7 +369,8 @@ fn assert_room(library: &Library) {
     take(library, &probes);
 }
 
-/// Checks that calls which a longjmp has left from far below leave room for others, though nothing has overwritten their stack.
+/// Checks that calls which a longjmp has left from far below leave room for others, though nothing
+/// has overwritten their stack.
 #[test]
 fn long_jumps_from_far_below_leave_room() {
     let _alone = alone();
@@ -380,7 +391,8 @@ fn long_jumps_from_far_below_leave_room() {
     }
 }
 
-/// Checks that exceptions which handlers of signals throw, on the thread's stack and on their own, pass, and leave nothing that later returns miss.
+/// Checks that exceptions which handlers of signals throw, on the thread's stack and on their own,
+/// pass, and leave nothing that later returns miss.
 #[test]
 fn handlers_that_throw_leave_room() {
     let _alone = alone();
@@ -399,7 +411,8 @@ fn handlers_that_throw_leave_room() {
     }
 }
 
-/// Checks that calls which look as if they were left, because a coroutine above them on the same stack makes calls itself, return and throw all the same.
+/// Checks that calls which look as if they were left, because a coroutine above them on the same
+/// stack makes calls itself, return and throw all the same.
 #[test]
 fn coroutines_inside_of_a_stack_return() {
     let _alone = alone();

@@ -11,8 +11,8 @@ const LOW: u64 = 4;
 const HIGH: u64 = 8;
 const ABANDONED: u64 = 16;
 
-/// Steps through `leaf` or `lands` with each of these, and asserts that no more than `most` returns were missed: entries that
-/// stay would leave no room for the recursion at the end.
+/// Steps through `leaf` or `lands` with each of these, and asserts that no more than `most` returns
+/// were missed: entries that stay would leave no room for the recursion at the end.
 fn step(test: &str, which: u64, stride: usize, most: u64, ways: &[u64]) {
     let _alone = alone();
     let Some(library) = Library::of(test, "stepped.cc", &["-pthread"]) else { return };
@@ -45,34 +45,38 @@ fn step(test: &str, which: u64, stride: usize, most: u64, ways: &[u64]) {
     }
 }
 
-/// Checks that handlers which return leave nothing behind, wherever they interrupt a call and on whatever stack they run.
+/// Checks that handlers which return leave nothing behind, wherever they interrupt a call and on
+/// whatever stack they run.
 #[test]
 fn handlers_that_return_leave_nothing() {
     step("stepped::handlers_that_return_leave_nothing", 0, 50, 0, &[0, LOW, HIGH]);
 }
 
-/// Checks the same where a handler finds what a longjmp has left before, while the interrupted call takes it for alive.
+/// Checks the same where a handler finds what a longjmp has left before, while the interrupted call
+/// takes it for alive.
 #[test]
 fn handlers_that_return_leave_nothing_of_what_was_abandoned() {
     let ways = [ABANDONED, ABANDONED | LOW, ABANDONED | HIGH];
     step("stepped::handlers_that_return_leave_nothing_of_what_was_abandoned", 0, 10, 0, &ways);
 }
 
-/// Checks that handlers which jump out of a call leave nothing behind that stays, wherever they interrupt it.
+/// Checks that handlers which jump out of a call leave nothing behind that stays, wherever they
+/// interrupt it.
 #[test]
 fn handlers_that_jump_leave_nothing() {
     let ways = [JUMPS, JUMPS | LOW, JUMPS | HIGH, JUMPS_BELOW, JUMPS_BELOW | LOW];
     step("stepped::handlers_that_jump_leave_nothing", 0, 50, 0, &ways);
 }
 
-/// Checks that what is left on a signal stack above the thread's own, where calls of the thread cannot tell it from their callers, stays as little as
-/// the handler left at one time.
+/// Checks that what is left on a signal stack above the thread's own, where calls of the thread
+/// cannot tell it from their callers, stays as little as the handler left at one time.
 #[test]
 fn handlers_that_jump_from_above_leave_one() {
     step("stepped::handlers_that_jump_from_above_leave_one", 0, 50, 1, &[JUMPS_BELOW | HIGH]);
 }
 
-/// Checks the same where calls of the agent's functions are interrupted, which forget what a longjmp has left.
+/// Checks the same where calls of the agent's functions are interrupted, which forget what a
+/// longjmp has left.
 #[test]
 fn handlers_in_the_midst_of_forgetting() {
     let ways = [0, HIGH, JUMPS, JUMPS | HIGH, JUMPS_BELOW | LOW];

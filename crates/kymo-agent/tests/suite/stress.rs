@@ -1,4 +1,5 @@
-//! The stress program (`examples/stress`): all that a program does with calls, while probes come and go.
+//! The stress program (`examples/stress`): all that a program does with calls, while probes come
+//! and go.
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ fn seconds(share: u64) -> u64 {
     all * share / 30
 }
 
-/// Runs it, and shows what it said if it did not end well: its first line has the seed, with which it can be run again.
+/// Runs it, and shows what it said if it did not end well: its first line has the seed, with which
+/// it can be run again.
 fn run(test: &str, seconds: u64, options: &[&str]) {
     let Some(program) = program() else {
         return kymo_testing::skip(test, "the example was not built with this test");
@@ -60,14 +62,16 @@ fn run(test: &str, seconds: u64, options: &[&str]) {
     );
 }
 
-/// Checks that hits are calls, returns are returns, events are hits and text is the file's, whatever the program does meanwhile.
+/// Checks that hits are calls, returns are returns, events are hits and text is the file's,
+/// whatever the program does meanwhile.
 #[test]
 fn a_program_that_does_everything() {
     let _alone = super::probes::alone();
     run("stress::a_program_that_does_everything", seconds(20), &[]);
 }
 
-/// Checks the same with the functions compiled with AddressSanitizer, which finds accesses beside the stack and the heap.
+/// Checks the same with the functions compiled with AddressSanitizer, which finds accesses beside
+/// the stack and the heap.
 #[test]
 fn under_the_address_sanitizer() {
     let _alone = super::probes::alone();

@@ -61,7 +61,8 @@ impl Seen {
     }
 }
 
-/// Checks that a hit tells the values before and after, the thread and the place, at once, and that nothing is told after the drop.
+/// Checks that a hit tells the values before and after, the thread and the place, at once, and that
+/// nothing is told after the drop.
 #[test]
 fn a_hit_tells_what_happened() {
     let _alone = alone();
@@ -86,7 +87,8 @@ fn a_hit_tells_what_happened() {
     assert_eq!(Arc::strong_count(&seen), 1, "the handler is gone");
 }
 
-/// Checks that one, two, four and eight bytes are watched, each to its own ends, and values have as many bytes.
+/// Checks that one, two, four and eight bytes are watched, each to its own ends, and values have as
+/// many bytes.
 #[test]
 fn lengths() {
     let _alone = alone();
@@ -114,7 +116,8 @@ fn lengths() {
     });
 }
 
-/// Checks that reads are seen by a watch for reads and writes, and an instruction by one for instructions.
+/// Checks that reads are seen by a watch for reads and writes, and an instruction by one for
+/// instructions.
 #[test]
 fn reads_and_instructions() {
     const TEST: &str = "watch::reads_and_instructions";
@@ -142,8 +145,8 @@ fn reads_and_instructions() {
     assert_eq!((sum, guard.stop(), ip.load(Ordering::Relaxed)), (15, 5, at));
 }
 
-/// Checks that every write of eight threads is told to the thread that did it: of threads that were there before the watch, of threads that came
-/// later, and of their children.
+/// Checks that every write of eight threads is told to the thread that did it: of threads that were
+/// there before the watch, of threads that came later, and of their children.
 #[test]
 fn every_write_of_every_thread() {
     const TEST: &str = "watch::every_write_of_every_thread";
@@ -201,7 +204,8 @@ fn every_write_of_every_thread() {
     assert_eq!(strange.load(Ordering::SeqCst), 0);
 }
 
-/// Checks that the values of one thread's writes form a chain without a gap, whatever the number of writes.
+/// Checks that the values of one thread's writes form a chain without a gap, whatever the number of
+/// writes.
 #[test]
 fn values_form_a_chain() {
     let _alone = alone();
@@ -220,7 +224,8 @@ fn values_form_a_chain() {
     assert_eq!((guard.stop(), breaks.load(Ordering::Relaxed)), (5_000, 0));
 }
 
-/// Checks that two watches of the same bytes are both told, though the kernel sends one signal, and end each for itself.
+/// Checks that two watches of the same bytes are both told, though the kernel sends one signal, and
+/// end each for itself.
 #[test]
 fn two_watches_of_the_same_bytes() {
     const TEST: &str = "watch::two_watches_of_the_same_bytes";
@@ -235,9 +240,10 @@ fn two_watches_of_the_same_bytes() {
     assert_eq!(second.stop(), 2);
 }
 
-/// Checks that threads that all start and stop watches at the same time get a slot or a refusal, that those with a slot are told their own
-/// writes exactly, and that all slots are free in the end. Regression: another thread cleared a watch that was just being stopped, so its hits
-/// were those of the next watch in its slot; and a signal under way counted for that one.
+/// Checks that threads that all start and stop watches at the same time get a slot or a refusal,
+/// that those with a slot are told their own writes exactly, and that all slots are free in the
+/// end. Regression: another thread cleared a watch that was just being stopped, so its hits were
+/// those of the next watch in its slot; and a signal under way counted for that one.
 #[test]
 fn watches_come_and_go_in_many_threads() {
     const TEST: &str = "watch::watches_come_and_go_in_many_threads";
@@ -292,8 +298,9 @@ pub(crate) fn slots(test: &str) -> usize {
     guards.len()
 }
 
-/// Checks that a watch that starts while other threads make threads reaches all that are there when it has started, but for one that is being made
-/// just then and not seen to be: that is rare (none in 12,000 starts, measured).
+/// Checks that a watch that starts while other threads make threads reaches all that are there when
+/// it has started, but for one that is being made just then and not seen to be: that is rare (none
+/// in 12,000 starts, measured).
 #[test]
 fn threads_made_while_a_watch_starts() {
     const TEST: &str = "watch::threads_made_while_a_watch_starts";
@@ -324,7 +331,8 @@ fn threads_made_while_a_watch_starts() {
             std::thread::yield_now();
         }
         let after = written.load(Ordering::SeqCst);
-        // Those that wrote just before it started, and counted that just after, may be missing: one of each maker.
+        // Those that wrote just before it started, and counted that just after, may be missing: one
+        // of each maker.
         let hits = guard.stop();
         short += u64::from(hits + 2 < after - before);
         starts += 1;

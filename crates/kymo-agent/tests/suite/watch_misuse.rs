@@ -1,4 +1,5 @@
-//! Watches in odd places: too many, wrong ranges, in handlers, in children, beside other users of SIGTRAP.
+//! Watches in odd places: too many, wrong ranges, in handlers, in children, beside other users of
+//! SIGTRAP.
 #![allow(unsafe_code)]
 use crate::misuse::alone as alone_in_process;
 use crate::watch::{alone, slots, try_watch};
@@ -6,7 +7,8 @@ use kymo_agent::watch::{Error, Guard, Kind, release_slots, stop, watch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Checks that one watch more than there are slots is refused in words, changes nothing for the others, and is granted when one has ended.
+/// Checks that one watch more than there are slots is refused in words, changes nothing for the
+/// others, and is granted when one has ended.
 #[test]
 fn one_watch_too_many() {
     const TEST: &str = "watch_misuse::one_watch_too_many";
@@ -69,7 +71,8 @@ fn wrong_ranges() {
     assert_eq!(slots("watch_misuse::wrong_ranges"), before, "nothing is left taken");
 }
 
-/// Checks that a handler may stop its watch, that it is not told what it accesses itself, and that it cannot start a watch.
+/// Checks that a handler may stop its watch, that it is not told what it accesses itself, and that
+/// it cannot start a watch.
 #[test]
 fn in_a_handler() {
     const TEST: &str = "watch_misuse::in_a_handler";
@@ -112,7 +115,8 @@ fn in_a_handler() {
     assert_eq!((answer.load(Ordering::Relaxed), guard.stop()), (2, 1));
 }
 
-/// Checks that a watch that was stopped by its handler does not keep its slot, and that a stopped number is unknown.
+/// Checks that a watch that was stopped by its handler does not keep its slot, and that a stopped
+/// number is unknown.
 #[test]
 fn what_a_handler_stopped_is_free() {
     const TEST: &str = "watch_misuse::what_a_handler_stopped_is_free";
@@ -164,8 +168,9 @@ fn raise() {
     unsafe { libc::raise(libc::SIGTRAP) };
 }
 
-/// Checks that who handled SIGTRAP before gets what is not ours, a breakpoint instruction included, also if he came after the first watch;
-/// and that without such a handler it ends the process, as always.
+/// Checks that who handled SIGTRAP before gets what is not ours, a breakpoint instruction included,
+/// also if he came after the first watch; and that without such a handler it ends the process, as
+/// always.
 #[test]
 fn signals_of_others() {
     const TEST: &str = "watch_misuse::signals_of_others";
@@ -192,7 +197,8 @@ fn signals_of_others() {
     assert_eq!((guard.stop(), FOREIGN.load(Ordering::SeqCst)), (1, before), "ours are not handed on");
 }
 
-/// Checks that a forked child is not watched and cannot watch, that it leaves the parent's watch alone, and keeps no slot of it.
+/// Checks that a forked child is not watched and cannot watch, that it leaves the parent's watch
+/// alone, and keeps no slot of it.
 #[test]
 fn a_forked_child_is_not_watched() {
     const TEST: &str = "watch_misuse::a_forked_child_is_not_watched";
@@ -238,7 +244,8 @@ fn a_thread_that_blocks_the_signal() {
     assert_eq!((marked.load(Ordering::Relaxed), guard.stop()), (1, 1));
 }
 
-/// Checks that the end of the thread that started a watch, and of the threads that opened it, does not end it for their children.
+/// Checks that the end of the thread that started a watch, and of the threads that opened it, does
+/// not end it for their children.
 #[test]
 fn threads_end_and_the_watch_goes_on() {
     const TEST: &str = "watch_misuse::threads_end_and_the_watch_goes_on";
@@ -268,7 +275,8 @@ fn threads_end_and_the_watch_goes_on() {
     assert_eq!(guard.stop(), 1);
 }
 
-/// Checks that a watch that starts when more threads are there than a process may have files open by default reaches all of them.
+/// Checks that a watch that starts when more threads are there than a process may have files open
+/// by default reaches all of them.
 #[test]
 fn more_threads_than_files() {
     const TEST: &str = "watch_misuse::more_threads_than_files";

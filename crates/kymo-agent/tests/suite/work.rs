@@ -9,7 +9,8 @@ pub(crate) fn burn(time: Duration) {
     }
 }
 
-/// The CPU time of the calling thread, as the kernel tells it: /proc is behind by a tick for threads that run.
+/// The CPU time of the calling thread, as the kernel tells it: /proc is behind by a tick for
+/// threads that run.
 pub(crate) fn own_cpu() -> Duration {
     crate::process::cpu(libc::CLOCK_THREAD_CPUTIME_ID)
 }

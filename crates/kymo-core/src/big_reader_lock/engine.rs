@@ -1,8 +1,9 @@
 //! The lock: shards, the writer mutex, and the two guards.
 //!
 //! # Safety
-//! References to the value are made from a cell. What makes them sound is G1, which the shards keep: a reader's reference exists only
-//! while it is counted in a shard, a writer's only while all shards have the writer bit and no readers.
+//! References to the value are made from a cell. What makes them sound is G1, which the shards
+//! keep: a reader's reference exists only while it is counted in a shard, a writer's only while all
+//! shards have the writer bit and no readers.
 #![allow(unsafe_code)]
 use super::sync::{
     AtomicUsize, Condvar, ConstPtr, MutPtr, Mutex, MutexGuard, Ordering, PoisonError, SHARDS, UnsafeCell,
@@ -19,7 +20,8 @@ const WRITER_BIT: usize = 1 << (usize::BITS - 1);
 #[repr(align(128))]
 struct Shard(AtomicUsize);
 
-/// A value that many read at once without disturbing each other, and one changes alone. See the [module](super).
+/// A value that many read at once without disturbing each other, and one changes alone. See the
+/// [module](super).
 pub struct BigReaderLock<T> {
     shards: [Shard; SHARDS],
     /// Held by the writer; a reader that finds a writer bit waits for it.
@@ -30,8 +32,8 @@ pub struct BigReaderLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: readers on several threads get `&T` (hence `Sync`), a writer on any thread gets `&mut T` and can move it out (hence `Send`).
-// That they exclude each other is G1.
+// SAFETY: readers on several threads get `&T` (hence `Sync`), a writer on any thread gets `&mut T`
+// and can move it out (hence `Send`). That they exclude each other is G1.
 unsafe impl<T: Send + Sync> Sync for BigReaderLock<T> {}
 
 impl<T> fmt::Debug for BigReaderLock<T> {
@@ -58,7 +60,8 @@ impl<T> BigReaderLock<T> {
     pub fn read(&self) -> ReadGuard<'_, T> {
         let at = shard();
         let shard = &self.shards[at].0;
-        // Acquire: pairs with the Release that cleared the last writer bit. What it finds and what it leaves is one instruction.
+        // Acquire: pairs with the Release that cleared the last writer bit. What it finds and what
+        // it leaves is one instruction.
         if shard.fetch_add(1, Ordering::Acquire) & WRITER_BIT != 0 {
             self.wait_and_enter(shard);
         }
@@ -69,7 +72,8 @@ impl<T> BigReaderLock<T> {
     pub fn write(&self) -> WriteGuard<'_, T> {
         let mutex = lock(&self.writer_mutex);
         for shard in &self.shards {
-            // Relaxed: one word with the count. The readers' work is acquired below, former writers' came with the mutex.
+            // Relaxed: one word with the count. The readers' work is acquired below, former
+            // writers' came with the mutex.
             shard.0.fetch_or(WRITER_BIT, Ordering::Relaxed);
         }
         let mut look = lock(&self.wait_mutex);
@@ -78,7 +82,8 @@ impl<T> BigReaderLock<T> {
             while shard.0.load(Ordering::Acquire) != WRITER_BIT {
                 look = self.readers_gone.wait(look).unwrap_or_else(PoisonError::into_inner);
             }
-            // A shard that was empty once stays so: a later reader finds the writer bit, and its attempt, which may show for a moment, is no reader.
+            // A shard that was empty once stays so: a later reader finds the writer bit, and its
+            // attempt, which may show for a moment, is no reader.
         }
         drop(look);
         WriteGuard {
@@ -91,7 +96,8 @@ impl<T> BigReaderLock<T> {
     fn wait_and_enter(&self, shard: &AtomicUsize) {
         self.leave(shard);
         let mutex = lock(&self.writer_mutex);
-        // Acquire: as in `read`. There is no writer bit (G5), and none comes before the mutex is unlocked.
+        // Acquire: as in `read`. There is no writer bit (G5), and none comes before the mutex is
+        // unlocked.
         let before = shard.fetch_add(1, Ordering::Acquire);
         debug_assert_eq!(before & WRITER_BIT, 0, "G5");
         drop(mutex);
@@ -145,8 +151,9 @@ impl<T> ReadGuard<'_, T> {
     /// How many shards there are: what a value that is divided by shard must have parts for.
     pub const SHARDS: usize = SHARDS;
 
-    /// The shard that this reader came in by, below [`ReadGuard::SHARDS`]: a thread has always the same. A value may keep a part for
-    /// each, which then is mostly in that thread's cache. Other threads can have the same shard at the same time.
+    /// The shard that this reader came in by, below [`ReadGuard::SHARDS`]: a thread has always the
+    /// same. A value may keep a part for each, which then is mostly in that thread's cache. Other
+    /// threads can have the same shard at the same time.
     #[inline]
     pub fn shard(&self) -> usize {
         self.entry.at
@@ -158,7 +165,8 @@ impl<T> Deref for ReadGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: G1: the entry is counted, so no writer has the value; the guard's lifetime is within the lock's.
+        // SAFETY: G1: the entry is counted, so no writer has the value; the guard's lifetime is
+        // within the lock's.
         unsafe { self.value.deref() }
     }
 }
@@ -185,7 +193,8 @@ impl Drop for WriterBits<'_> {
 }
 
 /// The writer's way to the value. Dropping it unlocks.
-// Fields are dropped from top to bottom: the access ends, then the writer bits are cleared, then the mutex is unlocked.
+// Fields are dropped from top to bottom: the access ends, then the writer bits are cleared, then
+// the mutex is unlocked.
 pub struct WriteGuard<'a, T> {
     value: MutPtr<T>,
     #[expect(dead_code, reason = "what it does is its drop")]
@@ -206,7 +215,8 @@ impl<T> Deref for WriteGuard<'_, T> {
 
 impl<T> DerefMut for WriteGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: G1: the shards are closed, so nobody else has the value; `&mut self` keeps others of this guard away.
+        // SAFETY: G1: the shards are closed, so nobody else has the value; `&mut self` keeps others
+        // of this guard away.
         unsafe { self.value.deref() }
     }
 }

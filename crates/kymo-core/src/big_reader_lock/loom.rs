@@ -1,7 +1,8 @@
 //! Readers and writers in every order that matters.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release big_reader_lock::loom`. The value is in loom's cell, so a writer beside
-//! anybody else is an error there, whatever is computed with it. A thread that waits for ever is one, too.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release big_reader_lock::loom`.
+//! The value is in loom's cell, so a writer beside anybody else is an error there, whatever is
+//! computed with it. A thread that waits for ever is one, too.
 use super::{BigReaderLock, stand_in_shard};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -42,8 +43,8 @@ fn check(others: &[fn(&SharedLock)], preemptions: usize, body: impl Fn(&SharedLo
     });
 }
 
-/// Checks one reader who comes twice beside a writer who comes twice (G1, G2): what the reader sees only grows, and so does what the
-/// writer sees of the reader.
+/// Checks one reader who comes twice beside a writer who comes twice (G1, G2): what the reader sees
+/// only grows, and so does what the writer sees of the reader.
 #[test]
 fn a_reader_and_a_writer() {
     let reader = |lock: &SharedLock| {

@@ -1,4 +1,5 @@
-//! The lock as one word that everybody writes: the standard library's `RwLock`. The oracle of the tests, the baseline of benches.
+//! The lock as one word that everybody writes: the standard library's `RwLock`. The oracle of the
+//! tests, the baseline of benches.
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// One lock for all.

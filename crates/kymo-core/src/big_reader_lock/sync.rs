@@ -1,4 +1,5 @@
-//! Locks, atomics and the cell, from the standard library or from loom; and which shard a thread uses.
+//! Locks, atomics and the cell, from the standard library or from loom; and which shard a thread
+//! uses.
 #![allow(unsafe_code)]
 #[cfg(loom)]
 pub(super) use loom::{
@@ -11,7 +12,8 @@ pub(super) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicUsize};
 pub(super) use std::sync::PoisonError;
 pub(super) use std::sync::atomic::Ordering;
 
-/// How many shards a lock has: a power of two. More than cores that are busy at once is a waste of the writers' time.
+/// How many shards a lock has: a power of two. More than cores that are busy at once is a waste of
+/// the writers' time.
 #[cfg(not(loom))]
 pub(super) const SHARDS: usize = 64;
 /// Two are enough to meet in one or not.
@@ -19,7 +21,8 @@ pub(super) const SHARDS: usize = 64;
 pub(super) const SHARDS: usize = 2;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The mutexes of a lock guard no data, so there is nothing that a panic could have left half done.
+    // The mutexes of a lock guard no data, so there is nothing that a panic could have left half
+    // done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -6,7 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a program of steps works on: two numbers that are equal whenever nobody writes, and one that readers add to.
+/// What a program of steps works on: two numbers that are equal whenever nobody writes, and one
+/// that readers add to.
 #[derive(Debug, Default)]
 struct Pair {
     a: u64,
@@ -85,8 +86,8 @@ fn run<L: Lock>(programs: &[Vec<Option<u64>>]) -> (u64, u64, u64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that random programs on several threads end with the same sums as under one lock, and that no reader sees half a
-    /// write (G1, G2).
+    /// Checks that random programs on several threads end with the same sums as under one lock, and
+    /// that no reader sees half a write (G1, G2).
     #[test]
     fn as_one_lock(programs in prop::collection::vec(
         prop::collection::vec(prop::option::weighted(0.2, 1u64..9), 0..60), 1..5)
@@ -110,7 +111,8 @@ fn readers_are_together() {
     });
 }
 
-/// Checks that a writer does not get in while a reader of another thread is there, and does afterwards (G1).
+/// Checks that a writer does not get in while a reader of another thread is there, and does
+/// afterwards (G1).
 #[test]
 fn a_writer_waits() {
     let (lock, wrote) = (BigReaderLock::new(0), AtomicBool::new(false));
@@ -149,7 +151,8 @@ fn readers_do_not_starve_a_writer() {
     });
 }
 
-/// Checks that a panic of a writer or a reader leaves the lock usable, with what was written until then.
+/// Checks that a panic of a writer or a reader leaves the lock usable, with what was written until
+/// then.
 #[test]
 fn a_panic_opens_the_gate() {
     let lock = BigReaderLock::new(1);
@@ -171,7 +174,8 @@ fn a_panic_opens_the_gate() {
     assert_eq!(*lock.read(), 4);
 }
 
-/// Checks that a thread keeps its shard, and that threads which come one after the other get different ones.
+/// Checks that a thread keeps its shard, and that threads which come one after the other get
+/// different ones.
 #[test]
 fn a_thread_keeps_its_shard() {
     let lock = BigReaderLock::new(());

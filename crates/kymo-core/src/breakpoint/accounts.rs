@@ -1,10 +1,12 @@
-//! What the ledger and its model have in common, so that tests drive both alike and benches race them.
+//! What the ledger and its model have in common, so that tests drive both alike and benches race
+//! them.
 #[cfg(any(test, feature = "model"))]
 use super::model;
 use super::{Error, Kind, Target, TaskId};
 use super::{Ledger, Reservation, Task};
 
-/// An account of slots: [`Ledger`] or `model::OneList`. The methods are those of [`Ledger`] and [`Reservation`], which document them.
+/// An account of slots: [`Ledger`] or `model::OneList`. The methods are those of [`Ledger`] and
+/// [`Reservation`], which document them.
 #[expect(missing_docs, reason = "the same methods as the ledger's, documented there")]
 pub trait Accounts: Sync {
     type Task: Clone + Send + Sync;

@@ -28,7 +28,8 @@ pub enum Slots {
 /// The hardware: how many CPUs, and what each of them has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// All CPUs that there can be, those offline now included: a task with a slot anywhere can come to run on one later.
+    /// All CPUs that there can be, those offline now included: a task with a slot anywhere can come
+    /// to run on one later.
     pub cpus: usize,
     /// What each has. 0 is hardware without breakpoints: every request is refused.
     pub slots: Slots,

@@ -15,7 +15,8 @@ pub struct SlotRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// All slots that could be given are taken. [`Ledger::holders`](super::Ledger::holders) knows by whom.
+    /// All slots that could be given are taken. [`Ledger::holders`](super::Ledger::holders) knows
+    /// by whom.
     NoSlot {
         /// Whom it was for.
         request: SlotRequest,
@@ -23,7 +24,8 @@ pub enum Error {
         pool: Pool,
         /// How many each CPU has.
         slots: usize,
-        /// How many of them are taken where it is tightest: for CPUs, and for tasks that can run there.
+        /// How many of them are taken where it is tightest: for CPUs, and for tasks that can run
+        /// there.
         taken: usize,
     },
     /// The ledger was made for fewer CPUs.

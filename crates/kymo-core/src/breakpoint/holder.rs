@@ -38,9 +38,10 @@ impl fmt::Display for Holder {
 }
 
 impl Ledger {
-    /// Who holds what stands in the way of one more slot for this target, where it is tightest: the CPU itself, and of tasks those that
-    /// hold most there (at most `limit` of them, in no order). For error messages: it walks all CPUs and tasks, and others go on
-    /// meanwhile, so it tells what was so while it looked.
+    /// Who holds what stands in the way of one more slot for this target, where it is tightest: the
+    /// CPU itself, and of tasks those that hold most there (at most `limit` of them, in no order).
+    /// For error messages: it walks all CPUs and tasks, and others go on meanwhile, so it tells
+    /// what was so while it looked.
     ///
     /// # Errors
     /// As [`Ledger::reserve`] for a request that makes no sense.

@@ -23,7 +23,8 @@ impl Kind {
     /// The kind with these bits, as in `bp_type` of the kernel's attributes.
     ///
     /// # Errors
-    /// [`Error::BadKind`] for no access at all, for all three at once, and for bits that mean nothing.
+    /// [`Error::BadKind`] for no access at all, for all three at once, and for bits that mean
+    /// nothing.
     pub fn from_bits(bits: u32) -> Result<Kind, Error> {
         match bits {
             1..=6 => Ok(Kind(bits as u8)),
@@ -36,7 +37,8 @@ impl Kind {
         u32::from(self.0)
     }
 
-    /// The registers that it needs. (Execution together with an access of data is a matter of data; no known hardware does it.)
+    /// The registers that it needs. (Execution together with an access of data is a matter of data;
+    /// no known hardware does it.)
     pub fn pool(self) -> Pool {
         if self.0 & Kind::READ_WRITE.0 == 0 { Pool::Instructions } else { Pool::Data }
     }
@@ -54,7 +56,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Registers that are for the same kinds of breakpoints. Hardware has one pool for both ([`Slots::Shared`](super::Slots::Shared)) or two.
+/// Registers that are for the same kinds of breakpoints. Hardware has one pool for both
+/// ([`Slots::Shared`](super::Slots::Shared)) or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pool {
     /// For reads and writes.

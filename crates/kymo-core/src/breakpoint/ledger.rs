@@ -46,12 +46,12 @@ impl Ledger {
 
     /// Asks for a slot.
     ///
-    /// For a task: waits only while somebody else asks for the same task, or for CPUs. For CPUs: waits until nobody else asks for
-    /// anything, and everybody waits meanwhile.
+    /// For a task: waits only while somebody else asks for the same task, or for CPUs. For CPUs:
+    /// waits until nobody else asks for anything, and everybody waits meanwhile.
     ///
     /// # Errors
-    /// [`Error::NoSlot`] if the [rule](super#the-rule) does not permit it; [`Error::UnknownCpu`], [`Error::NoCpus`] and
-    /// [`Error::OtherLedger`] if the request makes no sense.
+    /// [`Error::NoSlot`] if the [rule](super#the-rule) does not permit it; [`Error::UnknownCpu`],
+    /// [`Error::NoCpus`] and [`Error::OtherLedger`] if the request makes no sense.
     pub fn reserve(&self, target: Target<'_, Task>, kind: Kind) -> Result<Reservation, Error> {
         let place = self.place(target)?;
         place.reserve(kind.pool())?;
@@ -81,7 +81,8 @@ impl Ledger {
         Ok(SlotPlace::Task { task: task.clone(), cpu })
     }
 
-    /// How many slots of a CPU are taken: by itself, and by the task that has most there. Stops everybody for a moment.
+    /// How many slots of a CPU are taken: by itself, and by the task that has most there. Stops
+    /// everybody for a moment.
     ///
     /// # Errors
     /// [`Error::UnknownCpu`].
@@ -91,7 +92,8 @@ impl Ledger {
         Ok(self.shared.counts.write().taken_for_cpu(index, cpu) as usize)
     }
 
-    /// Whether nothing is reserved and every count is 0. Walks all CPUs, and stops everybody meanwhile.
+    /// Whether nothing is reserved and every count is 0. Walks all CPUs, and stops everybody
+    /// meanwhile.
     pub fn is_unused(&self) -> bool {
         self.shared.counts.write().are_empty()
     }

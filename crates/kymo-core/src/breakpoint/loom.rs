@@ -1,6 +1,8 @@
-//! Requests in every order that matters: a task moves from one count to the next while a CPU looks for the largest.
+//! Requests in every order that matters: a task moves from one count to the next while a CPU looks
+//! for the largest.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release breakpoint::loom`. Two slots per CPU, two shards.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --lib --release breakpoint::loom`. Two
+//! slots per CPU, two shards.
 use super::{Config, CpuId, Kind, Ledger, Pool, Reservation, Slots, Target, Task, TaskId};
 use crate::big_reader_lock::stand_in_shard;
 use loom::sync::Arc;
@@ -22,7 +24,8 @@ fn reserve(ledger: &Ledger, target: Target<'_, Task>) -> Option<Reservation> {
     ledger.reserve(target, Kind::WRITE).ok()
 }
 
-/// Does `other` in a thread in the second shard and `here` in the first, on a task; gives both results.
+/// Does `other` in a thread in the second shard and `here` in the first, on a task; gives both
+/// results.
 fn both<A: 'static, B>(
     ledger: &Arc<Ledger>,
     task: &Task,
@@ -40,8 +43,8 @@ fn both<A: 'static, B>(
     (thread.join().unwrap(), here)
 }
 
-/// Checks the two-cell move upwards: a task with one slot asks for the second while the CPU asks for one. Exactly one of them gets it;
-/// a CPU that met the task in neither cell would get it, too.
+/// Checks the two-cell move upwards: a task with one slot asks for the second while the CPU asks
+/// for one. Exactly one of them gets it; a CPU that met the task in neither cell would get it, too.
 #[test]
 fn a_task_moves_up() {
     check(|| {
@@ -61,8 +64,9 @@ fn a_task_moves_up() {
     });
 }
 
-/// Checks the two-cell move downwards: a task releases its second slot while the CPU asks. The CPU gets it only if it was released
-/// before, and whichever was first, what is taken afterwards is what both have.
+/// Checks the two-cell move downwards: a task releases its second slot while the CPU asks. The CPU
+/// gets it only if it was released before, and whichever was first, what is taken afterwards is
+/// what both have.
 #[test]
 fn a_task_moves_down() {
     check(|| {
@@ -78,7 +82,8 @@ fn a_task_moves_down() {
     });
 }
 
-/// Checks that a task which has a slot on the CPU and gets one anywhere (a move in two places) is not overlooked in between.
+/// Checks that a task which has a slot on the CPU and gets one anywhere (a move in two places) is
+/// not overlooked in between.
 #[test]
 fn a_bound_task_moves_in_two_places() {
     check(|| {
@@ -116,7 +121,8 @@ fn one_task_in_two_threads() {
     });
 }
 
-/// Checks that two tasks in two shards move at once and nothing is lost, also where one shard takes back what the other counted.
+/// Checks that two tasks in two shards move at once and nothing is lost, also where one shard takes
+/// back what the other counted.
 #[test]
 fn two_tasks_move_at_once() {
     check(|| {

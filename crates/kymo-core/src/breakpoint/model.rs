@@ -1,9 +1,11 @@
-//! The account as it was kept before: one mutex, one list of all breakpoints of tasks, and for every request a walk through that list
-//! for each CPU. The oracle of the tests, and the baseline of the benches.
+//! The account as it was kept before: one mutex, one list of all breakpoints of tasks, and for
+//! every request a walk through that list for each CPU. The oracle of the tests, and the baseline
+//! of the benches.
 //!
-//! It does the work of kernels up to 6.0, step by step: to ask for a slot, all CPUs that the breakpoint can be on, each with a walk
-//! to count what the task has there; to write it down, the same CPUs and walks again. In one point it is kinder than those were:
-//! its list is an array, not scattered over the heap.
+//! It does the work of kernels up to 6.0, step by step: to ask for a slot, all CPUs that the
+//! breakpoint can be on, each with a walk to count what the task has there; to write it down, the
+//! same CPUs and walks again. In one point it is kinder than those were: its list is an array, not
+//! scattered over the heap.
 use super::{Config, CpuId, Error, Kind, Pool, SlotRequest, Target, TaskId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -211,7 +213,8 @@ impl ListState {
         let index = self.config.index(pool);
         match place {
             ListPlace::Task { task, cpu, number } => {
-                // One pass more than a linked list needs, beside two for each CPU. From the end: mostly it is there.
+                // One pass more than a linked list needs, beside two for each CPU. From the end:
+                // mostly it is there.
                 if let Some(at) = self.list.iter().rposition(|listed| listed.number == *number) {
                     self.list.swap_remove(at);
                 }

@@ -58,8 +58,8 @@ impl SlotPlace {
         if old == new {
             return Ok(());
         }
-        // Two pools do not limit each other: a slot in the new one can be taken before the old one is released, and so a refusal
-        // has nothing to restore.
+        // Two pools do not limit each other: a slot in the new one can be taken before the old one
+        // is released, and so a refusal has nothing to restore.
         match self {
             SlotPlace::Task { task, cpu } => {
                 let mut holds = lock(&task.0.holds);

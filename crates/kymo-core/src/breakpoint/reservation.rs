@@ -3,9 +3,11 @@ use super::place::SlotPlace;
 use super::{CpuId, Error, Kind, TaskId};
 use std::fmt;
 
-/// One slot (on several CPUs: one on each), until it is dropped. It is the only way to give the slot back, so that cannot happen twice.
+/// One slot (on several CPUs: one on each), until it is dropped. It is the only way to give the
+/// slot back, so that cannot happen twice.
 ///
-/// It keeps its slot whether or not the breakpoint is enabled, and also after the last handle of its task is gone.
+/// It keeps its slot whether or not the breakpoint is enabled, and also after the last handle of
+/// its task is gone.
 #[must_use = "a reservation that is dropped releases its slot"]
 pub struct Reservation {
     pub(super) place: SlotPlace,
@@ -34,8 +36,9 @@ impl Reservation {
         }
     }
 
-    /// Makes it a reservation of another kind: if that needs other registers, a slot there is taken and the old one released in one
-    /// step. Waits as [`Ledger::reserve`](super::Ledger::reserve) does.
+    /// Makes it a reservation of another kind: if that needs other registers, a slot there is taken
+    /// and the old one released in one step. Waits as [`Ledger::reserve`](super::Ledger::reserve)
+    /// does.
     ///
     /// # Errors
     /// [`Error::NoSlot`] if the other registers are taken. The reservation is then as it was.

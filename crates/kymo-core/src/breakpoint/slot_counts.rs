@@ -10,7 +10,8 @@ pub(super) type PoolIndex = usize;
 /// Tasks (or CPUs) by how many slots they have: `[n - 1]` is how many have n.
 type Cells<C> = [C; MAX_SLOTS];
 
-/// What one shard contributes to the tasks by what they have anywhere. A cache line (and its neighbour) of its own.
+/// What one shard contributes to the tasks by what they have anywhere. A cache line (and its
+/// neighbour) of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ShardCells([Cells<AtomicU32>; 2]);
@@ -49,7 +50,8 @@ pub(super) struct SlotCounts {
 }
 
 /// Moves a task from one count to another; 0 is not counted.
-// Relaxed, twice: what is between them is seen by other readers of the lock only, who do not look; to a writer the lock shows both.
+// Relaxed, twice: what is between them is seen by other readers of the lock only, who do not look;
+// to a writer the lock shows both.
 fn shift(cells: &Cells<AtomicU32>, from: u32, to: u32) {
     if let Some(at) = from.checked_sub(1) {
         cells[at as usize].fetch_sub(1, Ordering::Relaxed);
@@ -82,14 +84,16 @@ impl SlotCounts {
         Ok(SlotCounts { pools, anywhere })
     }
 
-    /// What is taken where it is tightest for this task, on one CPU or on all. By who has the task's mutex.
+    /// What is taken where it is tightest for this task, on one CPU or on all. By who has the
+    /// task's mutex.
     pub(super) fn taken_for_task(&self, pool: PoolIndex, holds: &HeldSlots, cpu: Option<CpuId>) -> u32 {
         let own = &self.pools[pool];
         let on = |cpu: CpuId| own.on[cpu.0 as usize] + holds.on(cpu);
         match cpu {
             Some(cpu) => on(cpu),
-            // The tightest CPU without a bound slot is one with the largest P; one with a bound slot is among the others. (That the
-            // first may be bound, too, does no harm: then it is found again, higher.)
+            // The tightest CPU without a bound slot is one with the largest P; one with a bound
+            // slot is among the others. (That the first may be bound, too, does no harm: then it is
+            // found again, higher.)
             None => {
                 let largest = top(|at| own.by_own[at]);
                 holds.bound.keys().map(|&cpu| on(cpu)).fold(largest + holds.any, u32::max)
@@ -136,7 +140,8 @@ impl SlotCounts {
         holds.any = to;
     }
 
-    /// The most that any task has on a CPU. Only with the lock held for writing (hence `&mut`): no task is between two counts.
+    /// The most that any task has on a CPU. Only with the lock held for writing (hence `&mut`): no
+    /// task is between two counts.
     pub(super) fn largest_task(&mut self, pool: PoolIndex, cpu: CpuId) -> u32 {
         let bound = &self.pools[pool].bound[cpu.0 as usize];
         // Relaxed: the lock is held for writing.
@@ -149,7 +154,8 @@ impl SlotCounts {
         self.anywhere.iter().map(cell).fold(0, u32::wrapping_add)
     }
 
-    /// What is taken on a CPU: by itself and by the task that has most. with the lock held for writing.
+    /// What is taken on a CPU: by itself and by the task that has most. with the lock held for
+    /// writing.
     pub(super) fn taken_for_cpu(&mut self, pool: PoolIndex, cpu: CpuId) -> u32 {
         self.own(pool, cpu) + self.largest_task(pool, cpu)
     }

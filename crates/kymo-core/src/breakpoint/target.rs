@@ -2,7 +2,8 @@
 use super::CpuId;
 use std::fmt;
 
-/// The number by which the caller knows a task: a thread's number, mostly. The ledger only says it back.
+/// The number by which the caller knows a task: a thread's number, mostly. The ledger only says it
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
 
@@ -21,7 +22,8 @@ pub enum Target<'a, T> {
     TaskOn(&'a T, CpuId),
     /// A CPU, whoever runs there.
     Cpu(CpuId),
-    /// Several CPUs, all or none: those that are online, for instance. One that is listed twice gives two slots.
+    /// Several CPUs, all or none: those that are online, for instance. One that is listed twice
+    /// gives two slots.
     Cpus(&'a [CpuId]),
     /// All CPUs that there can be, all or none.
     AllCpus,

@@ -6,8 +6,9 @@ use super::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// The tasks that were made by threads of one shard, so that they can be asked what they hold. On cache lines of its own, the count
-/// of references included: two shards in one line would make their threads wait for each other at every task.
+/// The tasks that were made by threads of one shard, so that they can be asked what they hold. On
+/// cache lines of its own, the count of references included: two shards in one line would make
+/// their threads wait for each other at every task.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
@@ -43,8 +44,8 @@ impl Shard {
 /// What a task is to the ledger. It lives as long as a handle or a reservation.
 pub(super) struct Inner {
     pub(super) id: TaskId,
-    /// Where it is listed. Tasks refer to the ledger through their shard: a count of references that all tasks of the machine
-    /// share would be the very thing that slows them down.
+    /// Where it is listed. Tasks refer to the ledger through their shard: a count of references
+    /// that all tasks of the machine share would be the very thing that slows them down.
     pub(super) shard: Arc<Shard>,
     index: usize,
     /// What it has, by pool.
@@ -61,7 +62,8 @@ impl Drop for Inner {
 
 /// A task: anything that runs on one CPU at a time, a thread mostly. Clones are the same task.
 ///
-/// Whoever makes a task keeps the handle, as a kernel keeps the thread: two tasks are two, also if they have the same number.
+/// Whoever makes a task keeps the handle, as a kernel keeps the thread: two tasks are two, also if
+/// they have the same number.
 #[derive(Clone)]
 pub struct Task(pub(super) Arc<Inner>);
 

@@ -11,8 +11,9 @@ use super::{Attr, Count, CpuId, Error, EventId, Pmu, TaskId, check_cpu_group, ch
 use std::sync::Arc;
 
 impl<P: Pmu> Engine<P> {
-    /// Opens a group of events on a task, the leader first; they count from now on unless `disabled`. Opened before the task
-    /// forks, they can count its whole family. Gives their ids in the same order.
+    /// Opens a group of events on a task, the leader first; they count from now on unless
+    /// `disabled`. Opened before the task forks, they can count its whole family. Gives their ids
+    /// in the same order.
     ///
     /// # Errors
     /// If the task has ended, or the group cannot be.
@@ -64,8 +65,8 @@ impl<P: Pmu> Engine<P> {
         Ok(ids)
     }
 
-    /// Closes an event: it and its children stop and are gone. The others of its group stay, each by itself if it was the leader.
-    /// Takes as long as its family is large.
+    /// Closes an event: it and its children stop and are gone. The others of its group stay, each
+    /// by itself if it was the leader. Takes as long as its family is large.
     ///
     /// # Errors
     /// If it is not open.
@@ -91,7 +92,8 @@ impl<P: Pmu> Engine<P> {
         for (child_index, context) in kin.contexts() {
             let mut inner = context.lock();
             if shared.take_out(&mut inner, event).is_some() {
-                // Clones stay alike: it is taken from all of them. (A kernel tells an original from its clones then.)
+                // Clones stay alike: it is taken from all of them. (A kernel tells an original from
+                // its clones then.)
                 context.classify(&inner, shared.empty);
             }
             if !inner.set.has_family(&family) {
@@ -102,8 +104,8 @@ impl<P: Pmu> Engine<P> {
         Ok(())
     }
 
-    /// Enables an event in its whole family: it counts wherever it is on a CPU and finds a counter. A pinned event that had lost its
-    /// counter tries again.
+    /// Enables an event in its whole family: it counts wherever it is on a CPU and finds a counter.
+    /// A pinned event that had lost its counter tries again.
     ///
     /// # Errors
     /// If it is not open.
@@ -119,8 +121,8 @@ impl<P: Pmu> Engine<P> {
         self.set(event, EventState::Off)
     }
 
-    /// The count of the whole family up to now: of the task it was opened on, and of all descendants, dead or alive, running or
-    /// not. Takes as long as the family is large.
+    /// The count of the whole family up to now: of the task it was opened on, and of all
+    /// descendants, dead or alive, running or not. Takes as long as the family is large.
     ///
     /// # Errors
     /// If it is not open, or is pinned and could not get its counter.
@@ -151,7 +153,8 @@ impl<P: Pmu> Engine<P> {
         Ok(members.into_iter().zip(counts).collect())
     }
 
-    /// What each living task of the family has counted by itself, by task. What the others had is told by [`exit`](Engine::exit).
+    /// What each living task of the family has counted by itself, by task. What the others had is
+    /// told by [`exit`](Engine::exit).
     ///
     /// # Errors
     /// If the event is not open, or keeps no numbers of single tasks.
@@ -167,7 +170,8 @@ impl<P: Pmu> Engine<P> {
         for (_, context) in kin.contexts() {
             let inner = context.lock();
             if let Some((event, _)) = inner.set.peek(&shared.pmu, event, inner.set.now_ns(&shared.pmu)) {
-                // Relaxed: exchanges with counts write it under the lock, and none is under way (I6).
+                // Relaxed: exchanges with counts write it under the lock, and none is under way
+                // (I6).
                 counts.push((TaskId(context.holder.load(Ordering::Relaxed)), event.count));
             }
         }
@@ -176,7 +180,8 @@ impl<P: Pmu> Engine<P> {
         Ok(counts)
     }
 
-    /// Whether nobody is left who could count: the task it was opened on and all that inherited it have ended.
+    /// Whether nobody is left who could count: the task it was opened on and all that inherited it
+    /// have ended.
     ///
     /// # Errors
     /// If it is not open.
@@ -283,7 +288,8 @@ impl<P: Pmu> EngineState<P> {
         }
     }
 
-    /// The totals of some events of one family: what is folded, and what each context has counted up to now.
+    /// The totals of some events of one family: what is folded, and what each context has counted
+    /// up to now.
     fn totals(&self, kin: &FamilyState, events: &[EventId]) -> Result<Vec<Count>, Error> {
         let mut totals = Vec::with_capacity(events.len());
         let mut moves = false;
@@ -327,7 +333,8 @@ fn own(found: Option<(ContextEvent, EventState)>) -> Result<Option<ContextEvent>
     }
 }
 
-/// The contexts of a family, none of which is exchanged while this lives (I6). The lock of the family keeps the list.
+/// The contexts of a family, none of which is exchanged while this lives (I6). The lock of the
+/// family keeps the list.
 struct Pinned<'a> {
     kin: &'a FamilyState,
     empty: u64,

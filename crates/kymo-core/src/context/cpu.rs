@@ -67,9 +67,10 @@ impl Cpu {
         self.counters.id
     }
 
-    /// Gives the counters anew at these levels, and what is left of them to all that waits. Which groups may count is decided first,
-    /// then those that may not any more are stopped, and then the others started: what goes on counting is not touched, for its task
-    /// goes on running, too, when another thread does this.
+    /// Gives the counters anew at these levels, and what is left of them to all that waits. Which
+    /// groups may count is decided first, then those that may not any more are stopped, and then
+    /// the others started: what goes on counting is not touched, for its task goes on running, too,
+    /// when another thread does this.
     pub(super) fn reschedule<P: Pmu>(&mut self, pmu: &P, task: Option<&mut Set>, from: Level, now_ns: u64) {
         self.counters.share_out(pmu, &mut self.set, task, Some(from), now_ns);
     }
@@ -124,7 +125,8 @@ impl Counters {
         event.state = EventState::Inactive;
     }
 
-    /// Enables or disables an event of a group; tells whether something changed. The group stops if it is the leader that is disabled.
+    /// Enables or disables an event of a group; tells whether something changed. The group stops if
+    /// it is the leader that is disabled.
     pub(super) fn change<P: Pmu>(
         &self,
         pmu: &P,
@@ -146,8 +148,8 @@ impl Counters {
         true
     }
 
-    /// Lets all that is enabled count as far as it fits. Groups that count at levels before `from` (at all levels, if there is none)
-    /// keep their counters.
+    /// Lets all that is enabled count as far as it fits. Groups that count at levels before `from`
+    /// (at all levels, if there is none) keep their counters.
     fn share_out<P: Pmu>(
         &self,
         pmu: &P,

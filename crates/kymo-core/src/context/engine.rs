@@ -42,7 +42,8 @@ impl<P: Pmu> Engine<P> {
         self.shared.cpus.len()
     }
 
-    /// Lets a task run on an idle CPU: what is enabled in it begins to count. Takes as long as its events are many.
+    /// Lets a task run on an idle CPU: what is enabled in it begins to count. Takes as long as its
+    /// events are many.
     ///
     /// # Errors
     /// If the CPU is not idle, or the task runs already or has ended.
@@ -52,8 +53,9 @@ impl<P: Pmu> Engine<P> {
         self.shared.put_on(cpu, task)
     }
 
-    /// Takes a task off its CPU, which is idle then: what counts in the task stops. Takes as long as its events are many; a CPU
-    /// that mostly runs tasks of one family had better switch to an idle task of that family.
+    /// Takes a task off its CPU, which is idle then: what counts in the task stops. Takes as long
+    /// as its events are many; a CPU that mostly runs tasks of one family had better switch to an
+    /// idle task of that family.
     ///
     /// # Errors
     /// If the task is not on this CPU.
@@ -65,17 +67,20 @@ impl<P: Pmu> Engine<P> {
 
     /// Hands a CPU over from the task that runs there to one that rests.
     ///
-    /// If their contexts are alike, which those of one family mostly are, the tasks exchange them: a few loads and stores, whatever
-    /// the number of events, without a lock, an allocation, or a look at a clock or counter. (Events with
-    /// [`inherit_stat`](super::Attr::inherit_stat) need two locks, which nobody contends for, and one look at each counter.) Otherwise it is
+    /// If their contexts are alike, which those of one family mostly are, the tasks exchange them:
+    /// a few loads and stores, whatever the number of events, without a lock, an allocation, or a
+    /// look at a clock or counter. (Events with [`inherit_stat`](super::Attr::inherit_stat) need
+    /// two locks, which nobody contends for, and one look at each counter.) Otherwise it is
     /// [`leave`](Engine::leave) and [`enter`](Engine::enter) in one.
     ///
     /// # Errors
-    /// If `from` is not on this CPU, or `to` is on one, or one has ended. Nothing was switched then.
+    /// If `from` is not on this CPU, or `to` is on one, or one has ended. Nothing was switched
+    /// then.
     #[inline]
     pub fn switch(&self, cpu: CpuId, from: &mut Task<P>, to: &mut Task<P>) -> Result<Switch, Error> {
         if from.runs_on(cpu) && to.rests() {
-            // Relaxed: see Context::classify, which stores it. Classes of different engines are never equal.
+            // Relaxed: see Context::classify, which stores it. Classes of different engines are
+            // never equal.
             let class = from.context.class.load(Ordering::Relaxed);
             if class == to.context.class.load(Ordering::Relaxed) && class & WITH_COUNTS == 0 {
                 from.exchange(to, cpu);
@@ -98,8 +103,9 @@ impl<P: Pmu> Engine<P> {
         Ok(Switch::Rescheduled)
     }
 
-    /// Lets the flexible groups of a CPU and of the task on it take turns, if some found no counter: to be called at a tick, say each
-    /// few milliseconds. Tells whether some group still waits for its turn.
+    /// Lets the flexible groups of a CPU and of the task on it take turns, if some found no
+    /// counter: to be called at a tick, say each few milliseconds. Tells whether some group still
+    /// waits for its turn.
     ///
     /// # Errors
     /// If there is no such CPU.
@@ -189,8 +195,9 @@ impl<P: Pmu> EngineState<P> {
         Ok(())
     }
 
-    /// Exchanges the contexts of two tasks, and the counts of those events that are kept per task, so that each task takes its own
-    /// numbers along. `false` if the contexts are not alike: nothing was done.
+    /// Exchanges the contexts of two tasks, and the counts of those events that are kept per task,
+    /// so that each task takes its own numbers along. `false` if the contexts are not alike:
+    /// nothing was done.
     fn exchange_with_counts(&self, cpu: CpuId, from: &mut Task<P>, to: &mut Task<P>) -> bool {
         let alike = || from.context.class.load(Ordering::Relaxed) == to.context.class.load(Ordering::Relaxed);
         if !alike() {
@@ -212,7 +219,8 @@ impl<P: Pmu> EngineState<P> {
         } else {
             a.set.exchange_counts(&mut b.set, &self.pmu, now_ns);
         }
-        // Whose counts they are changes under the locks; that nobody else has the tasks is enough for the rest.
+        // Whose counts they are changes under the locks; that nobody else has the tasks is enough
+        // for the rest.
         from.context.holder.store(to.id().0, Ordering::Relaxed);
         to.context.holder.store(from.id().0, Ordering::Relaxed);
         drop((a, b));

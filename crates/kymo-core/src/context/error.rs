@@ -19,12 +19,14 @@ pub enum Error {
     EmptyGroup,
     /// One group with events that are inherited differently, or are for different CPUs.
     MixedGroup,
-    /// `pinned` or `exclusive` was asked for the event at this position of the group, which is not the first.
+    /// `pinned` or `exclusive` was asked for the event at this position of the group, which is not
+    /// the first.
     NotLeader {
         /// Counted from 0.
         position: usize,
     },
-    /// An event of a CPU with something that only tasks have: `inherit`, `inherit_stat`, an exec flag, a `cpu` of its own.
+    /// An event of a CPU with something that only tasks have: `inherit`, `inherit_stat`, an exec
+    /// flag, a `cpu` of its own.
     TaskOnly,
     /// The task ended before.
     Ended(TaskId),
@@ -51,7 +53,8 @@ pub enum Error {
         /// Who is there.
         task: TaskId,
     },
-    /// A task was dropped while it was on this CPU. Its counts ended at that moment. Said once; the CPU is idle now.
+    /// A task was dropped while it was on this CPU. Its counts ended at that moment. Said once; the
+    /// CPU is idle now.
     DroppedWhileRunning {
         /// The CPU.
         cpu: CpuId,

@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(pub u32);
 
-/// One opened event: what [`open`](super::Engine::open) gave and [`close`](super::Engine::close) takes back. Never used twice.
+/// One opened event: what [`open`](super::Engine::open) gave and [`close`](super::Engine::close)
+/// takes back. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub(super) u64);
 
@@ -45,15 +46,17 @@ pub enum Inherit {
 pub struct Attr {
     /// What to count.
     pub source: Source,
-    /// For the leader of a group: it must always have its counters; when it cannot get them it goes into an error state, and
-    /// reading it fails until it is enabled again. Otherwise (flexible) groups take turns.
+    /// For the leader of a group: it must always have its counters; when it cannot get them it goes
+    /// into an error state, and reading it fails until it is enabled again. Otherwise (flexible)
+    /// groups take turns.
     pub pinned: bool,
-    /// For the leader of a group: while the group counts, no other group has hardware counters on that CPU.
+    /// For the leader of a group: while the group counts, no other group has hardware counters on
+    /// that CPU.
     pub exclusive: bool,
     /// Which children are counted too. The whole group must agree.
     pub inherit: Inherit,
-    /// Keep a right number for each task ([`read_tasks`](super::Engine::read_tasks)), not only for the family. It costs a
-    /// read of the counter at every switch.
+    /// Keep a right number for each task ([`read_tasks`](super::Engine::read_tasks)), not only for
+    /// the family. It costs a read of the counter at every switch.
     pub inherit_stat: bool,
     /// Opened without counting, until [`enable`](super::Engine::enable) or an exec.
     pub disabled: bool,
@@ -61,9 +64,11 @@ pub struct Attr {
     pub enable_on_exec: bool,
     /// An exec of a task that has it takes it away from that task.
     pub remove_on_exec: bool,
-    /// Count only while the task is on this CPU. Time enabled goes on elsewhere. The whole group must agree.
+    /// Count only while the task is on this CPU. Time enabled goes on elsewhere. The whole group
+    /// must agree.
     pub cpu: Option<CpuId>,
-    /// What comes of this event belongs to the very task (a signal, say), so contexts that have it are never exchanged.
+    /// What comes of this event belongs to the very task (a signal, say), so contexts that have it
+    /// are never exchanged.
     pub bound: bool,
 }
 
@@ -84,7 +89,8 @@ impl Attr {
         }
     }
 
-    /// Counts `source` in a task and everything that it forks: what counting a program or a group of tasks wants.
+    /// Counts `source` in a task and everything that it forks: what counting a program or a group
+    /// of tasks wants.
     pub fn family(source: Source) -> Attr {
         Attr { inherit: Inherit::All, ..Attr::new(source) }
     }
@@ -95,14 +101,16 @@ impl Attr {
 pub struct Count {
     /// What the counter counted while it ran.
     pub value: u64,
-    /// Nanoseconds during which it should have counted: the event was enabled and a task that has it was on a CPU.
+    /// Nanoseconds during which it should have counted: the event was enabled and a task that has
+    /// it was on a CPU.
     pub enabled_ns: u64,
     /// Nanoseconds during which it had a counter. Less than `enabled_ns` where events took turns.
     pub running_ns: u64,
 }
 
 impl Count {
-    /// The count as if it had run all the time that it was enabled; `None` if it never ran ("not counted").
+    /// The count as if it had run all the time that it was enabled; `None` if it never ran ("not
+    /// counted").
     pub fn scaled(&self) -> Option<u64> {
         match self.running_ns {
             0 => None,

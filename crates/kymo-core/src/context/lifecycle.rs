@@ -17,8 +17,9 @@ impl<P: Pmu> Engine<P> {
         Task::new(&self.shared, id, context)
     }
 
-    /// A new task, with a child of each event that its parent has and that is inherited. Each begins enabled if that of the parent
-    /// (not: the one that was opened) is, and with nothing counted. Takes as long as the events are many.
+    /// A new task, with a child of each event that its parent has and that is inherited. Each
+    /// begins enabled if that of the parent (not: the one that was opened) is, and with nothing
+    /// counted. Takes as long as the events are many.
     ///
     /// # Errors
     /// If the parent has ended.
@@ -38,7 +39,8 @@ impl<P: Pmu> Engine<P> {
         let id = shared.new_task_id();
         let context = Arc::new(TaskContext::new(id.0, lineage));
         for family in families {
-            // Under the family's lock, so that a close takes the child too, or nothing is inherited any more (I7).
+            // Under the family's lock, so that a close takes the child too, or nothing is inherited
+            // any more (I7).
             let mut kin = lock(&family.kin);
             let from = parent.context.lock();
             let mut copies = Vec::new();
@@ -113,8 +115,10 @@ impl<P: Pmu> Engine<P> {
         Ok(())
     }
 
-    /// The task ends: what its events had counted goes into the sums of their families. Gives what the task itself had counted, of
-    /// the events that keep such numbers ([`inherit_stat`](super::Attr::inherit_stat)), by event. If it runs, its CPU is idle afterwards.
+    /// The task ends: what its events had counted goes into the sums of their families. Gives what
+    /// the task itself had counted, of the events that keep such numbers
+    /// ([`inherit_stat`](super::Attr::inherit_stat)), by event. If it runs, its CPU is idle
+    /// afterwards.
     ///
     /// # Errors
     /// If it has ended before.

@@ -1,7 +1,8 @@
 //! Switches, reads, forks, ends and closes in two threads, in every order that matters.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --release context::loom`. What is checked each time: a read that
-//! begins after so much work and ends before so much more gives something in between, and in the end all work was counted once.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --release context::loom`. What is
+//! checked each time: a read that begins after so much work and ends before so much more gives
+//! something in between, and in the end all work was counted once.
 use super::{Attr, Child, CpuId, Engine, EventId, Pmu, Source, Switch, Task};
 use loom::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,8 @@ fn switch_against_read(attr: Attr) {
         let worker = {
             let engine = engine.clone();
             thread::spawn(move || {
-                // More than what follows, so that nothing that follows can hide that it was met twice.
+                // More than what follows, so that nothing that follows can hide that it was met
+                // twice.
                 engine.pmu().work_long(CPU, 10);
                 let exchanged = engine.switch(CPU, &mut root, &mut child).unwrap();
                 engine.pmu().work(CPU);
@@ -107,7 +109,8 @@ fn switch_against_read_with_counts() {
     switch_against_read(Attr { inherit_stat: true, ..Attr::family(Source(0)) });
 }
 
-/// Checks that the numbers of single tasks are never those of another while contexts are exchanged (I6).
+/// Checks that the numbers of single tasks are never those of another while contexts are exchanged
+/// (I6).
 #[test]
 fn switch_against_read_of_tasks() {
     check(|| {
@@ -128,7 +131,8 @@ fn switch_against_read_of_tasks() {
     });
 }
 
-/// Checks that a read finds the count of a task that ends exactly once: in the task, or folded (I5).
+/// Checks that a read finds the count of a task that ends exactly once: in the task, or folded
+/// (I5).
 #[test]
 fn exit_against_read() {
     for inherit_stat in [false, true] {
@@ -151,7 +155,8 @@ fn exit_against_read() {
     }
 }
 
-/// Checks that a child forked while relatives exchange contexts on another CPU is counted, and may be exchanged.
+/// Checks that a child forked while relatives exchange contexts on another CPU is counted, and may
+/// be exchanged.
 #[test]
 fn fork_against_switch() {
     check(|| {
@@ -177,7 +182,8 @@ fn fork_against_switch() {
     });
 }
 
-/// Checks that a child forked while its event closes has it nowhere afterwards, and is a clone if it says so (I2, I7).
+/// Checks that a child forked while its event closes has it nowhere afterwards, and is a clone if
+/// it says so (I2, I7).
 #[test]
 fn fork_against_close() {
     check(|| {

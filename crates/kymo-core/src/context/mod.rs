@@ -1,15 +1,19 @@
-//! Counting tasks without slowing their switches: events live in contexts, and tasks whose contexts are alike exchange them.
+//! Counting tasks without slowing their switches: events live in contexts, and tasks whose contexts
+//! are alike exchange them.
 //!
-//! *You give* a [`Pmu`] (counters and a clock), and tell what happens: a task forks, enters a CPU, hands over to another, ends.
-//! *It gives* exact counts of whole families of tasks, and on request of each task.
+//! *You give* a [`Pmu`] (counters and a clock), and tell what happens: a task forks, enters a CPU,
+//! hands over to another, ends. *It gives* exact counts of whole families of tasks, and on request
+//! of each task.
 //!
-//! *Its callers today:* `kymo-agent/src/task/` counts tasks of a program, with a thread as each CPU: it opens groups, forks, enters,
-//! switches, leaves, exits, and reads groups and tasks. [`exec`](Engine::exec), [`rotate`](Engine::rotate), events of CPUs, and
-//! enabling and disabling run in tests only, until task counters have more events than the processor has counters.
+//! *Its callers today:* `kymo-agent/src/task/` counts tasks of a program, with a thread as each
+//! CPU: it opens groups, forks, enters, switches, leaves, exits, and reads groups and tasks.
+//! [`exec`](Engine::exec), [`rotate`](Engine::rotate), events of CPUs, and enabling and disabling
+//! run in tests only, until task counters have more events than the processor has counters.
 //!
-//! A **task** is whatever runs one at a time on a CPU: an async task, a fiber, a thread. A **CPU** is whatever runs tasks: a
-//! worker thread, mostly. A task has one **context**: the **events** that count while it runs, in groups. A fork gives the child
-//! a **clone** of its parent's context, with a child of each inherited event; reading an event sums over its family.
+//! A **task** is whatever runs one at a time on a CPU: an async task, a fiber, a thread. A **CPU**
+//! is whatever runs tasks: a worker thread, mostly. A task has one **context**: the **events** that
+//! count while it runs, in groups. A fork gives the child a **clone** of its parent's context, with
+//! a child of each inherited event; reading an event sums over its family.
 //!
 //! ```text
 //!   before:   task A --> context a  [e1 e2 .. e16]  counts on CPU 0
@@ -21,44 +25,56 @@
 //!             task B --> context a  [e1 e2 .. e16]  still counts on CPU 0
 //! ```
 //!
-//! The exchange is the work of whoever has `&mut` of both tasks, so it needs no lock: a switch loads the **class** of each context,
-//! a number that is equal exactly in clones of one another, and exchanges two pointers. Everything else (a fork, an open, an
-//! end) needs `&mut` of its task too, so nobody can look for a task's context while it is exchanged; and whoever works on events
+//! The exchange is the work of whoever has `&mut` of both tasks, so it needs no lock: a switch
+//! loads the **class** of each context, a number that is equal exactly in clones of one another,
+//! and exchanges two pointers. Everything else (a fork, an open, an end) needs `&mut` of its task
+//! too, so nobody can look for a task's context while it is exchanged; and whoever works on events
 //! (reads, enables, closes) goes from the event to its contexts, and does not care whose they are.
 //!
-//! What makes contexts unlike: an event opened on one task only, an exec that changed something, a child that did not inherit
-//! all, an event that is [`bound`](Attr::bound) to its task, a reader of numbers of single tasks. Then the counters of one are
-//! stopped and those of the other started, as everybody did it before; `model.rs` is that alone.
+//! What makes contexts unlike: an event opened on one task only, an exec that changed something, a
+//! child that did not inherit all, an event that is [`bound`](Attr::bound) to its task, a reader of
+//! numbers of single tasks. Then the counters of one are stopped and those of the other started, as
+//! everybody did it before; `model.rs` is that alone.
 //!
 //! # What is not as in a kernel
-//! - An original does not count the changes it went through: its lineage is a number that nobody else has, renewed at each change.
-//!   Clones copy it, and need no reference to an original that may be gone.
+//! - An original does not count the changes it went through: its lineage is a number that nobody
+//!   else has, renewed at each change. Clones copy it, and need no reference to an original that
+//!   may be gone.
 //! - Counts that are exchanged are paired by event, not by position: a rotation changes positions.
-//! - A child takes the exec flags, like the state, from its parent's event: those of the opened event may be with any relative.
-//! - An exec that only used up a flag also makes the context unlike others, since the flag is part of what must be equal.
+//! - A child takes the exec flags, like the state, from its parent's event: those of the opened
+//!   event may be with any relative.
+//! - An exec that only used up a flag also makes the context unlike others, since the flag is part
+//!   of what must be equal.
 //! - A close leaves a family alike, for it takes the event from everyone.
 //! - A group is opened whole, so a leader can never be in another context than those that join it.
 //!
 //! # Invariants
-//! - **I1** Each living task has exactly one context, and each context one task. It is on the CPU where its task is.
-//! - **I2** Contexts of one class hold children of the same events, enabled alike and waiting for an exec alike (once a walk that
-//!   enables, disables or closes in all of the family is through): no sum can tell which of them counted.
-//! - **I3** What a class depends on changes under the context's lock, by whoever has its task, or in the whole family, or for a pin.
+//! - **I1** Each living task has exactly one context, and each context one task. It is on the CPU
+//!   where its task is.
+//! - **I2** Contexts of one class hold children of the same events, enabled alike and waiting for
+//!   an exec alike (once a walk that enables, disables or closes in all of the family is through):
+//!   no sum can tell which of them counted.
+//! - **I3** What a class depends on changes under the context's lock, by whoever has its task, or
+//!   in the whole family, or for a pin.
 //! - **I4** An opened event is never in a clone: opening makes the context an original of its own.
-//! - **I5** A count is in one living context, or folded into the sum of its family. It goes from one to the other, and the context
-//!   leaves the family's list, in one critical section of the family's lock, which readers hold.
-//! - **I6** A count goes from one context to another (for numbers of single tasks) only under the locks of both, neither pinned. Who
-//!   sums such counts pins all contexts of the family before it looks at the first.
-//! - **I7** A context gets an event only before others know that event, or under the lock of its family, which a close holds while it
-//!   takes it from everyone.
+//! - **I5** A count is in one living context, or folded into the sum of its family. It goes from
+//!   one to the other, and the context leaves the family's list, in one critical section of the
+//!   family's lock, which readers hold.
+//! - **I6** A count goes from one context to another (for numbers of single tasks) only under the
+//!   locks of both, neither pinned. Who sums such counts pins all contexts of the family before it
+//!   looks at the first.
+//! - **I7** A context gets an event only before others know that event, or under the lock of its
+//!   family, which a close holds while it takes it from everyone.
 //! - **I8** Time running is at most time enabled. Both, and the value, only grow.
-//! - **I9** No CPU has more counters started than it has slots. What needs no slot always counts when it is enabled.
-//! - **I10** A counter that goes on is not touched: a task runs on while another thread opens, closes, enables or disables other events of
-//!   its context or CPU, and what it does meanwhile counts.
+//! - **I9** No CPU has more counters started than it has slots. What needs no slot always counts
+//!   when it is enabled.
+//! - **I10** A counter that goes on is not touched: a task runs on while another thread opens,
+//!   closes, enables or disables other events of its context or CPU, and what it does meanwhile
+//!   counts.
 //!
 //! # Lock order
-//! A family, then a context (of two, the older first), then a CPU; never two families or two CPUs. The table of open events is
-//! locked alone. The `Pmu` is called under any of them.
+//! A family, then a context (of two, the older first), then a CPU; never two families or two CPUs.
+//! The table of open events is locked alone. The `Pmu` is called under any of them.
 //!
 //! | store | load | why this order suffices |
 //! |---|---|---|

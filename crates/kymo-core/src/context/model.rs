@@ -1,8 +1,9 @@
-//! Events and tasks in the most obvious way: each task has its own, and at every switch all of the one that leaves are stopped
-//! and read, and all of the one that comes are started.
+//! Events and tasks in the most obvious way: each task has its own, and at every switch all of the
+//! one that leaves are stopped and read, and all of the one that comes are started.
 //!
-//! It is what tracers did before contexts were exchanged, so it is both the oracle of the tests and what the benches race the
-//! engine against. One lock, no lists of children: a family's total is looked for in every task there is.
+//! It is what tracers did before contexts were exchanged, so it is both the oracle of the tests and
+//! what the benches race the engine against. One lock, no lists of children: a family's total is
+//! looked for in every task there is.
 use super::{Attr, Child, Count, CpuId, Error, EventId, Inherit, Pmu, Switch, TaskId};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -450,7 +451,8 @@ impl<P: Pmu> Eager<P> {
         Ok(())
     }
 
-    /// Stops everything everywhere, does `what` with the events of each task and CPU, and starts again.
+    /// Stops everything everywhere, does `what` with the events of each task and CPU, and starts
+    /// again.
     fn everywhere(&self, world: &mut World, mut what: impl FnMut(&mut Home)) {
         for cpu in 0..world.cpus.len() {
             self.stop(world, CpuId(cpu as u32));
@@ -557,7 +559,8 @@ impl<P: Pmu> Eager<P> {
 }
 
 impl Home {
-    /// Takes the event out. If it led a group, each of the others is a group of its own from now on.
+    /// Takes the event out. If it led a group, each of the others is a group of its own from now
+    /// on.
     fn remove(&mut self, event: EventId) -> Count {
         let holds = |group: &Group| group.objects.iter().position(|object| object.event == event);
         let Some((at, member)) =

@@ -21,8 +21,8 @@ impl Naive {
     }
 }
 
-/// A child's first state is that of the event that was opened, wherever that is now, instead of its parent's. (Nothing else
-/// changes: which contexts are exchanged is the same.)
+/// A child's first state is that of the event that was opened, wherever that is now, instead of its
+/// parent's. (Nothing else changes: which contexts are exchanged is the same.)
 pub(super) fn start_as_the_top(kin: &FamilyState, copies: &mut [(bool, Vec<ContextEvent>)]) {
     for event in copies.iter_mut().flat_map(|(_, events)| events) {
         let top = match &kin.own {

@@ -3,17 +3,20 @@ use super::{CpuId, Source};
 
 /// The counters of each CPU, and its clock: what the engine knows of the world.
 ///
-/// A counter is a number that only grows (and wraps at 2^64) while it is started; the engine keeps differences. For what is
-/// counted anyway (the CPU time of a thread, its allocations) [`read`](Pmu::read) is all there is to write.
+/// A counter is a number that only grows (and wraps at 2^64) while it is started; the engine keeps
+/// differences. For what is counted anyway (the CPU time of a thread, its allocations)
+/// [`read`](Pmu::read) is all there is to write.
 ///
-/// Every method gets the CPU that is meant and may be called from any thread: whoever reads an event reads it where it runs, and
-/// whoever disables one stops it there. Methods are called with the engine's locks held: they must not call the engine, nor wait.
+/// Every method gets the CPU that is meant and may be called from any thread: whoever reads an
+/// event reads it where it runs, and whoever disables one stops it there. Methods are called with
+/// the engine's locks held: they must not call the engine, nor wait.
 pub trait Pmu: Send + Sync {
-    /// Nanoseconds of this CPU's clock. Times are differences on one CPU, so clocks of several CPUs need not agree; each
-    /// must not go back, or times are wrong (and nothing worse happens).
+    /// Nanoseconds of this CPU's clock. Times are differences on one CPU, so clocks of several CPUs
+    /// need not agree; each must not go back, or times are wrong (and nothing worse happens).
     fn now_ns(&self, cpu: CpuId) -> u64;
 
-    /// What the counter shows now. Only called between [`start`](Pmu::start) and [`stop`](Pmu::stop).
+    /// What the counter shows now. Only called between [`start`](Pmu::start) and
+    /// [`stop`](Pmu::stop).
     fn read(&self, cpu: CpuId, source: Source) -> u64;
 
     /// Begins to count, and gives what the counter shows at that moment.
@@ -26,7 +29,8 @@ pub trait Pmu: Send + Sync {
         self.read(cpu, source)
     }
 
-    /// Whether this needs one of the [`slots`](Pmu::slots). What does not is software, and always fits. The same answer each time.
+    /// Whether this needs one of the [`slots`](Pmu::slots). What does not is software, and always
+    /// fits. The same answer each time.
     fn needs_slot(&self, source: Source) -> bool {
         let _ = source;
         false

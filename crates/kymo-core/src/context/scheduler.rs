@@ -1,9 +1,11 @@
-//! What the engine and its model have in common, so that tests drive both alike and benches race them.
+//! What the engine and its model have in common, so that tests drive both alike and benches race
+//! them.
 #[cfg(any(test, feature = "model"))]
 use super::model;
 use super::{Attr, Child, Count, CpuId, Engine, Error, EventId, Pmu, Switch, Task, TaskId};
 
-/// A scheduler of events: [`Engine`] (lazy) or `model::Eager`. The methods are those of [`Engine`], which documents them.
+/// A scheduler of events: [`Engine`] (lazy) or `model::Eager`. The methods are those of [`Engine`],
+/// which documents them.
 #[expect(missing_docs, reason = "the same methods as Engine's, documented there")]
 pub trait Scheduler {
     type Task;

@@ -13,7 +13,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that no call in this process ever gave before, not 0. Relaxed: it is a name, it publishes nothing.
+/// A number that no call in this process ever gave before, not 0. Relaxed: it is a name, it
+/// publishes nothing.
 pub(super) fn unique() -> u64 {
     static LAST: Plain = Plain::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1

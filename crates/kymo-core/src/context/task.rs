@@ -12,10 +12,12 @@ const NOWHERE: u32 = u32::MAX;
 /// Where a task is that has ended.
 const OVER: u32 = u32::MAX - 1;
 
-/// Something that runs, on one CPU at a time. Whoever has it may switch it, so `&mut` is what keeps two threads from it.
+/// Something that runs, on one CPU at a time. Whoever has it may switch it, so `&mut` is what keeps
+/// two threads from it.
 ///
-/// Dropping a task that rests ends it. Dropping one that runs ends it too, but is a mistake, which the next operation on its CPU
-/// tells ([`Error::DroppedWhileRunning`](super::Error::DroppedWhileRunning)).
+/// Dropping a task that rests ends it. Dropping one that runs ends it too, but is a mistake, which
+/// the next operation on its CPU tells
+/// ([`Error::DroppedWhileRunning`](super::Error::DroppedWhileRunning)).
 pub struct Task<P: Pmu> {
     pub(super) shared: Arc<EngineState<P>>,
     pub(super) context: Arc<TaskContext>,
@@ -64,12 +66,13 @@ impl<P: Pmu> Task<P> {
         self.on = cpu.map_or(NOWHERE, |cpu| cpu.0);
     }
 
-    /// The exchange: each task takes the other's context, `self` rests and `to` runs. Nothing in the contexts changes but whose
-    /// they are.
+    /// The exchange: each task takes the other's context, `self` rests and `to` runs. Nothing in
+    /// the contexts changes but whose they are.
     #[inline]
     pub(super) fn exchange(&mut self, to: &mut Task<P>, cpu: CpuId) {
         std::mem::swap(&mut self.context, &mut to.context);
-        // Relaxed: only told (and under both locks where somebody computes with it, see read_tasks).
+        // Relaxed: only told (and under both locks where somebody computes with it, see
+        // read_tasks).
         self.context.holder.store(self.id.0, Ordering::Relaxed);
         to.context.holder.store(to.id.0, Ordering::Relaxed);
         (self.on, to.on) = (NOWHERE, cpu.0);
@@ -88,7 +91,8 @@ impl<P: Pmu> Task<P> {
         self.context.classify(&inner, shared.empty);
         drop(inner);
         let mut counts = Vec::new();
-        // One family after the other: what a reader of one finds is whole. Who closes an event meanwhile takes it away before us.
+        // One family after the other: what a reader of one finds is whole. Who closes an event
+        // meanwhile takes it away before us.
         while let Some(family) = self.next_family() {
             let mut kin = lock(&family.kin);
             let mut inner = self.context.lock();

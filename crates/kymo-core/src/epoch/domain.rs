@@ -85,7 +85,8 @@ impl<F: Fence> Domain<F> {
         self.chunks.iter().map_while(OnceLock::get).flatten()
     }
 
-    /// Makes room for this many readers, so that [`try_join`](Domain::try_join) succeeds as long as there are no more. Allocates.
+    /// Makes room for this many readers, so that [`try_join`](Domain::try_join) succeeds as long as
+    /// there are no more. Allocates.
     pub fn reserve(&self, readers: usize) {
         let mut room = 0;
         for index in 0..CHUNKS {
@@ -96,14 +97,15 @@ impl<F: Fence> Domain<F> {
         }
     }
 
-    /// A reader in the room that there is: allocates nothing and takes no lock, so it may be called in a signal handler. `None` when
-    /// all records are taken.
+    /// A reader in the room that there is: allocates nothing and takes no lock, so it may be called
+    /// in a signal handler. `None` when all records are taken.
     pub fn try_join(&self, task: TaskId) -> Option<Reader<'_, F>> {
         let record = self.records().find(|record| record.take(task))?;
         Some(Reader::new(record, &self.epoch, &self.fence))
     }
 
-    /// A reader for the calling thread. Looks through the records of all threads; allocates when they are all taken.
+    /// A reader for the calling thread. Looks through the records of all threads; allocates when
+    /// they are all taken.
     ///
     /// # Panics
     /// With half a billion readers.
@@ -117,12 +119,14 @@ impl<F: Fence> Domain<F> {
         }
     }
 
-    /// Waits until every section that is open now has ended. After that no reader has what the caller took away before.
+    /// Waits until every section that is open now has ended. After that no reader has what the
+    /// caller took away before.
     ///
     /// Blocks as long as the slowest section. Calls that wait at the same time share the wait.
     ///
     /// # Errors
-    /// [`InSection`] if `me` is the task of a reader with an open section, which then would never end.
+    /// [`InSection`] if `me` is the task of a reader with an open section, which then would never
+    /// end.
     #[doc(alias = "synchronize_rcu")]
     pub fn synchronize(&self, me: TaskId) -> Result<(), InSection> {
         match self.wait(me, None) {
@@ -131,11 +135,13 @@ impl<F: Fence> Domain<F> {
         }
     }
 
-    /// As [`synchronize`](Domain::synchronize), until `expired` answers true. It is asked between two looks at a reader
-    /// that is still inside, each after a [`Fence::pause`]; a deadline is the caller's business, for nothing here reads a clock.
+    /// As [`synchronize`](Domain::synchronize), until `expired` answers true. It is asked between
+    /// two looks at a reader that is still inside, each after a [`Fence::pause`]; a deadline is the
+    /// caller's business, for nothing here reads a clock.
     ///
     /// # Errors
-    /// [`SynchronizeError::TimedOut`]: a reader may still have what was taken away, so it must not be freed. A later call may succeed.
+    /// [`SynchronizeError::TimedOut`]: a reader may still have what was taken away, so it must not
+    /// be freed. A later call may succeed.
     pub fn try_synchronize(
         &self,
         me: TaskId,
@@ -153,7 +159,8 @@ impl<F: Fence> Domain<F> {
             return Err(SynchronizeError::InSection(InSection(me)));
         }
         let mut periods = lock(&self.periods);
-        // One that has begun may have looked at a reader before the caller took away what it took away.
+        // One that has begun may have looked at a reader before the caller took away what it took
+        // away.
         let needed = periods.begun + 1;
         let mut turn = 0;
         loop {
@@ -169,7 +176,8 @@ impl<F: Fence> Domain<F> {
                     // By number, not +1: in a forked child this one may have been buried meanwhile.
                     periods.ended = periods.begun;
                 } else {
-                    // Its number is given again to one that begins later, which serves this one's waiters as well (E4).
+                    // Its number is given again to one that begins later, which serves this one's
+                    // waiters as well (E4).
                     periods.begun = periods.ended;
                 }
                 self.ended.notify_all();
@@ -216,7 +224,8 @@ impl<F: Fence> Domain<F> {
         true
     }
 
-    /// Holds all grace periods back across a fork: call it before, and [`Frozen::into_child`] or drop it after.
+    /// Holds all grace periods back across a fork: call it before, and [`Frozen::into_child`] or
+    /// drop it after.
     pub fn freeze(&self) -> Frozen<'_, F> {
         Frozen { periods: lock(&self.periods), domain: self }
     }
@@ -236,8 +245,8 @@ pub struct Frozen<'d, F: Fence> {
 }
 
 impl<F: Fence> Frozen<'_, F> {
-    /// In a forked child, where only the calling thread goes on: forgets all readers but `me`, and the grace period that a thread of the
-    /// parent was waiting for.
+    /// In a forked child, where only the calling thread goes on: forgets all readers but `me`, and
+    /// the grace period that a thread of the parent was waiting for.
     pub fn into_child(mut self, me: Option<&Reader<'_, F>>) {
         for record in self.domain.records() {
             if !me.is_some_and(|me| std::ptr::eq(me.record(), record)) {

@@ -1,11 +1,12 @@
 //! The two halves of the barrier between a reader and who waits for it.
 use super::sync::{Ordering, fence, yield_now};
 
-/// A barrier in two halves: what a reader did before [`light`](Fence::light) and what a writer did before
-/// [`heavy`](Fence::heavy) is not missed by both: one of them sees the other's.
+/// A barrier in two halves: what a reader did before [`light`](Fence::light) and what a writer did
+/// before [`heavy`](Fence::heavy) is not missed by both: one of them sees the other's.
 ///
-/// An implementation that makes a system call in `heavy` (membarrier) can make `light` nothing but an order for the compiler. That is
-/// for crates that may make system calls; [`Symmetric`] needs none.
+/// An implementation that makes a system call in `heavy` (membarrier) can make `light` nothing but
+/// an order for the compiler. That is for crates that may make system calls; [`Symmetric`] needs
+/// none.
 pub trait Fence: Send + Sync {
     /// The reader's half. Called at every entry to a section: a few instructions at most.
     fn light(&self);
@@ -13,7 +14,8 @@ pub trait Fence: Send + Sync {
     /// The writer's half. Called twice per grace period.
     fn heavy(&self);
 
-    /// What a writer does between two looks at a reader that is still inside; `turn` counts its looks. May sleep.
+    /// What a writer does between two looks at a reader that is still inside; `turn` counts its
+    /// looks. May sleep.
     fn pause(&self, turn: u32) {
         let _ = turn;
         yield_now();

@@ -1,6 +1,7 @@
 //! A reader, or two, beside who waits for them, in every order that matters.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p kymo-core --lib --release epoch::loom`.
+//! Run with
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p kymo-core --lib --release epoch::loom`.
 use super::{Domain, Symmetric, TaskId};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -62,7 +63,8 @@ fn a_reader_and_a_writer() {
     });
 }
 
-/// Checks that two writers who share grace periods do not free early, whoever waits for whom (E1, E4).
+/// Checks that two writers who share grace periods do not free early, whoever waits for whom (E1,
+/// E4).
 #[test]
 fn two_writers_and_a_reader() {
     check(|stage| {
@@ -78,8 +80,8 @@ fn two_writers_and_a_reader() {
     });
 }
 
-/// Checks that a writer whose wait expires frees nothing, and that one beside it that waits without a bound is neither left alone nor
-/// served too early (E1, E6).
+/// Checks that a writer whose wait expires frees nothing, and that one beside it that waits without
+/// a bound is neither left alone nor served too early (E1, E6).
 #[test]
 fn a_writer_that_gives_up() {
     check(|stage| {

@@ -1,8 +1,9 @@
 //! A pointer that readers follow inside sections while a writer exchanges it.
 //!
 //! # Safety
-//! The cell owns one count of an `Arc`. A reader gets a reference that lives as long as its section; a writer gets the old value back as
-//! a [`Retired`], which cannot be dropped but only released, and releasing is unsafe: after a grace period.
+//! The cell owns one count of an `Arc`. A reader gets a reference that lives as long as its
+//! section; a writer gets the old value back as a [`Retired`], which cannot be dropped but only
+//! released, and releasing is unsafe: after a grace period.
 #![allow(unsafe_code)]
 use super::record::Section;
 use super::sync::{AtomicPtr, Ordering};
@@ -16,7 +17,8 @@ pub(crate) struct Published<T> {
     pointer: AtomicPtr<T>,
 }
 
-// SAFETY: it is an `Option<Arc<T>>` that is given out by reference on many threads and moved out on one.
+// SAFETY: it is an `Option<Arc<T>>` that is given out by reference on many threads and moved out on
+// one.
 unsafe impl<T: Send + Sync> Send for Published<T> {}
 // SAFETY: likewise.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
@@ -26,7 +28,8 @@ fn into_pointer<T>(value: Option<Arc<T>>) -> *mut T {
 }
 
 /// # Safety
-/// The pointer is null or from `into_pointer`, and the count it stands for is given up by the caller.
+/// The pointer is null or from `into_pointer`, and the count it stands for is given up by the
+/// caller.
 unsafe fn from_pointer<T>(pointer: *mut T) -> Option<Arc<T>> {
     // SAFETY: the caller's promise.
     (!pointer.is_null()).then(|| unsafe { Arc::from_raw(pointer) })
@@ -45,12 +48,13 @@ impl<T> Published<T> {
     pub(crate) unsafe fn load<'s>(&self, _section: &'s Section<'_>) -> Option<&'s T> {
         // Acquire: pairs with the Release in `exchange`, so that the value is whole.
         let pointer = self.pointer.load(Ordering::Acquire);
-        // SAFETY: null, or a value whose count the cell had while the section was open: it is given up after a grace period that waits
-        // for this section.
+        // SAFETY: null, or a value whose count the cell had while the section was open: it is given
+        // up after a grace period that waits for this section.
         unsafe { pointer.as_ref() }
     }
 
-    /// What is published, for the only thread that exchanges: `writer` is what makes it the only one.
+    /// What is published, for the only thread that exchanges: `writer` is what makes it the only
+    /// one.
     ///
     /// # Safety
     /// Nobody exchanges this cell's value while `writer` is borrowed.
@@ -90,7 +94,8 @@ impl<T> Drop for Published<T> {
     fn drop(&mut self) {
         // Relaxed: nobody else has the cell. (No `get_mut`: loom's differs.)
         let pointer = self.pointer.load(Ordering::Relaxed);
-        // SAFETY: the cell's own count. Nobody has a section that can reach the cell, or it would not be dropped.
+        // SAFETY: the cell's own count. Nobody has a section that can reach the cell, or it would
+        // not be dropped.
         drop(unsafe { from_pointer(pointer) });
     }
 }
@@ -101,7 +106,8 @@ impl<T> fmt::Debug for Published<T> {
     }
 }
 
-/// What was published once. Dropped without release it is leaked: too late is better than too early.
+/// What was published once. Dropped without release it is leaked: too late is better than too
+/// early.
 #[must_use]
 pub(crate) struct Retired<T>(ManuallyDrop<Arc<T>>);
 
@@ -109,7 +115,8 @@ impl<T> Retired<T> {
     /// Gives the count up.
     ///
     /// # Safety
-    /// A grace period of the domain of its readers has passed since it was exchanged, or it has no readers left.
+    /// A grace period of the domain of its readers has passed since it was exchanged, or it has no
+    /// readers left.
     pub(crate) unsafe fn release(self) -> Arc<T> {
         ManuallyDrop::into_inner(self.0)
     }

@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 const NEST_BITS: u32 = 17;
 const NEST: u64 = (1 << NEST_BITS) - 1;
 
-/// Who reads, for [`Domain::synchronize`](super::Domain::synchronize) to know its own sections: a thread's number, as the kernel or
-/// the program counts threads.
+/// Who reads, for [`Domain::synchronize`](super::Domain::synchronize) to know its own sections: a
+/// thread's number, as the kernel or the program counts threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
 
@@ -31,7 +31,8 @@ impl ReaderRecord {
 
     /// Makes it this task's, if it is nobody's.
     pub(super) fn take(&self, task: TaskId) -> bool {
-        // Relaxed look: a claim that fails is no harm. Acquire claim: pairs with the Release in `give`, so the mark is the last one's 0.
+        // Relaxed look: a claim that fails is no harm. Acquire claim: pairs with the Release in
+        // `give`, so the mark is the last one's 0.
         let free = !self.taken.load(Ordering::Relaxed)
             && self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if free {
@@ -55,7 +56,8 @@ impl ReaderRecord {
 
     /// Whether a section is open that was entered before `epoch`.
     pub(super) fn is_before(&self, epoch: u64) -> bool {
-        // Acquire: pairs with the Release of the leave, so that what the section did happened before the grace period ends.
+        // Acquire: pairs with the Release of the leave, so that what the section did happened
+        // before the grace period ends.
         let mark = self.mark.load(Ordering::Acquire);
         mark & NEST != 0 && mark >> NEST_BITS < epoch
     }
@@ -68,7 +70,8 @@ impl ReaderRecord {
     }
 }
 
-/// A thread's way into sections. It stays with its thread while sections are open; it can move between threads otherwise.
+/// A thread's way into sections. It stays with its thread while sections are open; it can move
+/// between threads otherwise.
 pub struct Reader<'d, F: Fence> {
     record: &'d ReaderRecord,
     epoch: &'d AtomicU64,
@@ -86,15 +89,16 @@ impl<'d, F: Fence> Reader<'d, F> {
         self.record
     }
 
-    /// Opens a section: until it is dropped, nothing that is found in it is freed. Never blocks; a signal handler may open one while
-    /// this runs.
+    /// Opens a section: until it is dropped, nothing that is found in it is freed. Never blocks; a
+    /// signal handler may open one while this runs.
     ///
     /// # Panics
     /// With 131,071 sections open one in the other.
     #[inline]
     pub fn enter(&self) -> Section<'_> {
-        // One word holds epoch and nesting, so a signal handler that enters and leaves between this load and the store finds a whole
-        // state and leaves the same. Relaxed: only this thread writes it.
+        // One word holds epoch and nesting, so a signal handler that enters and leaves between this
+        // load and the store finds a whole state and leaves the same. Relaxed: only this thread
+        // writes it.
         let mark = self.record.mark.load(Ordering::Relaxed);
         if mark & NEST == 0 {
             // Relaxed: an old epoch makes writers wait longer, not shorter.
@@ -119,7 +123,8 @@ impl<'d, F: Fence> Reader<'d, F> {
 
 impl<F: Fence> Drop for Reader<'_, F> {
     fn drop(&mut self) {
-        // A section borrows the reader. One that was forgotten stays open, with its record, for ever: what it protects is not freed.
+        // A section borrows the reader. One that was forgotten stays open, with its record, for
+        // ever: what it protects is not freed.
         if !self.is_inside() {
             self.record.give();
         }
@@ -144,7 +149,8 @@ pub struct Section<'r> {
 impl Drop for Section<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Relaxed load: only this thread writes it. Release store: pairs with the writer's Acquire in `is_before`.
+        // Relaxed load: only this thread writes it. Release store: pairs with the writer's Acquire
+        // in `is_before`.
         let mark = self.record.mark.load(Ordering::Relaxed);
         self.record.mark.store(mark - 1, Ordering::Release);
     }

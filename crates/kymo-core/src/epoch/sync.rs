@@ -26,6 +26,7 @@ pub(super) const FIRST_CHUNK: usize = 64;
 pub(super) const FIRST_CHUNK: usize = 2;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Two numbers and a flag, changed together without a call in between: nothing can panic half way.
+    // Two numbers and a flag, changed together without a call in between: nothing can panic half
+    // way.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,8 +26,8 @@ fn waits_for_the_section() {
     assert!(over.into_inner());
 }
 
-/// Checks that a section which is entered after the grace period began does not hold it up (E1): the waiter is asked to pause for the old
-/// section, and opens a new one each time.
+/// Checks that a section which is entered after the grace period began does not hold it up (E1):
+/// the waiter is asked to pause for the old section, and opens a new one each time.
 #[test]
 fn does_not_wait_for_later_sections() {
     struct Meanwhile(mpsc::SyncSender<()>);
@@ -72,8 +72,8 @@ fn refuses_to_wait_for_itself() {
     assert_eq!(domain.synchronize(TaskId(7)), Ok(()));
 }
 
-/// Checks that a bounded wait ends while a section stays open, as often as it is tried, and that one without a bound that waited beside it
-/// takes over and ends with the section (E6).
+/// Checks that a bounded wait ends while a section stays open, as often as it is tried, and that
+/// one without a bound that waited beside it takes over and ends with the section (E6).
 #[test]
 fn a_bounded_wait_ends() {
     let (domain, over) = (Domain::new(Symmetric), AtomicBool::new(false));
@@ -107,7 +107,8 @@ fn a_bounded_wait_ends() {
     assert!(refused.to_string().contains("task 4"), "{refused}");
 }
 
-/// Checks that many who wait at once share grace periods (E4): with one held up, all others are served by the next.
+/// Checks that many who wait at once share grace periods (E4): with one held up, all others are
+/// served by the next.
 #[test]
 fn waiters_share() {
     let domain = Domain::new(Symmetric);
@@ -131,7 +132,8 @@ fn waiters_share() {
     assert!((1..=8).contains(&domain.grace_periods()), "{}", domain.grace_periods());
 }
 
-/// Checks that records are used again (E7), that room can be made beforehand, and that without room there is no reader.
+/// Checks that records are used again (E7), that room can be made beforehand, and that without room
+/// there is no reader.
 #[test]
 fn records_are_used_again() {
     let domain = Domain::new(Symmetric);
@@ -147,7 +149,8 @@ fn records_are_used_again() {
     assert!(readers.iter().all(|reader| !reader.is_inside()));
 }
 
-/// Checks that in a forked child the sections of threads that are not there hold nobody up, and the caller's own still does.
+/// Checks that in a forked child the sections of threads that are not there hold nobody up, and the
+/// caller's own still does.
 #[test]
 fn forgets_the_parent() {
     let domain = Domain::new(Symmetric);
@@ -160,7 +163,8 @@ fn forgets_the_parent() {
     domain.synchronize(TaskId(2)).unwrap();
 }
 
-/// Checks with threads that what was taken away before a grace period is not in a reader's hands after it (E1, E2).
+/// Checks with threads that what was taken away before a grace period is not in a reader's hands
+/// after it (E1, E2).
 #[test]
 fn nothing_is_held_after_a_grace_period() {
     const ROUNDS: u64 = if cfg!(miri) { 10 } else { 300 };

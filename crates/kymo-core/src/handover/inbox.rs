@@ -7,7 +7,8 @@ const BITS: usize = 64;
 
 #[derive(Debug)]
 struct Door {
-    /// A bit for each queue: something was put in (or the producer went) since the consumer last took the bit.
+    /// A bit for each queue: something was put in (or the producer went) since the consumer last
+    /// took the bit.
     ready: Box<[AtomicU64]>,
     /// The consumer sleeps or is about to.
     asleep: AtomicBool,
@@ -15,15 +16,17 @@ struct Door {
 
 impl Door {
     fn mark(&self, index: usize) {
-        // Release: pairs with the consumer's Acquire when it takes the bits; the value is in the queue before.
+        // Release: pairs with the consumer's Acquire when it takes the bits; the value is in the
+        // queue before.
         self.ready[index / BITS].fetch_or(1 << (index % BITS), Ordering::Release);
     }
 
     /// Tells the consumer of queue `index`; whether it must be woken.
     fn knock(&self, index: usize) -> Wake {
         self.mark(index);
-        // Either this fence comes first, and then the consumer's look after its own fence sees the bit; or the consumer's does, and
-        // then `asleep` is seen here. Pairs with the fence in `Inbox::may_sleep`.
+        // Either this fence comes first, and then the consumer's look after its own fence sees the
+        // bit; or the consumer's does, and then `asleep` is seen here. Pairs with the fence in
+        // `Inbox::may_sleep`.
         fence(Ordering::SeqCst);
         // Relaxed: the fence orders it; who swaps it wakes, so one does of many.
         let wake = self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed);
@@ -41,7 +44,8 @@ pub enum Wake {
     Now,
 }
 
-/// A producer's end. Dropping it closes its queue without a wake; [`Outbox::close`] says whether the consumer has to be woken.
+/// A producer's end. Dropping it closes its queue without a wake; [`Outbox::close`] says whether
+/// the consumer has to be woken.
 #[derive(Debug)]
 pub struct Outbox<T> {
     queue: Option<Producer<T>>,
@@ -126,7 +130,8 @@ impl<T> Drop for Outbox<T> {
 impl<T> Inbox<T> {
     /// The next value of any queue; queues that have one take turns.
     pub fn receive(&mut self) -> Next<T> {
-        // Each queue is looked at at most once before the bits are taken again, and the bits at most once more.
+        // Each queue is looked at at most once before the bits are taken again, and the bits at
+        // most once more.
         for _ in 0..2 {
             while let Some(index) = self.next_pending() {
                 let slot = &mut self.queues[index];
@@ -153,7 +158,8 @@ impl<T> Inbox<T> {
         if self.open == 0 { Next::Closed } else { Next::Empty }
     }
 
-    /// Whether the consumer may sleep: nothing is there. From then on [`Outbox::send`] and [`Outbox::close`] say whether to wake it.
+    /// Whether the consumer may sleep: nothing is there. From then on [`Outbox::send`] and
+    /// [`Outbox::close`] say whether to wake it.
     pub fn may_sleep(&mut self) -> bool {
         // Relaxed: the fence orders it.
         self.door.asleep.store(true, Ordering::Relaxed);

@@ -6,7 +6,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// Checks that a queue of two hands over three values in order while both ends run, and then says that it is closed (I1).
+/// Checks that a queue of two hands over three values in order while both ends run, and then says
+/// that it is closed (I1).
 #[test]
 fn queue_in_order() {
     loom::model(|| {
@@ -27,7 +28,8 @@ fn queue_in_order() {
     });
 }
 
-/// Checks that a consumer which goes to sleep while two producers send and end is woken, and gets everything (I1, I5).
+/// Checks that a consumer which goes to sleep while two producers send and end is woken, and gets
+/// everything (I1, I5).
 #[test]
 fn nobody_sleeps_for_ever() {
     // All interleavings take minutes; a missed wake needs one preemption of each of the three.
@@ -72,7 +74,8 @@ fn pool_gives_once() {
         (0..2).for_each(|value| pool.give(Box::new(value)).unwrap());
         let work = |pool: &Pool<Box<i32>>| {
             if let Some(mut value) = pool.take() {
-                // Two owners at once would be a data race on the box, which loom's cells in the slots would show.
+                // Two owners at once would be a data race on the box, which loom's cells in the
+                // slots would show.
                 *value += 10;
                 pool.give(value).unwrap();
             }

@@ -1,4 +1,5 @@
-//! Inbox and pool in the most obvious way: one lock around queues. The oracle of the tests, and what a bench compares with.
+//! Inbox and pool in the most obvious way: one lock around queues. The oracle of the tests, and
+//! what a bench compares with.
 use super::Next;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

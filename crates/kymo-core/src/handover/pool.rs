@@ -6,8 +6,9 @@ use super::sync::{AtomicU32, AtomicU64, CacheLine, Ordering};
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// A stack of slots, linked by their numbers. The upper half of `top` counts changes, so that a top which is the same slot again is
-/// told from one that never changed (2^32 changes within one attempt of another thread would deceive it: hours at a change per microsecond).
+/// A stack of slots, linked by their numbers. The upper half of `top` counts changes, so that a top
+/// which is the same slot again is told from one that never changed (2^32 changes within one
+/// attempt of another thread would deceive it: hours at a change per microsecond).
 #[derive(Debug)]
 struct FreeStack {
     top: CacheLine<AtomicU64>,
@@ -23,7 +24,8 @@ fn joined(slot: u32, changes: u32) -> u64 {
 
 impl FreeStack {
     fn pop(&self, next: &[AtomicU32]) -> Option<u32> {
-        // Acquire: pairs with the Release of the push that made this the top; its `next` and the slot's content are seen.
+        // Acquire: pairs with the Release of the push that made this the top; its `next` and the
+        // slot's content are seen.
         let mut top = self.top.0.load(Ordering::Acquire);
         loop {
             let (slot, changes) = parts(top);
@@ -45,7 +47,8 @@ impl FreeStack {
             // Relaxed: published by the exchange.
             next[slot as usize].store(below, Ordering::Relaxed);
             let new = joined(slot, changes.wrapping_add(1));
-            // AcqRel: the Release pairs with the Acquire of `pop`; the Acquire keeps the chain of releases of the slots below.
+            // AcqRel: the Release pairs with the Acquire of `pop`; the Acquire keeps the chain of
+            // releases of the slots below.
             match self.top.0.compare_exchange_weak(top, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => top = now,
@@ -54,8 +57,8 @@ impl FreeStack {
     }
 }
 
-/// A bounded set of things that are alike, such as free buffers. The last that was given is the first to be taken: it is likely to be in
-/// the cache.
+/// A bounded set of things that are alike, such as free buffers. The last that was given is the
+/// first to be taken: it is likely to be in the cache.
 #[derive(Debug)]
 pub struct Pool<T> {
     slots: Box<[Slot<T>]>,
@@ -89,8 +92,8 @@ impl<T: Send> Pool<T> {
     /// Takes one out; `None` if there is none.
     pub fn take(&self) -> Option<T> {
         let slot = self.full.pop(&self.next)?;
-        // SAFETY: who pops a slot's number is alone with the slot until it pushes the number again, and the pop's Acquire saw the push of
-        // who had it before.
+        // SAFETY: who pops a slot's number is alone with the slot until it pushes the number again,
+        // and the pop's Acquire saw the push of who had it before.
         let value = unsafe { self.slots[slot as usize].take() };
         self.empty.push(&self.next, slot);
         value
@@ -99,8 +102,9 @@ impl<T: Send> Pool<T> {
     /// Puts one in.
     ///
     /// # Errors
-    /// The thing, if the pool is full. (While another thread is within `take` or `give`, its slot counts as taken: a pool with room for
-    /// everything that exists and one more for each thread that uses it is never full.)
+    /// The thing, if the pool is full. (While another thread is within `take` or `give`, its slot
+    /// counts as taken: a pool with room for everything that exists and one more for each thread
+    /// that uses it is never full.)
     pub fn give(&self, value: T) -> Result<(), T> {
         let Some(slot) = self.empty.pop(&self.next) else { return Err(value) };
         // SAFETY: as in `take`.

@@ -61,8 +61,9 @@ impl<T> Producer<T> {
         if self.is_full() {
             return Err(value);
         }
-        // SAFETY: the slot is not between head and tail, so the consumer does not touch it until the store below, and it was done with
-        // it before the Acquire above (or a former one); this is the only producer.
+        // SAFETY: the slot is not between head and tail, so the consumer does not touch it until
+        // the store below, and it was done with it before the Acquire above (or a former one); this
+        // is the only producer.
         unsafe { self.shared.slot(self.tail).put(value) };
         self.tail = self.tail.wrapping_add(1);
         // Release: pairs with the consumer's Acquire; the value is there before the count says so.
@@ -74,7 +75,8 @@ impl<T> Producer<T> {
     pub fn is_full(&mut self) -> bool {
         let slots = self.shared.slots.len();
         if self.tail.wrapping_sub(self.head) == slots {
-            // Acquire: pairs with the consumer's Release; it is done with the slots before this count.
+            // Acquire: pairs with the consumer's Release; it is done with the slots before this
+            // count.
             self.head = self.shared.head.0.load(Ordering::Acquire);
         }
         self.tail.wrapping_sub(self.head) == slots
@@ -104,8 +106,9 @@ impl<T> Consumer<T> {
                 return None;
             }
         }
-        // SAFETY: the slot is between head and tail: the producer put it there before the Release that the Acquire above saw, and does
-        // not touch it until the store below; this is the only consumer.
+        // SAFETY: the slot is between head and tail: the producer put it there before the Release
+        // that the Acquire above saw, and does not touch it until the store below; this is the only
+        // consumer.
         let value = unsafe { self.shared.slot(self.head).take() };
         self.head = self.head.wrapping_add(1);
         // Release: pairs with the producer's Acquire.
@@ -113,7 +116,8 @@ impl<T> Consumer<T> {
         value
     }
 
-    /// Whether the producer is gone. What [`Consumer::pop`] does not give after this said yes will never come.
+    /// Whether the producer is gone. What [`Consumer::pop`] does not give after this said yes will
+    /// never come.
     pub fn is_closed(&self) -> bool {
         // Acquire: pairs with the producer's drop.
         self.shared.closed.load(Ordering::Acquire)

@@ -25,7 +25,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value on a cache line of its own (two: the neighbour is fetched with it), so that the ends of a queue do not slow each other.
+/// A value on a cache line of its own (two: the neighbour is fetched with it), so that the ends of
+/// a queue do not slow each other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct CacheLine<T>(pub(super) T);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 proptest! {
-    /// Checks that a queue gives what a `VecDeque` of the same bound gives, over any order of puts and takes (I1).
+    /// Checks that a queue gives what a `VecDeque` of the same bound gives, over any order of puts
+    /// and takes (I1).
     #[test]
     fn queue_is_a_bounded_queue(capacity in 1..9usize, steps in prop::collection::vec(any::<bool>(), 0..200)) {
         let (mut producer, mut consumer) = queue(capacity);
@@ -26,9 +27,10 @@ proptest! {
         prop_assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<VecDeque<_>>(), model);
     }
 
-    /// Checks that an inbox gives each producer's values in order, exactly those that the model gives, is empty and closed when the
-    /// model is, and that a consumer may sleep exactly when nothing is there (I1, I5). More queues than bits of a word; none is
-    /// ever full, since which one is depends on whose turn it was.
+    /// Checks that an inbox gives each producer's values in order, exactly those that the model
+    /// gives, is empty and closed when the model is, and that a consumer may sleep exactly when
+    /// nothing is there (I1, I5). More queues than bits of a word; none is ever full, since which
+    /// one is depends on whose turn it was.
     #[test]
     fn inbox_is_queues_behind_a_lock(
         queues in prop_oneof![1..5usize, 63..131usize],
@@ -85,7 +87,8 @@ proptest! {
         prop_assert_eq!(got, expected);
     }
 
-    /// Checks that a pool holds what was given and not taken, up to its capacity, the last first (I6).
+    /// Checks that a pool holds what was given and not taken, up to its capacity, the last first
+    /// (I6).
     #[test]
     fn pool_is_a_bounded_stack(capacity in 0..6usize, steps in prop::collection::vec(any::<bool>(), 0..200)) {
         let (pool, mut model) = (Pool::new(capacity), Vec::new());
@@ -100,8 +103,8 @@ proptest! {
     }
 }
 
-/// Checks with three producers and a consumer that sleeps, and buffers that go round through a pool, that everything arrives once and in
-/// order and that nobody sleeps for ever (I1, I5, I6).
+/// Checks with three producers and a consumer that sleeps, and buffers that go round through a
+/// pool, that everything arrives once and in order and that nobody sleeps for ever (I1, I5, I6).
 #[test]
 fn threads() {
     const EACH: usize = if cfg!(miri) { 50 } else { 20_000 };
@@ -160,8 +163,8 @@ fn threads() {
     assert_eq!(free.len(), 8, "each buffer came back once");
 }
 
-/// Checks that a receiver gets what was sent before its sender was dropped without a word, that what nobody receives is dropped, and that a
-/// producer learns that nobody will.
+/// Checks that a receiver gets what was sent before its sender was dropped without a word, that
+/// what nobody receives is dropped, and that a producer learns that nobody will.
 #[test]
 fn dropped_ends() {
     let value = Arc::new(());

@@ -22,10 +22,12 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         }
     }
 
-    /// Does what hits asked for: disarms the sites whose consumers all answered [`Verdict::Remove`](super::Verdict::Remove), if
-    /// none accepts any more. To be called now and then by a thread that can change sites. Costs one load when nothing was asked.
+    /// Does what hits asked for: disarms the sites whose consumers all answered
+    /// [`Verdict::Remove`](super::Verdict::Remove), if none accepts any more. To be called now and
+    /// then by a thread that can change sites. Costs one load when nothing was asked.
     pub fn settle(&self) {
-        // Relaxed: a wish that is missed now is found at the next call; what it is about is read under the lock.
+        // Relaxed: a wish that is missed now is found at the next call; what it is about is read
+        // under the lock.
         if !self.removals.load(Ordering::Relaxed) || !self.removals.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -36,7 +38,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         self.disarm_unwanted(&mut state, &asked);
     }
 
-    /// A module is mapped: arms the probes in it. Gives those that could not be, with the reason; they stay registered.
+    /// A module is mapped: arms the probes in it. Gives those that could not be, with the reason;
+    /// they stay registered.
     pub fn mapped(&self, module: ModuleId) -> Vec<(Key, S::Refusal)> {
         let mut state = self.lock();
         let keys = self.keys_of(&state, module);
@@ -108,7 +111,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             match answer {
                 Ok(true) => probe.set_armed(true),
                 answer => {
-                    // What was counted for this site is taken back. That it fails now would be odd, and there is nobody to tell.
+                    // What was counted for this site is taken back. That it fails now would be odd,
+                    // and there is nobody to tell.
                     _ = self.signal(state, probe, -1);
                     refused.extend(answer.err().map(|reason| (probe.key(), reason)));
                 }

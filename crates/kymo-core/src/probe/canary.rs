@@ -1,5 +1,5 @@
-//! Tests only: memory that says so when it is looked at after it was freed. What is to be freed is poisoned and kept instead, so that
-//! the look itself is defined.
+//! Tests only: memory that says so when it is looked at after it was freed. What is to be freed is
+//! poisoned and kept instead, so that the look itself is defined.
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A word of what must not be looked at after it was freed.

@@ -2,7 +2,8 @@
 use super::key::Key;
 use std::fmt;
 
-/// A registration that did not happen. Nothing is left of it after the next [`synchronize`](super::Registry::synchronize).
+/// A registration that did not happen. Nothing is left of it after the next
+/// [`synchronize`](super::Registry::synchronize).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error<R> {

@@ -8,7 +8,8 @@ use crate::epoch::{Fence, Frozen};
 use std::fmt;
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
-    /// Keeps writers and grace periods out across a fork. In the child call [`FrozenRegistry::into_child`], in the parent drop it.
+    /// Keeps writers and grace periods out across a fork. In the child call
+    /// [`FrozenRegistry::into_child`], in the parent drop it.
     pub fn freeze(&self) -> FrozenRegistry<'_, C, S, F> {
         let state = self.lock();
         FrozenRegistry { frozen: self.domain.freeze(), _books: state }
@@ -23,7 +24,8 @@ pub struct FrozenRegistry<'r, C: Consumer, S: Sites, F: Fence> {
 }
 
 impl<C: Consumer, S: Sites, F: Fence> FrozenRegistry<'_, C, S, F> {
-    /// In a forked child: forgets the parent's other threads. `me` is the reader of the thread that forked, if it has one.
+    /// In a forked child: forgets the parent's other threads. `me` is the reader of the thread that
+    /// forked, if it has one.
     pub fn into_child(self, me: Option<&ReaderHandle<'_, C, S, F>>) {
         self.frozen.into_child(me.map(ReaderHandle::reader));
     }

@@ -1,7 +1,9 @@
 //! A hit beside each kind of change, in every order that matters.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p kymo-core --lib --release probe::loom`. What is freed is
-//! poisoned (`canary`), so that a look at it is an error in every order, and a consumer complains when it is called after its end.
+//! Run with
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p kymo-core --lib --release probe::loom`.
+//! What is freed is poisoned (`canary`), so that a look at it is an error in every order, and a
+//! consumer complains when it is called after its end.
 use super::{Consumer, Handle, Key, ModuleId, NoSites, Registry, Verdict};
 use crate::epoch::{Symmetric, TaskId};
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -83,8 +85,8 @@ fn check(body: impl Fn(&Arc<Stage>) + Sync + Send + 'static) {
     });
 }
 
-/// Checks that a hit beside unregister and synchronize calls a consumer before its end or not at all (P1), sees nothing freed (P3), and
-/// calls the one that stays exactly once (P2).
+/// Checks that a hit beside unregister and synchronize calls a consumer before its end or not at
+/// all (P1), sees nothing freed (P3), and calls the one that stays exactly once (P2).
 #[test]
 fn hit_and_unregister() {
     check(|stage| {
@@ -98,7 +100,8 @@ fn hit_and_unregister() {
     });
 }
 
-/// Checks that a search beside insertions and erasures of others, which grow and shrink the table, finds what is there throughout (P4).
+/// Checks that a search beside insertions and erasures of others, which grow and shrink the table,
+/// finds what is there throughout (P4).
 #[test]
 fn lookup_and_insert() {
     check(|stage| {
@@ -117,7 +120,8 @@ fn lookup_and_insert() {
     });
 }
 
-/// Checks that two threads which each end a registration of one probe, with a hit beside them, both come back, and the probe is gone (P1, P4).
+/// Checks that two threads which each end a registration of one probe, with a hit beside them, both
+/// come back, and the probe is gone (P1, P4).
 #[test]
 fn two_unregisters() {
     check(|stage| {
@@ -133,8 +137,8 @@ fn two_unregisters() {
     });
 }
 
-/// Checks that a consumer may end its own registration in its handler while another thread waits for a grace period: it is called once, by
-/// hits of one thread, and the wait ends (P1).
+/// Checks that a consumer may end its own registration in its handler while another thread waits
+/// for a grace period: it is called once, by hits of one thread, and the wait ends (P1).
 #[test]
 fn ends_itself() {
     check(|stage| {

@@ -1,16 +1,18 @@
-//! The registry of probes: which consumers are called when a place in a program is hit, at a cost that does
-//! not grow with the CPUs that hit it.
+//! The registry of probes: which consumers are called when a place in a program is hit, at a cost
+//! that does not grow with the CPUs that hit it.
 //!
-//! *You give* consumers for places ([`Key`]: module and offset), an owner of the sites who arms and disarms
-//! them ([`Sites`]), and at every hit the key. *It gives* each hit to all consumers of the place, and, after
-//! [`unregister`](Registry::unregister) and [`synchronize`](Registry::synchronize), the certainty that a
-//! consumer is not running and never will.
+//! *You give* consumers for places ([`Key`]: module and offset), an owner of the sites who arms and
+//! disarms them ([`Sites`]), and at every hit the key. *It gives* each hit to all consumers of the
+//! place, and, after [`unregister`](Registry::unregister) and
+//! [`synchronize`](Registry::synchronize), the certainty that a consumer is not running and never
+//! will.
 //!
-//! *Its callers today:* the slow path of the agent's stubs (`kymo-agent/src/patch/runtime/slow_path.rs`)
-//! registers consumers and hits them, with [`NoSites`]: the agent arms its sites itself. Sites, semaphores,
-//! [`Registry::settle`] and [`Verdict::Remove`] are for the next callers (heap profiles, function traces)
-//! and run in tests until then. `wire/` is what a tracer and the agent say to each other; `kymo-perf` and
-//! the agent speak it. Returns of functions are the agent's (`patch/runtime/shadow/`).
+//! *Its callers today:* the slow path of the agent's stubs
+//! (`kymo-agent/src/patch/runtime/slow_path.rs`) registers consumers and hits them, with
+//! [`NoSites`]: the agent arms its sites itself. Sites, semaphores, [`Registry::settle`] and
+//! [`Verdict::Remove`] are for the next callers (heap profiles, function traces) and run in tests
+//! until then. `wire/` is what a tracer and the agent say to each other; `kymo-perf` and the agent
+//! speak it. Returns of functions are the agent's (`patch/runtime/shadow/`).
 //!
 //! ```text
 //!  hit (any thread, no lock, no shared store)          writers (one at a time)
@@ -23,23 +25,28 @@
 //!                                    handlers             v
 //!                                                      synchronize: one grace period, then all of them are freed
 //! ```
-//! A hit walks only what never changes: a writer copies what it changes, and exchanges one pointer. So a hit
-//! sees a list of consumers as it was at one moment. A search that misses is a miss: chains are not rotated,
-//! so there is no false one to detect.
+//! A hit walks only what never changes: a writer copies what it changes, and exchanges one pointer.
+//! So a hit sees a list of consumers as it was at one moment. A search that misses is a miss:
+//! chains are not rotated, so there is no false one to detect.
 //!
 //! # Invariants
-//! - **P1** After `synchronize` returned, no handler of a consumer runs or starts whose `unregister` came before. Until then it may.
-//! - **P2** A consumer that is registered throughout is called exactly once per hit, whatever comes and goes beside it.
+//! - **P1** After `synchronize` returned, no handler of a consumer runs or starts whose
+//!   `unregister` came before. Until then it may.
+//! - **P2** A consumer that is registered throughout is called exactly once per hit, whatever comes
+//!   and goes beside it.
 //! - **P3** Nothing is read after it was freed.
-//! - **P4** There is at most one probe per key; a search is linearizable with insertions and erasures.
-//! - **P5** When no call is under way, a site is armed if and only if its module is mapped, it was not refused, and a consumer that accepts is
-//!   registered. After the last `unregister` every site is restored; one that could not be is broken and stays known.
+//! - **P4** There is at most one probe per key; a search is linearizable with insertions and
+//!   erasures.
+//! - **P5** When no call is under way, a site is armed if and only if its module is mapped, it was
+//!   not refused, and a consumer that accepts is registered. After the last `unregister` every site
+//!   is restored; one that could not be is broken and stays known.
 //! - **P6** A semaphore is one higher for each armed probe that names it, not for each consumer.
-//! - **P7** A site is disarmed on account of [`Verdict::Remove`] only if all consumers of a hit answered so and then, under the lock, none
-//!   accepts.
+//! - **P7** A site is disarmed on account of [`Verdict::Remove`] only if all consumers of a hit
+//!   answered so and then, under the lock, none accepts.
 //!
 //! # What shows it
-//! Tests of this module by their names (`tests/`, `loom.rs`), and of the agent (`crates/kymo-agent/tests/suite`), which does it in real text.
+//! Tests of this module by their names (`tests/`, `loom.rs`), and of the agent
+//! (`crates/kymo-agent/tests/suite`), which does it in real text.
 //!
 //! | | here | in programs |
 //! |---|---|---|
@@ -66,12 +73,14 @@
 //! # What is not as in a kernel
 //! - Probes are not counted by hits: a hit is in a section.
 //! - Sites are armed in batches, because stopping threads is dear and arming is not.
-//! - [`Verdict::Remove`] takes effect at the next [`settle`](Registry::settle), because a thread that is hit cannot change text.
+//! - [`Verdict::Remove`] takes effect at the next [`settle`](Registry::settle), because a thread
+//!   that is hit cannot change text.
 //! - Handlers cannot change where a program goes on, and there is no timer.
 //!
 //! # Cost
-//! A hit: two stores to the thread's own line, six dependent loads, the handlers. Register, unregister: a copy of the probe's list, and of
-//! the front of a chain; now and then a new table. `synchronize`: the slowest handler. Retired memory stays until a call of it.
+//! A hit: two stores to the thread's own line, six dependent loads, the handlers. Register,
+//! unregister: a copy of the probe's list, and of the front of a chain; now and then a new table.
+//! `synchronize`: the slowest handler. Retired memory stays until a call of it.
 //!
 //! # Example
 //! ```

@@ -1,5 +1,6 @@
-//! The registry as one would write it first: a lock around the tree, a count per hit, a lock around each probe's consumers. The oracle of
-//! the tests, and the "before" of the benches: every hit stores to four cache lines that all CPUs share.
+//! The registry as one would write it first: a lock around the tree, a count per hit, a lock around
+//! each probe's consumers. The oracle of the tests, and the "before" of the benches: every hit
+//! stores to four cache lines that all CPUs share.
 use super::consumer::Consumer;
 use super::key::Key;
 use std::collections::BTreeMap;
@@ -41,7 +42,8 @@ impl<C: Consumer> Locked<C> {
         Handle { key, id }
     }
 
-    /// Ends a registration. When it returns, the consumer neither runs nor will: a thread that runs it has the lock.
+    /// Ends a registration. When it returns, the consumer neither runs nor will: a thread that runs
+    /// it has the lock.
     pub fn unregister(&self, handle: Handle) {
         let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
         let Some(probe) = tree.get(&handle.key) else { return };

@@ -61,7 +61,8 @@ impl<C> ProbeEntry<C> {
     /// Notes that a hit found nobody in need. Whether it was news.
     #[cold]
     pub(super) fn ask_removal(&self) -> bool {
-        // Relaxed: a wish, looked at under the lock. The look first, so that a hot probe stores once.
+        // Relaxed: a wish, looked at under the lock. The look first, so that a hot probe stores
+        // once.
         !self.removal.load(Ordering::Relaxed) && !self.removal.swap(true, Ordering::Relaxed)
     }
 

@@ -13,7 +13,8 @@ use crate::epoch::{self, Fence, Reader, TaskId};
 use std::fmt;
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
-    /// A way in for a thread that is hit. Allocates if more threads are in than [`reserve`](Registry::reserve) made room for.
+    /// A way in for a thread that is hit. Allocates if more threads are in than
+    /// [`reserve`](Registry::reserve) made room for.
     pub fn join(&self, task: TaskId) -> ReaderHandle<'_, C, S, F> {
         ReaderHandle { registry: self, reader: self.domain.join(task) }
     }
@@ -35,7 +36,8 @@ impl<'r, C: Consumer, S: Sites, F: Fence> ReaderHandle<'r, C, S, F> {
         &self.reader
     }
 
-    /// Opens a section. Consumers that are found in it stay until it is dropped. May be done by a signal handler inside another one.
+    /// Opens a section. Consumers that are found in it stay until it is dropped. May be done by a
+    /// signal handler inside another one.
     #[inline]
     pub fn enter(&self) -> HitSection<'_, C, S, F> {
         HitSection { registry: self.registry, section: self.reader.enter() }
@@ -78,7 +80,8 @@ impl<C: Consumer, S: Sites, F: Fence> HitSection<'_, C, S, F> {
         }
     }
 
-    /// A hit: calls all handlers. Whether there was a probe; without one it was unregistered while the hit was on its way.
+    /// A hit: calls all handlers. Whether there was a probe; without one it was unregistered while
+    /// the hit was on its way.
     #[inline]
     pub fn hit(&self, key: Key, context: &mut C::Context) -> bool {
         let Some(probe) = self.find(key) else { return false };

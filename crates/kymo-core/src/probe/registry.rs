@@ -1,8 +1,9 @@
 //! Who is registered where: the writers' side.
 //!
 //! # Safety
-//! What the lock's holder takes out of the published cells becomes [`Garbage`]; it is released after a grace period, or when the
-//! registry goes, which no [`ReaderHandle`](super::ReaderHandle) outlives.
+//! What the lock's holder takes out of the published cells becomes [`Garbage`]; it is released
+//! after a grace period, or when the registry goes, which no [`ReaderHandle`](super::ReaderHandle)
+//! outlives.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::error::Error;
@@ -79,7 +80,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         unsafe { self.table.owned(state) }.expect("there is always a table")
     }
 
-    /// Registers one consumer. Hits may call it before this returns. See [`Registry::register_all`].
+    /// Registers one consumer. Hits may call it before this returns. See
+    /// [`Registry::register_all`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -87,8 +89,9 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         self.register_all([(target.into(), consumer)]).pop().expect("one answer for one question")
     }
 
-    /// Registers consumers, each by itself: one that is refused does not keep the others out. Sites are armed all together. Blocks
-    /// while another thread registers or ends registrations, and as long as arming takes.
+    /// Registers consumers, each by itself: one that is refused does not keep the others out. Sites
+    /// are armed all together. Blocks while another thread registers or ends registrations, and as
+    /// long as arming takes.
     ///
     /// # Errors
     /// Per consumer, in order; see [`Error`].
@@ -110,7 +113,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
                 *answer = Err(Error::Refused { key, reason });
             }
         }
-        // Consumers that were there before want the site as much as the new ones: if they got none, they wait for the next occasion.
+        // Consumers that were there before want the site as much as the new ones: if they got none,
+        // they wait for the next occasion.
         self.sweep(&mut state, refused.into_keys());
         answers
     }
@@ -149,11 +153,12 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         Ok(Handle { key, id })
     }
 
-    /// Ends registrations, without waiting: handlers of these consumers may still run, and may even start, until
-    /// [`Registry::synchronize`] has returned. Sites that nobody else wants are disarmed, all together. Ending one twice is no error.
+    /// Ends registrations, without waiting: handlers of these consumers may still run, and may even
+    /// start, until [`Registry::synchronize`] has returned. Sites that nobody else wants are
+    /// disarmed, all together. Ending one twice is no error.
     ///
-    /// May be called by a handler, if the registry's lock is not held by its thread ([`Sites`] and [`Consumer::accepts`] run with it)
-    /// and the sites can be changed from there.
+    /// May be called by a handler, if the registry's lock is not held by its thread ([`Sites`] and
+    /// [`Consumer::accepts`] run with it) and the sites can be changed from there.
     pub fn unregister(&self, handles: &[Handle]) {
         let mut state = self.lock();
         let mut keys: Vec<Key> = Vec::new();
@@ -168,16 +173,19 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         self.sweep(&mut state, keys);
     }
 
-    /// Waits until no handler of a consumer runs whose registration was ended before, and frees what belonged to it. One call serves any
-    /// number of ended registrations, and calls that wait at the same time share the wait.
+    /// Waits until no handler of a consumer runs whose registration was ended before, and frees
+    /// what belonged to it. One call serves any number of ended registrations, and calls that wait
+    /// at the same time share the wait.
     ///
     /// # Errors
-    /// [`InSection`] if the calling task `me` is inside a handler (or holds a section otherwise): it would wait for itself.
+    /// [`InSection`] if the calling task `me` is inside a handler (or holds a section otherwise):
+    /// it would wait for itself.
     pub fn synchronize(&self, me: TaskId) -> Result<(), InSection> {
         self.collect(|domain| domain.synchronize(me))
     }
 
-    /// As [`synchronize`](Registry::synchronize), until `expired` answers true: see [`Domain::try_synchronize`].
+    /// As [`synchronize`](Registry::synchronize), until `expired` answers true: see
+    /// [`Domain::try_synchronize`].
     ///
     /// # Errors
     /// [`SynchronizeError`]; then nothing is freed before a later call succeeds.
@@ -192,7 +200,8 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             self.lock().garbage.extend(garbage);
             return Err(error);
         }
-        // SAFETY: all of it was taken out before the grace period began. Not under the lock: consumers are dropped here.
+        // SAFETY: all of it was taken out before the grace period began. Not under the lock:
+        // consumers are dropped here.
         let freed: Vec<_> = garbage.into_iter().map(|garbage| unsafe { garbage.release() }).collect();
         if cfg!(test) {
             self.lock().freed.extend(freed);

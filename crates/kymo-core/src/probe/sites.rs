@@ -2,17 +2,20 @@
 use super::key::{Key, ModuleId};
 use std::fmt;
 
-/// Arms and disarms. Called under the registry's lock, in batches, so that a stop of all threads is paid once per batch.
+/// Arms and disarms. Called under the registry's lock, in batches, so that a stop of all threads is
+/// paid once per batch.
 pub trait Sites: Send {
     /// Why a site cannot be changed.
     type Refusal: fmt::Debug + Clone;
 
-    /// Makes hits of these places arrive. One answer per key, in order: `Ok(true)`: armed; `Ok(false)`: the module is not mapped, call
-    /// [`mapped`](super::Registry::mapped) when it is. Hits may come before this returns. None of the keys is armed.
+    /// Makes hits of these places arrive. One answer per key, in order: `Ok(true)`: armed;
+    /// `Ok(false)`: the module is not mapped, call [`mapped`](super::Registry::mapped) when it is.
+    /// Hits may come before this returns. None of the keys is armed.
     fn arm(&mut self, keys: &[Key]) -> Vec<Result<bool, Self::Refusal>>;
 
-    /// Restores what was there. One answer per key, in order. All keys are armed. Late hits may still come. A place that could not be
-    /// restored is never armed again and its probe is kept, without consumers.
+    /// Restores what was there. One answer per key, in order. All keys are armed. Late hits may
+    /// still come. A place that could not be restored is never armed again and its probe is kept,
+    /// without consumers.
     fn disarm(&mut self, keys: &[Key]) -> Vec<Result<(), Self::Refusal>>;
 
     /// Adds to a semaphore of a mapped module.

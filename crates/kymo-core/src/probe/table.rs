@@ -1,8 +1,8 @@
 //! From a key to its probe: chains that never change, by the key's hash.
 //!
 //! # Safety
-//! The cells are read in sections of the registry's domain or by who holds its lock, and what they held goes to the registry's retired
-//! things, which are released after a grace period.
+//! The cells are read in sections of the registry's domain or by who holds its lock, and what they
+//! held goes to the registry's retired things, which are released after a grace period.
 #![allow(unsafe_code)]
 use super::consumer::Consumer;
 use super::key::Key;
@@ -10,7 +10,8 @@ use super::place::ProbeEntry;
 use crate::epoch::{Published, Retired, Section};
 use std::sync::Arc;
 
-/// One probe of a chain. A chain is a persistent list: to insert is to put one in front, to erase is to copy what is before it.
+/// One probe of a chain. A chain is a persistent list: to insert is to put one in front, to erase
+/// is to copy what is before it.
 pub(super) struct Link<C> {
     pub(super) probe: Arc<ProbeEntry<C>>,
     key: Key,
@@ -92,7 +93,8 @@ impl<C: Consumer> Table<C> {
     fn chain(&self, key: Key) -> &Published<Link<C>> {
         #[cfg(test)]
         self.canary.check();
-        // The upper bits: those that depend on all of the key. Below `chains.len()` because the shift leaves that many bits.
+        // The upper bits: those that depend on all of the key. Below `chains.len()` because the
+        // shift leaves that many bits.
         &self.chains[(key.hash() >> self.shift) as usize]
     }
 
@@ -123,7 +125,8 @@ impl<C: Consumer> Table<C> {
     where
         C: 'w,
     {
-        // SAFETY: the registry's lock is borrowed by who calls (`writer`), and only its holder exchanges.
+        // SAFETY: the registry's lock is borrowed by who calls (`writer`), and only its holder
+        // exchanges.
         let first = unsafe { chain.owned(writer) };
         std::iter::successors(first, |link| link.next.as_deref())
     }
@@ -160,14 +163,16 @@ impl<C: Consumer> Table<C> {
         chain.exchange(rest)
     }
 
-    /// A table for this many probes with the same content, if this one is too small or much too big.
+    /// A table for this many probes with the same content, if this one is too small or much too
+    /// big.
     pub(super) fn resized<W: ?Sized>(&self, probes: usize, writer: &W) -> Option<Table<C>> {
         let chains = self.chains.len();
         let fits = probes <= chains && (probes * 8 >= chains || chains == 1 << SMALLEST_BITS);
         if fits {
             return None;
         }
-        // Half full at first, so that the next step is as many insertions or erasures away as there are probes.
+        // Half full at first, so that the next step is as many insertions or erasures away as there
+        // are probes.
         let bits = (probes.max(1) * 2).next_power_of_two().trailing_zeros().clamp(SMALLEST_BITS, 40);
         let table = Table::with_bits(bits);
         for probe in self.probes(writer) {

@@ -1,6 +1,8 @@
-//! Numbers at a hit, and conditions of them: one form for BPF programs, the agent's code and the words between them.
+//! Numbers at a hit, and conditions of them: one form for BPF programs, the agent's code and the
+//! words between them.
 //!
-//! Not every consumer can do everything: an agent takes what [`ProbeAction::is_supported`](super::wire::ProbeAction::is_supported) says.
+//! Not every consumer can do everything: an agent takes what
+//! [`ProbeAction::is_supported`](super::wire::ProbeAction::is_supported) says.
 
 /// A number at a hit: a register, or memory that it points to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -13,7 +15,8 @@ pub struct Operand {
     pub bytes: u8,
     /// Whether it has a sign.
     pub signed: bool,
-    /// The bits of it that are meant, counted from the lowest: the first, and how many; `None`: all.
+    /// The bits of it that are meant, counted from the lowest: the first, and how many; `None`:
+    /// all.
     pub bits: Option<(u8, u8)>,
 }
 
@@ -56,7 +59,8 @@ pub struct Test {
     pub compare: Compare,
     /// With what, as the bits of a number of 64 bits with or without sign.
     pub value: u64,
-    /// The operand is the address of characters, and they are compared with these, for equality only; then the number counts for nothing.
+    /// The operand is the address of characters, and they are compared with these, for equality
+    /// only; then the number counts for nothing.
     pub characters: Option<Characters>,
 }
 
@@ -78,10 +82,12 @@ pub struct Characters {
     pub ended: bool,
 }
 
-/// Holds if in any of the lists all tests hold; without lists always. A test of memory that cannot be read does not hold.
+/// Holds if in any of the lists all tests hold; without lists always. A test of memory that cannot
+/// be read does not hold.
 pub type Condition = Vec<Vec<Test>>;
 
-/// Registers as the processor numbers them, by their names and by what calls use them for (System V ABI; AAPCS64).
+/// Registers as the processor numbers them, by their names and by what calls use them for (System V
+/// ABI; AAPCS64).
 pub mod register {
     #[cfg(target_arch = "x86_64")]
     const NAMES: &[&str] = &[

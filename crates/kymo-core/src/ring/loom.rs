@@ -12,7 +12,8 @@ fn record(value: u64) -> [u8; 16] {
     out
 }
 
-/// Checks that the reader never sees a record before all its bytes, nor bytes of a later one in its place (I2, I3, I4).
+/// Checks that the reader never sees a record before all its bytes, nor bytes of a later one in its
+/// place (I2, I3, I4).
 #[test]
 fn no_torn_record() {
     loom::model(|| {

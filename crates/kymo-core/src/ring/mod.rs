@@ -1,4 +1,5 @@
-//! One producer, one consumer, one ring of bytes: the layout that `perf_event_open` gives to user space.
+//! One producer, one consumer, one ring of bytes: the layout that `perf_event_open` gives to user
+//! space.
 //!
 //! ```text
 //!                tail                                head
@@ -8,24 +9,29 @@
 //!           free-running byte counts; position in data = count mod size
 //! ```
 //!
-//! You give [`Reader`] an [`Area`] (two counters and the data as words); it gives you [`Span`]s of whole records, to copy
-//! out, and hands the space back. The other side may be the kernel, another process, or [`Writer`].
+//! You give [`Reader`] an [`Area`] (two counters and the data as words); it gives you [`Span`]s of
+//! whole records, to copy out, and hands the space back. The other side may be the kernel, another
+//! process, or [`Writer`].
 //!
-//! *Its callers today:* the drains of `kymo-record`, the watches of `kymo-perf`, and whatever reads the rings of an agent, use
-//! [`Reader`]. [`Writer`] stands for the kernel and for the agent's stubs, in tests.
+//! *Its callers today:* the drains of `kymo-record`, the watches of `kymo-perf`, and whatever reads
+//! the rings of an agent, use [`Reader`]. [`Writer`] stands for the kernel and for the agent's
+//! stubs, in tests.
 //!
-//! The data is read as relaxed atomic words: whatever the other side does, nothing here is undefined behaviour; a lying
-//! counter is reported as [`Corrupt`]. Records are made of 8-byte words and start on one, so a header never straddles the end
-//! of the ring, but a body may.
+//! The data is read as relaxed atomic words: whatever the other side does, nothing here is
+//! undefined behaviour; a lying counter is reported as [`Corrupt`]. Records are made of 8-byte
+//! words and start on one, so a header never straddles the end of the ring, but a body may.
 //!
 //! A ring that keeps the newest records instead of the oldest is another engine: [`backward`].
 //!
 //! # Invariants
-//! - **I1** `head - tail <= size - 1` at every moment (the writer keeps one byte free, so a full ring is not an empty one).
+//! - **I1** `head - tail <= size - 1` at every moment (the writer keeps one byte free, so a full
+//!   ring is not an empty one).
 //! - **I2** Between `tail` and a head that was read with Acquire lie whole records only.
 //! - **I3** Only the reader stores `tail`, and only after its last read of what it releases.
-//! - **I4** Bytes delivered are the bytes produced, in order, each once, minus the records counted as lost.
-//! - **I5** The sum of all LOST records plus what is still uncounted equals the number of refused records.
+//! - **I4** Bytes delivered are the bytes produced, in order, each once, minus the records counted
+//!   as lost.
+//! - **I5** The sum of all LOST records plus what is still uncounted equals the number of refused
+//!   records.
 //!
 //! | store | load | what it carries |
 //! |---|---|---|
@@ -72,8 +78,8 @@ impl<'a> Area<'a> {
         self.data.len() * 8
     }
 
-    /// The words from byte count `from` to `to` (both multiples of 8, at most one ring apart): two slices, the second empty unless
-    /// the range goes over the end.
+    /// The words from byte count `from` to `to` (both multiples of 8, at most one ring apart): two
+    /// slices, the second empty unless the range goes over the end.
     fn words(&self, from: u64, to: u64) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         let mask = self.data.len() - 1;
         let count = (to.wrapping_sub(from) / 8) as usize;
@@ -92,7 +98,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A ring of `size_bytes` (rounded up to a power of two, at least 8) whose counters start at `start`, a multiple of 8.
+    /// A ring of `size_bytes` (rounded up to a power of two, at least 8) whose counters start at
+    /// `start`, a multiple of 8.
     pub fn new(size_bytes: usize, start: u64) -> Buffer {
         let words = size_bytes.div_ceil(8).max(1).next_power_of_two();
         let start = start & !7;

@@ -25,7 +25,8 @@ impl std::error::Error for Corrupt {}
 
 /// The one consumer of a ring.
 ///
-/// It keeps its own tail: the shared one is only written, so a producer that scribbles over it cannot mislead the reader.
+/// It keeps its own tail: the shared one is only written, so a producer that scribbles over it
+/// cannot mislead the reader.
 #[derive(Debug)]
 pub struct Reader<'a> {
     area: Area<'a>,
@@ -55,9 +56,11 @@ impl<'a> Reader<'a> {
     /// What is in the ring now; samples head exactly once. Does not block.
     ///
     /// # Errors
-    /// [`Corrupt`] if head is not ahead of tail by at most the ring's size; [`Reader::skip`] goes on after it.
+    /// [`Corrupt`] if head is not ahead of tail by at most the ring's size; [`Reader::skip`] goes
+    /// on after it.
     pub fn begin(&mut self) -> Result<Span<'a>, Corrupt> {
-        // Acquire: pairs with the producer's Release (or write barrier) after the record's last byte (I2).
+        // Acquire: pairs with the producer's Release (or write barrier) after the record's last
+        // byte (I2).
         let head = self.area.head.load(Ordering::Acquire);
         let available = head.wrapping_sub(self.tail);
         if available > self.area.size_bytes() as u64 || !available.is_multiple_of(8) {
@@ -70,11 +73,13 @@ impl<'a> Reader<'a> {
     /// Hands the first `bytes` of the span back to the producer, once they were copied out.
     ///
     /// # Panics
-    /// If `bytes` is more than the span holds or no multiple of 8: the caller would release what it never saw.
+    /// If `bytes` is more than the span holds or no multiple of 8: the caller would release what it
+    /// never saw.
     pub fn release(&mut self, span: Span<'a>, bytes: usize) {
         assert!(bytes <= span.len_bytes() && bytes.is_multiple_of(8), "release of {bytes} bytes");
         self.tail = self.tail.wrapping_add(bytes as u64);
-        // Release: pairs with the producer's read of tail; our reads of the data come before it (I3).
+        // Release: pairs with the producer's read of tail; our reads of the data come before it
+        // (I3).
         self.area.tail.store(self.tail, Ordering::Release);
     }
 
@@ -128,8 +133,8 @@ impl Span<'_> {
 
     /// How many bytes of whole records fit into `limit_bytes`, counted from the start of the span.
     ///
-    /// Needed only where a span may be larger than the buffer; it reads each header. A record with an impossible size ends
-    /// the walk: 0 then means that the span cannot be split.
+    /// Needed only where a span may be larger than the buffer; it reads each header. A record with
+    /// an impossible size ends the walk: 0 then means that the span cannot be split.
     pub fn whole_records_bytes(&self, limit_bytes: usize) -> usize {
         let end = self.len_bytes().min(limit_bytes);
         let mut at = 0;

@@ -37,8 +37,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Checks that any sequence of pushes and takes gives the bytes and the losses of the model, wherever the counters start
-    /// (so that they wrap around 2^64 too).
+    /// Checks that any sequence of pushes and takes gives the bytes and the losses of the model,
+    /// wherever the counters start (so that they wrap around 2^64 too).
     #[test]
     fn equals_the_model(ops in ops(), size_log in 6u32..10, start in prop_oneof![Just(0u64), Just(0u64.wrapping_sub(256)), any::<u64>()]) {
         let buffer = Buffer::new(1 << size_log, start);
@@ -63,7 +63,8 @@ proptest! {
         prop_assert_eq!(take(&mut reader, usize::MAX), model.take(usize::MAX));
     }
 
-    /// Checks that no value of head or of the record headers makes the reader panic or read outside the ring.
+    /// Checks that no value of head or of the record headers makes the reader panic or read outside
+    /// the ring.
     #[test]
     fn hostile_producer(head in any::<u64>(), tail in any::<u64>(), words in prop::collection::vec(any::<u64>(), 16)) {
         let data: Vec<AtomicU64> = words.into_iter().map(AtomicU64::new).collect();
@@ -123,7 +124,8 @@ fn splices_over_the_end() {
     assert_eq!(take(&mut reader, 64), second);
 }
 
-/// Checks that a head that is too far ahead is reported with its values and that `skip` goes on after it.
+/// Checks that a head that is too far ahead is reported with its values and that `skip` goes on
+/// after it.
 #[test]
 fn corrupt_head_is_reported() {
     let buffer = Buffer::new(64, 0);
@@ -136,7 +138,8 @@ fn corrupt_head_is_reported() {
     assert!(reader.begin().is_err(), "half a word");
 }
 
-/// Checks, with two real threads, that every record that was accepted arrives once and in order and that losses add up.
+/// Checks, with two real threads, that every record that was accepted arrives once and in order and
+/// that losses add up.
 #[test]
 fn two_threads_agree() {
     let buffer = Buffer::new(256, 0u64.wrapping_sub(1024));

@@ -17,8 +17,8 @@ impl std::error::Error for Full {}
 
 /// The one producer of a ring.
 ///
-/// A record that does not fit is dropped. The next one that goes in is preceded by a LOST record that says how many were dropped; both
-/// must fit together, or that is a further loss.
+/// A record that does not fit is dropped. The next one that goes in is preceded by a LOST record
+/// that says how many were dropped; both must fit together, or that is a further loss.
 #[derive(Debug)]
 pub struct Writer<'a> {
     area: Area<'a>,
@@ -45,8 +45,8 @@ impl<'a> Writer<'a> {
         self.pending
     }
 
-    /// Appends a whole record. `id` and `trailer` go into a LOST record, if one is due before it: the id of the event that
-    /// writes, and the record's sample_id.
+    /// Appends a whole record. `id` and `trailer` go into a LOST record, if one is due before it:
+    /// the id of the event that writes, and the record's sample_id.
     ///
     /// # Errors
     /// [`Full`] if there is no room; the record is counted as lost.
@@ -59,10 +59,12 @@ impl<'a> Writer<'a> {
             "records are made of words"
         );
         let lost_bytes = if self.pending > 0 { HEADER_BYTES + 16 + trailer.len() } else { 0 };
-        // Acquire: pairs with the Release in `Reader::release`; the reader is done with what we overwrite (I3).
+        // Acquire: pairs with the Release in `Reader::release`; the reader is done with what we
+        // overwrite (I3).
         let tail = self.area.tail.load(Ordering::Acquire);
         let used = self.head.wrapping_sub(tail);
-        // A reader that lies about its tail (used > size) finds the ring full for ever; I1 is never broken for others.
+        // A reader that lies about its tail (used > size) finds the ring full for ever; I1 is never
+        // broken for others.
         let free = (self.area.size_bytes() as u64 - 1).saturating_sub(used);
         if (record.len() + lost_bytes) as u64 > free {
             self.pending += 1;

@@ -10,8 +10,8 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came; the counter is a plain cell of the thread, without a destructor
-// and made without an allocation.
+// SAFETY: every call goes to the system's allocator as it came; the counter is a plain cell of the
+// thread, without a destructor and made without an allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -39,8 +39,8 @@ impl Pmu for Still {
     }
 }
 
-/// Checks that a switch between relatives allocates nothing, also where it takes the numbers of single tasks along, and that
-/// neither does one that reschedules.
+/// Checks that a switch between relatives allocates nothing, also where it takes the numbers of
+/// single tasks along, and that neither does one that reschedules.
 #[test]
 fn a_switch_allocates_nothing() {
     for (inherit_stat, bound, expected) in [
@@ -69,8 +69,8 @@ fn a_switch_allocates_nothing() {
     }
 }
 
-/// Checks that a slot for a task, wherever it runs, is reserved, changed and released without an allocation, and that a refusal
-/// allocates nothing either.
+/// Checks that a slot for a task, wherever it runs, is reserved, changed and released without an
+/// allocation, and that a refusal allocates nothing either.
 #[test]
 fn a_slot_allocates_nothing() {
     let ledger = Ledger::new(Config { cpus: 64, slots: Slots::Shared(1) }).expect("a sound config");

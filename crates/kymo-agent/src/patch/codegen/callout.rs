@@ -1,7 +1,9 @@
-//! The way from a stub into a function of this crate and back, with all registers and flags as they were.
+//! The way from a stub into a function of this crate and back, with all registers and flags as they
+//! were.
 //!
-//! The functions take two numbers, from rax and rcx, and their result comes back in rcx. They are compiled for the plain x86-64, so of the vector registers they
-//! change the lower halves at most; they do not use floating point.
+//! The functions take two numbers, from rax and rcx, and their result comes back in rcx. They are
+//! compiled for the plain x86-64, so of the vector registers they change the lower halves at most;
+//! they do not use floating point.
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmRegister64, AsmRegisterXmm, CodeAssembler, r8, r9, r10, r11, rax, rbp, rcx, rdi, rdx, rsi, rsp, xmm0,
@@ -13,7 +15,8 @@ const KEPT: [AsmRegister64; 8] = [rbp, rdi, rsi, rdx, r8, r9, r10, r11];
 const VECTORS: [AsmRegisterXmm; 16] =
     [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm9, xmm10, xmm11, xmm12, xmm13, xmm14, xmm15];
 
-/// The code that calls the function at `function`; a stub calls it with its stack pointer below what must not be overwritten.
+/// The code that calls the function at `function`; a stub calls it with its stack pointer below
+/// what must not be overwritten.
 pub(crate) fn generate(function: u64) -> Result<Vec<u8>, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     a.pushfq()?;

@@ -70,7 +70,8 @@ impl Counter {
         self.end(a, qword_ptr(rcx + rdx * 8 + i64::from(slot) * 8))
     }
 
-    /// Leaves the begin of this CPU's counters in rcx, the CPU in rax; where nothing is to be counted, goes to the end.
+    /// Leaves the begin of this CPU's counters in rcx, the CPU in rax; where nothing is to be
+    /// counted, goes to the end.
     fn begin(&mut self, a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
         self.begin_at(a, context, context.table)?;
         a.jrcxz(self.after)

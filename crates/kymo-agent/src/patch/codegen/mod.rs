@@ -1,4 +1,5 @@
-//! Emits machine code: what a site jumps to, the ways from there into this crate, and the description that unwinders read.
+//! Emits machine code: what a site jumps to, the ways from there into this crate, and the
+//! description that unwinders read.
 pub(crate) mod callout;
 pub(crate) mod context;
 mod count;

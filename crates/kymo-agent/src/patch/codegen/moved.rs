@@ -19,7 +19,8 @@ pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Resul
             continue;
         }
         let mut instruction = *instruction;
-        // Without a place of its own in the program: what refers to the function's begin (or compares with it) means the function, not this copy.
+        // Without a place of its own in the program: what refers to the function's begin (or
+        // compares with it) means the function, not this copy.
         instruction.set_ip(0);
         if instruction.op0_kind() == OpKind::NearBranch64 && instruction.near_branch64() == site.address {
             // A loop to the site is a hit each time.

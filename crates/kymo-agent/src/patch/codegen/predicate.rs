@@ -47,7 +47,8 @@ pub(crate) fn close(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.lea(rsp, rsp + FRAME)
 }
 
-/// A register as the program has it. At a return (`returned`) the address that it returns to is off the stack already.
+/// A register as the program has it. At a return (`returned`) the address that it returns to is off
+/// the stack already.
 fn load(a: &mut CodeAssembler, number: u8, returned: bool) -> Result<(), IcedError> {
     let register = REGISTERS[usize::from(number) % REGISTERS.len()];
     if register == rsp {
@@ -146,8 +147,8 @@ pub(crate) fn only_each(a: &mut CodeAssembler, every: u32, out: CodeLabel) -> Re
     a.jnz(out)
 }
 
-/// A gate before a stub that looks at the return: counts the hits that meet the condition, and on to `out`, with everything as it was, for those
-/// that are not to be looked at.
+/// A gate before a stub that looks at the return: counts the hits that meet the condition, and on
+/// to `out`, with everything as it was, for those that are not to be looked at.
 pub(crate) fn before(
     a: &mut CodeAssembler,
     (condition, every): (&Condition, u32),

@@ -9,7 +9,8 @@
 //!            head += record             the last instruction: done, or not
 //! ```
 //!
-//! A record is a sample with raw data, as the kernel writes for its own events of programs ([`Layout`] says where what is):
+//! A record is a sample with raw data, as the kernel writes for its own events of programs
+//! ([`Layout`] says where what is):
 //!
 //! ```text
 //!   0 header | 8 event | 16 the place | 24 pid, tid | 32 time | 40 CPU | 48 one | 56 bytes u32 | 60 raw data
@@ -58,7 +59,8 @@ impl Recorder {
         vec![self.hits, self.lost, self.write]
     }
 
-    /// From the stub's begin to what comes then; on to `out`, with everything as it was, for hits that are not to be looked at.
+    /// From the stub's begin to what comes then; on to `out`, with everything as it was, for hits
+    /// that are not to be looked at.
     pub(crate) fn at_entry(
         &mut self,
         a: &mut CodeAssembler,
@@ -86,7 +88,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Where the function has returned, with rsp at the address that it returns to. `returns`: what counts them.
+    /// Where the function has returned, with rsp at the address that it returns to. `returns`: what
+    /// counts them.
     pub(crate) fn at_return(
         &mut self,
         a: &mut CodeAssembler,

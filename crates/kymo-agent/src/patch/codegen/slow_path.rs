@@ -1,4 +1,5 @@
-//! The part of a stub that has `slow_path.rs` look at a hit, and puts the event that it made into this CPU's ring.
+//! The part of a stub that has `slow_path.rs` look at a hit, and puts the event that it made into
+//! this CPU's ring.
 //!
 //! ```text
 //!   rsp -= frame; all registers and the flags into it
@@ -40,8 +41,8 @@ pub(crate) enum SlowPathParts<'a> {
     Record(&'a mut Recorder, Record, RecordSlots),
 }
 
-/// Writes the handling of an entry, or of a return with rsp at the address that it returns to. On to `out`, with everything as it was, if there is nothing more to
-/// do.
+/// Writes the handling of an entry, or of a return with rsp at the address that it returns to. On
+/// to `out`, with everything as it was, if there is nothing more to do.
 pub(crate) fn write(
     a: &mut CodeAssembler,
     (slow_path, returned): (SlowPath, bool),

@@ -9,8 +9,9 @@
 //!             jmp behind them in the function
 //! ```
 //!
-//! With a look at the return, the stub takes the return address off the stack and calls the moved instructions, so the function returns here, and
-//! the processor's own stack of return addresses stays right:
+//! With a look at the return, the stub takes the return address off the stack and calls the moved
+//! instructions, so the function returns here, and the processor's own stack of return addresses
+//! stays right:
 //!
 //! ```text
 //!   enter:    rsp -= 144; count
@@ -22,7 +23,8 @@
 //!             rsp += 48; ret
 //! ```
 //!
-//! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps them in `ah` meanwhile.
+//! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps
+//! them in `ah` meanwhile.
 use super::context::CodegenContext;
 use super::count::{Counter, DESCRIPTOR_BYTES};
 use super::record::{RecordContext, Recorder};
@@ -90,7 +92,8 @@ pub(crate) enum ReturnAction {
     Ignored,
     /// This counter is raised.
     Counted(u32),
-    /// One of the counters from this one on is raised, by the time since the entry ([`kymo_core::latency`]).
+    /// One of the counters from this one on is raised, by the time since the entry
+    /// ([`kymo_core::latency`]).
     Timed(u32),
     /// This counter is raised, and an event written.
     Recorded(u32),
@@ -149,7 +152,8 @@ pub(crate) fn generate(
     if let Some(slow_path) = spec.slow_path(false) {
         let means = match (&mut recorder, entered, &mut hits) {
             (Some(recorder), Some((record, slots)), _) => SlowPathParts::Record(recorder, record, slots),
-            // SANITY: declared where there is no recorder; handling has a counter of what it misses.
+            // SANITY: declared where there is no recorder; handling has a counter of what it
+            // misses.
             (_, _, hits) => {
                 SlowPathParts::Count(hits.as_mut().expect("a counter"), spec.lost().expect("a counter"))
             }
@@ -242,7 +246,8 @@ fn top(context: &CodegenContext) -> AsmMemoryOperand {
     qword_ptr(i64::from(context.top)).fs()
 }
 
-/// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not looked at.
+/// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not
+/// looked at.
 fn entry(
     a: &mut CodeAssembler,
     spec: &StubSpec,
@@ -252,7 +257,8 @@ fn entry(
 ) -> Result<(), IcedError> {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
-    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is below 0.
+    // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is
+    // below 0.
     a.mov(rcx, top(context))?;
     a.mov(rax, qword_ptr(rcx))?;
     a.lea(rax, rsp + rax + (FRAME + 9))?;
@@ -278,13 +284,14 @@ fn entry(
     a.set_label(&mut fast)?;
     a.lea(rcx, rax + ENTRY_BYTES)?;
     a.set_label(&mut hooked)?;
-    // The slot before the entry: one with a key whose slot holds something else is of a frame that is gone, for the handler of a signal that comes
-    // now, too. Until there is a key, such a handler uses the same entry, and leaves it free.
+    // The slot before the entry: one with a key whose slot holds something else is of a frame that
+    // is gone, for the handler of a signal that comes now, too. Until there is a key, such a
+    // handler uses the same entry, and leaves it free.
     a.mov(rdx, qword_ptr(rsp + FRAME))?;
     a.lea(rax, ptr(landing))?;
     a.mov(qword_ptr(rsp + FRAME), rax)?;
-    // From here on the entry is ours, by a key that nobody looks for. If a handler does not come back, it stays no longer than what was
-    // overwritten with the slot, wherever the top is then.
+    // From here on the entry is ours, by a key that nobody looks for. If a handler does not come
+    // back, it stays no longer than what was overwritten with the slot, wherever the top is then.
     a.lea(rax, rsp + (FRAME + 8))?;
     a.mov(qword_ptr(rcx), rax)?;
     a.mov(top(context), rcx)?;
@@ -399,7 +406,8 @@ fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
     predicate::extend(a, operand)
 }
 
-/// Leaves in rdx the bucket of the time since the entry (`kymo_core::latency` says which is which). Uses rax and rcx.
+/// Leaves in rdx the bucket of the time since the entry (`kymo_core::latency` says which is which).
+/// Uses rax and rcx.
 fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
     let mut later = a.create_label();
     a.rdtsc()?;

@@ -1,7 +1,9 @@
-//! What unwinders are told about stubs that stand in return addresses, so that exceptions and panics pass.
+//! What unwinders are told about stubs that stand in return addresses, so that exceptions and
+//! panics pass.
 //!
-//! An unwinder that comes from a probed function finds the stub as its caller. The stub's description says: my caller is
-//! the real one, with the stack and the registers as they are, and its address is in the shadow stacks:
+//! An unwinder that comes from a probed function finds the stub as its caller. The stub's
+//! description says: my caller is the real one, with the stack and the registers as they are, and
+//! its address is in the shadow stacks:
 //!
 //! ```text
 //!   CFA     = rsp + 1                   one more than the caller's: unwinders tell frames apart by this number
@@ -10,13 +12,17 @@
 //!   others  = unchanged
 //! ```
 //!
-//! The loop reads the entries of all shadow stacks, from the last to the first: of those first whose threads began near the slot, some microseconds for each
-//! frame of such a function; then of all, and what was set aside of them (`stale_frames.rs`), some microseconds for each thread that calls such functions. That is
-//! paid only when an exception passes, and read without the help of a thread-local variable, which DWARF has none of. The last one counts because entries of
-//! frames that an exception has left may lie below, with the same key. Behind a tail call from one such function to another several entries in a row have the
-//! key: then the first of these knows the real caller.
+//! The loop reads the entries of all shadow stacks, from the last to the first: of those first
+//! whose threads began near the slot, some microseconds for each frame of such a function; then of
+//! all, and what was set aside of them (`stale_frames.rs`), some microseconds for each thread that
+//! calls such functions. That is paid only when an exception passes, and read without the help of a
+//! thread-local variable, which DWARF has none of. The last one counts because entries of frames
+//! that an exception has left may lie below, with the same key. Behind a tail call from one such
+//! function to another several entries in a row have the key: then the first of these knows the
+//! real caller.
 //!
-//! Of each shadow stack it reads all entries: what a signal's handler drops that has interrupted a stub is free below that stub's own entry.
+//! Of each shadow stack it reads all entries: what a signal's handler drops that has interrupted a
+//! stub is free below that stub's own entry.
 use crate::patch::layout::{DEPTH, ENTRY_BYTES, NEAR_AT, STACK_BYTES, STALE_ENTRIES, ShadowRegion};
 
 const STACK_POINTER: u8 = 7;
@@ -82,8 +88,9 @@ impl Code {
         self.0[from..from + 2].copy_from_slice(&distance.to_le_bytes());
     }
 
-    /// Looks for the key in `entries` entries of each page of a region, from the last page to the first; the place of a branch that is taken with the
-    /// entry's address on the stack. Behind it the stack is what it was.
+    /// Looks for the key in `entries` entries of each page of a region, from the last page to the
+    /// first; the place of a branch that is taken with the entry's address on the stack. Behind it
+    /// the stack is what it was.
     fn scan(&mut self, (region, entries): (u64, u16), count_at: u64, near: bool) -> usize {
         // at = region + (count << 12), behind the last
         self.word(count_at);
@@ -115,7 +122,8 @@ impl Code {
             let far = self.branch(op::BRA);
             self.land(far, next_page);
         }
-        // All entries of each, however many are free: what a handler drops that has interrupted a stub is free below that stub's entry.
+        // All entries of each, however many are free: what a handler drops that has interrupted a
+        // stub is free below that stub's entry.
         self.op([op::DUP]);
         self.short((entries + 1) * ENTRY_BYTES as u16);
         self.op([op::PLUS]);
@@ -138,7 +146,8 @@ impl Code {
     }
 }
 
-/// The expression that leaves the address of the entry's origin: it begins with the CFA on the stack.
+/// The expression that leaves the address of the entry's origin: it begins with the CFA on the
+/// stack.
 fn origin(region: ShadowRegion) -> Vec<u8> {
     let mut code = Code::default();
     // key = ~(CFA - 1); one more below it, for libgcc's `pick` does not reach the last.
@@ -187,7 +196,8 @@ pub(crate) fn section(begin: u64, end: u64, region: ShadowRegion) -> Vec<u8> {
         record.extend(body);
         record
     };
-    // CIE: id 0, version 1, no augmentation but an (absolute) pointer encoding, alignments 1 and -1.
+    // CIE: id 0, version 1, no augmentation but an (absolute) pointer encoding, alignments 1 and
+    // -1.
     let mut cie = vec![0, 0, 0, 0, 1];
     cie.extend(b"zR\0");
     cie.extend([1, 0x7f, RETURN_ADDRESS, 1, 0]);

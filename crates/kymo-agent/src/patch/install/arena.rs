@@ -8,11 +8,13 @@ use crate::patch::runtime::shadow::{calls, claim, return_slot};
 use crate::patch::runtime::slow_path;
 use std::io;
 
-/// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and further ones as they fill.
+/// The bytes that one mapping has; a program has one for each 2 GiB in which code is probed, and
+/// further ones as they fill.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Stubs begin at cache lines' halves: their sequence descriptor has to.
 const ALIGN: u64 = 32;
-/// How far a jump and the moved instructions may reach: 2 GiB less what a module may have between code and data.
+/// How far a jump and the moved instructions may reach: 2 GiB less what a module may have between
+/// code and data.
 const REACH: u64 = (2 << 30) - (256 << 20);
 /// Nothing is mapped lower: many systems forbid it, and null pointers point there.
 const LOWEST: u64 = 1 << 20;
@@ -21,7 +23,8 @@ const HIGHEST: u64 = 1 << 47;
 /// Room that is left between a mapping and what may grow towards it: the heap, stacks.
 const DISTANCE: u64 = 64 << 20;
 
-/// All mappings for stubs. They stay for good: a thread may be in one, a stack may lead back to one.
+/// All mappings for stubs. They stay for good: a thread may be in one, a stack may lead back to
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Chunk>,
@@ -64,7 +67,8 @@ impl Arena {
         Ok(at)
     }
 
-    /// Keeps the first `bytes` of what [`Arena::take`] gave last; the rest, in which nothing was ever published, is for others.
+    /// Keeps the first `bytes` of what [`Arena::take`] gave last; the rest, in which nothing was
+    /// ever published, is for others.
     pub(crate) fn keep(&mut self, at: u64, bytes: u64) {
         if let Some(chunk) = self.chunk(at) {
             self.chunks[chunk].used = at + bytes.next_multiple_of(ALIGN);
@@ -82,7 +86,8 @@ impl Arena {
         self.chunk(at).map_or_else(CallTargets::default, |chunk| self.chunks[chunk].calls)
     }
 
-    /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when there is one.
+    /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when
+    /// there is one.
     pub(crate) fn describe(&mut self, at: u64) -> io::Result<()> {
         let region = claim::region()?;
         if let Some(chunk) = self.chunk(at).map(|chunk| &mut self.chunks[chunk])
@@ -160,7 +165,8 @@ fn place(gap: (u64, u64), site: u64, bytes: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Checks that a chunk lies in a gap, near, below the code where that is possible, and away from what grows.
+    /// Checks that a chunk lies in a gap, near, below the code where that is possible, and away
+    /// from what grows.
     #[test]
     fn chunks_lie_near() {
         let (low, code) = (0x5555_0000_0000_u64, 0x5555_5555_4000_u64);

@@ -13,7 +13,8 @@ pub enum PatchError {
         /// Why.
         why: Refusal,
     },
-    /// The bytes at the site are not the ones that were planned with: somebody else has changed them.
+    /// The bytes at the site are not the ones that were planned with: somebody else has changed
+    /// them.
     Changed {
         /// The site's address.
         at: u64,
@@ -23,7 +24,8 @@ pub enum PatchError {
         /// The site's address.
         at: u64,
     },
-    /// A thread has blocked SIGILL: if it came to the site at the wrong moment, the process would end.
+    /// A thread has blocked SIGILL: if it came to the site at the wrong moment, the process would
+    /// end.
     BlocksTraps {
         /// The thread.
         tid: i32,
@@ -76,7 +78,7 @@ impl fmt::Display for PatchError {
             ),
             PatchError::Silent { tid } => write!(
                 f,
-                "thread {tid} did not tell within two seconds where it stands, it may block all signals; use the kernel's probes (--engine kernel)"
+                "thread {tid} did not answer within two seconds; it may block all signals; use the kernel's probes (--engine kernel)"
             ),
             PatchError::NotHeld { why } => write!(f, "the program's threads could not be held: {why}"),
             PatchError::Full => write!(f, "all counters for probes are taken; attach fewer"),

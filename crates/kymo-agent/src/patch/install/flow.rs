@@ -1,4 +1,5 @@
-//! Where a function's instructions jump to: what tells whether somebody may land inside the bytes of a patch.
+//! Where a function's instructions jump to: what tells whether somebody may land inside the bytes
+//! of a patch.
 use super::memory::Memory;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -17,7 +18,8 @@ pub(crate) struct Flow {
 const TABLE_ENTRIES: u64 = 4096;
 
 impl Flow {
-    /// Looks at all instructions of `code`, which lies at `start`. What is no instruction is stepped over byte by byte: it is data, or ends.
+    /// Looks at all instructions of `code`, which lies at `start`. What is no instruction is
+    /// stepped over byte by byte: it is data, or ends.
     pub(crate) fn of(code: &[u8], start: u64) -> Flow {
         let mut flow = Flow::default();
         let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
@@ -69,9 +71,10 @@ impl Flow {
 
     /// An entry of a jump table that leads into `from..to`.
     ///
-    /// A table is a row of 4-byte distances from its own begin, or of 8-byte addresses, that all lead into the function; where the row
-    /// ends, nothing says. So a row is read as long as its entries lead into `function`, and one that only seems to be a table costs
-    /// a refusal at worst.
+    /// A table is a row of 4-byte distances from its own begin, or of 8-byte addresses, that all
+    /// lead into the function; where the row ends, nothing says. So a row is read as long as its
+    /// entries lead into `function`, and one that only seems to be a table costs a refusal at
+    /// worst.
     pub(crate) fn table_into(
         &self,
         memory: &dyn Memory,

@@ -1,19 +1,24 @@
-//! That no thread of the program blocks traps, and no program takes them from us: a trap that is blocked or not handled ends the process.
+//! That no thread of the program blocks traps, and no program takes them from us: a trap that is
+//! blocked or not handled ends the process.
 //!
-//! Threads block all signals for a while around things that must not be interrupted, and may run into a site at that moment. So calls of
-//! `pthread_sigmask` and `sigprocmask` lead to functions here, which do the same but never block the signal of traps
-//! ([`trap::SIGNAL`]). Calls of `sigaction` and `signal` lead to functions that leave it out of what handlers block, and
-//! keep the program's handler of it behind ours (`trap.rs`): that one gets what is not ours, and programs that ask find it.
-//! For that, the words by which modules find these functions (their global offset tables) are exchanged, each by one store; no code is
-//! changed, so nothing can go wrong while a thread is there. Tables that the loader is about to make read-only, in another thread's `dlopen`, are left
-//! for the next time, and it can unload no module meanwhile.
+//! Threads block all signals for a while around things that must not be interrupted, and may run
+//! into a site at that moment. So calls of `pthread_sigmask` and `sigprocmask` lead to functions
+//! here, which do the same but never block the signal of traps ([`trap::SIGNAL`]). Calls of
+//! `sigaction` and `signal` lead to functions that leave it out of what handlers block, and keep
+//! the program's handler of it behind ours (`trap.rs`): that one gets what is not ours, and
+//! programs that ask find it. For that, the words by which modules find these functions (their
+//! global offset tables) are exchanged, each by one store; no code is changed, so nothing can go
+//! wrong while a thread is there. Tables that the loader is about to make read-only, in another
+//! thread's `dlopen`, are left for the next time, and it can unload no module meanwhile.
 //!
-//! Calls that go around the tables, inside the C library or by a system call, are not seen: who blocks traps by these is found by
-//! [`threads::blocker`](crate::patch::install::threads::blocker) and refused, if it does so for longer than moments.
+//! Calls that go around the tables, inside the C library or by a system call, are not seen: who
+//! blocks traps by these is found by [`threads::blocker`](crate::patch::install::threads::blocker)
+//! and refused, if it does so for longer than moments.
 //!
 //! # Safety
-//! What is unsafe here is reading the tables of loaded modules, whose structure the loader vouches for, while it holds its lock, and words of
-//! them that are exchanged for functions of the same type.
+//! What is unsafe here is reading the tables of loaded modules, whose structure the loader vouches
+//! for, while it holds its lock, and words of them that are exchanged for functions of the same
+//! type.
 #![allow(unsafe_code)]
 use super::traps;
 use crate::patch::os;
@@ -70,7 +75,8 @@ extern "C" fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
     change(how, set, old) as c_int
 }
 
-/// What `sigaction` does, with the program's handler of traps behind ours, and no handler that blocks traps.
+/// What `sigaction` does, with the program's handler of traps behind ours, and no handler that
+/// blocks traps.
 extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     if signal != trap::SIGNAL {
         return other_action(signal, new, old);
@@ -84,8 +90,9 @@ extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
         // SAFETY: the caller's action, as the function's contract says.
         match unsafe { new.as_ref() } {
             None => {}
-            // A child of vfork has handlers of its own, in its parent's memory. Ours stay until it executes another program; what that finds is as if the
-            // child's were there: a handler becomes the default.
+            // A child of vfork has handlers of its own, in its parent's memory. Ours stay until it
+            // executes another program; what that finds is as if the child's were there: a handler
+            // becomes the default.
             Some(new) if fork::is_guest() && new.sa_sigaction == libc::SIG_IGN => {
                 // SAFETY: as the caller gave it.
                 unsafe { libc::sigaction(signal, new, std::ptr::null_mut()) };
@@ -146,8 +153,8 @@ pub(crate) fn loaded() -> u64 {
     loaded
 }
 
-/// Looks through the tables of all modules that have been loaded since the last time. Modules of a kind that it does not understand
-/// are left alone.
+/// Looks through the tables of all modules that have been loaded since the last time. Modules of a
+/// kind that it does not understand are left alone.
 pub(crate) fn guard() {
     fork::know_own();
     let loaded = loaded();
@@ -187,8 +194,8 @@ pub(crate) struct GotEntry {
     sealed: bool,
 }
 
-/// Calls `with` for the words of all modules but the agent by which they find functions that `instead` knows, while the loader can take no module
-/// away.
+/// Calls `with` for the words of all modules but the agent by which they find functions that
+/// `instead` knows, while the loader can take no module away.
 pub(crate) fn each_word(instead: Replacement, with: &mut dyn FnMut(&GotEntry)) {
     let mut search = GotSearch { instead, with };
     // SAFETY: a function of the right type and a search of ours.
@@ -251,7 +258,8 @@ pub(crate) enum PatchOutcome {
     Failed,
 }
 
-/// Stores a word of a table, which may be in a page that was made read-only after it was filled. To be called by [`each_word`] only.
+/// Stores a word of a table, which may be in a page that was made read-only after it was filled. To
+/// be called by [`each_word`] only.
 pub(crate) fn exchange(word: &GotEntry, value: u64) -> PatchOutcome {
     let page = (word.at & !4095) as *mut c_void;
     let writable = os::text("/proc/self/maps").is_ok_and(|maps| {
@@ -264,7 +272,8 @@ pub(crate) fn exchange(word: &GotEntry, value: u64) -> PatchOutcome {
         })
     });
     if writable && word.sealed {
-        // Another thread is in `dlopen`: it would make the page read-only before our store, or fill it after we have made it read-only.
+        // Another thread is in `dlopen`: it would make the page read-only before our store, or fill
+        // it after we have made it read-only.
         return PatchOutcome::NotYet;
     }
     if !writable {
@@ -361,8 +370,9 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut 
 mod tests {
     use super::*;
 
-    /// Checks that a word is exchanged in a table that stays writable and in one that was made read-only, and is left while its table is still
-    /// writable though the loader will make it read-only: then the loader is at work there.
+    /// Checks that a word is exchanged in a table that stays writable and in one that was made
+    /// read-only, and is left while its table is still writable though the loader will make it
+    /// read-only: then the loader is at work there.
     #[test]
     fn a_table_that_is_being_filled_is_left() {
         const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;

@@ -20,9 +20,11 @@ pub struct Request<'a> {
 
 /// Holds all threads of this process but the calling one.
 pub trait Hold {
-    /// Returns when they stand still, and none stands inside of a site: also not below a signal's handler, as far as stacks show.
+    /// Returns when they stand still, and none stands inside of a site: also not below a signal's
+    /// handler, as far as stacks show.
     ///
-    /// From here to [`Hold::release`] the calling thread must take no lock, for its holder may stand still: so it must not allocate.
+    /// From here to [`Hold::release`] the calling thread must take no lock, for its holder may
+    /// stand still: so it must not allocate.
     ///
     /// # Errors
     /// Why not, in words. Then they run.
@@ -58,7 +60,8 @@ impl std::fmt::Debug for Holder<'_> {
 }
 
 impl Holder<'_> {
-    /// Runs `write` while the others stand still. `write` gets a question to ask now and then: whether to go on.
+    /// Runs `write` while the others stand still. `write` gets a question to ask now and then:
+    /// whether to go on.
     ///
     /// # Errors
     /// Why they cannot be held; then nothing was done. Nobody holds nobody.

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes by address. What is not there gives fewer bytes than asked for, never an error and never a fault.
+/// Bytes by address. What is not there gives fewer bytes than asked for, never an error and never a
+/// fault.
 pub trait Memory {
     /// Copies what is at `address` into `into`, and tells how many bytes that were.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
 
-    /// Up to `bytes` bytes from `address` on; memory is taken as they come, not as they are claimed.
+    /// Up to `bytes` bytes from `address` on; memory is taken as they come, not as they are
+    /// claimed.
     fn bytes(&self, address: u64, bytes: u64) -> Vec<u8> {
         const PIECE: usize = 64 << 10;
         let mut all = Vec::new();
@@ -41,19 +43,21 @@ impl Memory for (u64, &[u8]) {
     }
 }
 
-/// The memory of this process, through a file: nothing faults, and pages that are not writable are written, too, as a
-/// debugger would. So no page is ever made writable for a patch.
+/// The memory of this process, through a file: nothing faults, and pages that are not writable are
+/// written, too, as a debugger would. So no page is ever made writable for a patch.
 #[derive(Debug)]
 pub struct OwnMemory(File);
 
 impl OwnMemory {
-    /// Opens it. The descriptor belongs to this process for good: after a fork it still means the parent, so it is opened for each use.
+    /// Opens it. The descriptor belongs to this process for good: after a fork it still means the
+    /// parent, so it is opened for each use.
     ///
     /// # Errors
     /// Where /proc is missing or does not permit it.
     pub fn open() -> io::Result<OwnMemory> {
         let file = File::options().read(true).write(true).open("/proc/self/mem")?;
-        // Away from the numbers that a program closes and gives anew, as for a daemon's or a child's standard streams.
+        // Away from the numbers that a program closes and gives anew, as for a daemon's or a
+        // child's standard streams.
         Ok(OwnMemory(memory_file::out_of_the_way(file.into()).into()))
     }
 
@@ -62,7 +66,8 @@ impl OwnMemory {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 
-    /// Writes at an address, whatever the page's protection; a page of a private mapping becomes this process's own copy.
+    /// Writes at an address, whatever the page's protection; a page of a private mapping becomes
+    /// this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
     }

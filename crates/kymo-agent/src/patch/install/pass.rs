@@ -5,10 +5,10 @@
 //!   runs      |------------------------|                            |------|         neighbours, at most a page
 //!             read, compare, change, write                          ...
 //! ```
-//! Neighbours are read and written by one call each: tens of thousands of sites take milliseconds. But where a byte
-//! between sites may be a uprobe's trap, or a site is not as it should be, each site is written by itself: a trap that is
-//! written again when its uprobe has ended in between kills the program. A site whose bytes are not what they should be
-//! stays as it is.
+//! Neighbours are read and written by one call each: tens of thousands of sites take milliseconds.
+//! But where a byte between sites may be a uprobe's trap, or a site is not as it should be, each
+//! site is written by itself: a trap that is written again when its uprobe has ended in between
+//! kills the program. A site whose bytes are not what they should be stays as it is.
 use super::memory::OwnMemory;
 use crate::patch::os;
 use crate::patch::site::JUMP_BYTES;
@@ -16,7 +16,8 @@ use crate::sys::raw;
 use std::io;
 use std::ops::Range;
 
-/// Bytes between two sites that are rather read, and written as they are, than left out by another call.
+/// Bytes between two sites that are rather read, and written as they are, than left out by another
+/// call.
 const GAP_BYTES: u64 = 512;
 const MOST_RUN_BYTES: u64 = 4 << 10;
 /// What the kernel writes for a uprobe: `int3`.
@@ -79,8 +80,8 @@ impl<'m> Pass<'m> {
         Ok(Pass { memory, edits, runs, fates, buffer: vec![0; MOST_RUN_BYTES as usize] })
     }
 
-    /// Makes the process's own copies of all pages that will be written, by writing a byte of each as it is: that is most of the time that
-    /// writing takes.
+    /// Makes the process's own copies of all pages that will be written, by writing a byte of each
+    /// as it is: that is most of the time that writing takes.
     pub(crate) fn warm(&self) {
         let mut warmed = 0;
         let mut warm = |at: u64| {
@@ -100,7 +101,8 @@ impl<'m> Pass<'m> {
         }
     }
 
-    /// Writes all, as long as `goes_on`. Allocates nothing, takes no lock, uses no function of any library.
+    /// Writes all, as long as `goes_on`. Allocates nothing, takes no lock, uses no function of any
+    /// library.
     pub(crate) fn write(&mut self, goes_on: &dyn Fn() -> bool) {
         let file = self.memory.number();
         for run in &self.runs {
@@ -136,9 +138,11 @@ impl<'m> Pass<'m> {
                 }
             }
         }
-        // Cores that run a thread of this process look at memory anew now, and those that run none do so before they run one (the kernel's
-        // Documentation/features/sched/membarrier-sync-core says by what: an `iret`, a change of page tables, or an instruction for
-        // this purpose). A stop by ptrace alone does not promise it: a thread may go on by `sysret`, on the core that it stopped on.
+        // Cores that run a thread of this process look at memory anew now, and those that run none
+        // do so before they run one (the kernel's Documentation/features/sched/membarrier-sync-core
+        // says by what: an `iret`, a change of page tables, or an instruction for this purpose). A
+        // stop by ptrace alone does not promise it: a thread may go on by `sysret`, on the core
+        // that it stopped on.
         _ = os::sync_cores();
     }
 
@@ -148,8 +152,9 @@ impl<'m> Pass<'m> {
     }
 }
 
-/// Makes of a run's bytes what they are to be, and of each fate whether its site can be written. Whether all can be, in
-/// one go with what lies between them. Byte by byte, so that nothing is called.
+/// Makes of a run's bytes what they are to be, and of each fate whether its site can be written.
+/// Whether all can be, in one go with what lies between them. Byte by byte, so that nothing is
+/// called.
 fn change(bytes: &mut [u8], begin: u64, edits: &[SiteEdit], fates: &mut [EditOutcome]) -> bool {
     let (mut whole, mut between) = (true, 0);
     for (edit, fate) in edits.iter().zip(fates) {
@@ -193,8 +198,8 @@ mod tests {
         SiteEdit { at: page.as_ptr() as u64 + at as u64, from, to: [to; JUMP_BYTES] }
     }
 
-    /// Checks that sites near and far are written, one that is not as expected is left, nothing else changes, and that nothing is written
-    /// from the moment on when the threads run.
+    /// Checks that sites near and far are written, one that is not as expected is left, nothing
+    /// else changes, and that nothing is written from the moment on when the threads run.
     #[test]
     fn writes_what_it_should() {
         let memory = OwnMemory::open().expect("/proc");
@@ -225,7 +230,8 @@ mod tests {
         assert_eq!(pass.fates().map(|(_, fate)| fate).collect::<Vec<_>>(), [written, EditOutcome::Untouched]);
     }
 
-    /// Checks that what lies between sites is not written where it may be a uprobe's trap, or a site is another's.
+    /// Checks that what lies between sites is not written where it may be a uprobe's trap, or a
+    /// site is another's.
     #[test]
     fn traps_of_the_kernel_are_not_written() {
         let original = [7; 32];

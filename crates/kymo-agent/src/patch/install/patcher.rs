@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// How many returns of this process's calls were not looked at, because more than [`DEPTH`](crate::patch::DEPTH) calls of a thread were
-/// waited for.
+/// How many returns of this process's calls were not looked at, because more than
+/// [`DEPTH`](crate::patch::DEPTH) calls of a thread were waited for.
 pub fn returns_missed() -> u64 {
     calls::missed()
 }
@@ -40,8 +40,8 @@ pub(crate) fn counter_sizes() -> (u32, u32) {
     (slots::cpus(), slots::CAPACITY)
 }
 
-/// Counts in a tracer's file from now on; `children`: what this process forks from now on counts there,
-/// too. To be called while no probe is attached: probes that were count in what they had.
+/// Counts in a tracer's file from now on; `children`: what this process forks from now on counts
+/// there, too. To be called while no probe is attached: probes that were count in what they had.
 ///
 /// # Errors
 /// Where the file is not as it was said to be, or memory or address space are short.
@@ -92,13 +92,15 @@ const LONGEST_STUB_BYTES: u64 = 2048;
 static PATCHER: Mutex<Option<Patcher>> = Mutex::new(None);
 
 fn patcher() -> MutexGuard<'static, Option<Patcher>> {
-    // A panic inside leaves sites half-written but consistent with `attached`: nothing better is to be had by refusing.
+    // A panic inside leaves sites half-written but consistent with `attached`: nothing better is to
+    // be had by refusing.
     PATCHER.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Puts probes at `sites`, all or none, while all threads run.
 ///
-/// The calling thread waits some microseconds, or until the last thread that was interrupted inside a site's bytes has got a CPU.
+/// The calling thread waits some microseconds, or until the last thread that was interrupted inside
+/// a site's bytes has got a CPU.
 ///
 /// # Errors
 /// [`PatchError`]; then every byte is as it was.
@@ -106,12 +108,15 @@ pub fn attach(sites: &[Site], consumers: Consumers) -> Result<Vec<Probe>, PatchE
     attaching(sites, consumers, &mut Holder::Nobody, true)?.into_iter().collect()
 }
 
-/// Puts probes at those of `sites` where that can be, and tells why not at the others, in the same order.
+/// Puts probes at those of `sites` where that can be, and tells why not at the others, in the same
+/// order.
 ///
-/// The calling thread waits as for [`attach`] if nobody holds the others; otherwise it writes all in one pass while they are held.
+/// The calling thread waits as for [`attach`] if nobody holds the others; otherwise it writes all
+/// in one pass while they are held.
 ///
 /// # Errors
-/// What stands against all of them: then every byte is as it was. [`PatchError::NotHeld`] if `holder` cannot hold the threads.
+/// What stands against all of them: then every byte is as it was. [`PatchError::NotHeld`] if
+/// `holder` cannot hold the threads.
 pub fn attach_each(
     sites: &[Site],
     consumers: Consumers,
@@ -134,11 +139,13 @@ fn attaching(
     patcher.attach(sites, consumers, holder, all)
 }
 
-/// Takes probes away, while all threads run. When it returns, the program's bytes are its own again; hits that had begun may still be counted.
+/// Takes probes away, while all threads run. When it returns, the program's bytes are its own
+/// again; hits that had begun may still be counted.
 ///
 /// # Errors
-/// [`PatchError::Changed`] for sites that somebody else has changed since: these are left alone, all others are restored.
-/// [`PatchError::BlocksTraps`]: nothing was done, and a later attempt may succeed. [`PatchError::System`]; then sites may be left that still count.
+/// [`PatchError::Changed`] for sites that somebody else has changed since: these are left alone,
+/// all others are restored. [`PatchError::BlocksTraps`]: nothing was done, and a later attempt may
+/// succeed. [`PatchError::System`]; then sites may be left that still count.
 pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
     detach_with(probes, &mut Holder::Nobody)
 }
@@ -164,7 +171,8 @@ pub fn abandon(probes: Vec<Probe>) {
     patcher.left.extend(there);
 }
 
-/// Takes away what was left by [`abandon`]. How many probes that were; 0 as long as the threads cannot be held.
+/// Takes away what was left by [`abandon`]. How many probes that were; 0 as long as the threads
+/// cannot be held.
 pub fn clean(holder: &mut Holder<'_>) -> usize {
     // First this: in a forked child the lock may be taken for good.
     if fork::is_child() {
@@ -183,8 +191,9 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     all - patcher.left.len()
 }
 
-/// Takes back what the first [`attach`] did to the process besides its probes: SIGILL is the program's, and calls that change signal masks and
-/// handlers go to the C library again. To be called when the last probe is gone; the handler of one real-time signal stays.
+/// Takes back what the first [`attach`] did to the process besides its probes: SIGILL is the
+/// program's, and calls that change signal masks and handlers go to the C library again. To be
+/// called when the last probe is gone; the handler of one real-time signal stays.
 pub fn leave() {
     // First this: in a forked child the lock may be taken for good.
     if fork::is_child() {
@@ -271,7 +280,8 @@ impl Patcher {
     ) -> Result<Probe, PatchError> {
         self.check(memory, site)?;
         self.build(memory, site, consumers, slots, context)?;
-        // Memory that this site has not counted in yet is not read: that would make the kernel take some for it.
+        // Memory that this site has not counted in yet is not read: that would make the kernel take
+        // some for it.
         let memory_number = slots.memory();
         let counted_in = self.built.get_mut(&(site.address, consumers));
         let counted_in = counted_in.and_then(|built| built.counted_in.replace(memory_number));
@@ -289,7 +299,8 @@ impl Patcher {
         Ok(Probe { site: site.clone(), enter, slots, spec, before, watch, handles, callers_before })
     }
 
-    /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the threads ends meanwhile, some.
+    /// Writes the sites of `probes`: all, or none with an error, or, when the one who holds the
+    /// threads ends meanwhile, some.
     fn arm(
         &mut self,
         memory: &OwnMemory,
@@ -343,7 +354,8 @@ impl Patcher {
         got_hooks::guard();
         traps::install().map_err(PatchError::system("handle SIGILL"))?;
         os::with_signals_open(&[trap::SIGNAL, question], || {
-            // Handlers of the program that block all signals would block traps, too, and a trap that is blocked ends the process.
+            // Handlers of the program that block all signals would block traps, too, and a trap
+            // that is blocked ends the process.
             os::let_through(trap::SIGNAL);
             let others = threads::others().map_err(PatchError::system("list threads"))?;
             if let Some(tid) = threads::blocker(&others) {
@@ -367,7 +379,8 @@ impl Patcher {
                 });
             if let Err(error) = done {
                 let all: Vec<&Site> = changes.iter().map(|change| change.site).collect();
-                // What the first failure said is the reason; if this fails, too, traps stay, and lead into stubs.
+                // What the first failure said is the reason; if this fails, too, traps stay, and
+                // lead into stubs.
                 _ = publish::restore(memory, &all);
                 return Err(error);
             }
@@ -471,7 +484,8 @@ impl Patcher {
     ) -> Result<(), PatchError> {
         let at = site.address;
         let key = (at, consumers);
-        // Another library may lie there by now: its stub is another one. The old one stays, for a thread may still be in it.
+        // Another library may lie there by now: its stub is another one. The old one stays, for a
+        // thread may still be in it.
         let same = |built: &BuiltStub| built.original == site.original && std::ptr::eq(built.slots, slots);
         if self.built.get(&key).is_some_and(same) {
             return Ok(());
@@ -568,7 +582,8 @@ impl Patcher {
         Some(SlowPath { number: self.slow_paths, room, at_entry, at_return })
     }
 
-    /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours, for there may be a trap.
+    /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours,
+    /// for there may be a trap.
     fn forget(
         &mut self,
         memory: &OwnMemory,

@@ -15,24 +15,27 @@ pub struct Function {
     pub start: u64,
     /// Its bytes, as the symbol says; 0 is refused.
     pub bytes: u64,
-    /// Where the next function (or the end of the section) begins. What lies between is padding that a jump may use, if it looks
-    /// like padding; `start + bytes` if nothing is known.
+    /// Where the next function (or the end of the section) begins. What lies between is padding
+    /// that a jump may use, if it looks like padding; `start + bytes` if nothing is known.
     pub next: u64,
 }
 
 /// What is known beyond the function itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings<'a> {
-    /// Targets of branches that lie elsewhere in the module, sorted: the cold parts of functions jump back into them.
+    /// Targets of branches that lie elsewhere in the module, sorted: the cold parts of functions
+    /// jump back into them.
     pub targets: &'a [u64],
 }
 
 /// Decides how `function` can be probed, without changing anything.
 ///
-/// Tries the instruction after a leading `endbr64` first, so that the mark stays where indirect calls look for it, then the first.
+/// Tries the instruction after a leading `endbr64` first, so that the mark stays where indirect
+/// calls look for it, then the first.
 ///
 /// # Errors
-/// The [`Refusal`] says what stands against it; then the kernel's uprobe has to serve this function.
+/// The [`Refusal`] says what stands against it; then the kernel's uprobe has to serve this
+/// function.
 pub fn plan(
     memory: &dyn Memory,
     function: &Function,
@@ -43,7 +46,8 @@ pub fn plan(
     let code = &looked.code;
     let mut refusal = None;
     let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
-    // A loop back to behind the mark would be counted at each turn: then the site is the mark itself.
+    // A loop back to behind the mark would be counted at each turn: then the site is the mark
+    // itself.
     if marked && code.len() > 4 && !attempt.is_target(function.start + 4) {
         match attempt.at(4) {
             Ok(site) => return Ok(site),
@@ -53,11 +57,13 @@ pub fn plan(
     attempt.at(0).map_err(|why| refusal.unwrap_or(why))
 }
 
-/// Decides how the instruction at `address` inside `function` can be probed: a marker that the program's author left, or a line.
+/// Decides how the instruction at `address` inside `function` can be probed: a marker that the
+/// program's author left, or a line.
 ///
 /// # Errors
-/// As [`plan`], and [`Refusal::NotAnInstruction`] where none begins at `address`. A function that jumps to addresses which it computes is refused unless the jump
-/// replaces one instruction only, for such a jump may lead anywhere but into an instruction.
+/// As [`plan`], and [`Refusal::NotAnInstruction`] where none begins at `address`. A function that
+/// jumps to addresses which it computes is refused unless the jump replaces one instruction only,
+/// for such a jump may lead anywhere but into an instruction.
 pub fn plan_inside(
     memory: &dyn Memory,
     function: &Function,
@@ -82,7 +88,8 @@ pub fn plan_inside(
     if looked.flow.computed && !site.is_single_instruction() {
         return Err(Refusal::ComputedJumps { function: function.start });
     }
-    // What follows in the function is come to by ways that its instructions need not show: an exception's handler.
+    // What follows in the function is come to by ways that its instructions need not show: an
+    // exception's handler.
     if let Some((_, before)) = site.displaced.split_last()
         && let Some(end) = before.iter().find(|instruction| is_end(instruction))
     {
@@ -92,10 +99,12 @@ pub fn plan_inside(
     Ok(site)
 }
 
-/// Whether a function of this name uses its return address for more than one return: it keeps it for another time, gives it to another stack, asks
-/// who calls, or is entered where no return address is on top of the stack. A probe must not stand in it; the entry can be probed.
+/// Whether a function of this name uses its return address for more than one return: it keeps it
+/// for another time, gives it to another stack, asks who calls, or is entered where no return
+/// address is on top of the stack. A probe must not stand in it; the entry can be probed.
 pub fn returns_oddly(name: &str) -> bool {
-    // What a compiler moved out of a function is entered by jumps, with the function's frame in place.
+    // What a compiler moved out of a function is entered by jumps, with the function's frame in
+    // place.
     if name == "_start" || name.contains(".cold") {
         return true;
     }
@@ -130,8 +139,8 @@ pub fn returns_oddly(name: &str) -> bool {
         "fentry__",
         "mcount_internal",
     ];
-    // Then, in this order: ways that compilers take for `jmp` and `ret`, and for saving registers at entries; functions of OCaml, whose
-    // collector looks the stack's return addresses up.
+    // Then, in this order: ways that compilers take for `jmp` and `ret`, and for saving registers
+    // at entries; functions of OCaml, whose collector looks the stack's return addresses up.
     const BEGINS: [&str; 20] = [
         "dl_runtime_",
         "dl_tlsdesc",
@@ -260,7 +269,8 @@ impl PlanAttempt<'_> {
         Ok(Site { address, function: self.function.start, entry: true, original, displaced, interiors })
     }
 
-    /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie there.
+    /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie
+    /// there.
     fn rest_is_padding(
         &self,
         last: Option<&Instruction>,
@@ -314,7 +324,8 @@ fn movable(instruction: &Instruction) -> Result<(), Refusal> {
         | FlowControl::ConditionalBranch
         | FlowControl::IndirectBranch => {}
         FlowControl::Call | FlowControl::IndirectCall => {
-            // `syscall` and its kin are calls for the decoder: the kernel restarts them at their own address.
+            // `syscall` and its kin are calls for the decoder: the kernel restarts them at their
+            // own address.
             let of_program =
                 matches!(instruction.op0_kind(), OpKind::NearBranch64 | OpKind::Memory | OpKind::Register);
             // The stub pushes the return address first, which `call rsp` would see.
@@ -345,7 +356,8 @@ fn movable(instruction: &Instruction) -> Result<(), Refusal> {
 mod tests {
     use super::*;
 
-    /// Checks names with and without versions and leading lines, pieces of functions, and ordinary names that look like some of these.
+    /// Checks names with and without versions and leading lines, pieces of functions, and ordinary
+    /// names that look like some of these.
     #[test]
     fn odd_names_are_known() {
         let odd = [

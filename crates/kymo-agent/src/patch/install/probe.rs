@@ -8,7 +8,8 @@ use kymo_core::probe::Handle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A probe that is in place. Dropping it leaves it there: [`detach`](crate::patch::detach) takes it away.
+/// A probe that is in place. Dropping it leaves it there: [`detach`](crate::patch::detach) takes it
+/// away.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub(crate) site: Site,
@@ -40,13 +41,15 @@ impl Probe {
         &self.site
     }
 
-    /// How often the site was executed since the attach, by all threads. A hit of this very moment may be missing.
+    /// How often the site was executed since the attach, by all threads. A hit of this very moment
+    /// may be missing.
     pub fn hits(&self) -> u64 {
         self.slots.read(self.spec.hits).wrapping_sub(self.before[0])
     }
 
-    /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some calls are still inside, or ended by an
-    /// exception, a longjmp or the thread's end, or were too deep for a look at their return ([`returns_missed`](crate::patch::returns_missed)).
+    /// How many of these calls have returned, if the probe looks at that. Fewer than hits: some
+    /// calls are still inside, or ended by an exception, a longjmp or the thread's end, or were too
+    /// deep for a look at their return ([`returns_missed`](crate::patch::returns_missed)).
     pub fn returns(&self) -> Option<u64> {
         match self.spec.at_return {
             ReturnAction::Ignored => None,
@@ -73,7 +76,8 @@ impl Probe {
         &self.before[1 + usize::from(self.spec.lost().is_some())..]
     }
 
-    /// The slot of its hits in the `Slots` of this process, and what that held when the probe was attached.
+    /// The slot of its hits in the `Slots` of this process, and what that held when the probe was
+    /// attached.
     pub fn hits_slot(&self) -> (u32, u64) {
         (self.spec.hits, self.before[0])
     }
@@ -84,13 +88,15 @@ impl Probe {
         Some((slot, self.back_before()))
     }
 
-    /// How many events did not fit into their CPU's ring, if the probe records; or how many hits could not be looked at, if that takes more than a few instructions.
+    /// How many events did not fit into their CPU's ring, if the probe records; or how many hits
+    /// could not be looked at, if that takes more than a few instructions.
     pub fn lost(&self) -> Option<u64> {
         Some(self.slots.read(self.spec.lost()?).wrapping_sub(self.before[1]))
     }
 
-    /// Return addresses and how often calls came from there, since the probe's site was first attached so; and calls of callers that there was no
-    /// place for. `None` unless that was asked for.
+    /// Return addresses and how often calls came from there, since the probe's site was first
+    /// attached so; and calls of callers that there was no place for. `None` unless that was asked
+    /// for.
     pub fn callers(&self) -> Option<(BTreeMap<u64, u64>, u64)> {
         let (mut now, others) = self.watch.as_ref()?.callers()?.read();
         let (before, others_before) = &self.callers_before;

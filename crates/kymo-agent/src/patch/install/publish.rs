@@ -1,4 +1,5 @@
-//! Writing sites while the program runs: the order of writes and waits that no thread can trip over.
+//! Writing sites while the program runs: the order of writes and waits that no thread can trip
+//! over.
 use super::memory::OwnMemory;
 use crate::patch::os;
 use crate::patch::runtime::trap::TRAP;
@@ -14,14 +15,15 @@ pub(crate) struct SiteChange<'a> {
     pub(crate) enter: u64,
 }
 
-/// `jmp rel32` from one address to another. The arena is within reach, so the distance's upper half is its sign.
+/// `jmp rel32` from one address to another. The arena is within reach, so the distance's upper half
+/// is its sign.
 pub(crate) fn jump(from: u64, to: u64) -> [u8; JUMP_BYTES] {
     let distance = (to.wrapping_sub(from + JUMP_BYTES as u64) as u32).to_le_bytes();
     [JUMP, distance[0], distance[1], distance[2], distance[3]]
 }
 
-/// First step of an attach: traps at the begins of all instructions that the jumps replace. When this returns, every
-/// core sees them.
+/// First step of an attach: traps at the begins of all instructions that the jumps replace. When
+/// this returns, every core sees them.
 pub(crate) fn set_traps(memory: &OwnMemory, changes: &[SiteChange<'_>]) -> io::Result<()> {
     for SiteChange { site, .. } in changes {
         memory.write(site.address, &[TRAP])?;
@@ -47,8 +49,8 @@ pub(crate) fn set_jumps(memory: &OwnMemory, changes: &[SiteChange<'_>]) -> io::R
 
 /// Instead of the second step, or as a detach: the bytes that were there.
 ///
-/// From a jump: a trap in its place, then the tail, then the first byte. From traps: the first bytes of instructions are put back one
-/// by one, and each is an instruction again at once.
+/// From a jump: a trap in its place, then the tail, then the first byte. From traps: the first
+/// bytes of instructions are put back one by one, and each is an instruction again at once.
 pub(crate) fn restore(memory: &OwnMemory, sites: &[&Site]) -> io::Result<()> {
     for site in sites {
         memory.write(site.address, &[TRAP])?;

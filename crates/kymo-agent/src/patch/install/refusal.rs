@@ -47,12 +47,14 @@ pub enum Refusal {
         /// The address.
         at: u64,
     },
-    /// The function jumps to addresses that it computes, which may be inside the bytes that the jump would take.
+    /// The function jumps to addresses that it computes, which may be inside the bytes that the
+    /// jump would take.
     ComputedJumps {
         /// The function.
         function: u64,
     },
-    /// The bytes that the jump would take go beyond an end of the function's flow; what follows may be come to by unknown ways.
+    /// The bytes that the jump would take go beyond an end of the function's flow; what follows may
+    /// be come to by unknown ways.
     FlowEnds {
         /// The return or jump.
         at: u64,

@@ -1,14 +1,18 @@
 //! That no thread stands inside the bytes of a patch, without stopping any.
 //!
-//! When this is asked, traps stand at the begins of all instructions of the site, so no thread comes in any more. One that was
-//! inside already is in one of three states:
+//! When this is asked, traps stand at the begins of all instructions of the site, so no thread
+//! comes in any more. One that was inside already is in one of three states:
 //! - it runs: then its next instruction is a trap, and it is sent to the stub (`trap.rs`);
-//! - it waits in a system call: its address is known from `/proc`, and no site contains a system call;
-//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose handler moves it;
-//! - it is in a handler of a signal that interrupted it there: what was saved of it is moved (`frames.rs`).
+//! - it waits in a system call: its address is known from `/proc`, and no site contains a system
+//!   call;
+//! - it is ready to run but does not, interrupted between two instructions: it gets a signal, whose
+//!   handler moves it;
+//! - it is in a handler of a signal that interrupted it there: what was saved of it is moved
+//!   (`frames.rs`).
 //!
-//! Threads that wait are not signalled, so no call of the program fails with "interrupted" because of a probe, but where a thread goes to sleep
-//! between the look and the signal: then calls that the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
+//! Threads that wait are not signalled, so no call of the program fails with "interrupted" because
+//! of a probe, but where a thread goes to sleep between the look and the signal: then calls that
+//! the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
 use super::memory::{Memory, OwnMemory};
 use crate::patch::os;
 use crate::patch::runtime::frames;
@@ -17,13 +21,14 @@ use std::ffi::c_int;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a thread may take until it has answered, or has opened its mask of signals. Time in which it waits
-/// for a CPU does not count: see [`Turns`].
+/// How long a thread may take until it has answered, or has opened its mask of signals. Time in
+/// which it waits for a CPU does not count: see [`Turns`].
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be done.
+/// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be
+/// done.
 const MOST_WAITING: Duration = Duration::from_secs(60);
-/// How long a thread is looked at before it is asked, with pauses that double: one that is about to wait, perhaps for a CPU first, waits by then, and no
-/// call of it ends early.
+/// How long a thread is looked at before it is asked, with pauses that double: one that is about to
+/// wait, perhaps for a CPU first, waits by then, and no call of it ends early.
 const LOOKING: Duration = Duration::from_millis(3);
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 
@@ -58,8 +63,8 @@ fn waits_at(tid: i32) -> Option<u64> {
     u64::from_str_radix(address, 16).ok()
 }
 
-/// Whether a thread that waits does so in a handler of a signal that interrupted it inside of a site: it is moved, and to be asked all the same, for
-/// it may be on its way out of the handler.
+/// Whether a thread that waits does so in a handler of a signal that interrupted it inside of a
+/// site: it is moved, and to be asked all the same, for it may be on its way out of the handler.
 fn waits_in_handler(tid: i32) -> bool {
     /// Of each stack that are looked through.
     const BYTES: u64 = 64 << 10;
@@ -78,9 +83,9 @@ fn is_gone(tid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']))
 }
 
-/// How long a thread could have answered: the time since the start, but for that in which it was ready to run and
-/// got no CPU. On a busy machine, or at a low priority, a thread may be off its CPU for seconds, and it is not
-/// silent for that.
+/// How long a thread could have answered: the time since the start, but for that in which it was
+/// ready to run and got no CPU. On a busy machine, or at a low priority, a thread may be off its
+/// CPU for seconds, and it is not silent for that.
 struct Turns {
     tid: i32,
     /// What it had run at the last look, in nanoseconds, as the kernel accounts it.
@@ -119,9 +124,9 @@ impl Turns {
     }
 }
 
-/// Whether a thread has blocked traps, and whether that may be for a moment only: in a signal's handler, ours among them, which an
-/// interrupted thread has not left yet, or because the C library makes or ends a thread. It blocks its own two signals, too, which
-/// programs cannot.
+/// Whether a thread has blocked traps, and whether that may be for a moment only: in a signal's
+/// handler, ours among them, which an interrupted thread has not left yet, or because the C library
+/// makes or ends a thread. It blocks its own two signals, too, which programs cannot.
 fn blocks_traps(tid: i32) -> (bool, bool) {
     const OWN: u64 = 0b11 << 31;
     let mask = || {
@@ -133,7 +138,8 @@ fn blocks_traps(tid: i32) -> (bool, bool) {
     (mask & trap::SIGNAL_BIT != 0 && !is_gone(tid), mask & OWN == OWN || waits_at(tid).is_none())
 }
 
-/// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process there.
+/// The thread, if there is one in `tids`, in which traps are blocked: a trap would end the process
+/// there.
 pub(crate) fn blocker(tids: &[i32]) -> Option<i32> {
     tids.iter().copied().find(|&tid| {
         let mut turns = None;
@@ -192,8 +198,9 @@ pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
         pause = (pause * 2).min(Duration::from_millis(5));
         if pause >= Duration::from_millis(1) {
             let count = trap::answers();
-            // Answers have no names: as soon as no thread is left that could stand inside, the rest is not waited
-            // for. One that was seen outside is not looked at again: it cannot come in.
+            // Answers have no names: as soon as no thread is left that could stand inside, the rest
+            // is not waited for. One that was seen outside is not looked at again: it cannot come
+            // in.
             open.retain(|turns| !is_gone(turns.tid) && waits_at(turns.tid).is_none_or(&inside));
             if open.is_empty() || count >= asked.len() {
                 return Ok(());

@@ -58,8 +58,8 @@ fn lock() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of `sigaction` come to us already
-/// (`got_hooks.rs`), the program cannot take them away.
+/// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of
+/// `sigaction` come to us already (`got_hooks.rs`), the program cannot take them away.
 pub(crate) fn install() -> io::Result<()> {
     install_once()?;
     let mut looks = 0;
@@ -71,8 +71,9 @@ pub(crate) fn install() -> io::Result<()> {
     install_once()
 }
 
-/// Has the program's handler in the place of ours. When it returns, no thread is about to find ours missing: `asked` says whether
-/// every thread has been somewhere else since the last site was restored.
+/// Has the program's handler in the place of ours. When it returns, no thread is about to find ours
+/// missing: `asked` says whether every thread has been somewhere else since the last site was
+/// restored.
 pub(crate) fn uninstall(asked: impl FnOnce() -> bool) {
     let _one = lock();
     let ours = on_trap as *const () as usize;
@@ -94,7 +95,8 @@ fn install_once() -> io::Result<()> {
     handle(SIGNAL, on_trap, 0).map(|_| ())
 }
 
-/// The signal by which threads are asked where they stand: a real-time signal that the program does not use.
+/// The signal by which threads are asked where they stand: a real-time signal that the program does
+/// not use.
 pub(crate) fn question() -> io::Result<c_int> {
     // Relaxed: only this function, under the patcher's lock, sets it.
     let known = QUESTION.load(Ordering::Relaxed);
@@ -102,7 +104,8 @@ pub(crate) fn question() -> io::Result<c_int> {
     if known != 0 && current(known)?.sa_sigaction == ours {
         return Ok(known);
     }
-    // Programs that take real-time signals count from the first up or from the last down: begin between.
+    // Programs that take real-time signals count from the first up or from the last down: begin
+    // between.
     let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
     let middle = first + (last - first) / 2;
     for signal in (middle..=last).chain(first..middle) {

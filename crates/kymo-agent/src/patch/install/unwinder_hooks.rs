@@ -1,4 +1,5 @@
-//! How unwinders come to know of stubs: where they ask what describes an address, the answer is from here.
+//! How unwinders come to know of stubs: where they ask what describes an address, the answer is
+//! from here.
 //!
 //! | unwinder | asks |
 //! |---|---|
@@ -6,11 +7,13 @@
 //! | a copy of libgcc in a program or library (`-static-libgcc`), from GCC 12 on | `_dl_find_object` of the C library |
 //! | an older copy, LLVM's unwinder, others | `dl_iterate_phdr`, which lists modules: stubs are one without a file |
 //!
-//! The words by which modules find these functions are exchanged (`got_hooks.rs`), in the agent's own module not. They stay so, like stubs, for return
-//! addresses on stacks lead into these. No lock is taken, so that a forked child can throw what it likes.
+//! The words by which modules find these functions are exchanged (`got_hooks.rs`), in the agent's
+//! own module not. They stay so, like stubs, for return addresses on stacks lead into these. No
+//! lock is taken, so that a forked child can throw what it likes.
 //!
 //! # Safety
-//! What is unsafe here are structures of the callers, as the functions' contracts say, and calls of the functions whose places are taken.
+//! What is unsafe here are structures of the callers, as the functions' contracts say, and calls of
+//! the functions whose places are taken.
 #![allow(unsafe_code)]
 use super::got_hooks::{self, PatchOutcome};
 use crate::patch::codegen::unwind;
@@ -125,7 +128,8 @@ unsafe extern "C-unwind" {
     fn dl_iterate_phdr(look: PhdrCallback, data: *mut c_void) -> c_int;
 }
 
-/// Who asked, and what the loader has counted: callers that remember what they saw compare these numbers.
+/// Who asked, and what the loader has counted: callers that remember what they saw compare these
+/// numbers.
 struct PhdrCaller {
     look: PhdrCallback,
     data: *mut c_void,
@@ -177,7 +181,8 @@ fn instead_of(name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Has all unwinders ask here; how many words of libgcc_s's kind lead here now, and whether some are still to come.
+/// Has all unwinders ask here; how many words of libgcc_s's kind lead here now, and whether some
+/// are still to come.
 fn take_places() -> (usize, bool) {
     let first = find_description as *const () as u64;
     let (mut asked, mut waits) = (0, false);
@@ -204,7 +209,8 @@ fn is_asked() -> bool {
     })
 }
 
-/// Looks for unwinders in modules that have been loaded since the last time, if there are stubs that they must know.
+/// Looks for unwinders in modules that have been loaded since the last time, if there are stubs
+/// that they must know.
 pub(crate) fn look_again() {
     static LOADED: AtomicU64 = AtomicU64::new(0);
     let loaded = got_hooks::loaded();
@@ -216,8 +222,8 @@ pub(crate) fn look_again() {
 
 /// Describes the stubs in `begin..end` to the process's unwinders, for good.
 ///
-/// Not by `__register_frame`, if that can be avoided: with one such registration libgcc_s takes a lock at each throw, and a child that is
-/// forked meanwhile finds that lock taken for good.
+/// Not by `__register_frame`, if that can be avoided: with one such registration libgcc_s takes a
+/// lock at each throw, and a child that is forked meanwhile finds that lock taken for good.
 pub(crate) fn describe(begin: u64, end: u64, region: ShadowRegion) {
     let section: &'static [u8] = Vec::leak(unwind::section(begin, end, region));
     // Relaxed: only called under the patcher's lock.
@@ -279,7 +285,8 @@ fn segments(begin: u64, end: u64, header: &'static [u8]) -> [libc::Elf64_Phdr; 2
 mod tests {
     use super::*;
 
-    /// Checks that a range is found by its addresses only, and that who lists modules sees it as one, behind those that there are.
+    /// Checks that a range is found by its addresses only, and that who lists modules sees it as
+    /// one, behind those that there are.
     #[test]
     fn stubs_are_a_module() {
         unsafe extern "C-unwind" fn look(

@@ -3,8 +3,9 @@
 //! ```text
 //!   CPU 0: [ address, calls | address, calls | ... ]   CPU 1: [ ... ]        and behind the entries: calls of callers without a place
 //! ```
-//! An address has its place within a few entries of where its bits say. A table that is full there counts what it cannot tell apart: the sum is right. A
-//! forked child finds empty tables, which nobody reads.
+//! An address has its place within a few entries of where its bits say. A table that is full there
+//! counts what it cannot tell apart: the sum is right. A forked child finds empty tables, which
+//! nobody reads.
 use crate::patch::mapping::Mapping;
 use crate::patch::os;
 use std::collections::BTreeMap;
@@ -46,7 +47,8 @@ impl Callers {
         while tries < TRIES {
             let at = (first + tries) % ENTRIES * ENTRY_BYTES;
             let key = own.word(at);
-            // Relaxed, here and below: an address is put there once, and counts are only added up. Threads that change their CPU in between still count once.
+            // Relaxed, here and below: an address is put there once, and counts are only added up.
+            // Threads that change their CPU in between still count once.
             let mut found = key.load(Ordering::Relaxed);
             if found == 0 {
                 let put = key.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
@@ -84,7 +86,8 @@ impl Callers {
 mod tests {
     use super::*;
 
-    /// Checks that callers are told apart on all CPUs, that each call is counted, and that those beyond the table are counted together.
+    /// Checks that callers are told apart on all CPUs, that each call is counted, and that those
+    /// beyond the table are counted together.
     #[test]
     fn every_call_is_counted() {
         let callers = Callers::map().expect("memory");

@@ -1,4 +1,5 @@
-//! What signals have kept on a thread's stack: where it was when they came, and goes on when their handlers return.
+//! What signals have kept on a thread's stack: where it was when they came, and goes on when their
+//! handlers return.
 //!
 //! ```text
 //!   | the handler's frames    |  <- stack pointer
@@ -6,7 +7,8 @@
 //!   |   returns to            |
 //!   | ucontext: ... rip, cs   |  of the code that was interrupted, maybe between two instructions that a jump is about to replace
 //! ```
-//! Whoever stands there by its saved `rip` is moved as one that stands there itself: the word is exchanged.
+//! Whoever stands there by its saved `rip` is moved as one that stands there itself: the word is
+//! exchanged.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// From where the restorer's address is kept.
@@ -33,8 +35,9 @@ fn is_restorer(word: u64) -> bool {
     word != 0 && LIST.iter().any(|place| place.load(Ordering::Relaxed) == word)
 }
 
-/// Looks through a stack from its pointer on, and moves who stands, by what was saved, where `to` knows another place; whether there was any.
-/// Takes no lock, allocates nothing, calls nothing but the three, and stops where nothing can be read.
+/// Looks through a stack from its pointer on, and moves who stands, by what was saved, where `to`
+/// knows another place; whether there was any. Takes no lock, allocates nothing, calls nothing but
+/// the three, and stops where nothing can be read.
 pub(crate) fn redirect(
     pointer: u64,
     most_bytes: u64,
@@ -78,8 +81,8 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Checks that of frames at all places of a stack those are moved that stand where they must not, that others stay, and that the end of a
-    /// stack ends the look.
+    /// Checks that of frames at all places of a stack those are moved that stand where they must
+    /// not, that others stay, and that the end of a stack ends the look.
     #[test]
     fn frames_are_found() {
         learn(&[0x7777]);

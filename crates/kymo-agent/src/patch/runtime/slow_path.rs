@@ -1,4 +1,5 @@
-//! What happens at a hit beyond what a stub's own instructions do: memory that arguments point to, texts, callers.
+//! What happens at a hit beyond what a stub's own instructions do: memory that arguments point to,
+//! texts, callers.
 //!
 //! ```text
 //!   stub: all registers and flags into a frame --> handle(frame, which)
@@ -10,14 +11,16 @@
 //! ```
 //!
 //! # What it may do
-//! It runs anywhere, also in a handler of a signal, with the locks of the program held: it takes no lock, allocates nothing, and calls no function of a
-//! library, not even to copy memory. It looks at the program's memory by a system call, which fails where a load would end the process. What it needs lies on the
-//! stack and in the thread's page (`shadow.rs`), so a signal that comes in between does no harm; a probe that it runs into itself is not handled but counted as
-//! missed.
+//! It runs anywhere, also in a handler of a signal, with the locks of the program held: it takes no
+//! lock, allocates nothing, and calls no function of a library, not even to copy memory. It looks
+//! at the program's memory by a system call, which fails where a load would end the process. What
+//! it needs lies on the stack and in the thread's page (`shadow.rs`), so a signal that comes in
+//! between does no harm; a probe that it runs into itself is not handled but counted as missed.
 //!
 //! # Lifetime
-//! A consumer that was unregistered is freed when no hit is in its hands any more. A thread that left a handler by force (a `longjmp` out of a signal's handler,
-//! a cancelled thread) never comes back: then consumers stay.
+//! A consumer that was unregistered is freed when no hit is in its hands any more. A thread that
+//! left a handler by force (a `longjmp` out of a signal's handler, a cancelled thread) never comes
+//! back: then consumers stay.
 #![allow(unsafe_code)]
 use super::callers::Callers;
 use super::shadow::{calls, page};
@@ -99,7 +102,8 @@ impl SlowProbe {
 
     fn cpu(&self) -> u64 {
         let cpu: u32;
-        // SAFETY: the thread's own area for restartable sequences, of which a stub has read the same word.
+        // SAFETY: the thread's own area for restartable sequences, of which a stub has read the
+        // same word.
         unsafe {
             asm!("mov {0:e}, dword ptr fs:[{1}]", out(reg) cpu, in(reg) i64::from(self.cpu_at),
                 options(nostack, readonly, preserves_flags));
@@ -175,8 +179,9 @@ impl SlowProbe {
             }
         }
         let whole = (RAW_AT as u32 + end).next_multiple_of(8);
-        // What the texts have not filled of the last word, and some of the room behind: by one store, for a loop of them becomes the C library's memset,
-        // which changes vector registers that nobody keeps here.
+        // What the texts have not filled of the last word, and some of the room behind: by one
+        // store, for a loop of them becomes the C library's memset, which changes vector registers
+        // that nobody keeps here.
         hit.put(RAW_AT as u32 + end, 0_u64);
         hit.put(56, whole - RAW_AT as u32);
         hit.put(0, record_header(whole));
@@ -200,7 +205,8 @@ impl Hit {
         frame.registers[usize::from(number) % REGISTER_COUNT]
     }
 
-    /// A word of the stack by its distance from the stack pointer, where a call has put a return address.
+    /// A word of the stack by its distance from the stack pointer, where a call has put a return
+    /// address.
     fn stack_word(&self, distance: i64) -> u64 {
         let at = self.register(STACK_POINTER).wrapping_add_signed(distance) as *const u64;
         // SAFETY: a function's stack pointer at its entry, or the word that its return has read.
@@ -327,7 +333,8 @@ type Probes = Registry<SlowProbe, NoSites, ProcessFence>;
 type ThreadHandle = ReaderHandle<'static, SlowProbe, NoSites, ProcessFence>;
 
 static REGISTRY: OnceLock<Probes> = OnceLock::new();
-/// How long a grace period is waited for. A thread that has left a handler by force never ends its section.
+/// How long a grace period is waited for. A thread that has left a handler by force never ends its
+/// section.
 const GRACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A grace period did not end: none is waited for any more.
 static READER_STUCK: AtomicBool = AtomicBool::new(false);
@@ -347,14 +354,16 @@ fn key(number: u64, returned: bool) -> Key {
     Key { module: ModuleId(0), offset: number << 1 | u64::from(returned) }
 }
 
-/// Makes hits of the stubs with this number come to `watch`. To be called before the first of them, and not by threads that are hit.
+/// Makes hits of the stubs with this number come to `watch`. To be called before the first of them,
+/// and not by threads that are hit.
 pub(crate) fn register(number: u64, watch: &Arc<SlowProbe>) -> Vec<Handle> {
     let both = [false, true].map(|returned| (key(number, returned).into(), Arc::clone(watch)));
     // Nothing is armed by this, so nothing is refused.
     registry().register_all(both).into_iter().flatten().collect()
 }
 
-/// Ends that for all of these together. When it returns, no hit uses one of them, unless a thread left a handler by force: then they stay.
+/// Ends that for all of these together. When it returns, no hit uses one of them, unless a thread
+/// left a handler by force: then they stay.
 pub(crate) fn unregister(handles: &[Handle], tid: u32) {
     if handles.is_empty() {
         return;
@@ -366,7 +375,8 @@ pub(crate) fn unregister(handles: &[Handle], tid: u32) {
     }
     let deadline = Instant::now() + GRACE_TIMEOUT;
     let wait = || registry().try_synchronize(TaskId(u64::from(tid)), || Instant::now() >= deadline);
-    // A fence that the kernel refuses by now (a program may forbid itself system calls) panics. Nothing is said: stderr is the program's.
+    // A fence that the kernel refuses by now (a program may forbid itself system calls) panics.
+    // Nothing is said: stderr is the program's.
     match catch_unwind(AssertUnwindSafe(wait)) {
         Ok(Ok(()) | Err(SynchronizeError::InSection(_))) => {}
         Ok(Err(SynchronizeError::TimedOut)) | Err(_) => READER_STUCK.store(true, Ordering::Relaxed),
@@ -396,7 +406,8 @@ pub(crate) unsafe extern "C" fn handle(frame: *mut SlowPathFrame, which: u64) ->
     if own.is_null() {
         return MISSED;
     }
-    // SAFETY: this thread's page, which stays, made of zeros; signals' handlers of this thread see it between two steps only.
+    // SAFETY: this thread's page, which stays, made of zeros; signals' handlers of this thread see
+    // it between two steps only.
     let own = unsafe { &mut *own };
     let at = frame as u64;
     /// More than handling takes of a stack.

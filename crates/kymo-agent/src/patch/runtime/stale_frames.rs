@@ -1,9 +1,12 @@
-//! Calls that were left by a longjmp or an exception, as it seems, though their return slots still hold the stub.
+//! Calls that were left by a longjmp or an exception, as it seems, though their return slots still
+//! hold the stub.
 //!
-//! A call whose return slot lies below another one's on the same stack is over, and so is one on the signal stack when the thread is on its own again. Where
-//! they are on two other stacks, it is not: a coroutine goes on. The stacks that are known are the thread's own and its signal stack; but a program may have
-//! placed a coroutine's in the middle of its own. So what is left is not forgotten but set aside, where `leave` (`shadow/calls.rs`) and unwinders (`codegen/unwind.rs`) look last,
-//! until its slot holds something else.
+//! A call whose return slot lies below another one's on the same stack is over, and so is one on
+//! the signal stack when the thread is on its own again. Where they are on two other stacks, it is
+//! not: a coroutine goes on. The stacks that are known are the thread's own and its signal stack;
+//! but a program may have placed a coroutine's in the middle of its own. So what is left is not
+//! forgotten but set aside, where `leave` (`shadow/calls.rs`) and unwinders (`codegen/unwind.rs`)
+//! look last, until its slot holds something else.
 //!
 //! ```text
 //!   shadow stack (4 KiB)                 aside (4 KiB, at the same place of another region)
@@ -13,12 +16,16 @@
 //! ```
 //!
 //! - **A1** What is set aside still returns to where it was called from.
-//! - **A2** Of one slot it has the last call only: each new one proves that those before were left. But calls that share a slot by tail calls stay together.
-//! - **A3** Nothing is set aside that a handler of a signal may have interrupted: that has its slot above the handler's, or on another known stack.
-//! - **A4** Where there is no room, the entry stays where it was: then returns are missed sooner, none goes astray.
+//! - **A2** Of one slot it has the last call only: each new one proves that those before were left.
+//!   But calls that share a slot by tail calls stay together.
+//! - **A3** Nothing is set aside that a handler of a signal may have interrupted: that has its slot
+//!   above the handler's, or on another known stack.
+//! - **A4** Where there is no room, the entry stays where it was: then returns are missed sooner,
+//!   none goes astray.
 //!
 //! # Safety
-//! As in `shadow.rs`: what is unsafe are atomics in memory that is mapped for good, and system calls with addresses of locals.
+//! As in `shadow.rs`: what is unsafe are atomics in memory that is mapped for good, and system
+//! calls with addresses of locals.
 #![allow(unsafe_code)]
 use super::shadow::page::{EntryAt, ShadowEntry, ShadowStack, process_id, thread_id, thread_pointer};
 use super::shadow::return_slot::{holds_stub, mapping_begin, slot_of};
@@ -83,7 +90,8 @@ fn used(stack: ShadowStack) -> u64 {
     header(stack).used.load(Ordering::Relaxed).min(STALE_ENTRIES)
 }
 
-/// Forgets all: the thread is dead, and so are the stacks that it had, or the page is another thread's now.
+/// Forgets all: the thread is dead, and so are the stacks that it had, or the page is another
+/// thread's now.
 pub(crate) fn clear(stack: ShadowStack) {
     let (header, last) = (header(stack), entry(stack, STALE_ENTRIES + 1));
     let mut at = used(stack);
@@ -158,7 +166,8 @@ impl SignalStack {
     }
 }
 
-/// Whether a call whose slot still holds the stub has been left, as far as another one, whose slot is `now`, can know.
+/// Whether a call whose slot still holds the stub has been left, as far as another one, whose slot
+/// is `now`, can know.
 pub(crate) fn is_left(stack: ShadowStack, signals: SignalStack, slot: u64, now: u64) -> bool {
     if signals.hold(now) {
         return signals.hold(slot) && slot < now;
@@ -185,8 +194,8 @@ fn own_stack() -> (u64, u64) {
     (mapping_begin(end), end)
 }
 
-/// Sets the calls with this key aside, `count` entries of the shadow stack from the one at `first` on, for a call whose slot is `now`. Whether there
-/// was room.
+/// Sets the calls with this key aside, `count` entries of the shadow stack from the one at `first`
+/// on, for a call whose slot is `now`. Whether there was room.
 pub(crate) fn put(
     stack: ShadowStack,
     signals: SignalStack,
@@ -195,7 +204,8 @@ pub(crate) fn put(
 ) -> bool {
     let header = header(stack);
     let busy = header.busy.load(Ordering::Relaxed);
-    // By a call that this one has interrupted, unless that was left: it lies below, or was in a handler.
+    // By a call that this one has interrupted, unless that was left: it lies below, or was in a
+    // handler.
     if busy != 0 && !is_left(stack, signals, busy, now + 1) {
         return false;
     }

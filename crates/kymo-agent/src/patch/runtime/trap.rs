@@ -1,12 +1,13 @@
 //! What threads find that run into a patch while it is put in place: the handler of traps.
 //!
-//! A thread that executes the [`TRAP`] at a site's begin, or at one of the instructions that the jump is about to
-//! replace, is sent to the stub or to the moved copy of that instruction. Traps that are not ours go to whoever handled
-//! them before.
+//! A thread that executes the [`TRAP`] at a site's begin, or at one of the instructions that the
+//! jump is about to replace, is sent to the stub or to the moved copy of that instruction. Traps
+//! that are not ours go to whoever handled them before.
 //!
 //! # Safety
-//! Everything here runs in a signal handler of any thread at any moment: it takes no lock, allocates nothing, and calls
-//! nothing of any library, for those functions may be the ones that are being patched.
+//! Everything here runs in a signal handler of any thread at any moment: it takes no lock,
+//! allocates nothing, and calls nothing of any library, for those functions may be the ones that
+//! are being patched.
 #![allow(unsafe_code)]
 use super::frames;
 use crate::sys::raw;
@@ -14,10 +15,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// The instruction that stands where a jump is about to be: `UDB`, one byte that every processor refuses in 64-bit mode
-/// (Intel SDM, volume 2, "UDB"). Not `int3`: where the kernel has a uprobe at this place of the file, for whichever
-/// process, it takes an `int3` for its own, executes the instruction of the file, and the thread goes on inside of the
-/// jump.
+/// The instruction that stands where a jump is about to be: `UDB`, one byte that every processor
+/// refuses in 64-bit mode (Intel SDM, volume 2, "UDB"). Not `int3`: where the kernel has a uprobe
+/// at this place of the file, for whichever process, it takes an `int3` for its own, executes the
+/// instruction of the file, and the thread goes on inside of the jump.
 pub(crate) const TRAP: u8 = 0xd6;
 /// What a thread gets that executes it.
 pub(crate) const SIGNAL: c_int = libc::SIGILL;
@@ -39,15 +40,16 @@ pub(crate) struct Detour {
 static DETOURS: AtomicPtr<Vec<Detour>> = AtomicPtr::new(ptr::null_mut());
 /// Handlers that may be reading a table of detours.
 static READERS: AtomicUsize = AtomicUsize::new(0);
-/// The current round of questions (the upper half), and how many threads have answered it: in one word, so that a
-/// late answer to an earlier round cannot count for a round that begins meanwhile.
+/// The current round of questions (the upper half), and how many threads have answered it: in one
+/// word, so that a late answer to an earlier round cannot count for a round that begins meanwhile.
 static ANSWERS: AtomicU64 = AtomicU64::new(0);
 /// Threads that are changing the handler of traps, and may not have seen that traps come to us.
 static CHANGING: AtomicU64 = AtomicU64::new(0);
 
 /// Does what changes the handler of traps, in a thread of the program.
 pub(crate) fn changing<T>(change: impl FnOnce() -> T) -> T {
-    // SeqCst: pairs with is_changing(): who passes by us is seen there, or sees that traps come to us.
+    // SeqCst: pairs with is_changing(): who passes by us is seen there, or sees that traps come to
+    // us.
     CHANGING.fetch_add(1, Ordering::SeqCst);
     let done = change();
     CHANGING.fetch_sub(1, Ordering::SeqCst);
@@ -145,7 +147,8 @@ unsafe impl Send for Retired {}
 pub(crate) fn publish(detours: Vec<Detour>, retired: &mut Retired) {
     debug_assert!(detours.is_sorted());
     let table = Box::into_raw(Box::new(detours));
-    // SeqCst: with the SeqCst of READERS in find(): either the handler sees the new table, or we see the handler.
+    // SeqCst: with the SeqCst of READERS in find(): either the handler sees the new table, or we
+    // see the handler.
     let old = DETOURS.swap(table, Ordering::SeqCst);
     if !old.is_null() {
         retired.0.push(old);
@@ -153,7 +156,8 @@ pub(crate) fn publish(detours: Vec<Detour>, retired: &mut Retired) {
     // SeqCst: as above.
     if READERS.load(Ordering::SeqCst) == 0 {
         for table in retired.0.drain(..) {
-            // SAFETY: from Box::into_raw above, replaced before; a handler that begins now finds a newer one.
+            // SAFETY: from Box::into_raw above, replaced before; a handler that begins now finds a
+            // newer one.
             drop(unsafe { Box::from_raw(table) });
         }
     }
@@ -188,7 +192,8 @@ fn find(from: u64) -> Option<Detour> {
 }
 
 pub(crate) extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    /// Such an instruction comes with this code; a `kill` with another. (`ILL_ILLOPN` of the kernel.)
+    /// Such an instruction comes with this code; a `kill` with another. (`ILL_ILLOPN` of the
+    /// kernel.)
     const ILLEGAL_OPERAND: c_int = 2;
     let ucontext: *mut libc::ucontext_t = context.cast();
     // SAFETY: the kernel gives a valid context to a handler with SA_SIGINFO.
@@ -216,7 +221,8 @@ pub(crate) extern "C" fn on_trap(signal: c_int, info: *mut libc::siginfo_t, cont
 /// A trap that is not ours: what would have happened without us.
 #[cold]
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    /// A word of the context that the kernel leaves to nobody, and does not read; the signals that were blocked.
+    /// A word of the context that the kernel leaves to nobody, and does not read; the signals that
+    /// were blocked.
     const UNUSED_AT: usize = 288;
     const MASK_AT: usize = 296;
     /// Marks a trap that was handed on.
@@ -297,7 +303,8 @@ pub(crate) extern "C" fn on_question(_: c_int, info: *mut libc::siginfo_t, conte
     // SAFETY: valid in a handler with SA_SIGINFO.
     let pointer = unsafe { (*ucontext).uc_mcontext.gregs[libc::REG_RSP as usize] } as u64;
     let put = |at: u64, value: u64| {
-        // SAFETY: a word of this thread's stack that was just read, in a context that the kernel reads when a handler below returns.
+        // SAFETY: a word of this thread's stack that was just read, in a context that the kernel
+        // reads when a handler below returns.
         unsafe { (at as *mut u64).write_volatile(value) };
     };
     frames::redirect(pointer, MOST_STACK_BYTES, raw::peek, put, interior);
@@ -336,7 +343,8 @@ pub(crate) fn answers() -> usize {
 mod tests {
     use super::*;
 
-    /// Checks that an answer counts for its round alone: one that comes when the next round has begun does not.
+    /// Checks that an answer counts for its round alone: one that comes when the next round has
+    /// begun does not.
     #[test]
     fn a_late_answer_does_not_count() {
         let first = new_round();

@@ -22,8 +22,8 @@ pub(in crate::task) enum Life {
     Stranded,
 }
 
-/// What everybody may look at while a task runs. Written by the thread that runs it only, hence plain loads and stores; all Relaxed:
-/// they are numbers to be shown, and publish nothing.
+/// What everybody may look at while a task runs. Written by the thread that runs it only, hence
+/// plain loads and stores; all Relaxed: they are numbers to be shown, and publish nothing.
 pub(in crate::task) struct Stats {
     pub(in crate::task) number: u64,
     pub(in crate::task) name: Cow<'static, str>,
@@ -36,7 +36,8 @@ pub(in crate::task) struct Stats {
     uncounted: AtomicU64,
     /// The slot that runs it, plus one; 0: it rests.
     on: AtomicU32,
-    /// The thread that ran it last, by the number that [`TaskThread`](crate::task::thread::TaskThread)s have; 0: none so far.
+    /// The thread that ran it last, by the number that
+    /// [`TaskThread`](crate::task::thread::TaskThread)s have; 0: none so far.
     last: AtomicU64,
     life: AtomicU8,
     /// Its own counts, when it has ended.
@@ -129,7 +130,8 @@ impl Stats {
     }
 
     pub(in crate::task) fn life(&self) -> Life {
-        // Relaxed: a decision taken on it is taken by whoever owns the body, which travels by other means.
+        // Relaxed: a decision taken on it is taken by whoever owns the body, which travels by other
+        // means.
         match self.life.load(Ordering::Relaxed) {
             0 => Life::Lives,
             1 => Life::Dropped,
@@ -169,7 +171,8 @@ impl Stats {
     }
 }
 
-/// What a thread holds while it runs a task, and the task's owner while it rests. Dropping it ends the task.
+/// What a thread holds while it runs a task, and the task's owner while it rests. Dropping it ends
+/// the task.
 pub(in crate::task) struct Body {
     pub(in crate::task) run: ManuallyDrop<context::Task<Counters>>,
     pub(in crate::task) stats: Arc<Stats>,
@@ -183,7 +186,8 @@ impl Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        // In a forked child the engine's locks may be taken for good: nothing is touched, and the memory is a copy anyway.
+        // In a forked child the engine's locks may be taken for good: nothing is touched, and the
+        // memory is a copy anyway.
         if fork::is_child() {
             return;
         }

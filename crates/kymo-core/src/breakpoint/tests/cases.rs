@@ -1,7 +1,9 @@
-//! The nine cases of the kernel's unit test, by their names there, on engine and model; with three to five slots.
+//! The nine cases of the kernel's unit test, by their names there, on engine and model; with three
+//! to five slots.
 use super::*;
 
-/// One case: an account with two tasks, `t` and `o`, and what was granted so far. All are watched for reads and writes.
+/// One case: an account with two tasks, `t` and `o`, and what was granted so far. All are watched
+/// for reads and writes.
 struct Case<'a, A: Accounts> {
     account: &'a A,
     slots: usize,
@@ -35,7 +37,8 @@ impl<A: Accounts> Case<'_, A> {
     }
 }
 
-/// Runs a case on engine and model, with several numbers of slots, and checks that nothing is left in the end.
+/// Runs a case on engine and model, with several numbers of slots, and checks that nothing is left
+/// in the end.
 fn run<A: Accounts>(account: A, slots: usize, case: fn(&mut Case<'_, A>)) {
     let (t, o) = (account.task(TaskId(1)), account.task(TaskId(2)));
     let mut state = Case { account: &account, slots, t, o, held: Vec::new() };
@@ -83,7 +86,8 @@ case! {
 }
 
 case! {
-    /// Checks that a task with all slots anywhere leaves none to itself or a CPU, and that one comes back.
+    /// Checks that a task with all slots anywhere leaves none to itself or a CPU, and that one
+    /// comes back.
     one_task_on_all_cpus, |case| {
         case.fits(case.slots, |case| Task(&case.t));
         case.refused(&[Task(&case.t), TaskOn(&case.t, C0), Cpu(C0)]);
@@ -93,7 +97,8 @@ case! {
 }
 
 case! {
-    /// Checks that two tasks can have all slots each, and that one slot of one of them is of no use to a CPU.
+    /// Checks that two tasks can have all slots each, and that one slot of one of them is of no use
+    /// to a CPU.
     two_tasks_on_all_cpus, |case| {
         case.fits(case.slots, |case| Task(&case.t));
         case.fits(case.slots, |case| Task(&case.o));
@@ -126,7 +131,8 @@ case! {
 }
 
 case! {
-    /// Checks that two tasks can have all slots of one CPU each, and that another CPU is not concerned.
+    /// Checks that two tasks can have all slots of one CPU each, and that another CPU is not
+    /// concerned.
     two_tasks_on_one_cpu, |case| {
         case.fits(case.slots, |case| TaskOn(&case.t, C0));
         case.fits(case.slots, |case| TaskOn(&case.o, C0));
@@ -149,7 +155,8 @@ case! {
 }
 
 case! {
-    /// Checks that a CPU's slot stands in the way of a task that may come there, until it is released.
+    /// Checks that a CPU's slot stands in the way of a task that may come there, until it is
+    /// released.
     task_on_all_and_one_cpu, |case| {
         case.fits(case.slots - 2, |case| Task(&case.t));
         let bound = case.fits(1, |case| TaskOn(&case.t, C0));

@@ -1,7 +1,8 @@
 //! Requests that make no sense, and corners that are easily missed.
 use super::*;
 
-/// Checks that what makes no sense is refused with EINVAL by engine and model alike, and changes nothing.
+/// Checks that what makes no sense is refused with EINVAL by engine and model alike, and changes
+/// nothing.
 #[test]
 fn requests_without_sense() {
     fn check<A: Accounts>(account: &A) {
@@ -100,7 +101,8 @@ fn all_cpus_or_none() {
     assert_eq!(ledger.taken(C0, Pool::Data), Ok(0));
 }
 
-/// Checks that a CPU where nothing runs now (offline) still limits who may run anywhere, since it can come back.
+/// Checks that a CPU where nothing runs now (offline) still limits who may run anywhere, since it
+/// can come back.
 #[test]
 fn a_cpu_where_nothing_runs() {
     let ledger = ledger(X86);
@@ -113,8 +115,8 @@ fn a_cpu_where_nothing_runs() {
     ledger.reserve(Target::Task(&task), Kind::WRITE).expect("all are free").release();
 }
 
-/// Checks that data and instructions compete for shared registers and do not for separate ones, and that a change between them
-/// which is refused leaves everything as it was (B5).
+/// Checks that data and instructions compete for shared registers and do not for separate ones, and
+/// that a change between them which is refused leaves everything as it was (B5).
 #[test]
 fn a_change_of_kind() {
     let shared = ledger(Config { cpus: 1, slots: Slots::Shared(1) });
@@ -140,7 +142,8 @@ fn a_change_of_kind() {
     assert!(arm.is_unused());
 }
 
-/// Checks that a reservation outlives the handles of its task and of the ledger, and that a task's place in the list is used again.
+/// Checks that a reservation outlives the handles of its task and of the ledger, and that a task's
+/// place in the list is used again.
 #[test]
 fn a_reservation_stands_alone() {
     let ledger = ledger(X86);
@@ -160,7 +163,8 @@ fn a_reservation_stands_alone() {
     held.release();
 }
 
-/// Checks that the holders of what is missing are told: the CPU, and the tasks that have most there, up to a limit.
+/// Checks that the holders of what is missing are told: the CPU, and the tasks that have most
+/// there, up to a limit.
 #[test]
 fn who_holds_it() {
     let ledger = ledger(X86);
@@ -189,7 +193,8 @@ fn who_holds_it() {
     assert_eq!(two.to_string(), "task 0 has 2 when it runs on CPU 0");
 }
 
-/// Checks that each error is a sentence with the numbers that are needed to find the mistake, and has the kernel's number.
+/// Checks that each error is a sentence with the numbers that are needed to find the mistake, and
+/// has the kernel's number.
 #[test]
 fn errors_are_sentences() {
     let ledger = ledger(Config { cpus: 2, slots: Slots::Separate { data: 1, instructions: 0 } });

@@ -1,4 +1,5 @@
-//! The ledger against its model and against the rule, and the cases that a kernel's own tests know, by name.
+//! The ledger against its model and against the rule, and the cases that a kernel's own tests know,
+//! by name.
 mod cases;
 mod misuse;
 mod property;

@@ -1,4 +1,5 @@
-//! Random lives of reservations: engine, model and rule must say the same at every step, and the counts must be those of the rule.
+//! Random lives of reservations: engine, model and rule must say the same at every step, and the
+//! counts must be those of the rule.
 use super::rule::{Rule, Whom};
 use super::*;
 use crate::breakpoint::MAX_SLOTS;
@@ -124,8 +125,8 @@ fn fork_fits(ledger: &Ledger, rule: &Rule, task: usize) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks every answer, errno and count of the ledger against model and rule, that a fork never fails, and that nothing is left
-    /// after the last release.
+    /// Checks every answer, errno and count of the ledger against model and rule, that a fork never
+    /// fails, and that nothing is left after the last release.
     #[test]
     fn as_the_rule_says(config in configs(), ops in ops()) {
         let (engine, before) = (ledger(config), model::OneList::new(config).expect("a sound config"));

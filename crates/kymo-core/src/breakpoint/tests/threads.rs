@@ -1,4 +1,5 @@
-//! Many threads at once: every answer must be one that some order of the requests explains, and no CPU is ever promised too much.
+//! Many threads at once: every answer must be one that some order of the requests explains, and no
+//! CPU is ever promised too much.
 use super::rule::{Rule, Whom};
 use super::*;
 use proptest::prelude::*;
@@ -76,7 +77,8 @@ fn run(ledger: &Ledger, programs: &[Vec<Op>]) -> Vec<Vec<Done>> {
     })
 }
 
-/// Whether some order explains all answers: one in which whatever ended before another began comes first.
+/// Whether some order explains all answers: one in which whatever ended before another began comes
+/// first.
 fn is_explained(rule: &Rule, history: &[Vec<Done>], next: &mut [usize], held: &mut [Vec<usize>]) -> bool {
     let pending = |thread: usize, next: &[usize]| history[thread].get(next[thread]);
     let first_end = (0..history.len()).filter_map(|thread| pending(thread, next)).map(|done| done.end).min();
@@ -131,7 +133,8 @@ fn programs() -> impl Strategy<Value = Vec<Vec<Op>>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that what three threads are told at once is what the rule says to some order of their requests.
+    /// Checks that what three threads are told at once is what the rule says to some order of their
+    /// requests.
     #[test]
     fn some_order_explains_all(
         slots in prop_oneof![
@@ -166,8 +169,8 @@ fn a_wrong_history_is_noticed() {
     assert!(!explained(&[at(0, Ok(())), at(5, Ok(()))]), "both cannot have the only slot");
 }
 
-/// Checks that while four threads ask for their own tasks, for common tasks and for CPUs, no CPU is ever promised more than it has
-/// (B1), and that all counts are 0 afterwards (B6).
+/// Checks that while four threads ask for their own tasks, for common tasks and for CPUs, no CPU is
+/// ever promised more than it has (B1), and that all counts are 0 afterwards (B6).
 #[test]
 fn never_promised_twice() {
     for config in [X86, ARM] {

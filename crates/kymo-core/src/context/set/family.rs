@@ -4,8 +4,9 @@ use crate::context::sync::Mutex;
 use crate::context::{Attr, Count, CpuId, EventId};
 use std::sync::Arc;
 
-/// The group that was opened, its children in other contexts, and what those had counted that are gone. One lock, so that a
-/// reader finds each child's count exactly once: in the child, or in the sum (I5).
+/// The group that was opened, its children in other contexts, and what those had counted that are
+/// gone. One lock, so that a reader finds each child's count exactly once: in the child, or in the
+/// sum (I5).
 #[derive(Debug)]
 pub(in crate::context) struct Family {
     pub(in crate::context) kin: Mutex<FamilyState>,

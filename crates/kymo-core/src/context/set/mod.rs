@@ -52,7 +52,8 @@ impl ContextEvent {
         self.stamp_ns = self.stamp_ns.max(time_ns);
     }
 
-    /// Whether it is enabled, or disabled, already. A pinned event that lost its counter is neither.
+    /// Whether it is enabled, or disabled, already. A pinned event that lost its counter is
+    /// neither.
     pub(in crate::context) fn is(&self, to: EventState) -> bool {
         if to == EventState::Off { self.state == EventState::Off } else { self.state >= to }
     }
@@ -187,8 +188,8 @@ impl Set {
         Some((copy, event.state))
     }
 
-    /// Takes an event out that does not count now. If it led a group, each of the others, which may count, is a flexible group by itself
-    /// then.
+    /// Takes an event out that does not count now. If it led a group, each of the others, which may
+    /// count, is a flexible group by itself then.
     pub(in crate::context) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<ContextEvent> {
         let holds = |group: &Group| group.events.iter().position(|other| other.id == event);
         let find =
@@ -210,8 +211,9 @@ impl Set {
         Some(event)
     }
 
-    /// Exchanges the counts of the events that are kept per task with those of a clone that rests. Pairs them by event, because a
-    /// rotation may have changed their order. For each this looks at the counter, and at nothing else.
+    /// Exchanges the counts of the events that are kept per task with those of a clone that rests.
+    /// Pairs them by event, because a rotation may have changed their order. For each this looks at
+    /// the counter, and at nothing else.
     pub(in crate::context) fn exchange_counts<P: Pmu>(&mut self, rests: &mut Set, pmu: &P, now_ns: u64) {
         let (time_ns, rests_ns) = (self.time_ns(now_ns), rests.time_ns(now_ns));
         rests.groups_mut().for_each(|group| group.settle(rests_ns));
@@ -234,7 +236,8 @@ impl Set {
         }
     }
 
-    /// The event with this id: most often at the same place as in the clone, so that is tried first.
+    /// The event with this id: most often at the same place as in the clone, so that is tried
+    /// first.
     fn pair(
         &mut self,
         event: EventId,

@@ -1,15 +1,18 @@
-//! A context: the events of one task, and the number by which two contexts know that they are alike.
+//! A context: the events of one task, and the number by which two contexts know that they are
+//! alike.
 use super::Set;
 use crate::context::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, unique};
 
-/// The bit of a class that says: some event keeps numbers of single tasks, so an exchange must exchange those too.
+/// The bit of a class that says: some event keeps numbers of single tasks, so an exchange must
+/// exchange those too.
 pub(in crate::context) const WITH_COUNTS: u64 = 1;
 
 /// What the lock of a context protects.
 #[derive(Debug)]
 pub(in crate::context) struct Inner {
     pub(in crate::context) set: Set,
-    /// A unique number: of this context as it is now, and of all that were cloned from it since it is so.
+    /// A unique number: of this context as it is now, and of all that were cloned from it since it
+    /// is so.
     pub(in crate::context) lineage: u64,
     pub(in crate::context) cloned: bool,
     /// How many readers forbid that it is exchanged.
@@ -29,7 +32,8 @@ impl Inner {
 /// The events of one task.
 #[derive(Debug)]
 pub(in crate::context) struct TaskContext {
-    /// Two contexts are alike exactly if this is equal (I2). Written under the lock; read without it.
+    /// Two contexts are alike exactly if this is equal (I2). Written under the lock; read without
+    /// it.
     pub(in crate::context) class: AtomicU64,
     /// Whose it is. Written by whoever switches that task.
     pub(in crate::context) holder: AtomicU64,
@@ -75,7 +79,8 @@ impl TaskContext {
         }
     }
 
-    /// Works the class out again, after a change of what it depends on. `empty` is the class of all contexts without events.
+    /// Works the class out again, after a change of what it depends on. `empty` is the class of all
+    /// contexts without events.
     pub(in crate::context) fn classify(&self, inner: &Inner, empty: u64) {
         let events = || inner.set.groups().flat_map(|group| &group.events);
         let class = if inner.over || inner.pins > 0 || events().any(|event| event.attr.bound) {
@@ -85,8 +90,9 @@ impl TaskContext {
         } else {
             inner.lineage << 1 | if events().any(|event| event.attr.inherit_stat) { WITH_COUNTS } else { 0 }
         };
-        // Relaxed: who switches a task has it exclusively, and so after everything that was done to its membership (I3); a
-        // change from another thread (a close, a pin) is seen late or not, and either is right.
+        // Relaxed: who switches a task has it exclusively, and so after everything that was done to
+        // its membership (I3); a change from another thread (a close, a pin) is seen late or not,
+        // and either is right.
         self.class.store(class, Ordering::Relaxed);
     }
 }

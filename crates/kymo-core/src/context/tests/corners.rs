@@ -25,8 +25,8 @@ fn of(engine: &Engine<Script>, event: EventId, task: &Task<Script>) -> u64 {
     tasks.iter().find(|(id, _)| *id == task.id()).expect("the task lives").1.value
 }
 
-/// The life that lost counts: W counts; it forks A; A runs in W's context, and dies with it; W forks B; B runs long, elsewhere. Gives what
-/// was counted and what should have been.
+/// The life that lost counts: W counts; it forks A; A runs in W's context, and dies with it; W
+/// forks B; B runs long, elsewhere. Gives what was counted and what should have been.
 fn five_steps(engine: &Engine<Script>) -> (u64, u64) {
     let (mut w, events) = counted(engine, &[family(0)]);
     enter(engine, &mut w);
@@ -42,16 +42,16 @@ fn five_steps(engine: &Engine<Script>) -> (u64, u64) {
     (value(engine, events[0]), one(0, 10) + one(0, 20) + one(0, 100_000))
 }
 
-/// Checks that B is counted although the opened event died with A: a child begins as its parent's event is, not as the one that
-/// was opened is.
+/// Checks that B is counted although the opened event died with A: a child begins as its parent's
+/// event is, not as the one that was opened is.
 #[test]
 fn the_source_failure() {
     let (counted, expected) = five_steps(&engine(2, 0));
     assert_eq!(counted, expected);
 }
 
-/// Checks that the same life loses B when parent and child exchange contexts and a child begins as the opened event is: that
-/// policy, and not something else, is what the test above refuses.
+/// Checks that the same life loses B when parent and child exchange contexts and a child begins as
+/// the opened event is: that policy, and not something else, is what the test above refuses.
 #[test]
 fn the_source_failure_with_the_naive_policy() {
     let engine = engine(2, 0);
@@ -60,8 +60,8 @@ fn the_source_failure_with_the_naive_policy() {
     assert_eq!(counted, expected - one(0, 100_000), "all of B is lost, and nothing else");
 }
 
-/// Two events that take turns on one counter, kept per task, in a parent whose order a rotation has changed since the fork. Gives
-/// what parent and child have of each.
+/// Two events that take turns on one counter, kept per task, in a parent whose order a rotation has
+/// changed since the fork. Gives what parent and child have of each.
 fn rotated(engine: &Engine<Script>) -> [[u64; 2]; 2] {
     let (mut parent, first) = counted(engine, &[per_task(4)]);
     let second = engine.open(&mut parent, &[per_task(5)]).expect("a sound group");
@@ -75,7 +75,8 @@ fn rotated(engine: &Engine<Script>) -> [[u64; 2]; 2] {
     [&parent, &child].map(|task| [of(engine, first[0], task), of(engine, second[0], task)])
 }
 
-/// Checks that numbers of single tasks are paired by event: a rotation changes the order of groups in one of two clones.
+/// Checks that numbers of single tasks are paired by event: a rotation changes the order of groups
+/// in one of two clones.
 #[test]
 fn pairs_by_event_after_a_rotation() {
     assert_eq!(rotated(&engine(1, 1)), [[one(4, 10), one(5, 100)], [0, one(5, 1000)]]);
@@ -105,7 +106,8 @@ fn an_exchange_touches_nothing() {
     assert_eq!(engine.pmu().asked.load(Ordering::Relaxed), before);
 }
 
-/// Checks that a reader's pin forbids the exchange, that the switch is right all the same, and that it ends with the reader.
+/// Checks that a reader's pin forbids the exchange, that the switch is right all the same, and that
+/// it ends with the reader.
 #[test]
 fn a_pinned_context_is_not_exchanged() {
     let engine = engine(1, 0);
@@ -132,7 +134,8 @@ fn a_pinned_context_is_not_exchanged() {
     assert_eq!(switch(&engine, &mut child, &mut parent), Switch::Exchanged);
 }
 
-/// Checks that a task which forks while it holds the context of another gives its child what that has.
+/// Checks that a task which forks while it holds the context of another gives its child what that
+/// has.
 #[test]
 fn fork_in_an_exchanged_context() {
     let engine = engine(1, 0);
@@ -152,7 +155,8 @@ fn fork_in_an_exchanged_context() {
     assert_eq!(counts, [0, one(0, 10), one(0, 20), one(0, 30)]);
 }
 
-/// Checks that after a close and a fork in two threads, whichever was first, no child has the closed event.
+/// Checks that after a close and a fork in two threads, whichever was first, no child has the
+/// closed event.
 #[test]
 fn close_races_fork() {
     for _ in 0..300 {
@@ -176,7 +180,8 @@ fn close_races_fork() {
     }
 }
 
-/// Checks that a close leaves a family alike: it takes the event from all of them, and from those that are forked later.
+/// Checks that a close leaves a family alike: it takes the event from all of them, and from those
+/// that are forked later.
 #[test]
 fn a_close_leaves_contexts_alike() {
     let engine = engine(1, 0);
@@ -208,8 +213,8 @@ fn grandchild_of_a_dead_middle_task() {
     assert_eq!(value(&engine, events[0]), one(0, 10) + one(0, 20));
 }
 
-/// Checks that the opened event may die with a child while the task it was opened on lives on, is counted, and is enabled and
-/// disabled through it, and that the family ends with its last task.
+/// Checks that the opened event may die with a child while the task it was opened on lives on, is
+/// counted, and is enabled and disabled through it, and that the family ends with its last task.
 #[test]
 fn the_opened_event_dies_with_a_child() {
     let engine = engine(1, 0);
@@ -236,7 +241,8 @@ fn the_opened_event_dies_with_a_child() {
     assert_eq!(value(&engine, events[1]), one(1, 10) + one(1, 30), "the group goes with its leader");
 }
 
-/// Checks that an exec enables what the task has, also if that came from another task, and makes it unlike the others.
+/// Checks that an exec enables what the task has, also if that came from another task, and makes it
+/// unlike the others.
 #[test]
 fn exec_in_an_exchanged_context() {
     let engine = engine(1, 0);
@@ -259,7 +265,8 @@ fn exec_in_an_exchanged_context() {
     assert_eq!(switch(&engine, &mut grandchild, &mut child), Switch::Exchanged);
 }
 
-/// Checks that an exec takes an event away that asked for it, keeps what it counted, and makes the task unlike the others.
+/// Checks that an exec takes an event away that asked for it, keeps what it counted, and makes the
+/// task unlike the others.
 #[test]
 fn exec_removes() {
     let engine = engine(1, 0);
@@ -275,8 +282,8 @@ fn exec_removes() {
     assert_eq!(value(&engine, events[0]), one(0, 10) + one(0, 30));
 }
 
-/// Checks that a pinned event which lost its counter says so, that the state goes with the context to another task and CPU, and
-/// that enabling it brings it back.
+/// Checks that a pinned event which lost its counter says so, that the state goes with the context
+/// to another task and CPU, and that enabling it brings it back.
 #[test]
 fn a_pinned_error_travels() {
     let engine = engine(2, 1);
@@ -299,7 +306,8 @@ fn a_pinned_error_travels() {
     assert_eq!(value(&engine, own[0]), one(4, 30));
 }
 
-/// Checks which pairs are not exchanged: what differs, or may not move, is rescheduled, and each counts its own.
+/// Checks which pairs are not exchanged: what differs, or may not move, is rescheduled, and each
+/// counts its own.
 #[test]
 fn unlike_contexts_are_rescheduled() {
     let engine = engine(1, 0);
@@ -366,7 +374,8 @@ fn open_in_an_exchanged_context() {
     assert_eq!(value(&engine, own[0]), one(1, 20));
 }
 
-/// Checks that without its leader each of a group goes on by itself, in children too, and enabled only if it was.
+/// Checks that without its leader each of a group goes on by itself, in children too, and enabled
+/// only if it was.
 #[test]
 fn a_leader_closes() {
     let engine = engine(1, 0);
@@ -384,7 +393,8 @@ fn a_leader_closes() {
     assert_eq!(engine.read_group(events[1]).map(|group| group.len()), Ok(1));
 }
 
-/// Checks that groups which find no counter take turns, that no time is lost, and that scaling makes up for it.
+/// Checks that groups which find no counter take turns, that no time is lost, and that scaling
+/// makes up for it.
 #[test]
 fn groups_take_turns() {
     let engine = engine(1, 2);
@@ -450,7 +460,8 @@ fn exclusive_is_alone() {
     assert_eq!((value(&engine, alone[0]), value(&engine, other[0])), (one(4, 10), one(5, 20)));
 }
 
-/// Checks that the events of a CPU count whoever runs there and nobody, and that pinned ones of a task come before its flexible ones.
+/// Checks that the events of a CPU count whoever runs there and nobody, and that pinned ones of a
+/// task come before its flexible ones.
 #[test]
 fn a_cpu_counts_all() {
     let engine = engine(2, 1);
@@ -471,7 +482,8 @@ fn a_cpu_counts_all() {
     engine.close(own[0]).expect("it is open");
 }
 
-/// A counter of a task that goes on running while another thread works on its events: it grows at each look.
+/// A counter of a task that goes on running while another thread works on its events: it grows at
+/// each look.
 #[derive(Debug, Default)]
 struct GoesOn(AtomicU64);
 
@@ -493,8 +505,9 @@ impl Pmu for GoesOn {
     }
 }
 
-/// Regression: whoever enabled, disabled, opened or closed an event stopped all others of the task or CPU and started them again, and
-/// what the task, which ran on, did in between was lost. What goes on counting is not touched.
+/// Regression: whoever enabled, disabled, opened or closed an event stopped all others of the task
+/// or CPU and started them again, and what the task, which ran on, did in between was lost. What
+/// goes on counting is not touched.
 #[test]
 fn others_are_not_touched() {
     let engine = Engine::new(GoesOn::default(), 1);
@@ -511,7 +524,8 @@ fn others_are_not_touched() {
     let kept = [events[0], events[2], events[3], of_cpu];
     let (before, from) = (values(&kept), shows());
     for _ in 0..3 {
-        // A member of one's own group, another group, one of the CPU, and one that finds no counter.
+        // A member of one's own group, another group, one of the CPU, and one that finds no
+        // counter.
         engine.disable(events[1]).expect("it is open");
         engine.enable(events[1]).expect("it is open");
         let other = engine.open(&mut task, &[family(7)]).expect("a sound group")[0];
@@ -532,8 +546,8 @@ fn others_are_not_touched() {
     }
 }
 
-/// Checks, with workers that hand over as fast as they can while others read, fork, close and disable, that no count is ever lost
-/// or met twice.
+/// Checks, with workers that hand over as fast as they can while others read, fork, close and
+/// disable, that no count is ever lost or met twice.
 #[test]
 fn threads_agree() {
     const WORKERS: u32 = 3;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const OTHER: CpuId = CpuId(1);
 
-/// Checks that an event that was never opened, or is closed, is refused by everything that takes one.
+/// Checks that an event that was never opened, or is closed, is refused by everything that takes
+/// one.
 #[test]
 fn unknown_events() {
     let engine = engine(1, 0);
@@ -48,7 +49,8 @@ fn a_task_ends_twice() {
     assert_eq!(value(&engine, events[0]), one(0, 10));
 }
 
-/// Checks that only the CPU where a task runs can switch it, and only to one that rests, and that a refused switch changes nothing.
+/// Checks that only the CPU where a task runs can switch it, and only to one that rests, and that a
+/// refused switch changes nothing.
 #[test]
 fn switches_from_the_wrong_cpu() {
     let engine = engine(2, 0);
@@ -93,7 +95,8 @@ fn unknown_cpus() {
     }
 }
 
-/// Checks that a task dropped at rest ends, and that one dropped while it runs ends there and then, which its CPU says once.
+/// Checks that a task dropped at rest ends, and that one dropped while it runs ends there and then,
+/// which its CPU says once.
 #[test]
 fn dropped_while_running() {
     let engine = engine(1, 0);
@@ -203,7 +206,8 @@ impl Pmu for Mad {
     }
 }
 
-/// Checks that with a clock that jumps to and fro nothing panics, and that time running is never more than time enabled.
+/// Checks that with a clock that jumps to and fro nothing panics, and that time running is never
+/// more than time enabled.
 #[test]
 fn a_mad_clock() {
     let engine = Engine::new(Mad(AtomicU64::new(1)), 1);

@@ -305,8 +305,9 @@ impl World {
         Ok(())
     }
 
-    /// Where counters are few, engine and model may choose differently who gets them. Times enabled are the same, no count is more
-    /// than could be counted, and all together are what the counters gave.
+    /// Where counters are few, engine and model may choose differently who gets them. Times enabled
+    /// are the same, no count is more than could be counted, and all together are what the counters
+    /// gave.
     fn compare_crowded(&mut self) -> Result<(), TestCaseError> {
         let mut sums = self.closed;
         for &(event, _) in &self.events {
@@ -390,8 +391,8 @@ impl World {
     }
 }
 
-/// What must be equal in contexts that are alike: the events, whether each is enabled (a pinned one that lost its counter is), and
-/// whether an exec would enable it.
+/// What must be equal in contexts that are alike: the events, whether each is enabled (a pinned one
+/// that lost its counter is), and whether an exec would enable it.
 fn content(context: &TaskContext) -> BTreeMap<EventId, (bool, bool)> {
     let inner = context.lock();
     let of = |event: &ContextEvent| (event.id, (event.state != EventState::Off, event.attr.enable_on_exec));
@@ -423,8 +424,9 @@ fn read_anyhow(engine: &Engine<Script>, event: EventId) -> Count {
 }
 
 proptest! {
-    /// Checks that totals of families, times enabled and running, and numbers of single tasks are exactly those of the model and of
-    /// the truth, at any step of any life (I4, I5, I6, I7, I8), and that contexts and tasks fit together (I1, I2, I3).
+    /// Checks that totals of families, times enabled and running, and numbers of single tasks are
+    /// exactly those of the model and of the truth, at any step of any life (I4, I5, I6, I7, I8),
+    /// and that contexts and tasks fit together (I1, I2, I3).
     #[test]
     fn equals_model_and_truth(ops in ops(false)) {
         let mut world = World::new(1000);
@@ -438,7 +440,8 @@ proptest! {
         }
     }
 
-    /// Checks the same with reads only at the end: a read brings times up to date, which must not matter.
+    /// Checks the same with reads only at the end: a read brings times up to date, which must not
+    /// matter.
     #[test]
     fn equals_model_and_truth_unread(ops in ops(false)) {
         let mut world = World::new(1000);

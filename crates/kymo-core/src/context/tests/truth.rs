@@ -1,4 +1,5 @@
-//! What should be counted, found without any scheduling: at each piece of work, one looks who runs and what counts him.
+//! What should be counted, found without any scheduling: at each piece of work, one looks who runs
+//! and what counts him.
 use crate::context::{Attr, Child, Count, CpuId, EventId, Inherit};
 use std::collections::BTreeMap;
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 type Plain = Registry<Witness, NoSites, Symmetric>;
 
-/// Checks that a key that is registered again before the old probe is freed gets a new one: old consumers are not called, new ones are.
+/// Checks that a key that is registered again before the old probe is freed gets a new one: old
+/// consumers are not called, new ones are.
 #[test]
 fn again_before_the_old_one_is_freed() {
     let registry = Plain::new(Symmetric, NoSites);
@@ -82,7 +83,8 @@ impl Consumer for Once {
     }
 }
 
-/// Checks that a handler may end its own registration, is refused to wait for itself, and is not called again.
+/// Checks that a handler may end its own registration, is refused to wait for itself, and is not
+/// called again.
 #[test]
 fn ends_itself() {
     let registry = Arc::new(Registry::new(Symmetric, NoSites));
@@ -112,7 +114,8 @@ fn one_grace_period_for_many() {
     assert_eq!(registry.grace_periods(), 1);
 }
 
-/// Checks that across a fork the child goes on without the parent's threads: their sections hold nobody up.
+/// Checks that across a fork the child goes on without the parent's threads: their sections hold
+/// nobody up.
 #[test]
 fn fork() {
     let registry = Plain::new(Symmetric, NoSites);
@@ -125,7 +128,8 @@ fn fork() {
     assert!(!mine.enter().hit(key(1), &mut Log::new()));
 }
 
-/// Checks that a witness complains when it is called after its end, or else the tests that rely on it show nothing.
+/// Checks that a witness complains when it is called after its end, or else the tests that rely on
+/// it show nothing.
 #[test]
 #[should_panic(expected = "called after its end")]
 fn a_witness_complains() {

@@ -1,4 +1,5 @@
-//! Random registrations and hits: registry and locked model get the same, and must call the same consumers.
+//! Random registrations and hits: registry and locked model get the same, and must call the same
+//! consumers.
 use super::super::model::Locked;
 use super::super::{NoSites, Registry};
 use super::{Log, Witness, key};
@@ -44,7 +45,8 @@ fn run(steps: &[Step]) {
                 let at = at % handles.len();
                 registry.unregister(&[handles[at]]);
                 locked.unregister(locked_handles[at]);
-                // In one thread nobody is under way, but what a handler walks must live until the next step all the same.
+                // In one thread nobody is under way, but what a handler walks must live until the
+                // next step all the same.
             }
             Step::Unregister(_) => {}
             Step::Synchronize => registry.synchronize(TaskId(1)).unwrap(),
@@ -65,13 +67,15 @@ fn run(steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that random hits and registrations make the registry call the consumers that the locked model calls (P2, P3).
+    /// Checks that random hits and registrations make the registry call the consumers that the
+    /// locked model calls (P2, P3).
     #[test]
     fn as_the_locked_model(steps in prop::collection::vec(step(), 0..150)) {
         run(&steps);
     }
 
-    /// Checks that inserting and erasing any keys in any order leaves exactly those that are in (P4), through all sizes of the table.
+    /// Checks that inserting and erasing any keys in any order leaves exactly those that are in
+    /// (P4), through all sizes of the table.
     #[test]
     fn a_table_of_keys(steps in prop::collection::vec((0u64..400, prop::bool::weighted(0.7)), 0..800)) {
         let registry = Registry::new(Symmetric, NoSites);

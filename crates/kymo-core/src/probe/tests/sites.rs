@@ -172,15 +172,17 @@ fn run(steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks that whatever is registered, ended, applied, hit, mapped and unmapped, a site is armed exactly if it should be, and a
-    /// semaphore is the number of armed probes that name it (P5, P6, P7).
+    /// Checks that whatever is registered, ended, applied, hit, mapped and unmapped, a site is
+    /// armed exactly if it should be, and a semaphore is the number of armed probes that name it
+    /// (P5, P6, P7).
     #[test]
     fn armed_as_wanted(steps in prop::collection::vec(step(), 0..80)) {
         run(&steps);
     }
 }
 
-/// Checks that a site goes when all its consumers answer Remove and none accepts, and not when one answers otherwise or accepts (P7).
+/// Checks that a site goes when all its consumers answer Remove and none accepts, and not when one
+/// answers otherwise or accepts (P7).
 #[test]
 fn one_removes_and_one_does_not() {
     let program = Shared::default();
@@ -208,7 +210,8 @@ fn one_removes_and_one_does_not() {
     assert_eq!(registry.armed(), [key(1)]);
 }
 
-/// Checks that sites of one batch are armed by one call, and that a refusal keeps only those out that it is about.
+/// Checks that sites of one batch are armed by one call, and that a refusal keeps only those out
+/// that it is about.
 #[test]
 fn a_batch() {
     let program = Shared::default();
@@ -233,7 +236,8 @@ fn another_semaphore() {
     assert!(other.to_string().contains("0x1001"), "{other}");
 }
 
-/// Checks that a site which could not be restored stays known as broken, is not armed again, and its late hits call nobody.
+/// Checks that a site which could not be restored stays known as broken, is not armed again, and
+/// its late hits call nobody.
 #[test]
 fn not_restored() {
     let program = Shared::default();

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const HITS: u64 = if cfg!(miri) { 40 } else { 4_000 };
 const KEYS: u64 = 5;
 
-/// Checks that consumers which stay are called once per hit, that others which come and go are never called after
-/// `synchronize`, and that nothing freed is looked at (P1, P2, P3), with the table growing and shrinking beside.
+/// Checks that consumers which stay are called once per hit, that others which come and go are
+/// never called after `synchronize`, and that nothing freed is looked at (P1, P2, P3), with the
+/// table growing and shrinking beside.
 #[test]
 fn come_and_go() {
     let registry = Registry::new(Symmetric, NoSites);
@@ -62,7 +63,8 @@ fn come_and_go() {
     assert_eq!(registry.probes(), KEYS as usize);
 }
 
-/// Checks that a thread which leaves, and another one that takes its reader, are waited for like any.
+/// Checks that a thread which leaves, and another one that takes its reader, are waited for like
+/// any.
 #[test]
 fn threads_come_and_go() {
     let registry = Registry::new(Symmetric, NoSites);

@@ -16,7 +16,8 @@ pub const MOST_STRING_BYTES: u8 = 200;
 pub enum FetchKind {
     /// The number, extended to 64 bits. 0 where memory cannot be read.
     Number,
-    /// The text so many bytes behind where it points to, up to a zero byte or `most` bytes. Empty where memory cannot be read.
+    /// The text so many bytes behind where it points to, up to a zero byte or `most` bytes. Empty
+    /// where memory cannot be read.
     String {
         /// Added to the number to get the text's address.
         offset: i32,
@@ -70,7 +71,8 @@ pub fn is_supported(operand: &Operand) -> bool {
 }
 
 impl ProbeAction {
-    /// Whether an agent takes it: conditions of numbers alone, none too long, and of operands that it takes.
+    /// Whether an agent takes it: conditions of numbers alone, none too long, and of operands that
+    /// it takes.
     pub fn is_supported(&self) -> bool {
         let condition = |of: &Condition| {
             of.len() <= MOST_TESTS
@@ -175,7 +177,8 @@ impl ProbeAction {
     }
 }
 
-/// Where an event's values are in its raw data, which is as the kernel's own events of programs have it.
+/// Where an event's values are in its raw data, which is as the kernel's own events of programs
+/// have it.
 ///
 /// ```text
 ///   0 kind u16 | 2 zeros u16 | 4 thread u32 | 8 the place u64 | for returns: 16 whereto u64 | the values, one behind the other | texts

@@ -43,7 +43,8 @@ pub struct ProbeSpec {
     pub offset: u64,
     /// Its length in bytes; 0 if unknown.
     pub size_bytes: u32,
-    /// From its first byte to that of the next function, in bytes; 0 if unknown. What lies between may be used if it is padding.
+    /// From its first byte to that of the next function, in bytes; 0 if unknown. What lies between
+    /// may be used if it is padding.
     pub room_bytes: u32,
     /// The site is so many bytes behind the function's first one; 0: it is the entry.
     pub inside_bytes: u32,
@@ -51,7 +52,8 @@ pub struct ProbeSpec {
     pub semaphore: u64,
     /// What for.
     pub kind: ProbeKind,
-    /// Which hits, and what of them: the number of a [`Command::Action`], from 1 on; 0: all hits, nothing else.
+    /// Which hits, and what of them: the number of a [`Command::Action`], from 1 on; 0: all hits,
+    /// nothing else.
     pub action_id: u16,
 }
 
@@ -85,7 +87,8 @@ pub enum Command {
     List,
     /// Remove everything and end.
     Leave,
-    /// What probes do that name this number. A later one of the same number is for probes that come later.
+    /// What probes do that name this number. A later one of the same number is for probes that come
+    /// later.
     Action {
         /// From 1 on.
         id: u16,
@@ -100,8 +103,8 @@ pub enum Command {
         /// Slots of each CPU: no more than the agent said.
         slots: u32,
     },
-    /// Write events to the rings in the memory file that comes with this packet: for each CPU a page,
-    /// of the shape of a perf event's, and its data after it.
+    /// Write events to the rings in the memory file that comes with this packet: for each CPU a
+    /// page, of the shape of a perf event's, and its data after it.
     Rings {
         /// Rings in the file: as many as the agent has CPUs.
         cpus: u32,
@@ -116,7 +119,8 @@ pub enum Command {
     Losses,
     /// Tell who called.
     Callers,
-    /// From now on the tracer holds the process's threads whenever the agent is [`Reply::Ready`] to write.
+    /// From now on the tracer holds the process's threads whenever the agent is [`Reply::Ready`] to
+    /// write.
     Holds,
     /// All other threads stand still, none of them inside the bytes that are to be written.
     Held,
@@ -127,20 +131,25 @@ pub enum Command {
     },
 }
 
-/// What a tracer that holds a process's threads must know of what is about to be written. Lists are in the process's memory.
+/// What a tracer that holds a process's threads must know of what is about to be written. Lists are
+/// in the process's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatchSites {
-    /// The thread that writes, by the number that it has in its own namespace: the one that must go on.
+    /// The thread that writes, by the number that it has in its own namespace: the one that must go
+    /// on.
     pub thread: u32,
-    /// The first bytes of the sites, of 8 bytes each, ascending: no thread may stand in one's bytes behind the first.
+    /// The first bytes of the sites, of 8 bytes each, ascending: no thread may stand in one's bytes
+    /// behind the first.
     pub sites_at: u64,
     /// How many.
     pub sites: u32,
-    /// Pairs of addresses, ascending: a thread that stands at the first one of a pair goes on at the second.
+    /// Pairs of addresses, ascending: a thread that stands at the first one of a pair goes on at
+    /// the second.
     pub moves_at: u64,
     /// How many pairs.
     pub moves: u32,
-    /// Where handlers of signals return to: who finds one of these on a stack has found what a thread was interrupted in.
+    /// Where handlers of signals return to: who finds one of these on a stack has found what a
+    /// thread was interrupted in.
     pub restorers: Vec<u64>,
 }
 
@@ -364,8 +373,8 @@ impl Command {
 }
 
 impl Reply {
-    /// The packet. Lists must not be longer than [`MOST_ENTRIES`](super::MOST_ENTRIES), and one with reasons in it not as long as to
-    /// exceed [`MOST_BYTES`](super::MOST_BYTES).
+    /// The packet. Lists must not be longer than [`MOST_ENTRIES`](super::MOST_ENTRIES), and one
+    /// with reasons in it not as long as to exceed [`MOST_BYTES`](super::MOST_BYTES).
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::Hello { version, pid, cleaned_up, cpus, slots } => {

@@ -1,7 +1,8 @@
 //! What a tracer and the agent in its target say to each other, as bytes.
 //!
-//! One message is one packet of a socket that keeps packets apart, at most [`MOST_BYTES`] long. Neither side trusts the other: whatever
-//! arrives is a message or [`Malformed`], nothing is allocated by what it claims, and what is longer than a bound is refused.
+//! One message is one packet of a socket that keeps packets apart, at most [`MOST_BYTES`] long.
+//! Neither side trusts the other: whatever arrives is a message or [`Malformed`], nothing is
+//! allocated by what it claims, and what is longer than a bound is refused.
 //!
 //! ```text
 //!   | kind u16 | zero u16 | fields, little-endian; lists and texts after their length as u32 |
@@ -32,7 +33,8 @@
 //!   Leave                            ------>
 //!                                    <------  Left
 //! ```
-//! A tracer that can hold the process's threads says so once; then sites are written while they stand still, at `Commit`, `Holds` and `Leave`:
+//! A tracer that can hold the process's threads says so once; then sites are written while they
+//! stand still, at `Commit`, `Holds` and `Leave`:
 //! ```text
 //!   Holds                            ------>
 //!                                    <------  Cleaned { probes }
@@ -43,13 +45,15 @@
 //!                                    <------  Armed
 //! ```
 //!
-//! Descriptors go one way only, from the tracer to the agent. The tracer takes none: the target could
-//! send it a file of its own file system, and closing that would hang as long as the target likes.
+//! Descriptors go one way only, from the tracer to the agent. The tracer takes none: the target
+//! could send it a file of its own file system, and closing that would hang as long as the target
+//! likes.
 //!
-//! Counts are not sent. They lie in the memory file that comes with `Counters`, which both sides map,
-//! so the tracer reads them at any time, also after the program has ended.
+//! Counts are not sent. They lie in the memory file that comes with `Counters`, which both sides
+//! map, so the tracer reads them at any time, also after the program has ended.
 //!
-//! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes its probes and ends.
+//! Requests are answered in order. If the tracer's end closes, however it ended, the agent removes
+//! its probes and ends.
 mod action;
 mod message;
 mod pack;

@@ -21,7 +21,8 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// A text of another program, for a person to read: every character that steers a terminal or turns
-/// the direction of writing is a question mark, every byte that is not UTF-8 a replacement character.
+/// the direction of writing is a question mark, every byte that is not UTF-8 a replacement
+/// character.
 pub fn printable(bytes: &[u8]) -> String {
     let steers = |c: char| {
         c.is_control()

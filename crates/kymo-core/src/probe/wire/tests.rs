@@ -177,7 +177,8 @@ proptest! {
     }
 }
 
-/// Checks that lists and texts that claim more than there may be are refused before anything is taken.
+/// Checks that lists and texts that claim more than there may be are refused before anything is
+/// taken.
 #[test]
 fn claims_too_much() {
     let claim = |kind: u8, count: u32| [&[kind, 0, 0, 0][..], &count.to_le_bytes(), &[0; 64]].concat();
@@ -240,8 +241,8 @@ fn a_long_sentence() {
     assert_eq!(Reply::decode(&reply.encode()), Ok(Reply::Failed { reason: "x".repeat(MOST_TEXT_BYTES) }));
 }
 
-/// Checks that a text of the other side arrives without what steers a terminal: control characters, and those that reverse the direction of
-/// writing; bytes that are not UTF-8 are replaced.
+/// Checks that a text of the other side arrives without what steers a terminal: control characters,
+/// and those that reverse the direction of writing; bytes that are not UTF-8 are replaced.
 #[test]
 fn texts_steer_no_terminal() {
     let said = |reason: &[u8]| {

@@ -12,8 +12,9 @@ fn record(value: u64) -> [u8; 16] {
     out
 }
 
-/// Checks B1 to B3 for two records that come while the reader looks at two: what it delivers are the newest as of its first look, and only the one
-/// record that is being written at the second look can be among them in part: at the oldest end.
+/// Checks B1 to B3 for two records that come while the reader looks at two: what it delivers are
+/// the newest as of its first look, and only the one record that is being written at the second
+/// look can be among them in part: at the oldest end.
 #[test]
 fn a_look_while_records_come() {
     loom::model(|| {
@@ -36,7 +37,8 @@ fn a_look_while_records_come() {
             .chunks(16)
             .map(|chunk| u64::from_le_bytes(chunk[8..].try_into().unwrap()))
             .collect();
-        // All but the last are exact; the last may be half of the record that comes in its place, which is two later.
+        // All but the last are exact; the last may be half of the record that comes in its place,
+        // which is two later.
         if let [newest, oldest] = values[..] {
             assert!((2..=4).contains(&newest), "{values:?}");
             assert!(oldest == newest - 1 || oldest == newest + 1, "{values:?}");

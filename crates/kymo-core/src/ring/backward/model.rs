@@ -1,4 +1,5 @@
-//! The ring that keeps the newest in the most obvious way: a list of all records, of which as many count as fit. The oracle of the tests.
+//! The ring that keeps the newest in the most obvious way: a list of all records, of which as many
+//! count as fit. The oracle of the tests.
 use super::super::{HEADER_BYTES, KIND_LOST};
 use super::Paused;
 use std::collections::VecDeque;

@@ -24,11 +24,13 @@ impl std::error::Error for Unaligned {}
 pub struct Window {
     /// Whole records at the beginning of what was copied, the newest first.
     pub records_bytes: usize,
-    /// What came behind them and was overwritten while it was copied, or before: the rest of the oldest record.
+    /// What came behind them and was overwritten while it was copied, or before: the rest of the
+    /// oldest record.
     pub overwritten_bytes: usize,
     /// What came behind them because a record has an impossible size.
     pub corrupt_bytes: usize,
-    /// Whether the ring has overwritten anything since it was made. If not, the window holds everything.
+    /// Whether the ring has overwritten anything since it was made. If not, the window holds
+    /// everything.
     pub wrapped: bool,
 }
 
@@ -49,8 +51,9 @@ impl<'a> Reader<'a> {
         self.area.size_bytes()
     }
 
-    /// Copies what the ring holds now to the beginning of `out`, the newest record first. Does not block, and does not stop the producer; the module
-    /// says when the oldest records can be trusted.
+    /// Copies what the ring holds now to the beginning of `out`, the newest record first. Does not
+    /// block, and does not stop the producer; the module says when the oldest records can be
+    /// trusted.
     ///
     /// # Errors
     /// [`Unaligned`] if head makes no sense; `out` is as it was then.
@@ -65,9 +68,11 @@ impl<'a> Reader<'a> {
     pub(super) fn window_with(&self, out: &mut [u8], mut between: impl FnMut()) -> Result<Window, Unaligned> {
         let size = self.area.size_bytes();
         assert!(out.len() >= size, "{} bytes for a ring of {size}", out.len());
-        // Relaxed, then a fence: the memory may be mapped for reading only, where no other load is sure to work.
+        // Relaxed, then a fence: the memory may be mapped for reading only, where no other load is
+        // sure to work.
         let head = self.area.head.load(Ordering::Relaxed);
-        // Acquire: pairs with the Release of head in `Writer::push`; what lies above head is complete (B1).
+        // Acquire: pairs with the Release of head in `Writer::push`; what lies above head is
+        // complete (B1).
         fence(Ordering::Acquire);
         if !head.is_multiple_of(8) {
             return Err(Unaligned { head });
@@ -83,11 +88,13 @@ impl<'a> Reader<'a> {
             at = at.wrapping_add(8);
         }
         between();
-        // Acquire: if a word above was of a record that came since, the head of the record before that one is seen below (B2).
+        // Acquire: if a word above was of a record that came since, the head of the record before
+        // that one is seen below (B2).
         fence(Ordering::Acquire);
         // Relaxed: ordered by the fence.
         let later = self.area.head.load(Ordering::Relaxed);
-        // A head that went up is a lie, and nothing can be said about the data: the difference is larger than every ring.
+        // A head that went up is a lie, and nothing can be said about the data: the difference is
+        // larger than every ring.
         let since = usize::try_from(head.wrapping_sub(later)).unwrap_or(usize::MAX);
         let intact = filled.min(size.saturating_sub(since));
         let records_bytes = whole_records_bytes(&out[..intact]);

@@ -37,7 +37,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Checks that after any sequence of records and pauses a window holds what the model says, also when it is read twice.
+    /// Checks that after any sequence of records and pauses a window holds what the model says,
+    /// also when it is read twice.
     #[test]
     fn equals_the_model(ops in ops(), size_log in 7u32..11) {
         let size = 1usize << size_log;
@@ -66,8 +67,9 @@ proptest! {
         }
     }
 
-    /// Checks B1 to B3 while records come between any two words of the copy: what is delivered is the newest as of the first look, without
-    /// those of which something was overwritten by then, and without no other.
+    /// Checks B1 to B3 while records come between any two words of the copy: what is delivered is
+    /// the newest as of the first look, without those of which something was overwritten by then,
+    /// and without no other.
     #[test]
     fn records_that_come_while_it_copies(
         before in prop::collection::vec(1..9usize, 0..60),
@@ -100,7 +102,8 @@ proptest! {
         prop_assert_eq!(window.corrupt_bytes, 0, "{:?}", window);
     }
 
-    /// Checks B4: no head, no data and no later head makes the reader panic, read outside the ring, or deliver what is no record.
+    /// Checks B4: no head, no data and no later head makes the reader panic, read outside the ring,
+    /// or deliver what is no record.
     #[test]
     fn hostile_producer(
         head in prop_oneof![any::<u64>(), (0..40u64).prop_map(|words| (words * 8).wrapping_neg())],
@@ -137,7 +140,8 @@ proptest! {
     }
 }
 
-/// Checks that a ring which nobody wrote to is empty, and one that is full to the last byte is whole: here no byte is kept free.
+/// Checks that a ring which nobody wrote to is empty, and one that is full to the last byte is
+/// whole: here no byte is kept free.
 #[test]
 fn empty_and_full() {
     let buffer = Buffer::new(64);
@@ -150,7 +154,8 @@ fn empty_and_full() {
     assert_eq!(take(&reader), ([two, one].concat(), Window { records_bytes: 64, ..Window::default() }));
 }
 
-/// Checks that of a record whose last word was overwritten nothing is delivered, although its header is still there.
+/// Checks that of a record whose last word was overwritten nothing is delivered, although its
+/// header is still there.
 #[test]
 fn the_oldest_is_overwritten_from_its_end() {
     let buffer = Buffer::new(64);
@@ -162,7 +167,8 @@ fn the_oldest_is_overwritten_from_its_end() {
     assert_eq!(take(&reader), ([record(1, 1), record(3, 3)].concat(), window));
 }
 
-/// Checks that a size that cannot be ends the window, is counted, and is told from an oldest record that was partly overwritten.
+/// Checks that a size that cannot be ends the window, is counted, and is told from an oldest record
+/// that was partly overwritten.
 #[test]
 fn impossible_sizes() {
     for (size, corrupt) in [(0u64, true), (4, true), (12, true), (u64::from(u16::MAX), true), (96, false)] {
@@ -187,7 +193,8 @@ fn impossible_sizes() {
     assert_eq!(take(&Reader::new(buffer.area())), (vec![], window));
 }
 
-/// Checks that a head that is no multiple of 8 is an error, and one that goes up while it is read gives nothing.
+/// Checks that a head that is no multiple of 8 is an error, and one that goes up while it is read
+/// gives nothing.
 #[test]
 fn heads_that_lie() {
     let buffer = Buffer::new(64);
@@ -201,7 +208,8 @@ fn heads_that_lie() {
     assert_eq!((window.records_bytes, window.overwritten_bytes), (0, 32));
 }
 
-/// Checks that records are refused while paused and that the next one brings the count, at the lower address.
+/// Checks that records are refused while paused and that the next one brings the count, at the
+/// lower address.
 #[test]
 fn pausing() {
     let buffer = Buffer::new(128);

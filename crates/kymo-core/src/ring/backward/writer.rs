@@ -18,8 +18,9 @@ impl std::error::Error for Paused {}
 
 /// The one producer of a ring that keeps the newest.
 ///
-/// A record is lost only while the ring is paused. The next one that goes in brings a LOST record with it that says how many were; the kernel
-/// writes both at once, the LOST record at the lower address, so that it is read first although it tells of what was before.
+/// A record is lost only while the ring is paused. The next one that goes in brings a LOST record
+/// with it that says how many were; the kernel writes both at once, the LOST record at the lower
+/// address, so that it is read first although it tells of what was before.
 #[derive(Debug)]
 pub struct Writer<'a> {
     area: Area<'a>,
@@ -47,8 +48,8 @@ impl<'a> Writer<'a> {
         self.lost
     }
 
-    /// Puts a whole record over the oldest ones. `id` and `trailer` go into a LOST record, if one is due: the id of the event that writes, and
-    /// the record's sample_id.
+    /// Puts a whole record over the oldest ones. `id` and `trailer` go into a LOST record, if one
+    /// is due: the id of the event that writes, and the record's sample_id.
     ///
     /// # Errors
     /// [`Paused`]; the record is counted as lost.
@@ -69,7 +70,8 @@ impl<'a> Writer<'a> {
         let all = (record.len() + lost_bytes) as u64;
         assert!(all <= self.area.size_bytes() as u64, "{all} bytes for a ring of {}", self.area.size_bytes());
         self.head = self.head.wrapping_sub(all);
-        // Release: pairs with the second Acquire fence in `Reader::window`; who sees a word of this record sees the head of the one before it (B2).
+        // Release: pairs with the second Acquire fence in `Reader::window`; who sees a word of this
+        // record sees the head of the one before it (B2).
         fence(Ordering::Release);
         let mut at = self.head;
         if self.pending > 0 {
@@ -81,7 +83,8 @@ impl<'a> Writer<'a> {
             self.pending = 0;
         }
         self.store(at, record);
-        // Release: pairs with the first Acquire fence in `Reader::window`; the record is complete (B1).
+        // Release: pairs with the first Acquire fence in `Reader::window`; the record is complete
+        // (B1).
         self.area.head.store(self.head, Ordering::Release);
         Ok(())
     }

@@ -19,7 +19,8 @@ pub(crate) fn missed() -> u64 {
     MISSED.load(Ordering::Relaxed)
 }
 
-/// Gives this thread a shadow stack, for the sake of its number in it; the number. Called by stubs that find none.
+/// Gives this thread a shadow stack, for the sake of its number in it; the number. Called by stubs
+/// that find none.
 pub(crate) extern "C" fn adopt() -> u64 {
     if top().stack().is_none()
         && let Some(stack) = claim()
@@ -29,7 +30,8 @@ pub(crate) extern "C" fn adopt() -> u64 {
     thread_id()
 }
 
-/// This thread's number, and the slow path's part of its shadow stack; null if it has none. Takes one for it if need be.
+/// This thread's number, and the slow path's part of its shadow stack; null if it has none. Takes
+/// one for it if need be.
 pub(crate) fn own() -> (u32, *mut u8) {
     let found = || {
         let stack = top().stack()?;
@@ -48,8 +50,9 @@ pub(crate) fn own() -> (u32, *mut u8) {
     }
 }
 
-/// The entry for the call whose return slot is at `slot`, which the stub fills and makes the top; 0 if its return will not be looked at. Called by
-/// stubs when the top is not simply an alive caller with a free entry above.
+/// The entry for the call whose return slot is at `slot`, which the stub fills and makes the top; 0
+/// if its return will not be looked at. Called by stubs when the top is not simply an alive caller
+/// with a free entry above.
 ///
 /// # Safety
 /// `slot` is a word of this thread's stack: the calling stub stands at a function's entry.
@@ -65,7 +68,8 @@ pub(crate) unsafe extern "C" fn enter(slot: u64) -> u64 {
     };
     // SAFETY: the caller's.
     let origin = unsafe { (slot as *const u64).read_unaligned() };
-    // What lies above the top is of calls whose stubs were interrupted in the midst: to go on below us, or left for good.
+    // What lies above the top is of calls whose stubs were interrupted in the midst: to go on below
+    // us, or left for good.
     while !matches!(at.above().key.load(Ordering::Relaxed), FREE | END) {
         at = at.above();
     }
@@ -82,7 +86,8 @@ pub(crate) unsafe extern "C" fn enter(slot: u64) -> u64 {
         let its_slot = slot_of(its);
         // The first one that is gone.
         let gone = match its {
-            // A landing that was interrupted when it had freed its entry sets the top below that itself.
+            // A landing that was interrupted when it had freed its entry sets the top below that
+            // itself.
             HOLE | FREE => Some(at),
             _ if its_slot == slot => (is_claim(its) || !is_stub(origin)).then_some(at),
             _ if its_slot > slot && (signals.hold(slot) || !signals.hold(its_slot)) => None,
@@ -97,8 +102,9 @@ pub(crate) unsafe extern "C" fn enter(slot: u64) -> u64 {
         }
     }
     let mut new = at.above();
-    // A signal stack may lie above the thread's own, whose calls would take what a handler has left there for their callers. So each of its entries has a hole
-    // above it, with which all calls come here.
+    // A signal stack may lie above the thread's own, whose calls would take what a handler has left
+    // there for their callers. So each of its entries has a hole above it, with which all calls
+    // come here.
     if signals.hold(slot) && !at.is_bottom() && signals.hold(slot_of(at.key.load(Ordering::Relaxed))) {
         guard(new);
         if new.key.load(Ordering::Relaxed) == HOLE {
@@ -128,8 +134,8 @@ fn guard(at: EntryAt) {
     }
 }
 
-/// Takes the top call, `last`, out of its shadow stack, with those that share its slot, if it has been left as far as a call at `slot` can know;
-/// the first of them, if it does not stay.
+/// Takes the top call, `last`, out of its shadow stack, with those that share its slot, if it has
+/// been left as far as a call at `slot` can know; the first of them, if it does not stay.
 fn set_aside(last: EntryAt, key: u64, signals: SignalStack, slot: u64) -> Option<EntryAt> {
     let stack = last.stack()?;
     if !stale_frames::is_left(stack, signals, slot_of(key), slot) {
@@ -144,7 +150,8 @@ fn set_aside(last: EntryAt, key: u64, signals: SignalStack, slot: u64) -> Option
     (is_claim(key) || stale_frames::put(stack, signals, (first, count), slot)).then_some(first)
 }
 
-/// Where the call returns whose return slot is at `slot`, when that is not simply the top entry. Called by stubs.
+/// Where the call returns whose return slot is at `slot`, when that is not simply the top entry.
+/// Called by stubs.
 ///
 /// # Safety
 /// `slot` is a word of this thread's stack, and `target` a stub's room.
@@ -192,7 +199,8 @@ fn take(from: &page::ShadowEntry, target: &mut ReturnTarget) {
     target.time = from.time.load(Ordering::Relaxed);
 }
 
-/// No entry knows where to go on: setjmp-like functions are refused for that reason, so this is a stack that was copied.
+/// No entry knows where to go on: setjmp-like functions are refused for that reason, so this is a
+/// stack that was copied.
 fn end_program() {
     const WORDS: &[u8] =
         b"kymo: a probed function returned on a stack that it was not called on; the program cannot go on\n";

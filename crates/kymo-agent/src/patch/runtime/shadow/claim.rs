@@ -24,7 +24,8 @@ pub(crate) fn region() -> io::Result<ShadowRegion> {
         None => {
             let bytes = u64::from(THREADS) * STACK_BYTES as u64;
             let begin = Mapping::zeros(bytes)?.address();
-            // Relaxed: only called under the patcher's lock; and for those who see the base, before it.
+            // Relaxed: only called under the patcher's lock; and for those who see the base, before
+            // it.
             STALE.store(stale_frames::map(begin, bytes)?, Ordering::Relaxed);
             PROCESS.store(std::process::id(), Ordering::Relaxed);
             // SAFETY: mapped just now.
@@ -41,8 +42,8 @@ pub(super) fn claim() -> Option<ShadowStack> {
     let (own, pid) = (thread_id(), process_id());
     // Relaxed: written once.
     let is_ours = pid == u64::from(PROCESS.load(Ordering::Relaxed));
-    // A child of vfork has its parent's thread-local words: it would take a page for that thread, under a number that ends
-    // first, and a third thread would take it from the living.
+    // A child of vfork has its parent's thread-local words: it would take a page for that thread,
+    // under a number that ends first, and a third thread would take it from the living.
     if !is_ours && !fork::is_child() {
         return None;
     }
@@ -51,7 +52,8 @@ pub(super) fn claim() -> Option<ShadowStack> {
     if taken_over.is_some() {
         return taken_over;
     }
-    // The dead are looked for when the number of stacks would reach the next power of two; a forked child knows nobody's number.
+    // The dead are looked for when the number of stacks would reach the next power of two; a forked
+    // child knows nobody's number.
     if taken >= 32 && taken.is_power_of_two() && is_ours {
         let found = take_of_dead(own, pid, taken);
         if found.is_some() {
@@ -65,8 +67,9 @@ pub(super) fn claim() -> Option<ShadowStack> {
     Some(stack)
 }
 
-/// Takes the shadow stack of a thread that had this thread's stack, and has ended. What it left would be taken for this one's by an
-/// unwinder. There may be several: of each but the last something was awaited when the next one came.
+/// Takes the shadow stack of a thread that had this thread's stack, and has ended. What it left
+/// would be taken for this one's by an unwinder. There may be several: of each but the last
+/// something was awaited when the next one came.
 fn take_over(own: u64, taken: u32) -> Option<ShadowStack> {
     let pointer = thread_pointer();
     let mut taken_over = None;
@@ -87,7 +90,8 @@ fn take_over(own: u64, taken: u32) -> Option<ShadowStack> {
             clear(stack);
             taken_over = Some(stack);
         } else {
-            // Calls of coroutines are left to whoever goes on with them. If another thread has taken the page by now, the word is its own.
+            // Calls of coroutines are left to whoever goes on with them. If another thread has
+            // taken the page by now, the word is its own.
             _ = stack.thread_stack().compare_exchange(pointer, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -115,7 +119,8 @@ fn take_of_dead(own: u64, pid: u64, taken: u32) -> Option<ShadowStack> {
     None
 }
 
-/// Whether a call of a stack's dead thread may still return: one of a coroutine, which another thread goes on with.
+/// Whether a call of a stack's dead thread may still return: one of a coroutine, which another
+/// thread goes on with.
 fn is_awaited(stack: ShadowStack) -> bool {
     let mut at = 1;
     while at <= DEPTH as u64 {
@@ -129,8 +134,10 @@ fn is_awaited(stack: ShadowStack) -> bool {
     false
 }
 
-/// Makes holes of a dead thread's calls on the stack that is this thread's now; calls of coroutines, elsewhere, stay. This thread has no calls in
-/// that page, so whatever lies on its stack is the dead one's: also above the frame that runs now, where the next call may have the same slot.
+/// Makes holes of a dead thread's calls on the stack that is this thread's now; calls of
+/// coroutines, elsewhere, stay. This thread has no calls in that page, so whatever lies on its
+/// stack is the dead one's: also above the frame that runs now, where the next call may have the
+/// same slot.
 fn forget_former(stack: ShadowStack) {
     stale_frames::clear(stack);
     let end = thread_pointer();
@@ -158,7 +165,8 @@ fn clear(stack: ShadowStack) {
     let here = 0_u8;
     stack.near().store(&raw const here as u64, Ordering::Relaxed);
     stale_frames::clear(stack);
-    // The slow path of the thread that had it before is not running any more; its reader handle goes over.
+    // The slow path of the thread that had it before is not running any more; its reader handle
+    // goes over.
     stack.clear_slow_path();
     stack.clear_entries();
 }

@@ -2,8 +2,9 @@
 //! points to its top entry.
 //!
 //! # Safety
-//! An [`EntryAt`] is an address inside of a shadow stack: of the region, or of the empty one that all
-//! threads begin with. Both are mapped for good, zeroed or initialised, and atomics to all that use them.
+//! An [`EntryAt`] is an address inside of a shadow stack: of the region, or of the empty one that
+//! all threads begin with. Both are mapped for good, zeroed or initialised, and atomics to all that
+//! use them.
 #![allow(unsafe_code)]
 use crate::patch::layout::{DEPTH, ENTRY_BYTES, FREE, NEAR_AT, ORIGIN_AT, OWNER_AT, STACK_BYTES, TIME_AT};
 use crate::sys::raw;
@@ -18,7 +19,8 @@ pub(crate) const THREADS: u32 = 32 << 10;
 pub(crate) const HOLE: u64 = u64::MAX;
 /// A key that no slot has, and that counts as alive: below the first entry, and behind the last.
 pub(crate) const END: u64 = 1 << 63;
-/// The entry of a shadow stack whose words are the stack's own: where its first call was, its thread, the end of that thread's stack.
+/// The entry of a shadow stack whose words are the stack's own: where its first call was, its
+/// thread, the end of that thread's stack.
 const OWN_WORDS: u64 = DEPTH as u64 + 2;
 /// Where in a shadow stack the slow path keeps what is the thread's, and how much it may be.
 const SLOW_PATH_AT: u64 = 3072;
@@ -30,7 +32,8 @@ const ENTRY: u64 = ENTRY_BYTES as u64;
 /// One return that is waited for. Stubs know these offsets.
 #[repr(C)]
 pub(crate) struct ShadowEntry {
-    /// The complement of the address behind the return slot; while the entry is being filled that address itself.
+    /// The complement of the address behind the return slot; while the entry is being filled that
+    /// address itself.
     pub(crate) key: AtomicU64,
     /// Where the function returns to.
     pub(crate) origin: AtomicU64,
@@ -116,7 +119,8 @@ impl ShadowStack {
         EntryAt(self.0 + at * ENTRY % BYTES)
     }
 
-    /// The word that tells where its first call was, so that unwinders look there first for what is near.
+    /// The word that tells where its first call was, so that unwinders look there first for what is
+    /// near.
     pub(crate) fn near(self) -> &'static AtomicU64 {
         &self.own_words().key
     }
@@ -206,8 +210,8 @@ pub(crate) fn take_new() -> Option<ShadowStack> {
     stack(ticket)
 }
 
-// A word for each thread at a fixed distance from its thread pointer, which stubs read without a call. It begins with the address of a
-// shadow stack without room, which has two ENDs and no owner.
+// A word for each thread at a fixed distance from its thread pointer, which stubs read without a
+// call. It begins with the address of a shadow stack without room, which has two ENDs and no owner.
 global_asm!(
     ".pushsection .data.kymo_shadow_none, \"aw\", @progbits",
     ".p2align 12",

@@ -47,12 +47,14 @@ pub(crate) fn slot_of(key: u64) -> u64 {
     program_handler.wrapping_sub(8)
 }
 
-/// Whether it is the key of an entry that is being filled, or never was: its call was left by a signal's handler in the midst of the stub.
+/// Whether it is the key of an entry that is being filled, or never was: its call was left by a
+/// signal's handler in the midst of the stub.
 pub(crate) fn is_claim(key: u64) -> bool {
     key != FREE && key < END
 }
 
-/// Whether a return slot, of any stack, still holds a stub. One that cannot be looked at (a filter of system calls) is taken for one that does.
+/// Whether a return slot, of any stack, still holds a stub. One that cannot be looked at (a filter
+/// of system calls) is taken for one that does.
 pub(crate) fn holds_stub(address: u64) -> bool {
     let mut word = 0_u64;
     let local = [&raw mut word as u64, 8];
@@ -68,7 +70,8 @@ pub(crate) fn holds_stub(address: u64) -> bool {
     }
 }
 
-/// Where the mapping begins that holds an address; the address itself where that is not known. A thread's own data lie at the end of its stack.
+/// Where the mapping begins that holds an address; the address itself where that is not known. A
+/// thread's own data lie at the end of its stack.
 pub(crate) fn mapping_begin(held: u64) -> u64 {
     const PATH: &[u8] = b"/proc/self/maps\0";
     const CWD: u64 = libc::AT_FDCWD as u64;
@@ -79,8 +82,9 @@ pub(crate) fn mapping_begin(held: u64) -> u64 {
     if file < 0 {
         return held;
     }
-    // The two numbers at a line's begin; then the rest of the line. Not in an array, and below not filled: that would be a call of the C library's
-    // memset (without optimisation), which may be probed and come here again, and changes vector registers.
+    // The two numbers at a line's begin; then the rest of the line. Not in an array, and below not
+    // filled: that would be a call of the C library's memset (without optimisation), which may be
+    // probed and come here again, and changes vector registers.
     let (mut first, mut second, mut which) = (0_u64, 0_u64, 0);
     let mut text = MaybeUninit::<[u8; PIECE]>::uninit();
     let mut begin = None;
