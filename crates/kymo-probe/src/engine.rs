@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use kymo_core::latency::Latencies;
 use kymo_core::probe::value::Condition;
-use kymo_perf::bpf::uprobe::CapturedValue;
+pub use kymo_perf::bpf::uprobe::CapturedValue;
 use kymo_symbols::sites::Site;
 
 use crate::arguments::Values;

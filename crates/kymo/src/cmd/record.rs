@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Args;
-use kymo_perf::caps;
 use kymo_perf::explain::{self, Attempt};
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::{self, Selected};
 use kymo_perf::sys;
+use kymo_perf::{caps, evlist};
 use kymo_record::{
     Answer, CallGraph, ControlSpec, Delay, LastSnapshot, Limits, Options, Output, Overload, Rate,
     RecordError, RecordingClock, RecordingPlan, Scope, Session, SwitchRule, TargetSpec,
@@ -22,9 +22,9 @@ use super::probe::engines;
 use super::switching::{Snapshot, limits, parse_snapshot, parse_switch};
 use kymo_cli::exit;
 use kymo_probe::engine::Choice;
-use kymo_probe::kernel_events;
+use kymo_probe::kernel_events::{self, KernelProbes};
 use kymo_probe::memory_events::{self, RecordingTarget};
-use kymo_probe::program_events;
+use kymo_probe::program_events::{self, ProgramOptions, ProgramProbes};
 
 mod end;
 
@@ -226,27 +226,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     if args.delay == Some(-1) && channel.is_none() {
         words.say("-D -1 without --control: nothing will be sampled, because nothing can enable the events");
     }
-    let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
-    let named = memory_events::find(&args.events, &whom, &|words_of_it| words.say(words_of_it))?;
-    let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
-    let asked = program_events::ProgramOptions {
-        engine: args.engine,
-        condition: args.probe_condition.as_deref(),
-        every: args.probe_every,
-        options: program_events_fit(&args),
-        ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
-        clock: args.clockid,
-    };
-    let guests = program_events::find(texts, &whom, &asked, &|words_of_it| words.say(words_of_it))?;
-    let texts = guests.as_ref().map_or(texts, |found| &found.texts);
-    let probes = kernel_events::find(texts, &whom, &|words_of_it| words.say(words_of_it))?;
-    let selected = select(probes.as_ref().map_or(texts, |probes| &probes.texts), &words);
-    let events = match selected {
-        Ok(mut events) => {
-            named.iter().for_each(|named| named.rename(events.iter_mut()));
-            probes.iter().for_each(|probes| probes.rename(events.iter_mut()));
-            events
-        }
+    let ResolvedEvents { selected, guests, probes } = match events(&args, &words)? {
+        Ok(events) => events,
         Err(error) => {
             eprintln!("kymo record: {error}");
             return Ok(ExitCode::from(exit::USAGE));
@@ -254,7 +235,7 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     };
     let (fail_on_loss, dry_run) = (args.fail_on_loss, args.dry_run);
     let (switch, max_bytes, snapshot) = (args.switch_output, args.max_size, args.snapshot);
-    let mut options = options(args, events);
+    let mut options = options(args, selected);
     if let Some(found) = &guests {
         options.user_rings = true;
         options.clock = found.clock.or(options.clock);
@@ -317,20 +298,8 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
             eprintln!("kymo record: failed to execute {command}: {source}{}", explain::exec_advice(&source));
             return Ok(ExitCode::from(exit::NOT_STARTED));
         }
-        Err(RecordError::Open(error)) => {
-            let errno = error.source.raw_os_error().unwrap_or(0);
-            match Attempt::of(&error, &requests, Some(descriptors)) {
-                Some(attempt) => bail!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
-                None => bail!("{error}"),
-            }
-        }
-        Err(RecordError::Ring(error)) if !error.redirect => {
-            let errno = error.source.raw_os_error().unwrap_or(0);
-            let bytes = (error.pages * sys::page_size()) as u64;
-            bail!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
-        }
-        Err(RecordError::System { action, source }) => {
-            bail!("failed to {action}: {source}{}", explain::limit_advice(&source))
+        Err(error @ (RecordError::Open(_) | RecordError::Ring(_) | RecordError::System { .. })) => {
+            return Err(explained(error, &requests, descriptors, rings));
         }
         Err(error) if signals.last().is_some() => {
             words.say(&error.to_string());
@@ -342,6 +311,66 @@ pub(crate) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     // Nothing has them open any more, and what follows may end this process by a signal.
     drop(probes);
     finish(summary, (&output, &name), &words, fail_on_loss, signals.last().unwrap_or(0))
+}
+
+/// The events of a recording, and what makes some of them.
+struct ResolvedEvents {
+    selected: Vec<Selected>,
+    /// Those that the program writes itself.
+    guests: Option<ProgramProbes>,
+    /// Tracepoints that are there as long as this is.
+    probes: Option<KernelProbes>,
+}
+
+/// Resolves the events as typed; the inner error is one of their words.
+fn events(args: &RecordArgs, words: &Words) -> anyhow::Result<Result<ResolvedEvents, String>> {
+    let say = |sentence: &str| words.say(sentence);
+    let whom = RecordingTarget { command: &args.command, pids: &args.pids, tids: &args.tids };
+    let named = memory_events::find(&args.events, &whom, &say)?;
+    let texts = named.as_ref().map_or(&args.events, |named| &named.texts);
+    let asked = ProgramOptions {
+        engine: args.engine,
+        condition: args.probe_condition.as_deref(),
+        every: args.probe_every,
+        options: program_events_fit(args),
+        ring_bytes: args.ring_pages.map(|pages| pages * sys::page_size()),
+        clock: args.clockid,
+    };
+    let guests = program_events::find(texts, &whom, &asked, &say)?;
+    let texts = guests.as_ref().map_or(texts, |found| &found.texts);
+    let probes = kernel_events::find(texts, &whom, &say)?;
+    Ok(select(probes.as_ref().map_or(texts, |probes| &probes.texts), words).map(|mut selected| {
+        named.iter().for_each(|named| named.rename(selected.iter_mut()));
+        probes.iter().for_each(|probes| probes.rename(selected.iter_mut()));
+        ResolvedEvents { selected, guests, probes }
+    }))
+}
+
+/// What the system refused, with what helps.
+fn explained(
+    error: RecordError,
+    requests: &[evlist::Request],
+    descriptors: u64,
+    rings: usize,
+) -> anyhow::Error {
+    match error {
+        RecordError::Open(error) => {
+            let errno = error.source.raw_os_error().unwrap_or(0);
+            match Attempt::of(&error, requests, Some(descriptors)) {
+                Some(attempt) => anyhow!("{}", explain::explain_open(errno, &attempt, &caps::probe())),
+                None => anyhow!("{error}"),
+            }
+        }
+        RecordError::Ring(error) if !error.redirect => {
+            let errno = error.source.raw_os_error().unwrap_or(0);
+            let bytes = (error.pages * sys::page_size()) as u64;
+            anyhow!("{}", explain::explain_map(errno, &error.event, bytes, rings as u64, &caps::probe()))
+        }
+        RecordError::System { action, source } => {
+            anyhow!("failed to {action}: {source}{}", explain::limit_advice(&source))
+        }
+        error => anyhow!("{error}"),
+    }
 }
 
 /// What the recording is called in the last words: of several files each has its time behind the name.

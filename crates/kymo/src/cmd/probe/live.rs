@@ -8,7 +8,6 @@
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
-use kymo_perf::bpf::uprobe::CapturedValue;
 use kymo_profile::text::shown;
 use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::Fetch;
@@ -17,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::show;
 use kymo_probe::arguments::Values;
-use kymo_probe::engine::{ProbeHit, Service};
+use kymo_probe::engine::{CapturedValue, ProbeHit, Service};
 
 /// The shape of a line of `--json`; raised when a field changes its meaning or goes.
 const SCHEMA_VERSION: u32 = 1;

@@ -47,27 +47,9 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         .collect::<Result<_, _>>()?;
     let condition = args.condition.as_deref().map(condition::parse).transpose().map_err(exit::usage)?;
     let mut words = Vec::new();
-    let (sites, asked, modules) = find(args, &selectors, &mut words)?;
-    let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
-    let values =
-        arguments::of_sites(&sites, &asked, args.args, asks_result, &mut words).map_err(exit::usage)?;
-    let tells_result = values.iter().flatten().any(|values| !values.back.is_empty());
-    let returns = selectors.iter().any(|selector| selector.returns)
-        || condition.as_ref().is_some_and(condition::Typed::asks_returns);
-    let timed = args.ret || args.hist || returns || tells_result;
-    let conditions = match &condition {
-        Some(condition) => condition.at(&sites).map_err(exit::usage)?,
-        None => vec![Default::default(); sites.len()],
-    };
-    let return_addresses = ReturnAddresses::of(&modules, args.force);
-    let request = ProbeRequest {
-        timed,
-        callers: args.callers,
-        every: args.every,
-        conditions,
-        values,
-        return_addresses,
-    };
+    let found = find(args, &selectors, &mut words)?;
+    let request = request(args, &selectors, &found, condition, &mut words)?;
+    let (sites, _, modules) = found;
     if args.dry_run {
         return dry_run(&sites);
     }
@@ -121,7 +103,7 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         services,
         places: CallerNames::new(&modules),
         target,
-        timed,
+        timed: request.timed,
         words,
         live,
         drawn: 0,
@@ -130,7 +112,33 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     let elapsed = since.elapsed();
     session.finish(elapsed)?;
     drop(session);
-    let Some(mut workload) = workload else { return Ok(ExitCode::SUCCESS) };
+    workload.map_or(Ok(ExitCode::SUCCESS), |workload| end(workload, &signals, args))
+}
+
+/// What is to be measured at these sites.
+fn request(
+    args: &ProbeArgs,
+    selectors: &[ProbeSelector],
+    (sites, asked, modules): &SelectedSites,
+    condition: Option<condition::Typed>,
+    words: &mut Vec<String>,
+) -> anyhow::Result<ProbeRequest> {
+    let asks_result = args.ret || args.hist || selectors.iter().any(|selector| selector.returns);
+    let values = arguments::of_sites(sites, asked, args.args, asks_result, words).map_err(exit::usage)?;
+    let tells_result = values.iter().flatten().any(|values| !values.back.is_empty());
+    let returns = selectors.iter().any(|selector| selector.returns)
+        || condition.as_ref().is_some_and(condition::Typed::asks_returns);
+    let timed = args.ret || args.hist || returns || tells_result;
+    let conditions = match &condition {
+        Some(condition) => condition.at(sites).map_err(exit::usage)?,
+        None => vec![Default::default(); sites.len()],
+    };
+    let return_addresses = ReturnAddresses::of(modules, args.force);
+    Ok(ProbeRequest { timed, callers: args.callers, every: args.every, conditions, values, return_addresses })
+}
+
+/// Waits for the command, which ends with the probing.
+fn end(mut workload: Workload, signals: &Signals, args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     if workload.try_wait().context("failed to wait for the command")?.is_none() {
         // The command goes with us, as `kymo stat --timeout` does; an interrupt has reached it, too.
         workload.signal(signals.last().unwrap_or(kymo_cli::signals::SIGTERM));
