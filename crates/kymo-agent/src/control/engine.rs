@@ -1,4 +1,4 @@
-//! What a conversation is about: probes in this process, by whoever can put them there.
+//! The interface between a session with a tracer and the engine that puts probes into this process.
 use super::hold::Threads;
 use kymo_core::probe::wire::{Bucket, HitCount, ProbeAction, ProbeSlots, ProbeSpec, ProbeStatus};
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Which hits count, and what is noted of them, as stubs carry it: kept once for all stubs that do
-//! the same.
+//! Filtered probes: which hits count, and what is recorded of them. Each action is interned: one
+//! copy for all stubs that do the same.
 use kymo_core::probe::value::{Condition, Operand};
 use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use std::collections::HashSet;

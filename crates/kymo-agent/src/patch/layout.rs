@@ -1,4 +1,4 @@
-//! What generated code and the functions that it calls both know: registers, offsets, frames. The
+//! Registers, offsets and frames that emitted code and the functions that it calls both know. The
 //! code has these numbers in its bytes, so one side alone cannot change them.
 
 /// Registers of a hit's frame, by the processor's numbers.

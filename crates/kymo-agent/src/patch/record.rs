@@ -1,4 +1,4 @@
-//! What a probe that writes events writes, and where.
+//! The events of a recording probe, and the rings that they go to.
 use super::clock::Clock;
 use super::filter::InternedAction;
 use kymo_core::probe::value::{Condition, Operand};

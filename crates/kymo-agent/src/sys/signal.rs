@@ -1,4 +1,4 @@
-//! SIGTRAP: who handles it, what came with it, and handing it on.
+//! SIGTRAP: its handler, the siginfo that comes with it, and chaining to the handler before.
 #![allow(unsafe_code)]
 use std::ffi::{c_int, c_void};
 use std::io;

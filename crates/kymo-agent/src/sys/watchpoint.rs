@@ -1,4 +1,5 @@
-//! A watchpoint of one thread and of all that it makes, which sends SIGTRAP to whoever hits it.
+//! A watchpoint of one thread and of all that it makes, which sends SIGTRAP to the thread that hits
+//! it.
 #![allow(unsafe_code)]
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

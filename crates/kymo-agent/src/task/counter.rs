@@ -1,4 +1,4 @@
-//! What can be counted for tasks.
+//! The counters of tasks, and their names.
 use std::fmt;
 
 /// Something that is counted for a task.

@@ -1,4 +1,4 @@
-//! Where the engine gets what it counts for tasks, and the engine.
+//! The PMU of tasks (a thread slot for each CPU), and the one engine that counts with it.
 use super::counter::{Counter, Hardware};
 use super::error::Error;
 use super::{THREADS, hardware, thread_slot};

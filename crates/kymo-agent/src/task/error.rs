@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences.
+//! Errors of task counters, as sentences that say what to do.
 use super::counter::Counter;
 use std::fmt;
 use std::io;

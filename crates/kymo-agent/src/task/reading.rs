@@ -1,4 +1,4 @@
-//! What was counted.
+//! Counts as callers read them.
 use super::counter::Counter;
 use std::time::Duration;
 

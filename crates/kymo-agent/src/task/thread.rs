@@ -1,4 +1,4 @@
-//! What the calling thread runs, and the switches.
+//! The tasks that the calling thread runs, and its switches between them.
 //!
 //! ```text
 //!   thread:  running: [body of the executor]        task A: [body of A]       task B: [body of B]

@@ -1,4 +1,4 @@
-//! Threads that run tasks, and what each of them has counted so far.
+//! Thread slots: the threads that run tasks, and the counters of each.
 //!
 //! A thread takes a slot when it first runs a task, and leaves it when it ends. The counters of a
 //! slot only grow; the engine keeps differences. The owner counts with plain loads and stores, for

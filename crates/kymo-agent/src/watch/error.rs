@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences.
+//! Errors of watches, as sentences that say what to do.
 use kymo_core::breakpoint::Kind;
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a handler is told.
+//! A hit, as handlers see it.
 use kymo_core::breakpoint::Kind;
 
 /// One access, told to a handler in the thread that did it, before the thread's next instruction.

@@ -1,4 +1,4 @@
-//! Which watch has which slot.
+//! The pool of slots: starts and ends watches, and reserves registers in the ledger.
 //!
 //! A slot that was used once stays open in all threads, aimed at nothing: aiming it anew takes half
 //! of what opening and closing takes, and new threads inherit it whatever it is aimed at. Whether

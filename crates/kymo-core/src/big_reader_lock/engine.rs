@@ -22,6 +22,8 @@ struct Shard(AtomicUsize);
 
 /// A value that many read at once without disturbing each other, and one changes alone. See the
 /// [module](super).
+#[doc(alias = "brlock")]
+#[doc(alias = "percpu_rw_semaphore")]
 pub struct BigReaderLock<T> {
     shards: [Shard; SHARDS],
     /// Held by the writer; a reader that finds a writer bit waits for it.

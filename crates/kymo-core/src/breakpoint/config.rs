@@ -1,4 +1,4 @@
-//! What hardware is accounted for.
+//! The hardware: CPUs, and breakpoint registers of each.
 use super::{Error, Pool};
 
 /// The most slots that a CPU can have in one pool. Hardware has 4 (x86) to 16 (arm64).

@@ -1,4 +1,4 @@
-//! Who stands in the way.
+//! The holders of slots, for error messages.
 use super::ledger::Ledger;
 use super::place::SlotPlace;
 use super::slot_counts::PoolIndex;

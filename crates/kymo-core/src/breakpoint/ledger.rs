@@ -10,6 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The account of all slots of one machine. See the [module](super).
+#[doc(alias = "nr_bp_slots")]
+#[doc(alias = "hw_breakpoint")]
 pub struct Ledger {
     pub(super) shared: Arc<LedgerState>,
     pub(super) shards: Box<[Arc<Shard>]>,

@@ -1,4 +1,4 @@
-//! What tasks and reservations of a ledger share.
+//! The state that tasks and reservations of a ledger share.
 use super::slot_counts::SlotCounts;
 use super::{Config, CpuId, Error, Pool, SlotRequest, TaskId};
 use crate::big_reader_lock::BigReaderLock;

@@ -1,4 +1,4 @@
-//! Whom a breakpoint is for.
+//! Targets of breakpoints: tasks and CPUs.
 use super::CpuId;
 use std::fmt;
 

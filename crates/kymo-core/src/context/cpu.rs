@@ -1,4 +1,4 @@
-//! A CPU: who gets its counters.
+//! A CPU: schedules groups of events on its counters.
 use super::set::task_context::TaskContext;
 use super::set::{ContextEvent, EventState, Group, Set};
 use super::{CpuId, EventId, Pmu, TaskId};

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Tasks, CPUs, and the events that count them. A handle: clones are the same engine.
+#[doc(alias = "perf_event_context")]
 pub struct Engine<P: Pmu> {
     pub(super) shared: Arc<EngineState<P>>,
 }

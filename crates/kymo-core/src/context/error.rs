@@ -1,4 +1,4 @@
-//! What can be done wrong, in sentences.
+//! Errors of the context engine, in sentences.
 use super::{CpuId, EventId, TaskId};
 use std::fmt;
 

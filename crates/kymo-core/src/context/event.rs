@@ -1,4 +1,4 @@
-//! What is counted, and what a count says.
+//! Events: what they count and how they are inherited, and counts.
 use super::CpuId;
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What others did wrong, to show that the tests would notice.
+//! Deliberate faults, to show that the tests find them.
 use super::Pmu;
 use super::set::family::{EventHome, FamilyState};
 use super::set::{ContextEvent, EventState, Set};

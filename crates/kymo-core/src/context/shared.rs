@@ -1,4 +1,4 @@
-//! What all handles and tasks of an engine share.
+//! The state that all handles and tasks of an engine share.
 use super::cpu::Cpu;
 use super::set::Set;
 use super::set::family::Family;

@@ -1,4 +1,4 @@
-//! The epoch, the records of all readers, and who waits for them.
+//! The domain: the epoch, the records of all readers, and the grace periods that wait for them.
 use super::fence::Fence;
 use super::record::{Reader, ReaderRecord, TaskId};
 use super::sync::{AtomicU64, Condvar, FIRST_CHUNK, Mutex, MutexGuard, Ordering, PoisonError, lock};

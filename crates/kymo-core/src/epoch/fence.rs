@@ -1,4 +1,4 @@
-//! The two halves of the barrier between a reader and who waits for it.
+//! The two halves of the barrier between a reader and the writer that waits for it.
 use super::sync::{Ordering, fence, yield_now};
 
 /// A barrier in two halves: what a reader did before [`light`](Fence::light) and what a writer did

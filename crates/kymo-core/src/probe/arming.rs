@@ -1,4 +1,4 @@
-//! Which sites are armed: those that somebody accepts, as far as they are mapped.
+//! Arms the sites that a consumer accepts, as far as they are mapped, and disarms the others.
 use super::consumer::Consumer;
 use super::key::{Key, ModuleId};
 use super::place::ProbeEntry;

@@ -1,4 +1,4 @@
-//! What is done at a hit.
+//! Consumers: what a probe calls at a hit.
 
 /// A handler's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub enum Verdict {
 /// Something that is called at hits. Handlers run on the thread that hit, in a section, between two
 /// instructions of a foreign program: they must not lock what the program may hold, and not
 /// allocate through it.
+#[doc(alias = "uprobe_consumer")]
 pub trait Consumer: Send + Sync {
     /// What a handler sees of the hit: registers, say.
     type Context: ?Sized;

@@ -1,4 +1,4 @@
-//! What readers may still see: kept until a grace period has passed.
+//! Retired memory that readers may still see, kept until a grace period has passed.
 //!
 //! # Safety
 //! Releasing is unsafe; who calls has waited.

@@ -1,4 +1,4 @@
-//! What a probe is on.
+//! Keys of probes: module and offset.
 use std::fmt;
 
 /// A module (a program or a library, as a file), by a number that the caller gives and never gives

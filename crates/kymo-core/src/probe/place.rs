@@ -1,4 +1,4 @@
-//! A probe: a key and who listens.
+//! An entry of the registry: a key and its consumers.
 //!
 //! # Safety
 //! As in [`table`](super::table).

@@ -1,4 +1,4 @@
-//! Who is registered where: the writers' side.
+//! The registry, the writers' side: registers and unregisters consumers.
 //!
 //! # Safety
 //! What the lock's holder takes out of the published cells becomes [`Garbage`]; it is released
@@ -34,6 +34,7 @@ impl Handle {
 }
 
 /// Probes and their consumers. See the [module](super).
+#[doc(alias = "uprobe_register")]
 pub struct Registry<C: Consumer, S: Sites, F: Fence> {
     pub(super) domain: Domain<F>,
     pub(super) table: Published<Table<C>>,

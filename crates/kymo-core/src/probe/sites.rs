@@ -1,4 +1,4 @@
-//! Who changes the program's text.
+//! The owner of the sites: it changes the program's text.
 use super::key::{Key, ModuleId};
 use std::fmt;
 

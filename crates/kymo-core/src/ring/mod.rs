@@ -61,6 +61,7 @@ pub const KIND_LOST: u32 = 2;
 
 /// A ring as both sides see it: two counters and the data, borrowed from wherever the memory lives.
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "perf_event_mmap_page")]
 pub struct Area<'a> {
     head: &'a AtomicU64,
     tail: &'a AtomicU64,

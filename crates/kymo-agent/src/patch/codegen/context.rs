@@ -1,4 +1,5 @@
-//! What generated code knows of the process that it is for.
+//! What the code generator must know of the process: addresses and offsets that become part of the
+//! code.
 
 /// What a stub needs to know of this process and of the memory where it lies.
 #[derive(Clone, Copy, Debug)]

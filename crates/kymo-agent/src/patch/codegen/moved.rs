@@ -1,4 +1,4 @@
-//! The displaced instructions, doing from the stub what they did at the site.
+//! Relocated instructions: the displaced ones, which do in the stub what they did at the site.
 use crate::patch::site::{Site, is_call};
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr};
 use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register};

@@ -1,5 +1,5 @@
-//! What unwinders are told about stubs that stand in return addresses, so that exceptions and
-//! panics pass.
+//! Unwind information (`.eh_frame`) for stubs that stand in return addresses, so that exceptions
+//! and panics pass.
 //!
 //! An unwinder that comes from a probed function finds the stub as its caller. The stub's
 //! description says: my caller is the real one, with the stack and the registers as they are, and

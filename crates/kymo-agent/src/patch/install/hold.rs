@@ -1,4 +1,4 @@
-//! Who keeps the program's other threads from executing what is being written.
+//! The interface to whatever stops the program's other threads while code is written.
 //!
 //! ```text
 //!   Nobody    they run: traps stand in for what is not whole yet (publish.rs), and no thread may have blocked these

@@ -1,4 +1,5 @@
-//! Who handles the signal of traps, and the signal by which threads are asked where they stand.
+//! Installs the handler of traps (SIGILL), and finds a real-time signal by which threads are asked
+//! for their instruction pointer.
 //!
 //! # Safety
 //! Actions and sets of signals that are ours, and handlers that stay for good.

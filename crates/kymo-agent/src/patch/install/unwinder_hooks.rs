@@ -1,5 +1,5 @@
-//! How unwinders come to know of stubs: where they ask what describes an address, the answer is
-//! from here.
+//! Interposes the functions by which unwinders look up unwind information, so that they find that
+//! of stubs.
 //!
 //! | unwinder | asks |
 //! |---|---|

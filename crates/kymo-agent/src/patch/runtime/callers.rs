@@ -1,4 +1,4 @@
-//! Who called a probe, by return address: a table for each CPU, which hits fill without a lock.
+//! Counts of callers, by return address: a table for each CPU, which hits fill without a lock.
 //!
 //! ```text
 //!   CPU 0: [ address, calls | address, calls | ... ]   CPU 1: [ ... ]        and behind the entries: calls of callers without a place

@@ -1,4 +1,4 @@
-//! What signals have kept on a thread's stack: where it was when they came, and goes on when their
+//! Sigreturn frames on a thread's stack: where it was when signals came, and goes on when their
 //! handlers return.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! What happens at a hit beyond what a stub's own instructions do: memory that arguments point to,
-//! texts, callers.
+//! The slow path: what a hit needs beyond a stub's own instructions, that is memory that arguments
+//! point to, texts, callers.
 //!
 //! ```text
 //!   stub: all registers and flags into a frame --> handle(frame, which)

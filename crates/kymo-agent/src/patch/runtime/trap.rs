@@ -1,4 +1,4 @@
-//! What threads find that run into a patch while it is put in place: the handler of traps.
+//! The handler of traps, for threads that run into a patch while it is put in place.
 //!
 //! A thread that executes the [`TRAP`] at a site's begin, or at one of the instructions that the
 //! jump is about to replace, is sent to the stub or to the moved copy of that instruction. Traps

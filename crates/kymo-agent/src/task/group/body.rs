@@ -1,4 +1,4 @@
-//! A task's part in the engine, and what is told about it.
+//! A task of the engine, with its statistics.
 use super::Inner;
 use crate::sys::fork;
 use crate::task::counter::Counter;

@@ -1,4 +1,4 @@
-//! A family: one opened group, and everyone who counts for it.
+//! A family: one opened group, and its children in other contexts.
 use super::task_context::TaskContext;
 use crate::context::sync::Mutex;
 use crate::context::{Attr, Count, CpuId, EventId};

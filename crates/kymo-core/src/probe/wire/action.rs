@@ -1,4 +1,4 @@
-//! What a probe does besides counting: which hits it takes, and what it notes of them.
+//! Probe actions: which hits count, and what is recorded of them.
 use super::pack::{Malformed, Packer, Unpacker};
 use crate::probe::value::{Compare, Condition, Operand, Test};
 

@@ -1,4 +1,4 @@
-//! What a tracer and the agent in its target say to each other, as bytes.
+//! The protocol between a tracer and the agent in its target.
 //!
 //! One message is one packet of a socket that keeps packets apart, at most [`MOST_BYTES`] long.
 //! Neither side trusts the other: whatever arrives is a message or [`Malformed`], nothing is

@@ -1,4 +1,4 @@
-//! Which thread has which shadow stack.
+//! Gives threads their shadow stacks, and those of ended threads to others.
 //!
 //! # Safety
 //! The region is mapped for good before it is known, and a system call asks whether a thread lives.
