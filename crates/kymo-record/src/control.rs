@@ -347,7 +347,7 @@ impl ControlChannel {
         match written {
             Ok(_) => {}
             Err(Errno::AGAIN) => {
-                self.complain("an acknowledgement, because nobody reads them and the pipe is full")
+                self.complain("an acknowledgement, because the pipe is full and has no reader")
             }
             Err(errno) => {
                 self.acks = None;

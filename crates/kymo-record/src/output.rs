@@ -293,7 +293,7 @@ fn wait_for_reader(until: Option<BorrowedFd<'_>>) -> io::Result<()> {
         Ok(0) | Err(Errno::INTR) => Ok(()),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::Interrupted,
-            "nothing had opened the pipe to read when the recording was told to end; nothing was recorded",
+            "no process had opened the pipe for reading when the recording was stopped; nothing was recorded",
         )),
         Err(errno) => Err(errno.into()),
     }

@@ -38,7 +38,7 @@ pub(crate) fn resolve(spec: &TargetSpec, notes: &mut Vec<String>) -> Result<Obse
         }
     }
     let mut ignored =
-        |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} says whom to observe"));
+        |what: &str, by: &str| notes.push(format!("{what} is ignored: {by} selects the targets"));
     let named = !spec.pids.is_empty() || !spec.tids.is_empty();
     if named || spec.uid.is_some() {
         let by = if named { "-p or -t" } else { "-u" };

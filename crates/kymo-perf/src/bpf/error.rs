@@ -60,7 +60,7 @@ pub enum BpfError {
         field: String,
     },
     /// Targets could not be entered into the map.
-    #[error("failed to enter {targets} targets into the BPF map of who is followed: {cause}")]
+    #[error("failed to enter {targets} targets into the BPF map of followed tasks: {cause}")]
     Enter {
         /// How many.
         targets: usize,

@@ -137,7 +137,7 @@ impl Follower {
         // are kept.
         let mut ever = if options.no_sharing { None } else { SharedBitmap::new().ok() };
         let maps_and_sample = |preallocate| {
-            let what = "who is followed";
+            let what = "followed tasks";
             let followed = Followed::new(entries, preallocate).map_err(|cause| BpfError::Map {
                 what,
                 entries,

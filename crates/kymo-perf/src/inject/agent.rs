@@ -63,7 +63,7 @@ fn enter_for(
         thread.map(std::thread::ScopedJoinHandle::join)
     });
     let begun = begun.map_err(failed)?;
-    begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of ours died"))))?.hello(children)?.holds()
+    begun.unwrap_or_else(|_| Err(failed(io::Error::other("a thread of kymo died"))))?.hello(children)?.holds()
 }
 
 /// Has a thread of the process load the agent and start it.

@@ -57,7 +57,7 @@ impl Door {
         };
         let died = || EnterError::Failed {
             step: "making a socket for the agent",
-            error: io::Error::other("a thread of ours died"),
+            error: io::Error::other("a thread of kymo died"),
         };
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().spawn_scoped(scope, there).map_err(&failed)?;

@@ -216,7 +216,7 @@ fn remove(parent: &OwnedFd, name: &str) {
     match unlinkat(parent, name, AtFlags::REMOVEDIR) {
         // Somebody else's files in it are not ours to remove.
         Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT) => {}
-        Err(error) => tracing::debug!("{name} stays behind: {error}"),
+        Err(error) => tracing::debug!("{name} is left in place: {error}"),
     }
 }
 

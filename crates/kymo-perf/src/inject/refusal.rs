@@ -106,7 +106,7 @@ impl fmt::Display for EnterError {
             EnterError::Stopped => f.write_str("it is stopped; continue it (kill -CONT) and try again"),
             EnterError::Busy { last } => write!(
                 f,
-                "none of its threads came to a place where it can be borrowed (the last one stood {last}); try again"
+                "none of its threads stopped where it can be used (the last one was {last}); try again"
             ),
             EnterError::NoAgent => f.write_str(
                 "this kymo has no agent in it; build it with `cargo build` or `cargo install`, or use --engine kernel",

@@ -269,7 +269,7 @@ impl<'a> Parser<'a> {
                 'x' => &mut access.execute,
                 _ => {
                     let message = format!("`{c}` is not a kind of access");
-                    let hint = "use r (read), w (write), x (execute); modifiers follow behind another colon";
+                    let hint = "use r (read), w (write), x (execute); modifiers follow after another colon";
                     return Err(self.error_with(self.at..self.at + c.len_utf8(), message, hint));
                 }
             };

@@ -398,7 +398,7 @@ impl Resolver<'_> {
             return Err(self.fault(
                 ResolveErrorKind::BadTerm,
                 format!(
-                    "{precise} `p` are given, {} here and {} behind the group; at most 3 have a meaning",
+                    "{precise} `p` are given, {} here and {} after the group; at most 3 have a meaning",
                     own.precise, group.precise
                 ),
                 None,

@@ -361,7 +361,7 @@ fn errors_point_and_help() {
         ("cpuu/event=1/", "no PMU is named `cpuu`\n  cpuu/event=1/\n  ^^^^\n  did you mean `cpu`?"),
         (
             "{cs:pp}:pp",
-            "4 `p` are given, 2 here and 2 behind the group; at most 3 have a meaning\n  {cs:pp}:pp\n   ^^",
+            "4 `p` are given, 2 here and 2 after the group; at most 3 have a meaning\n  {cs:pp}:pp\n   ^^",
         ),
     ];
     for (text, expected) in cases {

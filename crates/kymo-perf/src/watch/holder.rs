@@ -73,9 +73,9 @@ impl fmt::Display for Holders {
         let all: Vec<String> = tracers.chain(events).collect();
         match all.len() {
             0 if self.unseen > 0 => {
-                write!(f, "who holds them is not known: {} processes may not be looked at", self.unseen)
+                write!(f, "their holders are unknown: {} processes may not be inspected", self.unseen)
             }
-            0 => f.write_str("who holds them is not known: no process has events open or debugs another"),
+            0 => f.write_str("their holders are unknown: no process has events open or debugs another"),
             count => {
                 write!(f, "they may be held by {}", all[..count.min(SHOWN)].join(", "))?;
                 if count > SHOWN {
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn sentences() {
         let mut holders = Holders::default();
-        assert!(holders.to_string().starts_with("who holds them is not known: no process"));
+        assert!(holders.to_string().starts_with("their holders are unknown: no process"));
         holders.unseen = 3;
-        assert!(holders.to_string().contains("3 processes may not be looked at"));
+        assert!(holders.to_string().contains("3 processes may not be inspected"));
         holders.events.push((7, "perf".into(), 1));
         holders.tracers.push((8, "gdb".into(), 9));
         let words = holders.to_string();

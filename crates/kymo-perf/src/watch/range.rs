@@ -34,7 +34,7 @@ pub enum RangeError {
         bytes: u64,
     },
     /// It runs over the end of the addresses.
-    #[error("{address:#x} and {bytes} bytes behind it reach beyond the last address")]
+    #[error("{bytes} bytes from {address:#x} reach beyond the last address")]
     Beyond {
         /// The address.
         address: u64,

@@ -68,7 +68,7 @@ pub(crate) fn open_port(file: &File, choice: Choice) -> Option<Box<dyn Port>> {
     match ring {
         Ok(ring) => Some(Box::new(ring)),
         Err(error) => {
-            tracing::info!(%error, "io_uring cannot be had, pwrite is used");
+            tracing::info!(%error, "io_uring is not available, falling back to pwrite");
             None
         }
     }

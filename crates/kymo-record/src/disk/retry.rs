@@ -230,8 +230,7 @@ impl Stream {
             let timeout = is_ending.then(|| timespec(READER_TIMEOUT));
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => {
-                    let sentence =
-                        "whatever reads it took nothing for 5 s after the recording was told to end";
+                    let sentence = "its reader took nothing for 5 s after the recording was stopped";
                     return Err(io::Error::new(ErrorKind::TimedOut, sentence));
                 }
                 Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
