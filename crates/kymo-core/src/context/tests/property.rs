@@ -145,6 +145,50 @@ impl World {
         }
     }
 
+    fn exit(&mut self, at: usize) -> Result<(), TestCaseError> {
+        let (mut task, mut other) = self.tasks.swap_remove(at);
+        let counts = self.engine.exit(&mut task).unwrap();
+        let expected = self.truth.exit(task.id().number());
+        let modelled = self.model.exit(&mut other).unwrap();
+        if !self.crowded {
+            prop_assert_eq!(modelled, expected.clone());
+            prop_assert_eq!(counts, expected);
+        }
+        prop_assert_eq!(self.engine.exit(&mut task), Err(Error::Ended(task.id())));
+        prop_assert_eq!(self.model.exit(&mut other), Err(Error::Ended(task.id())));
+        Ok(())
+    }
+
+    fn open_cpu(&mut self, cpu: CpuId, group: &[Attr]) -> Result<(), TestCaseError> {
+        let group: Vec<Attr> = group
+            .iter()
+            .map(|attr| Attr {
+                pinned: attr.pinned,
+                exclusive: attr.exclusive,
+                disabled: attr.disabled,
+                ..Attr::new(attr.source)
+            })
+            .collect();
+        let events = self.engine.open_cpu(cpu, &group).unwrap();
+        prop_assert_eq!(&events, &self.model.open_cpu(cpu, &group).unwrap());
+        self.truth.open(0, Some(cpu), &group, &events);
+        self.events.extend(events.into_iter().zip(group.iter().map(|attr| attr.source)));
+        Ok(())
+    }
+
+    fn close(&mut self, event: EventId) -> Result<(), TestCaseError> {
+        if let Some(at) = self.events.iter().position(|&(other, _)| other == event) {
+            let source = self.events[at].1;
+            let total = &mut self.closed[source.0 as usize];
+            *total = total.plus(read_anyhow(&self.engine, event));
+            self.events.remove(at);
+            self.truth.close(event);
+        }
+        prop_assert_eq!(self.engine.close(event), self.model.close(event));
+        prop_assert_eq!(self.engine.close(event), Err(Error::UnknownEvent(event)));
+        Ok(())
+    }
+
     /// Does one thing on all three, and compares what they answer.
     fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
         let pick = |at: usize| if self.tasks.is_empty() { None } else { Some(at % self.tasks.len()) };
@@ -171,17 +215,9 @@ impl World {
                 self.truth.exec(task.id().number());
             }
             Op::Exit { task } => {
-                let Some(at) = pick(task) else { return Ok(()) };
-                let (mut task, mut other) = self.tasks.swap_remove(at);
-                let counts = self.engine.exit(&mut task).unwrap();
-                let expected = self.truth.exit(task.id().number());
-                let modelled = self.model.exit(&mut other).unwrap();
-                if !self.crowded {
-                    prop_assert_eq!(modelled, expected.clone());
-                    prop_assert_eq!(counts, expected);
+                if let Some(at) = pick(task) {
+                    self.exit(at)?;
                 }
-                prop_assert_eq!(self.engine.exit(&mut task), Err(Error::Ended(task.id())));
-                prop_assert_eq!(self.model.exit(&mut other), Err(Error::Ended(task.id())));
             }
             Op::Drop { task } => {
                 let Some(at) = pick(task).filter(|&at| self.tasks[at].0.cpu().is_none()) else {
@@ -228,33 +264,8 @@ impl World {
                     self.events.extend(events.into_iter().zip(group.iter().map(|attr| attr.source)));
                 }
             }
-            Op::OpenCpu { cpu, ref group } => {
-                let group: Vec<Attr> = group
-                    .iter()
-                    .map(|attr| Attr {
-                        pinned: attr.pinned,
-                        exclusive: attr.exclusive,
-                        disabled: attr.disabled,
-                        ..Attr::new(attr.source)
-                    })
-                    .collect();
-                let events = self.engine.open_cpu(CpuId(cpu), &group).unwrap();
-                prop_assert_eq!(&events, &self.model.open_cpu(CpuId(cpu), &group).unwrap());
-                self.truth.open(0, Some(CpuId(cpu)), &group, &events);
-                self.events.extend(events.into_iter().zip(group.iter().map(|attr| attr.source)));
-            }
-            Op::Close { event } => {
-                let event = self.event(event);
-                if let Some(at) = self.events.iter().position(|&(other, _)| other == event) {
-                    let source = self.events[at].1;
-                    let total = &mut self.closed[source.0 as usize];
-                    *total = total.plus(read_anyhow(&self.engine, event));
-                    self.events.remove(at);
-                    self.truth.close(event);
-                }
-                prop_assert_eq!(self.engine.close(event), self.model.close(event));
-                prop_assert_eq!(self.engine.close(event), Err(Error::UnknownEvent(event)));
-            }
+            Op::OpenCpu { cpu, ref group } => self.open_cpu(CpuId(cpu), group)?,
+            Op::Close { event } => self.close(self.event(event))?,
             Op::Enable { event } | Op::Disable { event } => {
                 let (event, enabled) = (self.event(event), matches!(op, Op::Enable { .. }));
                 if enabled {
