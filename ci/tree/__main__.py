@@ -24,6 +24,7 @@ CHECKS = [
     unsafety.listed_without_need,
     documents.dead_links,
     documents.dead_paths,
+    documents.dead_names,
     documents.long_sentences,
     documents.wide_documents,
     documents.wide_comments,

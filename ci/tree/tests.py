@@ -123,6 +123,17 @@ class Checks(unittest.TestCase):
 
         self.held(documents.dead_paths, tree("docs/b.md"), tree("docs/a.md"))
 
+    def test_dead_names(self):
+        def tree(name):
+            return {
+                "ARCHITECTURE.md": f"`{name}` does it, and `cmd/` and `other/*.rs` do not.\n",
+                "crates/kymo-perf/src/evlist/serial.rs": "",
+                "crates/kymo-perf/build.rs": "",
+            }
+
+        self.held(documents.dead_names, tree("evlist/parallel.rs"), tree("evlist/serial.rs"))
+        self.held(documents.dead_names, tree("rial.rs"), tree("build.rs"))
+
     def test_long_sentences(self):
         def tree(words):
             return {"README.md": f"Before. {'Word, ' * words}[two words](README.md).\n\n- A new one.\n\n| {'cell ' * 50} |\n"}
