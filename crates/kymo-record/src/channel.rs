@@ -8,15 +8,15 @@ use std::time::Duration;
 
 pub(crate) use kymo_core::handover::Next;
 
-/// Wakes one thread, or whoever polls its descriptor. A call of the kernel's that never waits: a
-/// drain may make it.
+/// An eventfd that wakes one thread, or a thread that polls it. Notifying never waits, so a drain
+/// may do it.
 #[derive(Debug)]
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
     /// # Errors
-    /// There is none, or it cannot be rung: a thread would sleep for ever where `write` is refused
-    /// (by a seccomp filter, say).
+    /// No eventfd can be made or written: where a seccomp filter refuses `write`, a thread would
+    /// sleep for ever.
     pub(crate) fn new() -> io::Result<Notifier> {
         let notifier = Notifier(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         rustix::io::write(&notifier.0, &1u64.to_ne_bytes())?;
@@ -24,37 +24,37 @@ impl Notifier {
         Ok(notifier)
     }
 
-    /// Rings until [`Notifier::clear`].
+    /// Makes it readable until [`Notifier::clear`].
     pub(crate) fn notify(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Ends the ringing; what is looked at afterwards was changed before or will ring again.
+    /// Makes it unreadable. State that is read afterwards was changed before, or notifies again.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Readable while it rings.
+    /// Readable after [`Notifier::notify`].
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.0
     }
 }
 
-/// The end of one who sends. When it is dropped its queue closes, and the receiver learns of it.
+/// The sending end of one queue. Dropping it closes the queue and wakes the receiver.
 #[derive(Debug)]
 pub(crate) struct Sender<T> {
     outbox: Option<Outbox<T>>,
     notifier: Arc<Notifier>,
 }
 
-/// The end of the one who receives.
+/// The receiving end of all queues.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
     inbox: Inbox<T>,
     notifier: Arc<Notifier>,
 }
 
-/// Queues for so many messages each, and their one receiver.
+/// Makes one queue per capacity, and their one receiver.
 pub(crate) fn channel<T: Send>(
     capacities: impl IntoIterator<Item = usize>,
 ) -> io::Result<(Vec<Sender<T>>, Receiver<T>)> {
@@ -82,12 +82,12 @@ impl<T> Sender<T> {
         self.outbox.as_mut().is_some_and(|outbox| !outbox.is_full())
     }
 
-    /// Whether nobody will receive anything any more.
+    /// Whether the receiver is gone.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.outbox.as_ref().is_none_or(Outbox::is_abandoned)
     }
 
-    /// Sends, and sleeps where the receiver has to catch up first. For threads that may.
+    /// Sends, and sleeps while the queue is full. Not for drains.
     pub(crate) fn send_blocking(&mut self, mut message: T) {
         while let Err(back) = self.send(message) {
             if self.is_abandoned() {

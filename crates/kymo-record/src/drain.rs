@@ -31,7 +31,7 @@ const BLIND_LONG_NAP: Duration = Duration::from_millis(16);
 const BUFFER_WAIT: Duration = Duration::from_millis(20);
 /// How long it waits for room in its queue.
 const ROOM_WAIT: Duration = Duration::from_millis(2);
-/// What every drain polls beside its rings: the pool's bell, the stop sign, the poke.
+/// What every drain polls beside its rings: the notifiers of the pool, of the end, and of requests.
 const OWN_FDS: usize = 3;
 
 /// One ring to drain and the descriptors that write into it (to be polled: the first that is
@@ -126,7 +126,7 @@ struct Drain<'a> {
     /// While records come, and when none come.
     naps: (Duration, Duration),
     nap: Duration,
-    /// What wakes it: three bells, then the rings of which somebody is alive.
+    /// What wakes it: three notifiers, then the rings with a live descriptor.
     polled: Vec<PollFd<'a>>,
 }
 
@@ -282,12 +282,12 @@ impl<'a> Drain<'a> {
     fn starve(&mut self) {
         self.shared.pool.begin_to_wait();
         self.spare = self.spare.take().or_else(|| self.shared.pool.take());
-        // With a buffer it is room in the queue that is missing: that comes without a bell.
+        // With a buffer it is room in the queue that is missing: that comes without a notification.
         let most = if self.spare.is_some() { ROOM_WAIT } else { BUFFER_WAIT };
         let stopping = self.shared.stop.load(Ordering::Relaxed);
         let notifiers = if stopping { 1 } else { 2 };
         if self.spare.is_none() || !self.out.has_room() {
-            // The pool's bell, and the stop sign until it was seen.
+            // The pool's notifier, and the end's until it was seen.
             let _ = poll(&mut self.polled[..notifiers], Some(&timespec(most)));
         }
         self.shared.pool.waited();
@@ -295,7 +295,7 @@ impl<'a> Drain<'a> {
 
     /// Until a ring asks for it, the stop sign, or the end of the nap.
     fn sleep(&mut self) {
-        // Without the pool's bell: it rings for others.
+        // Without the pool's notifier: it wakes other drains.
         if poll(&mut self.polled[1..], Some(&timespec(self.nap))).unwrap_or(0) == 0 {
             return;
         }

@@ -23,7 +23,7 @@ const BEHIND_TID: [u64; 5] = [
     abi::PERF_SAMPLE_IDENTIFIER,
 ];
 
-/// Takes strangers' records out of buffers.
+/// Drops records of other processes from buffers.
 #[derive(Debug, Default)]
 pub(crate) struct PidFilter {
     /// `None`: all records are wanted, or nobody can tell.

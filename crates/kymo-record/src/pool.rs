@@ -26,7 +26,7 @@ pub(crate) struct BufferPool {
     small: BufferClass,
     /// How many buffers drains may keep for their next looks.
     kept: usize,
-    /// Rings when a large one comes back and somebody waits for it.
+    /// Notified when a large one comes back while a drain waits for it.
     notifier: Notifier,
     waiting: AtomicUsize,
 }
@@ -106,7 +106,7 @@ impl BufferPool {
         }
     }
 
-    /// From now on the bell rings when a buffer comes back. To be followed by a look at
+    /// From now on the notifier fires when a buffer comes back. To be followed by a look at
     /// [`BufferPool::take`].
     pub(crate) fn begin_to_wait(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -118,7 +118,7 @@ impl BufferPool {
         self.notifier.clear();
     }
 
-    /// What rings for those who wait.
+    /// Notifies drains that wait for a buffer.
     pub(crate) fn notifier(&self) -> &Notifier {
         &self.notifier
     }

@@ -64,7 +64,7 @@ impl FullScan {
     }
 }
 
-/// Asks a drain to look at its rings now, and to tell also what it finds empty.
+/// Asks a drain to scan its rings now, and to report empty ones too.
 #[derive(Debug)]
 pub(crate) struct DrainRequest {
     asked: AtomicBool,
@@ -72,32 +72,32 @@ pub(crate) struct DrainRequest {
 }
 
 impl DrainRequest {
-    /// A poke for one drain.
+    /// A request to one drain.
     pub(crate) fn new() -> io::Result<DrainRequest> {
         Ok(DrainRequest { asked: AtomicBool::new(false), notifier: Notifier::new()? })
     }
 
-    /// Asks. Cheap while the drain has not come to it yet.
+    /// Asks. Cheap while an earlier request is pending.
     pub(crate) fn ask(&self) {
-        // AcqRel: whoever takes the question looks at the rings after it was asked.
+        // AcqRel: the drain that takes the request scans the rings after it was made.
         if !self.asked.swap(true, Ordering::AcqRel) {
             self.notifier.notify();
         }
     }
 
-    /// Whether somebody has asked since the last call.
+    /// Whether there was a request since the last call.
     pub(crate) fn take(&self) -> bool {
-        // The first look is cheap: nobody asks most of the time.
+        // The load is cheap, and mostly there is no request.
         self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::AcqRel)
     }
 
-    /// Readable when somebody has asked, until [`DrainRequest::woken`].
+    /// Readable after a request, until [`DrainRequest::woken`].
     pub(crate) fn fd(&self) -> &OwnedFd {
         self.notifier.fd()
     }
 
-    /// Whoever slept has woken and will [`take`](DrainRequest::take) the question next; in this
-    /// order none is missed.
+    /// To be called by a drain that woke up, before [`take`](DrainRequest::take): in this order no
+    /// request is missed.
     pub(crate) fn woken(&self) {
         self.notifier.clear();
     }

@@ -92,7 +92,7 @@ impl<'a> Throttle<'a> {
         Throttle { held, clock, marks, known: BTreeSet::new() }
     }
 
-    /// Stops the target whenever the pedal is pressed, until the stop sign.
+    /// Pauses the target at each request, until the recording ends.
     pub(crate) fn run(mut self, request: &ThrottleRequest, shared: &DrainShared) -> Pauses {
         // It must come to run while the target keeps all CPUs busy.
         if let Err(error) = sys::run_early() {

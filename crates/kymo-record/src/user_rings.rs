@@ -60,7 +60,7 @@ pub struct UserRings {
 
 impl fmt::Debug for UserRings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guests").field("events", &self.events).finish_non_exhaustive()
+        f.debug_struct("UserRings").field("events", &self.events).finish_non_exhaustive()
     }
 }
 

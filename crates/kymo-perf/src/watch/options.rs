@@ -3,7 +3,7 @@
 /// How threads are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Breakpoints on every CPU; hits of strangers are dropped in the kernel.
+    /// Breakpoints on every CPU; hits of other processes are dropped in the kernel.
     Filtered,
     /// Breakpoints of every thread, inherited by what it makes.
     Tasks,

@@ -13,8 +13,8 @@
 //! samples in common.
 //!
 //! # Invariants
-//! - **F1** A snapshot has all that the rings held when it was taken, but for strangers; nothing is
-//!   lost by taking it from rings of CPUs.
+//! - **F1** A snapshot has all that the rings held when it was taken, but for records of other
+//!   processes. Taking it from rings of CPUs loses nothing.
 //! - **F2** Its records stand in order of time, as far as each ring's do.
 //! - **F3** What is known of tasks at its beginning is as of its oldest record, and every later
 //!   fork, name and mapping up to its newest record stands at its own time. (Unless a CPU's drain
@@ -66,7 +66,7 @@ pub(crate) struct FlightThread<'a> {
     clock: SampleClock,
     pid_filter: PidFilter,
     shared: &'a DrainShared,
-    /// Each drained ring's poke.
+    /// The request of each drained ring's drain.
     requests: Vec<&'a DrainRequest>,
     /// The tick before the last look that left a ring empty, by drained ring.
     emptied: Vec<u64>,
@@ -102,7 +102,7 @@ pub(crate) struct FlightContext<'a> {
     pub(crate) reader: SnapshotReader<'a>,
     pub(crate) pid_filter: PidFilter,
     pub(crate) shared: &'a DrainShared,
-    /// Each drained ring's poke.
+    /// The request of each drained ring's drain.
     pub(crate) requests: Vec<&'a DrainRequest>,
     pub(crate) failed_fd: &'a OwnedFd,
 }

@@ -83,7 +83,7 @@ const NICE: i32 = -18;
 /// The stage between drains and writer.
 pub(crate) struct Reducer<'a> {
     events: Arc<EventSet>,
-    /// Each drain's poke, by ring.
+    /// Each drain's request, by ring.
     requests: Vec<&'a DrainRequest>,
     pool: &'a BufferPool,
     order: Order<Message>,
@@ -98,7 +98,7 @@ pub(crate) struct Reducer<'a> {
 }
 
 impl<'a> Reducer<'a> {
-    /// For events as the kernel writes their samples. `requests`: the poke of each ring's drain.
+    /// For events as the kernel writes their samples. `requests`: one for each ring, to its drain.
     /// `pool`: what buffers come from.
     pub(crate) fn new(
         specs: &[EventSpec],
@@ -115,7 +115,7 @@ impl<'a> Reducer<'a> {
         Reducer { events, requests, pool, order, position: 1, worker, pid_filter, preferred: true, told, out }
     }
 
-    /// Takes strangers' records out before anything is remembered of them.
+    /// Drops records of other processes before anything is remembered of them.
     pub(crate) fn without(mut self, pid_filter: PidFilter) -> Self {
         self.pid_filter = pid_filter;
         self
