@@ -3,7 +3,7 @@
 //! Small programs to start from: `cc -g -o corpus/place/c FILE`, see the README.
 #![no_main]
 
-#[path = "../../crates/kymo-profile/tests/suite/place/exhaust.rs"]
+#[path = "../../crates/kymo-symbols/tests/suite/place/exhaust.rs"]
 mod exhaust;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::Path;
 
-#[path = "../../crates/kymo-profile/tests/suite/symbols/exhaust.rs"]
+#[path = "../../crates/kymo-symbols/tests/suite/symbols/exhaust.rs"]
 mod exhaust;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
