@@ -200,7 +200,8 @@ fn samples<'a>(recording: &Recording, text: &'a str) -> Vec<&'a str> {
 /// of them by name.
 ///
 /// The address of a user frame is left out: perf 6.1 prints it as in the file, kymo and newer perf as it was sampled. The symbol
-/// and its offset say the same. So is the name of a jump stub, which perf 6.1 has wrong or not at all; objdump judges those.
+/// and its offset say the same. So is the name of a jump stub, which perf 6.1 has wrong, takes for
+/// `_init`, or has not at all; objdump judges those.
 fn before_fields(line: &str) -> &str {
     let line = line.trim_end();
     if line.starts_with('\t')
@@ -209,7 +210,7 @@ fn before_fields(line: &str) -> &str {
     {
         return match rest.rfind(" (") {
             Some(module)
-                if ["[unknown]", ".plt+0x"].iter().any(|stub| rest.starts_with(stub))
+                if ["[unknown]", ".plt+0x", "_init+0x"].iter().any(|stub| rest.starts_with(stub))
                     || rest.contains("@plt+0x") =>
             {
                 &rest[module..]
@@ -217,7 +218,8 @@ fn before_fields(line: &str) -> &str {
             _ => rest,
         };
     }
-    if let Some(stub) = ["@plt+0x", ".plt+0x", "[unknown] ("].iter().find_map(|stub| line.find(stub)) {
+    let stub = ["@plt+0x", ".plt+0x", "[unknown] ("].iter().find_map(|stub| line.find(stub));
+    if let Some(stub) = stub.or_else(|| Some(line.find(" _init+0x")? + 1)) {
         return line[..stub].rsplit_once(' ').map_or(line, |(head, _)| head);
     }
     match line.find(" sched:sched_") {

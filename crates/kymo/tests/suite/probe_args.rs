@@ -1,7 +1,7 @@
 //! Arguments and results by their names: what kymo prints of calls equals what the programs print of them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -422,4 +422,28 @@ fn arguments_of_markers() {
         let said = kymo().run(["probe", "--if", condition, "usdt:shop:paid", "--", program.text()]);
         assert!(said.code != Some(0) && said.stderr.contains(why), "{}", said.stderr);
     }
+}
+
+/// Checks that hits which come while a running program is still being attached to have times of their own, not all that of the start.
+#[test]
+fn times_while_attaching() {
+    let test = "probe_args::times_while_attaching";
+    if !ready(test, &[Need::Root, Need::Program("cc")]) {
+        return;
+    }
+    let program = Program::of("many.c", &[]);
+    let mut command = Command::new(&program.path);
+    let mut target = command.args(["threads", "1"]).stdin(Stdio::piped()).spawn().expect("the program");
+    let pid = target.id().to_string();
+    let said = kymo().succeed(["probe", "-p", &pid, "--engine", "kernel", "-d", "0.1", "--args", "many_00"]);
+    target.kill().expect("it runs");
+    target.wait().expect("its end");
+    let times: Vec<&str> = said
+        .stdout
+        .lines()
+        .filter(|line| line.contains("many_00(") && line.contains(&pid))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let at_the_start = times.iter().filter(|time| **time == "0.000000").count();
+    assert!(times.len() > 10 && at_the_start <= 1, "{at_the_start} of {}:\n{}", times.len(), said.stdout);
 }

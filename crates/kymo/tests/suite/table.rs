@@ -233,11 +233,13 @@ pub(crate) fn differences(
     let none = Vec::new();
     let names: std::collections::BTreeSet<&String> = left.1.keys().chain(right.1.keys()).collect();
     // perf 6.1 has the names of jump stubs wrong or not at all; objdump judges kymo's. Where kymo has one, what perf has
-    // instead may be an address.
-    let is_stub = |name: &str| name.contains("@plt") || name.split([' ', ';']).any(|part| part == ".plt");
+    // instead may be an address, or `_init`, which comes before the stubs and has no length.
+    let has_part = |name: &str, wanted: &str| name.split([' ', ';']).any(|part| part == wanted);
+    let is_stub = |name: &str| name.contains("@plt") || has_part(name, ".plt");
     let has_stubs = right.1.keys().any(|name| is_stub(name) && !left.1.contains_key(name));
     let is_perfs_stub = |name: &String| {
         is_stub(name)
+            || has_stubs && has_part(name, "_init")
             || has_stubs && !right.1.contains_key(name) && name.contains(" 0x0000")
             || has_stubs && !right.1.contains_key(name) && (name.contains("> 0x") || name.contains(";0x"))
     };
@@ -357,6 +359,8 @@ mod tests {
         assert!(!differ(&["e ls [.] f > main;0x7f0a;g"], &["e ls [.] f > main;.plt;g"]));
         assert!(!differ(&["e | ls | libz | [.] 0x0000000000004026"], &["e | ls | libz | [.] .plt"]));
         assert!(!differ(&["e | ls | libz | [.] free@plt"], &["e | ls | libz | [.] .plt"]));
+        assert!(!differ(&["e | py | libpython | [.] _init"], &["e | py | libpython | [.] .plt"]));
+        assert!(differ(&["e | py | libpython | [.] _init"], &["e | py | libpython | [.] main"]));
         assert!(differ(&["e ls [.] f > main;0x7f0a"], &["e ls [.] f > main;g"]));
         assert!(differ(&["e ls [.] f > main;g"], &["e ls [.] f > main;free@plt"]));
     }

@@ -28,7 +28,7 @@ pub(super) struct Live<'a> {
     /// What is told of each site; nothing for sites that tell nothing.
     values: &'a [Option<Values>],
     json: bool,
-    /// CLOCK_MONOTONIC, when we began.
+    /// CLOCK_MONOTONIC, when the first hit could come.
     since_ns: u64,
 }
 

@@ -69,12 +69,16 @@ pub(super) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         children: if workload.is_some() { !args.no_inherit } else { args.children },
     };
     let began = Instant::now();
+    // Of a program that runs already the first hits come while other probes are still attached.
+    let mut live = Live::new(&sites, &request.values, args.json);
     let mut services = serve(args.engine, &sites, &request, &target, launch, &mut words)?;
     if !args.quiet {
         announce(&sites, &services, &target, began.elapsed(), &words);
     }
     let since = Instant::now();
-    let live = Live::new(&sites, &request.values, args.json);
+    if workload.is_some() {
+        live = Live::new(&sites, &request.values, args.json);
+    }
     if let Some(workload) = &mut workload
         && let Err(error) = workload.start()
     {
