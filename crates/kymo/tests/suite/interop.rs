@@ -86,9 +86,13 @@ fn compare_tables(recording: &Recording, view: &View) -> Vec<String> {
 pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<String> {
     let View { name: what, flags, widths } = *view;
     let file = recording.path.to_str().expect("a plain name");
-    let arguments =
-        [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags, of_interest(recording)]
-            .concat();
+    let arguments = [
+        &["report", "-i", file, "--stdio", "--no-inline"],
+        recording.ungrouped(),
+        flags,
+        of_interest(recording),
+    ]
+    .concat();
     let theirs = perf.succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -112,9 +116,13 @@ pub(crate) fn tables_of(perf: &Tool, recording: &Recording, view: &View) -> Vec<
 fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
     let View { name: what, flags, widths } = *view;
     let file = recording.path.to_str().expect("a plain name");
-    let arguments =
-        [&["report", "-i", file, "--stdio", "--no-group", "--no-inline"], flags, of_interest(recording)]
-            .concat();
+    let arguments = [
+        &["report", "-i", file, "--stdio", "--no-inline"],
+        recording.ungrouped(),
+        flags,
+        of_interest(recording),
+    ]
+    .concat();
     let theirs = perf().succeed([&arguments[..], &["-w", widths]].concat());
     let ours = kymo().run(&arguments);
     if ours.code != Some(0) {
@@ -132,13 +140,14 @@ fn compare_trees(recording: &Recording, view: &View) -> Vec<String> {
 /// The comment lines above the tables: number of samples, events, periods.
 fn compare_heads(recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
-    let arguments = ["report", "-i", file, "--stdio", "--no-group", "--no-children", "-g", "none"];
+    let arguments =
+        [&["report", "-i", file, "--stdio", "--no-children", "-g", "none"], recording.ungrouped()].concat();
     let heads = |text: &str| -> Vec<String> {
         let kept = |line: &&str| line.starts_with("# Samples:") || line.starts_with("# Event count");
         // With --no-group, perf says "events" even where it shows one.
         text.lines().filter(kept).map(|line| line.replace(" of events '", " of event '")).collect()
     };
-    let (theirs, ours) = (heads(&perf().succeed(arguments).stdout), heads(&kymo().run(arguments).stdout));
+    let (theirs, ours) = (heads(&perf().succeed(&arguments).stdout), heads(&kymo().run(&arguments).stdout));
     if theirs == ours { Vec::new() } else { vec![format!("heads: perf {theirs:?}, kymo {ours:?}")] }
 }
 
@@ -241,7 +250,7 @@ fn complaints(recording: &Recording) -> Vec<String> {
     let file = recording.path.to_str().expect("a plain name");
     let mut all = Vec::new();
     for arguments in [
-        &["report", "--stdio", "--no-group", "-i", file][..],
+        &[&["report", "--stdio", "-i", file], recording.ungrouped()].concat()[..],
         &["report", "--stdio", "--no-children", "-g", "none", "-i", file],
         &["report", "--stats", "-i", file],
         &["script", "-i", file],

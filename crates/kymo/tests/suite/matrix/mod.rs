@@ -32,7 +32,7 @@ fn complaints(perf: &Tool, recording: &Recording) -> Vec<String> {
     let mut all = Vec::new();
     for arguments in [
         // perf can hang on a group's table with children: see `interop::complaints`.
-        &["report", "--stdio", "--no-inline", "--no-group", "-i", file][..],
+        &[&["report", "--stdio", "--no-inline", "-i", file], recording.ungrouped()].concat()[..],
         &["report", "--stdio", "--no-inline", "--no-children", "-i", file],
         &["script", "--no-inline", "-i", file],
         &["report", "--header-only", "-i", file],
