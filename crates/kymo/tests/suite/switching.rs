@@ -114,6 +114,10 @@ fn times(test: &str, path: &Path) -> Vec<f64> {
     if ready(test, &[Need::Perf]) {
         let said = perf().succeed(arguments);
         assert_eq!(parse(&said.stdout), times, "{}", path.display());
+        // Of a file without samples perf says so, and guesses at reasons.
+        if times.is_empty() {
+            return times;
+        }
         let said = perf().succeed(["report", "-i", text(path), "--stdio", "--no-children", "-g", "none"]);
         for complaint in ["out of order", "Warning", "lost", "incomplete"] {
             assert!(!said.stderr.contains(complaint), "{}: {}", path.display(), said.stderr);
