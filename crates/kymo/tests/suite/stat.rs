@@ -304,14 +304,15 @@ fn switches_of_a_sleeper() {
     }
     let program = build("counted.c", &["-pthread"]);
     let program = program.to_str().expect("a plain name");
-    let least = |tool: &Tool, options: &[&str]| {
-        // The least of some runs has the fewest that others have added.
-        let runs =
-            (0..4).map(|_| counts(tool, &[options, &["-e", "cs"]].concat(), &[program, "forks", "40"])["cs"]);
-        runs.fold(f64::MAX, f64::min)
-    };
-    let theirs = least(&perf(), &[]);
-    let ours = least(&kymo(), &[]);
+    let switches = |tool: &Tool| counts(tool, &["-e", "cs"], &[program, "forks", "40"])["cs"];
+    // The least of some runs has the fewest that others have added; on a busy machine it takes more of them, of both in turns.
+    let (mut theirs, mut ours) = (f64::MAX, f64::MAX);
+    for round in 0..40 {
+        (theirs, ours) = (theirs.min(switches(&perf())), ours.min(switches(&kymo())));
+        if round >= 3 && (ours - theirs).abs() <= 25.0 {
+            break;
+        }
+    }
     assert!((ours - theirs).abs() <= 25.0, "perf {theirs}, kymo {ours}");
 }
 
