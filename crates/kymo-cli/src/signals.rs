@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Context;
+use kymo_perf::sys::BlockedSignals;
 use kymo_perf::workload::die_by;
 use kymo_record::Silence;
 use signal_hook::consts::{SIGHUP, SIGUSR2, SIGXFSZ};
@@ -42,6 +43,8 @@ impl Signals {
         let (readable, writable) = UnixStream::pair().context("failed to make a socket pair")?;
         readable.set_nonblocking(true).context("failed to make a socket pair")?;
         let last = Arc::new(AtomicUsize::new(0));
+        // A signal that comes before its last registration would wake no reader, and would be forgotten.
+        let _blocked = BlockedSignals::new();
         let register = |signal| {
             if once {
                 let again = Arc::new(AtomicBool::new(false));
@@ -118,6 +121,7 @@ impl AsFd for Signals {
 /// If the system refuses to catch them.
 pub fn interrupted() -> anyhow::Result<Arc<AtomicBool>> {
     let came = Arc::new(AtomicBool::new(false));
+    let _blocked = BlockedSignals::new();
     ENDING
         .into_iter()
         .try_for_each(|signal| flag::register(signal, Arc::clone(&came)).map(drop))

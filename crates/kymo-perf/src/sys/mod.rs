@@ -14,6 +14,7 @@ pub mod memory;
 #[cfg(target_arch = "x86_64")]
 pub mod ptrace;
 mod real;
+mod signal_mask;
 pub mod simulated;
 pub mod socket;
 mod thread;
@@ -29,6 +30,7 @@ pub use inherited::inherited;
 pub use perf_event_open_sys::bindings;
 pub use perf_event_open_sys::bindings::perf_event_attr;
 pub use real::{Real, online_cpus, page_size, reserve_descriptors};
+pub use signal_mask::BlockedSignals;
 pub(crate) use thread::with_priority;
 pub use thread::{
     Binding, PriorityBoost, belongs_to_other_process, fix_addresses, pin_to, run_early, run_first,

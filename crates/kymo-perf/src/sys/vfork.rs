@@ -57,23 +57,11 @@ pub(crate) fn in_vfork_child(mut body: impl FnMut()) {
         {}
         true
     }
-    let before = block_all_signals();
+    // The child inherits the mask: no signal that was sent to all of a group ends it.
+    let _blocked = super::BlockedSignals::new();
     if !run(&mut body) {
         body();
     }
-    // SAFETY: this thread's mask, as it was.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-}
-
-/// The child inherits it: no signal that was sent to all of a group ends it.
-fn block_all_signals() -> libc::sigset_t {
-    // SAFETY: plain numbers, for which 0 is a value.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: fills a set that is ours.
-    unsafe { libc::sigfillset(&mut all) };
-    // SAFETY: changes this thread's mask.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
-    before
 }
 
 #[cfg(test)]

@@ -25,12 +25,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -> io::Result<(OwnedFd, i32)> {
     let (ours, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let number = its.as_raw_fd();
-    // SAFETY: all zero bytes are an empty set of signals.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: a set of ours.
-    unsafe { libc::sigfillset(&mut all) };
-    // SAFETY: sets of ours; the mask is put back below.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) };
+    let _blocked = crate::sys::BlockedSignals::new();
     // SAFETY: without flags: memory and descriptors are copied, and no signal tells of its end, so
     // that nobody who waits for children meets it. The copy keeps to the rules above.
     let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
@@ -47,10 +42,7 @@ pub(crate) fn start(mut memory: Vec<u8>, serve: fn(BorrowedFd<'_>, &mut [u8])) -
         unsafe { libc::syscall(libc::SYS_exit_group, 0) };
         unreachable!("exit_group does not return");
     }
-    let error = io::Error::last_os_error();
-    // SAFETY: the mask that this thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    if pid < 0 { Err(error) } else { Ok((ours, pid as i32)) }
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((ours, pid as i32)) }
 }
 
 #[cfg(test)]
