@@ -44,8 +44,8 @@ fn calls(places: &[EventTarget<'_>]) -> Calls {
         let (second, took) = timed(|| Real.open(&attr, place).expect("a second event"));
         times[1].push(took);
         times[2].push(timed(|| Real.set_output(&second, &first).expect("the same CPU and task")).1);
-        times[3].push(timed(|| Real.enable(&second).expect("it is open")).1);
-        times[4].push(timed(|| Real.disable(&second).expect("it is open")).1);
+        times[3].push(timed(|| Real.switch(&second, true).expect("it is open")).1);
+        times[4].push(timed(|| Real.switch(&second, false).expect("it is open")).1);
         times[5].push(timed(|| Real.close(vec![second])).1);
         drop(ring);
         Real.close(vec![first]);

@@ -84,7 +84,7 @@ fn open(
             Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
         }
         let ring = Real.map(&event, 8, Keeps::Oldest)?;
-        Real.enable(&event)?;
+        Real.switch(&event, true)?;
         events.push((event, ring));
     }
     Ok(events)
@@ -164,7 +164,7 @@ fn samples() -> Result<(), Box<dyn std::error::Error>> {
             attr.__bindgen_anon_1.sample_period = 50_000;
             let event = Real.open(&attr, &EventTarget::new(0, -1))?;
             Real.set_bpf(&event, follower.program().expect("not bound yet"))?;
-            Real.enable(&event)?;
+            Real.switch(&event, true)?;
             let start = Instant::now();
             while start.elapsed().as_millis() < 500 {}
             Real.close(vec![event]);

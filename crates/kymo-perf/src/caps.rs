@@ -4,13 +4,16 @@
 //! facts is decided in [`explain`](crate::explain). Everything that can be wrong is an `Option`: a
 //! file that cannot be read is not a zero.
 
+use crate::cgroup::unescaped;
 use crate::machine::Machine;
 use crate::pmu::text;
 use crate::selector::EventAttr;
 use crate::sys::{EventTarget, Kernel, Real, perf_event_attr};
 use crate::tracefs::TracefsError;
 use perf_event_open_sys::bindings;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// A capability that kymo has a use for.
@@ -50,28 +53,23 @@ impl Capability {
     /// The kernel's name.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::IpcLock => "CAP_IPC_LOCK",
-            Self::SysPtrace => "CAP_SYS_PTRACE",
-            Self::SysAdmin => "CAP_SYS_ADMIN",
-            Self::SysNice => "CAP_SYS_NICE",
-            Self::SysResource => "CAP_SYS_RESOURCE",
-            Self::Syslog => "CAP_SYSLOG",
-            Self::Perfmon => "CAP_PERFMON",
-            Self::Bpf => "CAP_BPF",
-        }
+        self.number_and_name().1
     }
 
-    fn bit(self) -> u64 {
-        1 << match self {
-            Self::IpcLock => 14,
-            Self::SysPtrace => 19,
-            Self::SysAdmin => 21,
-            Self::SysNice => 23,
-            Self::SysResource => 24,
-            Self::Syslog => 34,
-            Self::Perfmon => 38,
-            Self::Bpf => 39,
+    pub(crate) fn bit(self) -> u64 {
+        1 << self.number_and_name().0
+    }
+
+    fn number_and_name(self) -> (u32, &'static str) {
+        match self {
+            Self::IpcLock => (14, "CAP_IPC_LOCK"),
+            Self::SysPtrace => (19, "CAP_SYS_PTRACE"),
+            Self::SysAdmin => (21, "CAP_SYS_ADMIN"),
+            Self::SysNice => (23, "CAP_SYS_NICE"),
+            Self::SysResource => (24, "CAP_SYS_RESOURCE"),
+            Self::Syslog => (34, "CAP_SYSLOG"),
+            Self::Perfmon => (38, "CAP_PERFMON"),
+            Self::Bpf => (39, "CAP_BPF"),
         }
     }
 }
@@ -194,12 +192,6 @@ impl Caps {
         let free = self.mlock_kib.unwrap_or(516).saturating_mul(1024).saturating_mul(self.cpus as u64);
         Some(free.saturating_add(self.memlock_bytes?))
     }
-
-    /// Whether `perf_event_open` works at all here.
-    #[must_use]
-    pub fn events_work(&self) -> bool {
-        self.trials.own_user.is_ok()
-    }
 }
 
 /// Finds out what this process may do on this machine. Takes well under a millisecond and changes
@@ -274,9 +266,8 @@ fn limit(limits: &str, label: &str) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 /// Whether the id map is the identity over all ids, as only the first namespace has it.
-fn is_first_namespace(map: &str) -> bool {
-    let words: Vec<&str> = map.split_whitespace().collect();
-    words == ["0", "0", "4294967295"]
+pub(crate) fn is_first_namespace(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn container(proc: &Path) -> Option<String> {
@@ -300,31 +291,10 @@ fn cgroup2(proc: &Path) -> Option<(PathBuf, bool)> {
     let path = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (point, kind) = (words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(unescape(point)))
+        (kind == "cgroup2").then(|| PathBuf::from(OsString::from_vec(unescaped(point.as_bytes()))))
     })?;
     let writable = rustix::fs::access(&path, rustix::fs::Access::WRITE_OK).is_ok();
     Some((path, writable))
-}
-
-/// Undoes the octal escapes of /proc/self/mounts (`\040` for a space).
-fn unescape(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let code = rest.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
 }
 
 /// Whether the first lines of kallsyms hold an address other than zero.

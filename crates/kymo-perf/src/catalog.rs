@@ -4,7 +4,7 @@
 //! them a CPU or a hypervisor serves. Tracepoints are too many and too dear to try (each open
 //! patches the kernel): one of them stands for all.
 
-use crate::caps::{Caps, TracefsState};
+use crate::caps::{Caps, TracefsState, Trial};
 use crate::machine::Machine;
 use crate::pmu::Pmu;
 use crate::selector::{EventAttr, KnownEventKind, cache_events, known_events};
@@ -72,6 +72,10 @@ pub enum Availability {
 }
 
 impl Availability {
+    fn of(trial: Trial) -> Self {
+        trial.map_or_else(Self::No, |()| Self::Yes)
+    }
+
     /// The word of listings and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -139,6 +143,41 @@ impl Lister<'_> {
             || names.into_iter().any(|name| if is_glob { glob(filter, name) } else { name.contains(filter) })
     }
 
+    /// Lists an event, if it is wanted, as `available` finds it.
+    fn push(
+        &mut self,
+        section: CatalogSection,
+        name: &str,
+        description: String,
+        available: impl FnOnce(&Self) -> Availability,
+    ) {
+        if self.wanted(section, [name]) {
+            let (aliases, available) = (Vec::new(), available(self));
+            let name = name.to_owned();
+            self.entries.push(CatalogEntry {
+                section,
+                name,
+                aliases,
+                description,
+                available,
+                is_form: false,
+            });
+        }
+    }
+
+    /// The same of a form.
+    fn push_form(
+        &mut self,
+        section: CatalogSection,
+        name: &str,
+        description: String,
+        available: Availability,
+    ) {
+        let listed = self.entries.len();
+        self.push(section, name, description, |_| available);
+        self.entries[listed..].iter_mut().for_each(|form| form.is_form = true);
+    }
+
     fn fixed(&mut self) {
         for known in known_events() {
             let (section, kind) = match known.kind {
@@ -164,19 +203,8 @@ impl Lister<'_> {
 
     fn cache(&mut self) {
         for (name, config, description) in cache_events() {
-            if !self.wanted(CatalogSection::Cache, [name.as_str()]) {
-                continue;
-            }
             let attr = EventAttr { kind: bindings::PERF_TYPE_HW_CACHE, config, ..EventAttr::default() };
-            let available = self.attempt(attr, None);
-            self.entries.push(CatalogEntry {
-                section: CatalogSection::Cache,
-                name,
-                aliases: Vec::new(),
-                description,
-                available,
-                is_form: false,
-            });
+            self.push(CatalogSection::Cache, &name, description, |lister| lister.attempt(attr, None));
         }
     }
 
@@ -188,49 +216,25 @@ impl Lister<'_> {
         let cpu = pmu.cpus.as_ref().filter(|_| pmu.system_wide).and_then(|cpus| cpus.first().copied());
         for event in &pmu.events {
             let name = format!("{}/{}/", pmu.name, event.name);
-            if !self.wanted(CatalogSection::Pmu, [name.as_str()]) {
-                continue;
-            }
-            let attr = crate::selector::parse(&name)
-                .ok()
-                .and_then(|groups| crate::selector::resolve_on(&groups, pmu))
-                .unwrap_or_default();
-            let available = self.attempt(EventAttr { exclude_guest: false, ..attr }, cpu);
             let unit = match (&event.unit, event.scale) {
                 (Some(unit), Some(scale)) => format!(", {scale:e} {unit} each"),
                 (Some(unit), None) => format!(", in {unit}"),
                 _ => String::new(),
             };
-            self.entries.push(CatalogEntry {
-                section: CatalogSection::Pmu,
-                name,
-                aliases: Vec::new(),
-                description: format!("{}{unit}", event.terms),
-                available,
-                is_form: false,
+            self.push(CatalogSection::Pmu, &name, format!("{}{unit}", event.terms), |lister| {
+                let groups = crate::selector::parse(&name).ok();
+                let attr =
+                    groups.and_then(|groups| crate::selector::resolve_on(&groups, pmu)).unwrap_or_default();
+                lister.attempt(EventAttr { exclude_guest: false, ..attr }, cpu)
             });
         }
         let terms: Vec<&str> = pmu.formats.iter().map(|format| format.name.as_str()).collect();
-        let name = match terms.first() {
-            Some(first) => format!("{}/{first}=N,../", pmu.name),
-            None => return,
-        };
-        if self.wanted(CatalogSection::Pmu, [name.as_str()]) {
-            let available = if cpu.is_some() { Availability::CpusOnly } else { Availability::Yes };
-            self.entries.push(CatalogEntry {
-                section: CatalogSection::Pmu,
-                name,
-                aliases: Vec::new(),
-                description: format!(
-                    "any event of PMU {} (type {}); terms: {}",
-                    pmu.name,
-                    pmu.kind,
-                    terms.join(", ")
-                ),
-                available,
-                is_form: true,
-            });
-        }
+        let Some(first) = terms.first() else { return };
+        let name = format!("{}/{first}=N,../", pmu.name);
+        let terms = terms.join(", ");
+        let description = format!("any event of PMU {} (type {}); terms: {terms}", pmu.name, pmu.kind);
+        let available = if cpu.is_some() { Availability::CpusOnly } else { Availability::Yes };
+        self.push_form(CatalogSection::Pmu, &name, description, available);
     }
 
     /// Lists tracepoints; what is returned says why none can be listed.
@@ -246,62 +250,25 @@ impl Lister<'_> {
             Ok(points) => points,
             Err(error) => return vec![error.to_string()],
         };
-        let available = match caps.trials.tracepoint {
-            None | Some(Ok(())) => Availability::Yes,
-            Some(Err(errno)) => Availability::No(errno),
-        };
+        let available = caps.trials.tracepoint.map_or(Availability::Yes, Availability::of);
         for point in points {
             let name = format!("{}:{}", point.system, point.name);
-            if !self.wanted(CatalogSection::Tracepoint, [name.as_str()]) {
-                continue;
+            if self.wanted(CatalogSection::Tracepoint, [name.as_str()]) {
+                self.push(CatalogSection::Tracepoint, &name, fields(machine, &point), |_| available);
             }
-            self.entries.push(CatalogEntry {
-                section: CatalogSection::Tracepoint,
-                name,
-                aliases: Vec::new(),
-                description: fields(machine, &point),
-                available,
-                is_form: false,
-            });
         }
         Vec::new()
     }
 
     fn forms(&mut self, machine: &Machine, caps: &Caps) {
-        let trial = |trial: &crate::caps::Trial| match trial {
-            Ok(()) => Availability::Yes,
-            Err(errno) => Availability::No(*errno),
-        };
-        let hardware = if machine.has_hardware_pmu() {
-            trial(&caps.trials.hardware)
-        } else {
-            Availability::No(libc::ENOENT)
-        };
-        let forms = [
-            (
-                CatalogSection::Breakpoint,
-                "mem:ADDRESS[/LENGTH][:rwx]",
-                "accesses to memory (default: reads and writes of 4 bytes), by debug registers",
-                trial(&caps.trials.breakpoint),
-            ),
-            (
-                CatalogSection::Raw,
-                "rNNN",
-                "the CPU's event number NNN, hexadecimal, as in its manual",
-                hardware,
-            ),
-        ];
-        for (section, name, description, available) in forms {
-            if self.wanted(section, [name]) {
-                self.entries.push(CatalogEntry {
-                    section,
-                    name: name.into(),
-                    aliases: Vec::new(),
-                    description: description.into(),
-                    available,
-                    is_form: true,
-                });
-            }
+        let hardware = if machine.has_hardware_pmu() { caps.trials.hardware } else { Err(libc::ENOENT) };
+        let accesses = "accesses to memory (default: reads and writes of 4 bytes), by debug registers";
+        let raw = "the CPU's event number NNN, hexadecimal, as in its manual";
+        for (section, name, description, trial) in [
+            (CatalogSection::Breakpoint, "mem:ADDRESS[/LENGTH][:rwx]", accesses, caps.trials.breakpoint),
+            (CatalogSection::Raw, "rNNN", raw, hardware),
+        ] {
+            self.push_form(section, name, description.into(), Availability::of(trial));
         }
     }
 
@@ -315,26 +282,18 @@ impl Lister<'_> {
                 .map(|event| self.kernel.close(vec![event]))
                 .map_err(|error| error.raw_os_error().unwrap_or(0))
         };
+        let on_cpu = |cpu| open(attr, ANY, cpu).map_or_else(Availability::No, |()| Availability::CpusOnly);
         if let Some(cpu) = cpu {
-            return match open(attr, ANY, cpu as i32) {
-                Ok(_) => Availability::CpusOnly,
-                Err(errno) => Availability::No(errno),
-            };
+            return on_cpu(cpu as i32);
         }
         match open(attr, 0, ANY) {
-            Ok(_) => Availability::Yes,
             Err(errno @ (libc::EACCES | libc::EPERM)) => {
-                match open(EventAttr { exclude_kernel: true, exclude_hv: true, ..attr }, 0, ANY) {
-                    Ok(_) => Availability::UserOnly,
-                    Err(_) => Availability::No(errno),
-                }
+                let user = EventAttr { exclude_kernel: true, exclude_hv: true, ..attr };
+                open(user, 0, ANY).map_or(Availability::No(errno), |()| Availability::UserOnly)
             }
             // A PMU that cannot follow tasks says EINVAL; nothing in sysfs tells it beforehand.
-            Err(libc::EINVAL) if attr.kind > bindings::PERF_TYPE_BREAKPOINT => match open(attr, ANY, 0) {
-                Ok(_) => Availability::CpusOnly,
-                Err(errno) => Availability::No(errno),
-            },
-            Err(errno) => Availability::No(errno),
+            Err(libc::EINVAL) if attr.kind > bindings::PERF_TYPE_BREAKPOINT => on_cpu(0),
+            opened => Availability::of(opened),
         }
     }
 }
@@ -357,12 +316,11 @@ fn fields(machine: &Machine, point: &Tracepoint) -> String {
 mod tests {
     use super::*;
     use crate::caps::probe_at;
+    use crate::machine::made_up;
     use crate::sys::Fake;
-    use std::fs;
 
     fn machine() -> (tempfile::TempDir, Machine) {
-        let dir = tempfile::tempdir().unwrap();
-        let files = [
+        made_up(&[
             ("sys/bus/event_source/devices/cpu/type", "4\n"),
             ("sys/bus/event_source/devices/cpu/format/event", "config:0-7\n"),
             ("sys/bus/event_source/devices/cpu/events/mem-loads", "event=0xcd\n"),
@@ -377,14 +335,7 @@ mod tests {
                 "sys/kernel/tracing/events/sched/sched_switch/format",
                 "name: sched_switch\n\tfield:unsigned short common_type;\toffset:0;\n\n\tfield:char prev_comm[16];\toffset:8;\n\tfield:pid_t prev_pid;\toffset:24;\n",
             ),
-        ];
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let machine = Machine::at(dir.path());
-        (dir, machine)
+        ])
     }
 
     fn list(kernel: &Fake, filter: Option<&str>) -> Catalog {
@@ -459,8 +410,7 @@ mod tests {
     /// Checks that absent tracepoints are a note with the command, unless nobody asked for them.
     #[test]
     fn notes_absent_tracefs() {
-        let dir = tempfile::tempdir().unwrap();
-        let machine = Machine::at(dir.path());
+        let (_dir, machine) = made_up(&[]);
         let kernel = Fake::new();
         let caps = probe_at(&machine, &kernel);
         let notes = |filter| catalog(&machine, &caps, &kernel, filter).notes;

@@ -75,7 +75,13 @@ pub fn checklist(caps: &Caps) -> Vec<Check> {
     vec![
         tried(caps, "own", "sample your own programs", trials.own_user, "cpu-clock:u", user, 0, ANY),
         tried(caps, "kernel", "see the kernel in samples", trials.own_kernel, "cpu-clock", clock, 0, ANY),
-        other_users(caps),
+        privileged(
+            caps,
+            "other-users",
+            "attach to other users' programs",
+            caps.perfmon() || caps.has(Capability::SysPtrace),
+            "it needs CAP_PERFMON or CAP_SYS_PTRACE",
+        ),
         tried(caps, "all-cpus", "record all CPUs (-a)", trials.all_cpus, "cpu-clock", clock, ANY, 0),
         hardware(caps),
         tracepoints(caps),
@@ -84,8 +90,20 @@ pub fn checklist(caps: &Caps) -> Vec<Check> {
         ring_memory(caps),
         descriptors(caps),
         cgroup(caps),
-        bpf(caps),
-        real_time(caps),
+        privileged(
+            caps,
+            "bpf-filter",
+            "filtering samples in the kernel (BPF)",
+            caps.bpf(),
+            "it needs CAP_BPF and CAP_PERFMON",
+        ),
+        privileged(
+            caps,
+            "real-time",
+            "draining rings at real-time priority",
+            caps.real_time(),
+            "it needs CAP_SYS_NICE",
+        ),
     ]
 }
 
@@ -99,52 +117,34 @@ fn tried(
     task: i32,
     cpu: i32,
 ) -> Check {
-    match trial {
-        Ok(()) => Check::yes(id, name, ""),
-        Err(errno) => Check::refused(
-            id,
-            name,
-            &explain_open(errno, &Attempt::new(event, &attr.to_raw(), task, cpu), caps),
-        ),
+    let Err(errno) = trial else { return Check::yes(id, name, "") };
+    let mut raw = attr.to_raw();
+    if attr.kind == bindings::PERF_TYPE_TRACEPOINT {
+        raw.sample_type = u64::from(bindings::PERF_SAMPLE_RAW);
     }
+    Check::refused(id, name, &explain_open(errno, &Attempt::new(event, &raw, task, cpu), caps))
 }
 
-fn other_users(caps: &Caps) -> Check {
-    let (id, name) = ("other-users", "attach to other users' programs");
-    if caps.perfmon() || caps.has(Capability::SysPtrace) {
-        return Check::yes(id, name, "");
-    }
-    Check::no(id, name, "it needs CAP_PERFMON or CAP_SYS_PTRACE").privilege(caps)
+/// What needs nothing but a privilege.
+fn privileged(caps: &Caps, id: &'static str, name: &'static str, may: bool, why: &str) -> Check {
+    if may { Check::yes(id, name, "") } else { Check::no(id, name, why).privilege(caps) }
 }
 
 fn hardware(caps: &Caps) -> Check {
     let (id, name) = ("hardware", "hardware counters");
     match caps.trials.hardware {
-        Ok(()) => Check::yes(
-            id,
-            name,
-            format!(
-                "PMU {}",
-                if caps.core_pmus.is_empty() { "present".into() } else { caps.core_pmus.join(", ") }
-            ),
-        ),
+        Ok(()) if caps.core_pmus.is_empty() => Check::yes(id, name, "PMU present"),
+        Ok(()) => Check::yes(id, name, format!("PMU {}", caps.core_pmus.join(", "))),
         Err(libc::ENOENT) if caps.core_pmus.is_empty() => Check::no(
             id,
             name,
             "none on this machine, as is common in virtual machines; cpu-clock takes the place of cycles",
         )
         .hint("only the host can give a virtual machine counters (with QEMU: `-cpu host,pmu=on`)"),
-        Err(errno) => {
-            let attr = EventAttr {
-                kind: bindings::PERF_TYPE_HARDWARE,
-                exclude_kernel: true,
-                ..EventAttr::default()
-            };
-            Check::refused(
-                id,
-                name,
-                &explain_open(errno, &Attempt::new("cycles:u", &attr.to_raw(), 0, ANY), caps),
-            )
+        refused => {
+            let kind = bindings::PERF_TYPE_HARDWARE;
+            let attr = EventAttr { kind, exclude_kernel: true, ..EventAttr::default() };
+            tried(caps, id, name, refused, "cycles:u", attr, 0, ANY)
         }
     }
 }
@@ -160,19 +160,8 @@ fn tracepoints(caps: &Caps) -> Check {
             None => check,
         };
     }
-    match caps.trials.tracepoint {
-        None | Some(Ok(())) => Check::yes(id, name, ""),
-        Some(Err(errno)) => {
-            let attr = EventAttr { kind: bindings::PERF_TYPE_TRACEPOINT, ..EventAttr::default() };
-            let mut raw = attr.to_raw();
-            raw.sample_type = u64::from(bindings::PERF_SAMPLE_RAW);
-            Check::refused(
-                id,
-                name,
-                &explain_open(errno, &Attempt::new("sched:sched_switch", &raw, 0, ANY), caps),
-            )
-        }
-    }
+    let attr = EventAttr { kind: bindings::PERF_TYPE_TRACEPOINT, ..EventAttr::default() };
+    tried(caps, id, name, caps.trials.tracepoint.unwrap_or(Ok(())), "sched:sched_switch", attr, 0, ANY)
 }
 
 fn watchpoints(caps: &Caps) -> Check {
@@ -259,22 +248,6 @@ fn cgroup(caps: &Caps) -> Check {
         None => Check::no(id, name, "cgroup v2 is not mounted")
             .command("sudo mount -t cgroup2 none /sys/fs/cgroup"),
     }
-}
-
-fn bpf(caps: &Caps) -> Check {
-    let (id, name) = ("bpf-filter", "filtering samples in the kernel (BPF)");
-    if caps.bpf() {
-        return Check::yes(id, name, "");
-    }
-    Check::no(id, name, "it needs CAP_BPF and CAP_PERFMON").privilege(caps)
-}
-
-fn real_time(caps: &Caps) -> Check {
-    let (id, name) = ("real-time", "draining rings at real-time priority");
-    if caps.real_time() {
-        return Check::yes(id, name, "");
-    }
-    Check::no(id, name, "it needs CAP_SYS_NICE").privilege(caps)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! calls this module.
 
 use crate::caps::{Capability, Caps};
-use crate::evlist::{OpenError, Request};
+use crate::evlist::{OpenError, Request, user_only_name};
 use crate::sys::{ANY, attr_bytes, perf_event_attr};
 use perf_event_open_sys::bindings;
 use std::fmt;
@@ -55,23 +55,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// A word of the attr by its place in the ABI; the kernel's struct has unions there.
-    fn word(&self, offset: usize) -> u64 {
-        let bytes = attr_bytes(self.attr);
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[offset..offset + 8]);
-        u64::from_ne_bytes(word)
+    fn word(&self, number: usize) -> u64 {
+        u64::from_ne_bytes(attr_bytes(self.attr).as_chunks().0[number])
     }
 
     fn sample_period(&self) -> u64 {
-        self.word(16)
-    }
-
-    fn bp_addr(&self) -> u64 {
-        self.word(56)
-    }
-
-    fn bp_len(&self) -> u64 {
-        self.word(64)
+        self.word(2)
     }
 
     fn is(&self, kind: u32) -> bool {
@@ -303,8 +292,8 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
                 return explanation;
             }
             let hint = explanation.hint.clone().unwrap_or_default();
-            let name = user_only(attempt.event);
-            return explanation.hint_kept(format!("observe user space only, as `{name}`, or {hint}"));
+            let name = user_only_name(attempt.event);
+            return explanation.hint(format!("observe user space only, as `{name}`, or {hint}"));
         }
     }
     if attempt.task > 0 {
@@ -321,13 +310,6 @@ fn refused(errno: i32, attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
     if caps.perfmon() { explanation } else { lower_paranoid(explanation, level_for(attempt), caps) }
 }
 
-impl Explanation {
-    /// Another hint, keeping the command.
-    fn hint_kept(self, hint: String) -> Self {
-        Self { hint: Some(hint), ..self }
-    }
-}
-
 /// The highest level of `perf_event_paranoid` that permits the attempt.
 fn level_for(attempt: &Attempt<'_>) -> i32 {
     let raw = attempt.attr.sample_type & u64::from(bindings::PERF_SAMPLE_RAW) != 0;
@@ -336,19 +318,6 @@ fn level_for(attempt: &Attempt<'_>) -> i32 {
         _ if attempt.task == ANY => 0,
         _ if attempt.attr.exclude_kernel() == 0 => 1,
         _ => 2,
-    }
-}
-
-/// The event's name with `u` appended.
-fn user_only(event: &str) -> String {
-    match event.rsplit_once(':') {
-        Some((_, modifiers))
-            if !modifiers.is_empty() && modifiers.chars().all(|c| "pPSDWeIHGh".contains(c)) =>
-        {
-            format!("{event}u")
-        }
-        _ if event.ends_with('/') => format!("{event}u"),
-        _ => format!("{event}:u"),
     }
 }
 
@@ -429,7 +398,7 @@ fn invalid(attempt: &Attempt<'_>, caps: &Caps) -> Explanation {
 }
 
 fn bad_breakpoint(attempt: &Attempt<'_>) -> Explanation {
-    let (addr, len) = (attempt.bp_addr(), attempt.bp_len());
+    let (addr, len) = (attempt.word(7), attempt.word(8));
     let because = |why: String| Explanation::new(format!("{}: {why}", attempt.subject()));
     if attempt.attr.bp_type & bindings::HW_BREAKPOINT_X != 0 && len != 8 {
         return because(format!("a breakpoint on code must be 8 bytes long here, not {len}"))
@@ -528,7 +497,7 @@ pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps)
             let per_ring = caps.ring_bytes().map(|all| all / rings.max(1) / 1024);
             let smaller = match per_ring {
                 // One page of each ring is its head; the kernel wants a power of two behind it.
-                Some(kib) if kib >= 8 => format!(", or use smaller rings: `-m {}K`", floor_power_of_two(kib - 4)),
+                Some(kib) if kib >= 8 => format!(", or use smaller rings: `-m {}K`", 1_u64 << (kib - 4).ilog2()),
                 _ => String::new(),
             };
             let needed = kib.saturating_add(4);
@@ -545,10 +514,6 @@ pub fn explain_map(errno: i32, event: &str, bytes: u64, rings: u64, caps: &Caps)
         libc::ENODEV => Explanation::new(format!("{subject}: the event or its CPU is gone")),
         _ => Explanation::new(format!("{subject}: {}", std::io::Error::from_raw_os_error(errno))),
     }
-}
-
-fn floor_power_of_two(n: u64) -> u64 {
-    if n == 0 { 0 } else { 1 << (63 - n.leading_zeros()) }
 }
 
 /// What to do about a command that cannot be executed.

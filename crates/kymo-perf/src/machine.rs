@@ -78,3 +78,16 @@ impl Machine {
         self.core_pmus().next().is_some()
     }
 }
+
+/// A made-up machine for tests: files by path, each with its text.
+#[cfg(test)]
+pub(crate) fn made_up(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let machine = Machine::at(dir.path());
+    (dir, machine)
+}

@@ -32,8 +32,6 @@ pub struct Pmu {
     /// Has the `cpus` file that marks the PMU of some cores on a machine with several kinds of
     /// cores.
     pub part_of_cores: bool,
-    /// Most precise level that the PMU claims (`caps/max_precise`), if it says so.
-    pub max_precise: Option<u8>,
 }
 
 /// A named set of bits of one config word.
@@ -151,7 +149,6 @@ fn read(dir: &Path, name: &str) -> Option<Pmu> {
         system_wide: mask.is_some() && cores.is_none(),
         part_of_cores: cores.is_some(),
         cpus: mask.or(cores),
-        max_precise: text(&dir.join("caps/max_precise")).and_then(|level| level.trim().parse().ok()),
     })
 }
 

@@ -6,7 +6,6 @@
 
 use crate::pmu::text;
 use crate::suggest::nearest;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,20 +28,23 @@ pub struct Tracepoint {
 }
 
 /// Why tracepoints cannot be looked up. `Display` is one sentence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TracefsError {
     /// None of the usual places holds a mounted tracefs.
+    #[error("tracepoints cannot be looked up: tracefs is not mounted at {}", path.display())]
     NotMounted {
         /// Where it belongs.
         path: PathBuf,
     },
     /// It is mounted, but this user may not read it.
+    #[error("tracepoints cannot be looked up: this user may not read {}", path.display())]
     Unreadable {
         /// The file or folder that was refused.
         path: PathBuf,
     },
     /// No tracepoint of that name, or none that the glob matches.
+    #[error("this kernel has no tracepoint `{wanted}`")]
     Unknown {
         /// As asked for, `system:event`.
         wanted: String,
@@ -50,6 +52,7 @@ pub enum TracefsError {
         near: Option<String>,
     },
     /// Another failure of reading.
+    #[error("failed to read {}: {cause}", path.display())]
     Io {
         /// The file or folder that failed.
         path: PathBuf,
@@ -57,23 +60,6 @@ pub enum TracefsError {
         cause: String,
     },
 }
-
-impl fmt::Display for TracefsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMounted { path } => {
-                write!(f, "tracepoints cannot be looked up: tracefs is not mounted at {}", path.display())
-            }
-            Self::Unreadable { path } => {
-                write!(f, "tracepoints cannot be looked up: this user may not read {}", path.display())
-            }
-            Self::Unknown { wanted, .. } => write!(f, "this kernel has no tracepoint `{wanted}`"),
-            Self::Io { path, cause } => write!(f, "failed to read {}: {cause}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for TracefsError {}
 
 impl TracefsError {
     /// What to do about it, one sentence.
@@ -140,16 +126,13 @@ impl Tracefs {
     /// Every [`TracefsError`]; the unknown one carries the nearest name.
     pub fn find(&self, system: &str, name: &str) -> Result<Tracepoint, TracefsError> {
         let events = self.events()?;
+        let unknown = |near| TracefsError::Unknown { wanted: format!("{system}:{name}"), near };
         if !plain(system) || !plain(name) {
-            return Err(TracefsError::Unknown { wanted: format!("{system}:{name}"), near: None });
+            return Err(unknown(None));
         }
         match read_id(&events, system, name)? {
             Some(id) => Ok(Tracepoint { system: system.to_owned(), name: name.to_owned(), id }),
-            None => {
-                let wanted = format!("{system}:{name}");
-                let near = near(&events, system, name);
-                Err(TracefsError::Unknown { wanted, near })
-            }
+            None => Err(unknown(near(&events, system, name))),
         }
     }
 
@@ -202,10 +185,10 @@ fn plain(name: &str) -> bool {
 }
 
 fn failure(path: &Path, error: &io::Error) -> TracefsError {
-    if error.kind() == io::ErrorKind::PermissionDenied {
-        TracefsError::Unreadable { path: path.to_owned() }
-    } else {
-        TracefsError::Io { path: path.to_owned(), cause: error.to_string() }
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => TracefsError::Unreadable { path },
+        _ => TracefsError::Io { path, cause: error.to_string() },
     }
 }
 
@@ -239,15 +222,14 @@ fn folders(dir: &Path) -> Result<Vec<String>, TracefsError> {
 /// The most similar existing tracepoint: the same event in another system, else near names.
 fn near(events: &Path, system: &str, name: &str) -> Option<String> {
     let systems = folders(events).ok()?;
-    if systems.iter().any(|candidate| candidate == system) {
-        let names = folders(&events.join(system)).ok()?;
-        let near = nearest(name, names.iter().map(String::as_str))?;
-        return Some(format!("{system}:{near}"));
-    }
-    if let Some(system) = systems.iter().find(|system| events.join(system).join(name).join("id").exists()) {
-        return Some(format!("{system}:{name}"));
-    }
-    let system = nearest(system, systems.iter().map(String::as_str))?;
+    let has_it = |other: &&String| events.join(other).join(name).join("id").exists();
+    let system = if systems.iter().any(|candidate| candidate == system) {
+        system
+    } else if let Some(other) = systems.iter().find(has_it) {
+        return Some(format!("{other}:{name}"));
+    } else {
+        nearest(system, systems.iter().map(String::as_str))?
+    };
     let names = folders(&events.join(system)).ok()?;
     let near = nearest(name, names.iter().map(String::as_str))?;
     Some(format!("{system}:{near}"))

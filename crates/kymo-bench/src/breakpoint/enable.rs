@@ -99,7 +99,7 @@ fn switch(args: &EnableArgs, repeat: u32) -> anyhow::Result<Duration> {
     // As long as perf gives them to begin.
     thread::sleep(Duration::from_millis(10));
     let since = Instant::now();
-    let pair = |_| Real.disable(&watchpoint).and_then(|()| Real.enable(&watchpoint));
+    let pair = |_| Real.switch(&watchpoint, false).and_then(|()| Real.switch(&watchpoint, true));
     let done = started.and_then(|()| {
         (0..repeat)
             .try_for_each(pair)

@@ -3,9 +3,9 @@ use super::attach::load;
 use super::error::BpfError;
 use super::program::Program;
 use super::sys::ProgramKind;
+use crate::caps::{Capability, is_first_namespace};
 use crate::pmu::text;
 use crate::tracefs::Tracefs;
-use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -15,61 +15,42 @@ const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// The same of cgroups.
 const FIRST_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
 
-const SYS_ADMIN: u64 = 1 << 21;
-const PERFMON: u64 = 1 << 38;
-const BPF: u64 = 1 << 39;
-
 /// Why tasks cannot be followed in the kernel. `Display` is a sentence without its end;
 /// [`hint`](Self::hint) is what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
     /// The ids that the kernel sees are not those that /proc shows here.
+    #[error("this process is not in the first pid namespace, so its ids are not the kernel's")]
     PidNamespace,
     /// Capabilities are missing.
+    #[error("this process lacks {}", missing.join(" and "))]
     Capabilities {
         /// Which, as the kernel names them.
         missing: Vec<&'static str>,
     },
     /// The capabilities are those of a user namespace.
+    #[error("this process has its capabilities in a user namespace only, where they do not count for BPF")]
     UserNamespace,
     /// The kernel is locked down for confidentiality.
+    #[error("the kernel is locked down (confidentiality)")]
     Lockdown,
     /// The system call is filtered.
+    #[error("a seccomp filter refuses the system call bpf")]
     Seccomp,
     /// The kernel has no BPF.
+    #[error("this kernel is built without BPF")]
     NoBpf,
     /// Neither type information nor tracefs is there.
+    #[error("the kernel has no type information (/sys/kernel/btf/vmlinux), and tracefs is not readable")]
     NoTracepoints,
     /// Any other refusal.
+    #[error("{words}")]
     Refused {
         /// What was said.
         words: String,
     },
 }
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PidNamespace => {
-                f.write_str("this process is not in the first pid namespace, so its ids are not the kernel's")
-            }
-            Self::Capabilities { missing } => write!(f, "this process lacks {}", missing.join(" and ")),
-            Self::UserNamespace => f.write_str(
-                "this process has its capabilities in a user namespace only, where they do not count for BPF",
-            ),
-            Self::Lockdown => f.write_str("the kernel is locked down (confidentiality)"),
-            Self::Seccomp => f.write_str("a seccomp filter refuses the system call bpf"),
-            Self::NoBpf => f.write_str("this kernel is built without BPF"),
-            Self::NoTracepoints => f.write_str(
-                "the kernel has no type information (/sys/kernel/btf/vmlinux), and tracefs is not readable",
-            ),
-            Self::Refused { words } => f.write_str(words),
-        }
-    }
-}
-
-impl std::error::Error for Unavailable {}
 
 impl Unavailable {
     /// What to do about it, one sentence; `None` if nothing helps.
@@ -114,8 +95,7 @@ impl Facts {
         Facts {
             pid_namespace: pid_namespace(),
             effective: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0),
-            // The first namespace maps all ids to themselves.
-            user_namespace: !map.is_empty() && map.split_ascii_whitespace().ne(["0", "0", "4294967295"]),
+            user_namespace: !map.is_empty() && !is_first_namespace(&map),
             lockdown: text(Path::new("/sys/kernel/security/lockdown"))
                 .is_some_and(|modes| modes.contains("[confidentiality]")),
             seccomp: field("Seccomp:").is_some_and(|mode| mode != "0"),
@@ -133,15 +113,10 @@ impl Facts {
         same_ids(self.pid_namespace)?;
         if let Err((errno, words)) = &self.trial {
             let refused = matches!(*errno, Some(libc::EPERM | libc::EACCES));
-            let missing = if self.effective & SYS_ADMIN != 0 {
-                Vec::new()
-            } else {
-                let lacks = |bit: u64| self.effective & bit == 0;
-                [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
-                    .into_iter()
-                    .filter_map(|(bit, name)| lacks(bit).then_some(name))
-                    .collect()
-            };
+            let has = |capability: Capability| self.effective & capability.bit() != 0;
+            let needed = [Capability::Bpf, Capability::Perfmon].into_iter();
+            let missing = needed.filter(|&one| !has(one) && !has(Capability::SysAdmin));
+            let missing: Vec<&str> = missing.map(Capability::name).collect();
             return Err(match *errno {
                 Some(libc::ENOSYS) if self.seccomp => Unavailable::Seccomp,
                 Some(libc::ENOSYS) => Unavailable::NoBpf,
@@ -220,7 +195,7 @@ mod tests {
             (root(), Ok(())),
             (Facts { pid_namespace: Some(4_026_532_200), ..root() }, Err(Unavailable::PidNamespace)),
             (
-                Facts { effective: PERFMON, seccomp: true, ..eperm.clone() },
+                Facts { effective: Capability::Perfmon.bit(), seccomp: true, ..eperm.clone() },
                 Err(Unavailable::Capabilities { missing: vec!["CAP_BPF"] }),
             ),
             (

@@ -80,37 +80,7 @@ pub(super) struct Assembler {
     pub(super) waits: bool,
 }
 
-// Operation codes: class | size or operation | source.
-const LOAD_8: u8 = 0x71;
-const LOAD_32: u8 = 0x61;
-const LOAD_64: u8 = 0x79;
-const LOAD_IMM_64: u8 = 0x18;
-const STORE_32: u8 = 0x63;
-const STORE_64: u8 = 0x7b;
-const STORE_IMM_32: u8 = 0x62;
-const STORE_IMM_64: u8 = 0x7a;
-const ATOMIC_64: u8 = 0xdb;
-const SUB: u8 = 0x1f;
-const REMAINDER_IMM: u8 = 0x97;
-const SHIFT_RIGHT: u8 = 0x7f;
-const SHIFT_RIGHT_SIGNED_IMM: u8 = 0xc7;
-const MOVE: u8 = 0xbf;
-const MOVE_IMM: u8 = 0xb7;
-const ADD_IMM: u8 = 0x07;
-const AND_IMM: u8 = 0x57;
-const ADD: u8 = 0x0f;
-const SHIFT_LEFT: u8 = 0x6f;
-const SHIFT_LEFT_IMM: u8 = 0x67;
-const SHIFT_RIGHT_IMM: u8 = 0x77;
-const JUMP: u8 = 0x05;
-const JUMP_EQ: u8 = 0x1d;
-const JUMP_EQ_IMM: u8 = 0x15;
-const JUMP_NE_IMM: u8 = 0x55;
-const JUMP_LT_IMM: u8 = 0xa5;
-const JUMP_SLT_IMM: u8 = 0xc5;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-/// In the source register of `LOAD_IMM_64`: the immediate is the descriptor of a map.
+/// In the source register of `0x18`: the immediate is the descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
 /// In the immediate of an atomic instruction.
 const ATOMIC_ADD: i32 = 0;
@@ -139,6 +109,7 @@ impl Assembler {
         Assembler::default()
     }
 
+    /// `code`: class | size or operation | source.
     fn push(&mut self, code: u8, dst: Reg, src: Reg, offset: i16, imm: i32) {
         self.code.push(Instruction { code, registers: dst.0 | src.0 << 4, offset, imm });
     }
@@ -150,62 +121,62 @@ impl Assembler {
 
     /// dst = src
     pub(super) fn mov(&mut self, dst: Reg, src: Reg) {
-        self.push(MOVE, dst, src, 0, 0);
+        self.push(0xbf, dst, src, 0, 0);
     }
 
     /// dst = imm
     pub(super) fn mov_imm(&mut self, dst: Reg, imm: i32) {
-        self.push(MOVE_IMM, dst, R0, 0, imm);
+        self.push(0xb7, dst, R0, 0, imm);
     }
 
     /// dst += imm
     pub(super) fn add_imm(&mut self, dst: Reg, imm: i32) {
-        self.push(ADD_IMM, dst, R0, 0, imm);
+        self.push(0x07, dst, R0, 0, imm);
     }
 
     /// dst &= imm
     pub(super) fn and_imm(&mut self, dst: Reg, imm: i32) {
-        self.push(AND_IMM, dst, R0, 0, imm);
+        self.push(0x57, dst, R0, 0, imm);
     }
 
     /// dst <<= src
     pub(super) fn shift_left(&mut self, dst: Reg, src: Reg) {
-        self.push(SHIFT_LEFT, dst, src, 0, 0);
+        self.push(0x6f, dst, src, 0, 0);
     }
 
     /// dst += src
     pub(super) fn add(&mut self, dst: Reg, src: Reg) {
-        self.push(ADD, dst, src, 0, 0);
+        self.push(0x0f, dst, src, 0, 0);
     }
 
     /// dst -= src
     pub(super) fn sub(&mut self, dst: Reg, src: Reg) {
-        self.push(SUB, dst, src, 0, 0);
+        self.push(0x1f, dst, src, 0, 0);
     }
 
     /// dst %= imm
     pub(super) fn remainder_imm(&mut self, dst: Reg, imm: i32) {
-        self.push(REMAINDER_IMM, dst, R0, 0, imm);
+        self.push(0x97, dst, R0, 0, imm);
     }
 
     /// dst >>= src, zeros from above
     pub(super) fn shift_right(&mut self, dst: Reg, src: Reg) {
-        self.push(SHIFT_RIGHT, dst, src, 0, 0);
+        self.push(0x7f, dst, src, 0, 0);
     }
 
     /// dst >>= bits, the sign from above
     pub(super) fn shift_right_signed_imm(&mut self, dst: Reg, bits: i32) {
-        self.push(SHIFT_RIGHT_SIGNED_IMM, dst, R0, 0, bits);
+        self.push(0xc7, dst, R0, 0, bits);
     }
 
     /// dst <<= bits
     pub(super) fn shift_left_imm(&mut self, dst: Reg, bits: i32) {
-        self.push(SHIFT_LEFT_IMM, dst, R0, 0, bits);
+        self.push(0x67, dst, R0, 0, bits);
     }
 
     /// dst >>= bits, zeros from above
     pub(super) fn shift_right_imm(&mut self, dst: Reg, bits: i32) {
-        self.push(SHIFT_RIGHT_IMM, dst, R0, 0, bits);
+        self.push(0x77, dst, R0, 0, bits);
     }
 
     /// dst = FP + offset: an address on the stack
@@ -216,74 +187,74 @@ impl Assembler {
 
     /// dst = *(u8 *)(base + offset)
     pub(super) fn load8(&mut self, dst: Reg, base: Reg, offset: i16) {
-        self.push(LOAD_8, dst, base, offset, 0);
+        self.push(0x71, dst, base, offset, 0);
     }
 
     /// dst = *(u32 *)(base + offset)
     pub(super) fn load32(&mut self, dst: Reg, base: Reg, offset: i16) {
-        self.push(LOAD_32, dst, base, offset, 0);
+        self.push(0x61, dst, base, offset, 0);
     }
 
     /// dst = *(u64 *)(base + offset)
     pub(super) fn load64(&mut self, dst: Reg, base: Reg, offset: i16) {
-        self.push(LOAD_64, dst, base, offset, 0);
+        self.push(0x79, dst, base, offset, 0);
     }
 
     /// *(u32 *)(base + offset) = src
     pub(super) fn store32(&mut self, base: Reg, offset: i16, src: Reg) {
-        self.push(STORE_32, base, src, offset, 0);
+        self.push(0x63, base, src, offset, 0);
     }
 
     /// *(u64 *)(base + offset) = src
     pub(super) fn store64(&mut self, base: Reg, offset: i16, src: Reg) {
-        self.push(STORE_64, base, src, offset, 0);
+        self.push(0x7b, base, src, offset, 0);
     }
 
     /// *(u32 *)(base + offset) = imm
     pub(super) fn store32_imm(&mut self, base: Reg, offset: i16, imm: i32) {
-        self.push(STORE_IMM_32, base, R0, offset, imm);
+        self.push(0x62, base, R0, offset, imm);
     }
 
     /// *(u64 *)(base + offset) = imm
     pub(super) fn store64_imm(&mut self, base: Reg, offset: i16, imm: i32) {
-        self.push(STORE_IMM_64, base, R0, offset, imm);
+        self.push(0x7a, base, R0, offset, imm);
     }
 
     /// *(u64 *)(base + offset) += src, in one step for all CPUs
     pub(super) fn atomic_add64(&mut self, base: Reg, offset: i16, src: Reg) {
-        self.push(ATOMIC_64, base, src, offset, ATOMIC_ADD);
+        self.push(0xdb, base, src, offset, ATOMIC_ADD);
     }
 
     /// *(u64 *)(base + offset) |= src, in one step for all CPUs
     pub(super) fn atomic_or64(&mut self, base: Reg, offset: i16, src: Reg) {
-        self.push(ATOMIC_64, base, src, offset, ATOMIC_OR);
+        self.push(0xdb, base, src, offset, ATOMIC_OR);
     }
 
     /// R0 = *(u64 *)(base + offset), which becomes src if it was R0, in one step for all CPUs
     pub(super) fn compare_exchange64(&mut self, base: Reg, offset: i16, src: Reg) {
-        self.push(ATOMIC_64, base, src, offset, ATOMIC_COMPARE_EXCHANGE);
+        self.push(0xdb, base, src, offset, ATOMIC_COMPARE_EXCHANGE);
     }
 
     /// dst = the map with this descriptor (two instructions' room)
     pub(super) fn load_map(&mut self, dst: Reg, map: i32) {
-        self.push(LOAD_IMM_64, dst, Reg(PSEUDO_MAP_FD), 0, map);
+        self.push(0x18, dst, Reg(PSEUDO_MAP_FD), 0, map);
         self.push(0, R0, R0, 0, 0);
     }
 
     /// dst = a number of 64 bits (two instructions' room)
     pub(super) fn mov_imm64(&mut self, dst: Reg, value: u64) {
-        self.push(LOAD_IMM_64, dst, R0, 0, value as u32 as i32);
+        self.push(0x18, dst, R0, 0, value as u32 as i32);
         self.push(0, R0, R0, 0, (value >> 32) as u32 as i32);
     }
 
     /// R0 = helper(R1..R5); R1..R5 are lost
     pub(super) fn call(&mut self, helper: BpfHelper) {
-        self.push(CALL, R0, R0, 0, helper as i32);
+        self.push(0x85, R0, R0, 0, helper as i32);
     }
 
     /// return R0
     pub(super) fn exit(&mut self) {
-        self.push(EXIT, R0, R0, 0, 0);
+        self.push(0x95, R0, R0, 0, 0);
     }
 
     /// A label that will be placed later.
@@ -305,32 +276,32 @@ impl Assembler {
 
     /// goto label
     pub(super) fn jump(&mut self, label: Label) {
-        self.jump_to(JUMP, R0, R0, 0, label);
+        self.jump_to(0x05, R0, R0, 0, label);
     }
 
     /// if a == b goto label
     pub(super) fn jump_if_same(&mut self, a: Reg, b: Reg, label: Label) {
-        self.jump_to(JUMP_EQ, a, b, 0, label);
+        self.jump_on(Compare::Equal, a, b, label);
     }
 
     /// if reg == imm goto label
     pub(super) fn jump_if(&mut self, reg: Reg, imm: i32, label: Label) {
-        self.jump_to(JUMP_EQ_IMM, reg, R0, imm, label);
+        self.jump_to(0x15, reg, R0, imm, label);
     }
 
     /// if reg != imm goto label
     pub(super) fn jump_unless(&mut self, reg: Reg, imm: i32, label: Label) {
-        self.jump_to(JUMP_NE_IMM, reg, R0, imm, label);
+        self.jump_to(0x55, reg, R0, imm, label);
     }
 
     /// if reg < imm, without signs, goto label
     pub(super) fn jump_if_below(&mut self, reg: Reg, imm: i32, label: Label) {
-        self.jump_to(JUMP_LT_IMM, reg, R0, imm, label);
+        self.jump_to(0xa5, reg, R0, imm, label);
     }
 
     /// if reg, with a sign, < 0 goto label
     pub(super) fn jump_if_negative(&mut self, reg: Reg, label: Label) {
-        self.jump_to(JUMP_SLT_IMM, reg, R0, 0, label);
+        self.jump_to(0xc5, reg, R0, 0, label);
     }
 
     /// if a OP b goto label

@@ -160,7 +160,7 @@ impl Watch {
             let event = Real.open(&attr, &EventTarget::new(ANY, cpu as i32)).unwrap();
             Real.set_bpf(&event, follower.program().unwrap()).unwrap();
             let ring = Real.map(&event, 1024, Keeps::Oldest).unwrap();
-            Real.enable(&event).unwrap();
+            Real.switch(&event, true).unwrap();
             (event, ring)
         };
         Watch { events: online_cpus().into_iter().map(open).collect() }
@@ -170,7 +170,7 @@ impl Watch {
     fn samples(self) -> BTreeMap<(u32, u32, u64), u64> {
         let mut found = BTreeMap::new();
         for (event, ring) in self.events {
-            Real.disable(&event).unwrap();
+            Real.switch(&event, false).unwrap();
             let mut reader = Reader::new(ring.area());
             let span = reader.begin().unwrap();
             let mut bytes = vec![0; span.len_bytes()];

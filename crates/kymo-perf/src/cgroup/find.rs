@@ -109,18 +109,15 @@ fn mount(line: &[u8]) -> Option<Mount> {
 }
 
 /// Resolves `\040` and its like, by which the kernel writes spaces, tabs, newlines and backslashes.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+pub(crate) fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, behind @ ..] = rest {
-        let octal = |byte: &u8| (b'0'..=b'7').contains(byte).then(|| u32::from(byte - b'0'));
-        let value = match behind {
-            [a, b, c, ..] if *first == b'\\' => {
-                octal(a).zip(octal(b)).zip(octal(c)).map(|((a, b), c)| a * 64 + b * 8 + c)
-            }
-            _ => None,
-        };
-        match value.and_then(|value| u8::try_from(value).ok()) {
+        let digits = behind
+            .get(..3)
+            .filter(|digits| *first == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
                 rest = &behind[3..];

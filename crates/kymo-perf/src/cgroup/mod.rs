@@ -27,7 +27,8 @@ mod leave;
 mod tests;
 
 pub use error::CgroupError;
-use find::directory_flags;
+pub(crate) use find::unescaped;
+use find::{Membership, Mount, directory_flags};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -70,14 +71,11 @@ struct Parent {
 
 impl Parent {
     fn find() -> Result<Parent, CgroupError> {
-        let unreadable = |_| CgroupError::NotMounted;
-        let own = find::text("/proc/self/cgroup").map_err(unreadable)?;
-        let own = find::membership(&own).ok_or(CgroupError::NotMounted)?;
+        let (own, mounts) = hierarchy()?;
         // Gone in kernels without old hierarchies, which says nothing.
         if find::text("/proc/cgroups").is_ok_and(|text| disabled(&text)) {
             return Err(CgroupError::NoController);
         }
-        let mounts = find::mounts(&find::text("/proc/self/mountinfo").map_err(unreadable)?, own.kind);
         if mounts.is_empty() {
             return Err(CgroupError::NotMounted);
         }
@@ -97,6 +95,14 @@ impl Parent {
     }
 }
 
+/// This process's cgroup in the hierarchy for events, and where that is mounted.
+fn hierarchy() -> Result<(Membership, Vec<Mount>), CgroupError> {
+    let text = |path| find::text(path).map_err(|_| CgroupError::NotMounted);
+    let own = find::membership(&text("/proc/self/cgroup")?).ok_or(CgroupError::NotMounted)?;
+    let mounts = find::mounts(&text("/proc/self/mountinfo")?, own.kind);
+    Ok((own, mounts))
+}
+
 /// Whether `/proc/cgroups` says that the controller `perf_event` is switched off.
 fn disabled(text: &[u8]) -> bool {
     let lines = text.split(|&byte| byte == b'\n');
@@ -111,10 +117,7 @@ fn disabled(text: &[u8]) -> bool {
 /// # Errors
 /// That there is no such cgroup, or no hierarchy.
 pub fn existing(name: &str) -> Result<(PathBuf, Arc<OwnedFd>), CgroupError> {
-    let unreadable = |_| CgroupError::NotMounted;
-    let own = find::text("/proc/self/cgroup").map_err(unreadable)?;
-    let own = find::membership(&own).ok_or(CgroupError::NotMounted)?;
-    let mounts = find::mounts(&find::text("/proc/self/mountinfo").map_err(unreadable)?, own.kind);
+    let (_, mounts) = hierarchy()?;
     let first = mounts.first().ok_or(CgroupError::NotMounted)?;
     let below = mounts.iter().map(|mount| mount.point.join(name.trim_start_matches('/')));
     let given =

@@ -2,22 +2,16 @@
 
 use super::*;
 use crate::caps::probe_at;
-use crate::machine::Machine;
+use crate::machine::made_up;
 use crate::sys::Fake;
-use std::fs;
 
 const USER: &str = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n";
 const ROOT: &str = "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n";
 
 /// The facts of a machine with these files and this kernel.
 fn caps(kernel: &Fake, files: &[(&str, &str)]) -> Caps {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, text) in files {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    probe_at(&Machine::at(dir.path()), kernel)
+    let (_dir, machine) = made_up(files);
+    probe_at(&machine, kernel)
 }
 
 fn user(kernel: &Fake, level: &str) -> Caps {

@@ -177,21 +177,7 @@ impl KernelStats {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then.unwrap_or(0)));
         let pressure =
             |now: Option<Pressure>, then: Option<Pressure>| Some(now?.since(then.unwrap_or_default()));
-        KernelStats {
-            user_ns: less(self.user_ns, earlier.user_ns),
-            system_ns: less(self.system_ns, earlier.system_ns),
-            cpu_ns: less(self.cpu_ns, earlier.cpu_ns),
-            peak_bytes: self.peak_bytes,
-            minor_faults: less(self.minor_faults, earlier.minor_faults),
-            major_faults: less(self.major_faults, earlier.major_faults),
-            voluntary_switches: less(self.voluntary_switches, earlier.voluntary_switches),
-            involuntary_switches: less(self.involuntary_switches, earlier.involuntary_switches),
-            read_bytes: less(self.read_bytes, earlier.read_bytes),
-            written_bytes: less(self.written_bytes, earlier.written_bytes),
-            cpu_pressure: pressure(self.cpu_pressure, earlier.cpu_pressure),
-            io_pressure: pressure(self.io_pressure, earlier.io_pressure),
-            memory_pressure: pressure(self.memory_pressure, earlier.memory_pressure),
-        }
+        KernelStats { peak_bytes: self.peak_bytes, ..self.with(earlier, less, pressure) }
     }
 
     /// Sums over processes; of peaks, which need not be of one moment, the sum is the most that it
@@ -202,20 +188,30 @@ impl KernelStats {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
         };
+        self.with(other, sum, Option::or)
+    }
+
+    /// Each account together with the same of another.
+    fn with(
+        &self,
+        other: &KernelStats,
+        both: impl Fn(Option<u64>, Option<u64>) -> Option<u64>,
+        pressure: impl Fn(Option<Pressure>, Option<Pressure>) -> Option<Pressure>,
+    ) -> KernelStats {
         KernelStats {
-            user_ns: sum(self.user_ns, other.user_ns),
-            system_ns: sum(self.system_ns, other.system_ns),
-            cpu_ns: sum(self.cpu_ns, other.cpu_ns),
-            peak_bytes: sum(self.peak_bytes, other.peak_bytes),
-            minor_faults: sum(self.minor_faults, other.minor_faults),
-            major_faults: sum(self.major_faults, other.major_faults),
-            voluntary_switches: sum(self.voluntary_switches, other.voluntary_switches),
-            involuntary_switches: sum(self.involuntary_switches, other.involuntary_switches),
-            read_bytes: sum(self.read_bytes, other.read_bytes),
-            written_bytes: sum(self.written_bytes, other.written_bytes),
-            cpu_pressure: self.cpu_pressure.or(other.cpu_pressure),
-            io_pressure: self.io_pressure.or(other.io_pressure),
-            memory_pressure: self.memory_pressure.or(other.memory_pressure),
+            user_ns: both(self.user_ns, other.user_ns),
+            system_ns: both(self.system_ns, other.system_ns),
+            cpu_ns: both(self.cpu_ns, other.cpu_ns),
+            peak_bytes: both(self.peak_bytes, other.peak_bytes),
+            minor_faults: both(self.minor_faults, other.minor_faults),
+            major_faults: both(self.major_faults, other.major_faults),
+            voluntary_switches: both(self.voluntary_switches, other.voluntary_switches),
+            involuntary_switches: both(self.involuntary_switches, other.involuntary_switches),
+            read_bytes: both(self.read_bytes, other.read_bytes),
+            written_bytes: both(self.written_bytes, other.written_bytes),
+            cpu_pressure: pressure(self.cpu_pressure, other.cpu_pressure),
+            io_pressure: pressure(self.io_pressure, other.io_pressure),
+            memory_pressure: pressure(self.memory_pressure, other.memory_pressure),
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::EvlistPlan;
 use super::note::{Feature, Note, OpenError, Shortage, Stage};
 use super::shape::{EventSlot, EvlistShape};
+use crate::selector::is_modifier;
 use crate::sys::{ANY, Kernel, Perf, perf_event_attr};
 use std::io;
 use std::sync::Arc;
@@ -251,18 +252,10 @@ impl Fallbacks {
 const RESERVE_FROM: usize = 128;
 
 /// `cycles` becomes `cycles:u`, `cycles:P` becomes `cycles:Pu`.
-fn user_only_name(name: &str) -> String {
-    if name.ends_with('/') {
-        return format!("{name}u");
-    }
-    match name.rsplit_once(':') {
-        Some((_, modifiers))
-            if !modifiers.is_empty() && modifiers.chars().all(|c| "ukhGHpPDSeIb".contains(c)) =>
-        {
-            format!("{name}u")
-        }
-        _ => format!("{name}:u"),
-    }
+pub(crate) fn user_only_name(name: &str) -> String {
+    let modifiers = name.rsplit_once(':').map_or("", |(_, modifiers)| modifiers);
+    let has_modifiers = !modifiers.is_empty() && modifiers.chars().all(is_modifier);
+    if has_modifiers || name.ends_with('/') { format!("{name}u") } else { format!("{name}:u") }
 }
 
 /// Takes a feature out of the attr; false if the attr does not use it.

@@ -42,6 +42,7 @@ mod tests;
 mod unit;
 mod workers;
 
+pub(crate) use fallback::user_only_name;
 pub use note::{Feature, Note, OpenError, Shortage, Stage};
 pub(crate) use read::Read;
 pub use rings::{MappedRing, RingError, SIDE_RING_PAGES};
@@ -204,10 +205,8 @@ pub struct Evlist {
 /// stays open then.
 pub fn open(kernel: Arc<dyn Kernel>, plan: EvlistPlan, engine: OpenEngine) -> Result<Evlist, OpenError> {
     let mut fallbacks = Fallbacks::new(kernel.as_ref(), plan);
-    let pool = Some(workers(engine, kernel.as_ref(), &fallbacks.shape))
-        .filter(|&count| count > 0)
-        .map(WorkerPool::start);
-    let pool = pool.filter(|pool| pool.len() > 0);
+    let pool = WorkerPool::start(workers(engine, kernel.as_ref(), &fallbacks.shape));
+    let pool = Some(pool).filter(|pool| pool.len() > 0);
     let units = match &pool {
         Some(pool) => parallel::open(pool, &kernel, &mut fallbacks)?,
         None => vec![Unit::whole(serial::open(kernel.as_ref(), &mut fallbacks)?.events)],
@@ -389,17 +388,17 @@ impl Evlist {
 
     fn turn(&self, on: bool, immediate: bool) -> io::Result<()> {
         if self.own {
-            return self.in_units(move |share| {
-                with_priority(|| if on { share.kernel.enable_own() } else { share.kernel.disable_own() })
-            });
+            return self.in_units(move |share| with_priority(|| share.kernel.switch_own(on)));
         }
         let leads =
             |&event: &usize| self.shape.leads(event) && self.events[event].request.immediate == immediate;
-        let leaders: Vec<usize> = (0..self.events.len()).filter(leads).collect();
+        self.switch_all((0..self.events.len()).filter(leads).collect(), on)
+    }
+
+    fn switch_all(&self, events: Vec<usize>, on: bool) -> io::Result<()> {
         self.in_units(move |share| {
-            let fds = leaders.iter().flat_map(|&event| share.unit.event(share.shape, event));
-            let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
-            with_priority(|| first(fds.map(|(_, fd)| turn(fd))))
+            let fds = events.iter().flat_map(|&event| share.unit.event(share.shape, event));
+            with_priority(|| first(fds.map(|(_, fd)| share.kernel.switch(fd, on))))
         })
     }
 
@@ -412,12 +411,7 @@ impl Evlist {
         let named = (0..self.events.len()).filter(|&event| self.events[event].request.name == name);
         let named: Vec<usize> = named.collect();
         let count = named.len();
-        let done = self.in_units(move |share| {
-            let fds = named.iter().flat_map(|&event| share.unit.event(share.shape, event));
-            let turn = |fd| if on { share.kernel.enable(fd) } else { share.kernel.disable(fd) };
-            with_priority(|| first(fds.map(|(_, fd)| turn(fd))))
-        });
-        done.map(|()| count)
+        self.switch_all(named, on).map(|()| count)
     }
 
     /// Closes everything, as dropping does.
@@ -496,29 +490,27 @@ impl Evlist {
             if format & Perf::FORMAT_LOST == 0 {
                 continue;
             }
-            let times = u64::from(format & Perf::FORMAT_TOTAL_TIME_ENABLED != 0)
-                + u64::from(format & Perf::FORMAT_TOTAL_TIME_RUNNING != 0);
-            let members = self.events.len();
-            let mut words = vec![0u64; 3 + 3 * members];
-            {
-                for (EventSlot { row, column, .. }, fd) in self.units.event(&self.shape, index) {
-                    let cpu = event.cpus[row];
-                    let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
-                    let words = &words[..read.min(words.len())];
-                    // A group read begins with its count and then has the leader's own values
-                    // first.
-                    let value = if format & Perf::FORMAT_GROUP != 0 { 1 + times as usize } else { 0 };
-                    let (id, lost) = if format & Perf::FORMAT_GROUP != 0 {
-                        let id = self.kernel.id(fd).unwrap_or(0);
-                        let own = words.get(value..).unwrap_or(&[]).chunks_exact(3).find(|c| c[1] == id);
-                        (id, own.map_or(0, |c| c[2]))
-                    } else {
-                        let at = value + 1 + times as usize;
-                        (words.get(at).copied().unwrap_or(0), words.get(at + 1).copied().unwrap_or(0))
-                    };
-                    if lost > 0 {
-                        found.push(Lost { event: index, cpu, task: self.tasks[column], id, lost });
-                    }
+            let has = |bit| usize::from(format & bit != 0);
+            let times = has(Perf::FORMAT_TOTAL_TIME_ENABLED) + has(Perf::FORMAT_TOTAL_TIME_RUNNING);
+            let mut words = vec![0u64; 3 + 3 * self.events.len()];
+            for (EventSlot { row, column, .. }, fd) in self.units.event(&self.shape, index) {
+                let Ok(read) = self.kernel.read(fd, &mut words) else { continue };
+                let values = words[..read.min(words.len())].get(1 + times..).unwrap_or(&[]);
+                // A group read begins with its count and then has the leader's own values first.
+                let (id, lost) = if has(Perf::FORMAT_GROUP) == 1 {
+                    let id = self.kernel.id(fd).unwrap_or(0);
+                    (id, values.chunks_exact(3).find(|own| own[1] == id).map_or(0, |own| own[2]))
+                } else {
+                    (values.first().copied().unwrap_or(0), values.get(1).copied().unwrap_or(0))
+                };
+                if lost > 0 {
+                    found.push(Lost {
+                        event: index,
+                        cpu: event.cpus[row],
+                        task: self.tasks[column],
+                        id,
+                        lost,
+                    });
                 }
             }
         }
@@ -530,11 +522,10 @@ impl Drop for Evlist {
     fn drop(&mut self) {
         // Ours alone: workers drop their share of it before they say that they are done.
         let Some(units) = Arc::get_mut(&mut self.units).map(std::mem::take) else { return };
+        let mut units = units.into_vec();
         match &self.pool {
-            Some(pool) => parallel::close(pool, &self.kernel, &self.shape, units.into_vec()),
-            None => {
-                units.into_vec().iter_mut().for_each(|unit| unit.close(self.kernel.as_ref(), &self.shape))
-            }
+            Some(pool) => parallel::close(pool, &self.kernel, &self.shape, units),
+            None => units.iter_mut().for_each(|unit| unit.close(self.kernel.as_ref(), &self.shape)),
         }
     }
 }
@@ -549,9 +540,5 @@ struct UnitContext<'a> {
 
 /// The first error, after all were run.
 fn first(results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
-    let mut first = Ok(());
-    for one in results {
-        first = first.and(one);
-    }
-    first
+    results.fold(Ok(()), io::Result::and)
 }

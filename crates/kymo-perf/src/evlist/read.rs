@@ -67,47 +67,41 @@ impl UnitContext<'_> {
         let group = has(Perf::FORMAT_GROUP) == 1;
         let each = 1 + has(Perf::FORMAT_ID) + has(Perf::FORMAT_LOST);
         let strange = || io::Error::from_raw_os_error(libc::EIO);
-        // Alone: value, times. A group: how many, times, then the leader and the members in the
-        // order in which they joined.
-        if words.is_empty() {
-            // A pinned event that did not get its place on the hardware: it was not counted, and so
-            // were its members.
-            let own = std::iter::once(slot.event);
-            let members = (0..self.shape.events.len())
-                .filter(|&event| group && self.shape.events[event].leader == Some(slot.event));
-            let cpu = self.shape.cpus[slot.event][slot.row];
-            for event in own.chain(members) {
-                let Ok(row) = self.shape.cpus[event].binary_search(&cpu) else { continue };
-                let task = self.shape.tasks[slot.column];
-                let read = Read { event, cpu, task, value: 0, enabled_ns: 0, running_ns: 0 };
-                out.push((EventSlot { event, row, ..slot }, read));
-            }
-            return Ok(());
-        }
-        let times = words.get(1..).ok_or_else(strange)?;
-        let enabled_ns = if enabled == 1 { *times.first().ok_or_else(strange)? } else { 0 };
-        let running_ns = if running == 1 { *times.get(enabled).ok_or_else(strange)? } else { enabled_ns };
-        let mut push = |slot: EventSlot, value| {
-            let (cpu, task) = (self.shape.cpus[slot.event][slot.row], self.shape.tasks[slot.column]);
-            out.push((slot, Read { event: slot.event, cpu, task, value, enabled_ns, running_ns }));
-        };
-        if !group {
-            push(slot, *words.first().ok_or_else(strange)?);
-            return Ok(());
-        }
+        // The members of a group in the order in which they joined.
         let cpu = self.shape.cpus[slot.event][slot.row];
         let members = (slot.event + 1..self.shape.events.len())
-            .filter(|&event| self.shape.events[event].leader == Some(slot.event))
+            .filter(|&event| group && self.shape.events[event].leader == Some(slot.event))
             .filter_map(|event| {
                 let row = self.shape.cpus[event].binary_search(&cpu).ok()?;
                 Some(EventSlot { event, row, column: slot.column })
             });
         let slots: Vec<EventSlot> = std::iter::once(slot).chain(members).collect();
+        let task = self.shape.tasks[slot.column];
+        let mut push = |slot: EventSlot, value, enabled_ns, running_ns| {
+            out.push((slot, Read { event: slot.event, cpu, task, value, enabled_ns, running_ns }));
+        };
+        if words.is_empty() {
+            // A pinned event that did not get its place on the hardware: it was not counted, and so
+            // were its members.
+            slots.into_iter().for_each(|slot| push(slot, 0, 0, 0));
+            return Ok(());
+        }
+        // Alone: value, times. A group: how many, times, then the values of each.
+        let times = words.get(1..).ok_or_else(strange)?;
+        let enabled_ns = if enabled == 1 { *times.first().ok_or_else(strange)? } else { 0 };
+        let running_ns = if running == 1 { *times.get(enabled).ok_or_else(strange)? } else { enabled_ns };
+        if !group {
+            push(slot, words[0], enabled_ns, running_ns);
+            return Ok(());
+        }
         let values = words.get(1 + enabled + running..).ok_or_else(strange)?.chunks_exact(each);
         if words[0] != slots.len() as u64 || values.len() < slots.len() {
             return Err(strange());
         }
-        slots.into_iter().zip(values).for_each(|(slot, values)| push(slot, values[0]));
+        slots
+            .into_iter()
+            .zip(values)
+            .for_each(|(slot, values)| push(slot, values[0], enabled_ns, running_ns));
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ mod real;
 
 use super::{EvlistPlan, Feature, Note, OpenEngine, OpenError, Request, SIDE_RING_PAGES, Targets};
 use crate::ring::Keeps;
+use crate::sys::fake::Call;
 use crate::sys::{Fake, Perf, attr_zeroed};
 use std::sync::Arc;
 
@@ -124,7 +125,7 @@ fn vanished_task_leaves_no_column() {
 /// quietly ignored.
 #[test]
 fn all_tasks_gone() {
-    let kernel = Arc::new(Fake::new().without_task(10).without_task(11));
+    let kernel = Arc::new(Fake::new().rule(|call| matches!(call.task, 10 | 11).then_some(libc::ESRCH)));
     let error = open(&kernel, plan(vec![software("a")], &[10, 11], &[0])).unwrap_err();
     assert_eq!(error.source.raw_os_error(), Some(libc::ESRCH));
     let mut fixed = plan(vec![software("a")], &[10, 12], &[0]);
@@ -164,7 +165,8 @@ fn user_only() {
 /// note.
 #[test]
 fn old_kernel() {
-    let kernel = Arc::new(Fake::new().without_read_lost());
+    let lost = |call: Call<'_>| (call.attr.read_format & Perf::FORMAT_LOST != 0).then_some(libc::EINVAL);
+    let kernel = Arc::new(Fake::new().rule(lost));
     let list = open(&kernel, plan(vec![software("a"), software("b")], &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.attr.read_format == Perf::FORMAT_ID));
     assert_eq!(list.notes, [Note::Missing { feature: Feature::ReadLost }]);
@@ -204,7 +206,7 @@ fn members_join_their_leader() {
 /// leader would.
 #[test]
 fn weak_group_is_dissolved() {
-    let refuse = |call: crate::sys::fake::Call<'_>| (call.grouped && call.index > 4).then_some(libc::EINVAL);
+    let refuse = |call: Call<'_>| (call.grouped && call.index > 4).then_some(libc::EINVAL);
     let list = open(&Arc::new(Fake::new().rule(refuse)), plan(group(true), &[10], &[0, 1])).unwrap();
     assert!(list.events.iter().all(|e| e.request.leader.is_none() && e.request.attr.disabled() == 1));
     assert_eq!(list.notes, [Note::GroupDissolved { leader: "leader".into() }]);

@@ -206,11 +206,8 @@ fn absent_events() {
     says(&own(libc::ENOENT, "bus-cycles", cycles(), &root()), "this CPU has no such counter", "kymo list");
     let point = EventAttr { kind: bindings::PERF_TYPE_TRACEPOINT, ..cycles() };
     says(&own(libc::ENOENT, "a:b", point, &root()), "no longer has this tracepoint", "");
-    says(
-        &own(libc::ENOENT, "9:1", EventAttr { kind: 9, ..cycles() }, &root()),
-        "no PMU of type 9",
-        "kymo list",
-    );
+    let unknown = EventAttr { kind: 9, ..cycles() };
+    says(&own(libc::ENOENT, "9:1", unknown, &root()), "no PMU of type 9", "kymo list");
 }
 
 /// Checks ENODEV and ENXIO: an absent CPU and an absent device.
@@ -232,36 +229,23 @@ fn invalid_settings() {
     assert_eq!(told.command.as_deref(), Some("sudo sysctl kernel.perf_event_max_sample_rate=200000"));
     let long = EventAttr { sampling: Sampling::Period(1 << 63), ..cycles() };
     says(&own(libc::EINVAL, "cycles", long, &caps), "does not fit 63 bits", "-c");
-    says(
-        &own(libc::EINVAL, "cycles:pp", EventAttr { precise_ip: 2, ..cycles() }, &caps),
-        "precision level 2",
-        "`P`",
-    );
-    says(
-        &own(libc::EINVAL, "msr/tsc/", EventAttr { kind: 12, ..cycles() }, &caps),
-        "cannot follow a task",
-        "-a",
-    );
+    let precise = EventAttr { precise_ip: 2, ..cycles() };
+    says(&own(libc::EINVAL, "cycles:pp", precise, &caps), "precision level 2", "`P`");
+    let msr = EventAttr { kind: 12, ..cycles() };
+    says(&own(libc::EINVAL, "msr/tsc/", msr, &caps), "cannot follow a task", "-a");
     let raw = cycles().to_raw();
-    says(
-        &explain_open(libc::EINVAL, &Attempt::new("cs", &raw, ANY, ANY), &caps),
-        "neither a task nor a CPU",
-        "-a",
-    );
+    let at = |raw, task, cpu| explain_open(libc::EINVAL, &Attempt::new("cs", raw, task, cpu), &caps);
+    says(&at(&raw, ANY, ANY), "neither a task nor a CPU", "-a");
     let member = Attempt { in_group: true, ..Attempt::new("cs", &raw, 0, 0) };
     says(&explain_open(libc::EINVAL, &member, &caps), "in one group with its leader", ":W");
     says(&own(libc::EINVAL, "cycles", cycles(), &caps), "combination of settings", "dmesg");
     let mut stack = raw;
     stack.sample_stack_user = 65_535;
-    says(
-        &explain_open(libc::EINVAL, &Attempt::new("cs", &stack, 0, 0), &caps),
-        "stack copy of 65535 bytes",
-        "65528",
-    );
+    says(&at(&stack, 0, 0), "stack copy of 65535 bytes", "65528");
     let mut group = raw;
     group.set_inherit(1);
     group.read_format = u64::from(bindings::PERF_FORMAT_GROUP);
-    says(&explain_open(libc::EINVAL, &Attempt::new("cs", &group, 0, 0), &caps), "inherited", "--no-inherit");
+    says(&at(&group, 0, 0), "inherited", "--no-inherit");
 }
 
 /// Checks that chains deeper than the sysctl are named with both numbers, by EOVERFLOW (what Linux
@@ -315,30 +299,24 @@ fn descriptors() {
 #[test]
 fn other_numbers() {
     let raw = cycles().to_raw();
-    says(
-        &explain_open(libc::ESRCH, &Attempt::new("cs", &raw, 4242, ANY), &root()),
-        "no task 4242",
-        "ps -eLf",
-    );
-    says(&own(libc::EBUSY, "cycles:D", cycles(), &root()), "holds the counter", "nmi_watchdog=0");
-    says(&own(libc::ENOSPC, "cycles", cycles(), &root()), "counters are all taken", "fewer");
-    says(&own(libc::ENOMEM, "cycles", cycles(), &root()), "no memory", "-m");
-    says(&own(libc::E2BIG, "cycles", cycles(), &root()), "older", "config3");
-    says(
-        &own(libc::EOPNOTSUPP, "cycles:p", EventAttr { precise_ip: 1, ..cycles() }, &root()),
-        "no precise sampling",
-        "`P`",
-    );
+    let at = |errno, raw, task| explain_open(errno, &Attempt::new("cs", raw, task, ANY), &root());
+    says(&at(libc::ESRCH, &raw, 4242), "no task 4242", "ps -eLf");
+    let precise = EventAttr { precise_ip: 1, ..cycles() };
     let sampled = EventAttr { sampling: Sampling::Frequency(999), ..cycles() };
-    says(&own(libc::EOPNOTSUPP, "cycles", sampled, &root()), "no interrupt", "cpu-clock");
+    for (errno, attr, sentence, hint) in [
+        (libc::EBUSY, cycles(), "holds the counter", "nmi_watchdog=0"),
+        (libc::ENOSPC, cycles(), "counters are all taken", "fewer"),
+        (libc::ENOMEM, cycles(), "no memory", "-m"),
+        (libc::E2BIG, cycles(), "older", "config3"),
+        (libc::EOPNOTSUPP, precise, "no precise sampling", "`P`"),
+        (libc::EOPNOTSUPP, sampled, "no interrupt", "cpu-clock"),
+        (libc::EIO, cycles(), "Input/output error", ""),
+    ] {
+        says(&own(errno, "cycles", attr, &root()), sentence, hint);
+    }
     let mut branches = raw;
     branches.sample_type = u64::from(bindings::PERF_SAMPLE_BRANCH_STACK);
-    says(
-        &explain_open(libc::EOPNOTSUPP, &Attempt::new("cycles", &branches, 0, 0), &root()),
-        "branch stacks",
-        "-b",
-    );
-    says(&own(libc::EIO, "cycles", cycles(), &root()), "Input/output error", "");
+    says(&at(libc::EOPNOTSUPP, &branches, 0), "branch stacks", "-b");
 }
 
 /// Checks that a refused ring names both limits, a size that would fit, and the sysctl that permits
@@ -386,6 +364,6 @@ fn user_only_names() {
         ("sched:sched_switch", "sched:sched_switch:u"),
     ];
     for (name, expected) in cases {
-        assert_eq!(user_only(name), expected);
+        assert_eq!(user_only_name(name), expected);
     }
 }

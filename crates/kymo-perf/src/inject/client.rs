@@ -167,24 +167,20 @@ struct Holding {
 
 impl Client {
     pub(super) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Client {
-        let (counters, known, holding) = (None, Mutex::default(), Mutex::default());
-        let patience = STARTUP_TIMEOUT;
-        let (cpus, target) = (0, None);
-        let (is_ending, is_armed) = (AtomicBool::new(false), AtomicBool::new(false));
         // An agent has no reason to send one, and closing one can take for ever.
         refuse_descriptors(&socket);
         Client {
             socket,
             process,
-            cpus,
-            counters,
-            known,
+            cpus: 0,
+            counters: None,
+            known: Mutex::default(),
             cleaned_up: 0,
-            target,
-            patience,
-            is_ending,
-            is_armed,
-            holding,
+            target: None,
+            patience: STARTUP_TIMEOUT,
+            is_ending: AtomicBool::new(false),
+            is_armed: AtomicBool::new(false),
+            holding: Mutex::default(),
         }
     }
 
@@ -196,20 +192,21 @@ impl Client {
     /// The first exchange. `children`: forked children of the process count, too.
     pub(super) fn hello(mut self, children: bool) -> Result<Client, EnterError> {
         let not_loaded = |why: String| EnterError::NotLoaded { why };
-        let refused = |error: ProtocolError| not_loaded(error.to_string());
-        let step = "making counters for the agent";
+        let refused = |reply: Reply| match reply {
+            Reply::Failed { reason } => not_loaded(reason),
+            _ => ProtocolError::Unexpected.into(),
+        };
         let patience = self.patience;
         self.patience = patience.min(STARTUP_TIMEOUT);
-        match self.ask(&Command::Hello { version: VERSION, children }).map_err(refused)? {
+        match self.ask(&Command::Hello { version: VERSION, children })? {
             Reply::Hello { version: VERSION, cleaned_up, cpus, slots, .. } => {
                 self.cleaned_up = cleaned_up;
                 let counters = SharedCounters::create(cpus, crate::cpu_list::possible(), slots);
-                let counters = counters.map_err(EnterError::failed(step))?;
+                let counters = counters.map_err(EnterError::failed("making counters for the agent"))?;
                 let (file, cpus, slots) = counters.parts();
-                match self.ask_with(&Command::Counters { cpus, slots }, Some(file)).map_err(refused)? {
+                match self.ask_with(&Command::Counters { cpus, slots }, Some(file))? {
                     Reply::Counting => {}
-                    Reply::Failed { reason } => return Err(not_loaded(reason)),
-                    _ => return Err(not_loaded(ProtocolError::Unexpected.to_string())),
+                    reply => return Err(refused(reply)),
                 }
                 self.cpus = cpus;
                 self.counters = Some(counters);
@@ -219,21 +216,19 @@ impl Client {
             Reply::Hello { version, .. } => Err(not_loaded(format!(
                 "the agent in it is of another version (its language is {version}, this is {VERSION}); restart the process"
             ))),
-            Reply::Failed { reason } => Err(not_loaded(reason)),
-            _ => Err(not_loaded(ProtocolError::Unexpected.to_string())),
+            reply => Err(refused(reply)),
         }
     }
 
     /// From now on holds the process's threads whenever the agent writes code, for which it must be
     /// possible to trace them. Probes that an earlier tracer had to leave are removed at once.
     pub(super) fn holds(mut self) -> Result<Client, EnterError> {
-        let not_loaded = |why: String| EnterError::NotLoaded { why };
-        match self.ask(&Command::Holds).map_err(|error| not_loaded(error.to_string()))? {
+        match self.ask(&Command::Holds)? {
             Reply::Cleaned { probes } => {
                 self.cleaned_up += probes;
                 Ok(self)
             }
-            _ => Err(not_loaded(ProtocolError::Unexpected.to_string())),
+            _ => Err(ProtocolError::Unexpected.into()),
         }
     }
 
@@ -241,11 +236,6 @@ impl Client {
     /// removed.
     pub fn cleaned_up(&self) -> u32 {
         self.cleaned_up
-    }
-
-    /// A descriptor that is readable when the process has ended; `None` if it is not known.
-    pub fn process(&self) -> Option<&OwnedFd> {
-        self.process.as_ref()
     }
 
     /// The probing is over: what is still asked must be answered soon.
@@ -538,20 +528,20 @@ impl Client {
     /// # Errors
     /// See [`ProtocolError`]. A probe that cannot be armed is no error but in [`Outcome::refused`].
     pub fn commit(&self) -> Result<Outcome, ProtocolError> {
-        std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut outcome = Outcome::default();
-        match self.ask(&Command::Commit)? {
-            Reply::Armed { armed, .. } => outcome.armed = armed,
-            Reply::Failed { reason } => return Err(ProtocolError::Failed(reason)),
-            _ => return Err(ProtocolError::Unexpected),
-        }
-        let holding = std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner));
-        outcome.stopped_ns = holding.stopped.as_nanos() as u64;
-        outcome.not_held = holding.failed;
-        outcome.refused = std::mem::take(&mut self.known().refused);
+        _ = self.take_holding();
+        let armed = match self.ask(&Command::Commit)? {
+            Reply::Armed { armed, .. } => armed,
+            reply => return Err(ProtocolError::instead_of_answer(reply)),
+        };
+        let Holding { stopped, failed: not_held } = self.take_holding();
+        let refused = std::mem::take(&mut self.known().refused);
         // Relaxed: a flag by itself.
         self.is_armed.store(true, Ordering::Relaxed);
-        Ok(outcome)
+        Ok(Outcome { refused, armed, stopped_ns: stopped.as_nanos() as u64, not_held })
+    }
+
+    fn take_holding(&self) -> Holding {
+        std::mem::take(&mut *self.holding.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What was counted until now, for all probes that are or were armed; also when the process has
@@ -610,8 +600,7 @@ impl Client {
         let command = Command::Rings { cpus: self.cpus, data_bytes, tick, zero_ns };
         match self.ask_with(&command, Some(&file))? {
             Reply::Recording => Ok(rings),
-            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
-            _ => Err(ProtocolError::Unexpected),
+            reply => Err(ProtocolError::instead_of_answer(reply)),
         }
     }
 
@@ -624,8 +613,7 @@ impl Client {
         let mut losses = Vec::new();
         self.ask_all(&Command::Losses, |reply, limits| match reply {
             Reply::Losses { of, last } => limits.extend(&mut losses, of).map(|()| last),
-            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
-            _ => Err(ProtocolError::Unexpected),
+            reply => Err(ProtocolError::instead_of_answer(reply)),
         })?;
         Ok(losses)
     }
@@ -645,8 +633,7 @@ impl Client {
                 let of = of.into_iter().chain(others).map(|(address, hits)| (id, address, hits));
                 limits.extend(&mut callers, of).map(|()| last)
             }
-            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
-            _ => Err(ProtocolError::Unexpected),
+            reply => Err(ProtocolError::instead_of_answer(reply)),
         })?;
         Ok(callers)
     }
@@ -667,8 +654,7 @@ impl Client {
         let mut listed = Vec::new();
         self.ask_all(&Command::List, |reply, limits| match reply {
             Reply::ProbeStatus { of, last } => limits.extend(&mut listed, of).map(|()| last),
-            Reply::Failed { reason } => Err(ProtocolError::Failed(reason)),
-            _ => Err(ProtocolError::Unexpected),
+            reply => Err(ProtocolError::instead_of_answer(reply)),
         })?;
         Ok(listed)
     }
@@ -682,9 +668,7 @@ impl Client {
         self.ends();
         match self.ask(&Command::Leave) {
             Ok(Reply::Left) | Err(ProtocolError::Gone) => Ok(()),
-            Ok(Reply::Failed { reason }) => Err(ProtocolError::Failed(reason)),
-            Ok(_) => Err(ProtocolError::Unexpected),
-            Err(error) => Err(error),
+            answer => Err(answer.map_or_else(|error| error, ProtocolError::instead_of_answer)),
         }
     }
 }

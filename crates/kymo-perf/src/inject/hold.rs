@@ -402,12 +402,12 @@ fn seize(pid: i32, tid: i32, until: Instant) -> Result<Option<Traced>, Failed> {
             return Ok(None);
         }
         let status = proc::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-        let by = super::target::field(&status, "TracerPid").filter(|by| *by != "0");
+        let by = proc::field(&status, "TracerPid").filter(|by| *by != "0");
         // One that held it before is about to end.
         let ours = by.is_none_or(|by| {
             let status = proc::text(format!("/proc/{by}/status"));
             status.is_ok_and(|status| {
-                super::target::field(&status, "Tgid") == Some(std::process::id().to_string().as_str())
+                proc::field(&status, "Tgid") == Some(std::process::id().to_string().as_str())
             })
         });
         if !ours || Instant::now() >= until {
@@ -539,7 +539,7 @@ pub(super) fn thread_named(pid: i32, own: u32) -> Option<i32> {
     // It is new: probably the last one.
     tasks.into_iter().rev().find(|tid| {
         let status = proc::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-        let names = super::target::field(&status, "NSpid").unwrap_or_default();
+        let names = proc::field(&status, "NSpid").unwrap_or_default();
         names.split_ascii_whitespace().last().and_then(|name| name.parse().ok()) == Some(own)
     })
 }

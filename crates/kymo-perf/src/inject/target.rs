@@ -1,7 +1,7 @@
 //! Facts from /proc about a process before it is entered: whether it can be, and its mappings.
 //! Untrusted text.
 use super::refusal::EnterError;
-use crate::proc::{self, Mappings, ProcessMemory};
+use crate::proc::{self, Mappings, ProcessMemory, field};
 use rustix::process::getuid;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,11 +20,6 @@ const OURS: Duration = Duration::from_millis(500);
 pub(super) struct TargetProcess {
     pub(super) pid: i32,
     memory: ProcessMemory,
-}
-
-/// The value of a line of a status file.
-pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Says no where the process's own words do. Who may be traced, only the kernel knows; its refusal

@@ -72,13 +72,15 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The value of a line `name: value` of a status file. A name of a program in it has its newlines
+/// escaped, so a line that begins with the name is the kernel's.
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
 /// The process that a thread belongs to; `None` if it is gone.
 pub fn process_of(tid: i32) -> Option<i32> {
-    let status = fs::read(format!("/proc/{tid}/status")).ok()?;
-    // The name comes first and has its newlines escaped, so a line that begins with the key is the
-    // kernel's.
-    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
-    std::str::from_utf8(line).ok()?.trim().parse().ok()
+    field(&text(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
 }
 
 /// A thread's name, as the kernel's own records carry it: any bytes but zero, at most 15 of them.

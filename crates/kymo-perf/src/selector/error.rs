@@ -1,13 +1,13 @@
 //! Errors of a selector: a sentence, the place in the text, and a suggestion.
 
-use std::fmt;
 use std::ops::Range;
 
 /// A range of bytes in the selector's text, on character boundaries.
 pub(crate) type Span = Range<usize>;
 
 /// The text is not a selector. Its `Display` shows the text with a caret line under the fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", pointed(message, input, span, hint.as_deref()))]
 pub struct SyntaxError {
     /// The whole text.
     pub input: String,
@@ -18,14 +18,6 @@ pub struct SyntaxError {
     /// What to write instead, one sentence.
     pub hint: Option<String>,
 }
-
-impl fmt::Display for SyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        pointed(f, &self.message, &self.input, &self.span, self.hint.as_deref())
-    }
-}
-
-impl std::error::Error for SyntaxError {}
 
 /// Why a well-formed selector does not fit this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +39,8 @@ pub enum ResolveErrorKind {
 
 /// The text is a selector, but this machine cannot serve it. Its `Display` shows the text with a
 /// caret line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", pointed(message, input, span, hint.as_deref()))]
 pub struct ResolveError {
     /// What kind of failure, for a program to act on.
     pub kind: ResolveErrorKind,
@@ -61,25 +54,11 @@ pub struct ResolveError {
     pub hint: Option<String>,
 }
 
-impl fmt::Display for ResolveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        pointed(f, &self.message, &self.input, &self.span, self.hint.as_deref())
-    }
-}
-
-impl std::error::Error for ResolveError {}
-
 /// How many characters of the text to show around the fault.
 const WINDOW: usize = 96;
 
-fn pointed(
-    f: &mut fmt::Formatter<'_>,
-    message: &str,
-    input: &str,
-    span: &Span,
-    hint: Option<&str>,
-) -> fmt::Result {
-    write!(f, "{message}")?;
+fn pointed(message: &str, input: &str, span: &Span, hint: Option<&str>) -> String {
+    let mut text = message.to_owned();
     if !input.is_empty() {
         // One column per character: tabs and other controls would move the caret, so they are shown
         // as spaces.
@@ -90,13 +69,10 @@ fn pointed(
             input.chars().skip(skip).take(WINDOW).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let lead = if skip > 0 { ".." } else { "" };
         let tail = if input.chars().count() > skip + WINDOW { ".." } else { "" };
-        write!(f, "\n  {lead}{}{tail}", shown.trim_end())?;
+        text += &format!("\n  {lead}{}{tail}", shown.trim_end());
         let column = before - skip + lead.len();
         let width = marked.min((WINDOW + lead.len()).saturating_sub(column)).max(1);
-        write!(f, "\n  {:column$}{}", "", "^".repeat(width))?;
+        text += &format!("\n  {:column$}{}", "", "^".repeat(width));
     }
-    if let Some(hint) = hint {
-        write!(f, "\n  {hint}")?;
-    }
-    Ok(())
+    text + &hint.map_or(String::new(), |hint| format!("\n  {hint}"))
 }

@@ -37,6 +37,7 @@ pub use cache::cache_events;
 pub(crate) use error::Span;
 pub use error::{ResolveError, ResolveErrorKind, SyntaxError};
 pub use names::{KnownEvent, KnownEventKind, known_events};
+pub(crate) use parse::is_modifier;
 pub use parse::parse;
 pub(crate) use resolve::resolve_on;
 pub use resolve::{default_event, resolve};
@@ -47,7 +48,7 @@ use crate::tracefs::Tracepoint;
 
 /// One event, ready to be opened: what the kernel gets, and what the recorder has to know beside
 /// it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Selected {
     /// The name as perf prints it: the text as typed, or the `name=` term, or `system:event` for a
     /// tracepoint.

@@ -408,7 +408,7 @@ fn name_char(c: char) -> bool {
         && !c.is_control()
 }
 
-fn is_modifier(c: char) -> bool {
+pub(crate) fn is_modifier(c: char) -> bool {
     "ukhIGHpPSDWeb".contains(c)
 }
 

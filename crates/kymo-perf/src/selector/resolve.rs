@@ -2,11 +2,11 @@
 
 use super::attr::{EventAttr, Sampling};
 use super::cache::{self, CacheName};
-use super::error::{ResolveError, ResolveErrorKind, Span};
+use super::error::{ResolveError, ResolveErrorKind};
 use super::names::{self, KnownEventKind};
 use super::parse::did_you_mean;
 use super::syntax::{Access, EventGroup, EventSelector, Head, Modifiers, Term};
-use super::terms::{self, Applied, Overrides};
+use super::terms::{self, Applied};
 use super::{Selected, Unit};
 use crate::machine::Machine;
 use crate::pmu::Pmu;
@@ -58,7 +58,7 @@ pub fn default_event(machine: &Machine) -> (Selected, Option<String>) {
         exclude_guest: true,
         ..EventAttr::default()
     };
-    (plain(name.to_owned(), attr, 0..0), note)
+    (Selected { name: name.to_owned(), attr, ..Selected::default() }, note)
 }
 
 /// The attr of `pmu/terms/` on that PMU, if the terms fit; for listings, which know the PMU
@@ -79,24 +79,6 @@ struct ResolvedEvent {
 impl ResolvedEvent {
     fn one(selected: Selected) -> Vec<Self> {
         vec![Self { selected, pmu_kind: None }]
-    }
-}
-
-fn plain(name: String, attr: EventAttr, span: Span) -> Selected {
-    Selected {
-        name,
-        attr,
-        leader: 0,
-        group_read: false,
-        weak: false,
-        precise_max: false,
-        guest_host_given: false,
-        cpus: None,
-        system_wide_only: false,
-        tracepoint: None,
-        overrides: Overrides::default(),
-        unit: None,
-        span,
     }
 }
 
@@ -161,26 +143,27 @@ impl Resolver<'_> {
         default_name: &str,
     ) -> Result<Selected, ResolveError> {
         let Applied { attr, overrides, name, alias } = terms::apply(self.group, self.terms(), attr, pmu)?;
-        let mut selected =
-            plain(name.unwrap_or_else(|| default_name.to_owned()), attr, self.event.span.clone());
-        selected.overrides = overrides;
-        selected.unit = alias
+        let unit = alias
             .filter(|alias| alias.scale.is_some() || alias.unit.is_some())
             .map(|alias| Unit { scale: alias.scale.unwrap_or(1.0), name: alias.unit.unwrap_or_default() });
-        if let Some(pmu) = pmu {
-            selected.cpus.clone_from(&pmu.cpus);
-            selected.system_wide_only = pmu.system_wide;
-        }
-        Ok(selected)
+        Ok(Selected {
+            name: name.unwrap_or_else(|| default_name.to_owned()),
+            attr,
+            overrides,
+            unit,
+            cpus: pmu.and_then(|pmu| pmu.cpus.clone()),
+            system_wide_only: pmu.is_some_and(|pmu| pmu.system_wide),
+            span: self.event.span.clone(),
+            ..Selected::default()
+        })
     }
 
     fn event(&self) -> Result<Vec<ResolvedEvent>, ResolveError> {
         match &self.event.head {
             Head::Name(name) => self.name(name),
-            Head::Raw(config) => self.on_cores(|pmu| match pmu {
-                Some(pmu) => self.base(pmu.kind, *config),
-                None => self.base(bindings::PERF_TYPE_RAW, *config),
-            }),
+            Head::Raw(config) => {
+                self.on_cores(|pmu| self.base(pmu.map_or(bindings::PERF_TYPE_RAW, |pmu| pmu.kind), *config))
+            }
             Head::Numeric { kind, config } => {
                 Ok(ResolvedEvent::one(self.build(self.base(*kind, *config), None, &self.event.text)?))
             }

@@ -1,21 +1,9 @@
 //! The grammar of `-e`, and what it resolves to on made-up machines.
 
 use super::*;
-use crate::machine::Machine;
+use crate::machine::{Machine, made_up};
 use perf_event_open_sys::bindings as b;
 use proptest::prelude::*;
-use std::fs;
-use std::path::Path;
-
-fn write(root: &Path, files: &[(&str, &str)]) {
-    for (path, text) in files {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-}
-
-const DEVICES: &str = "sys/bus/event_source/devices";
 
 /// A server with one kind of core, two memory controllers and three tracepoints.
 fn server() -> &'static Machine {
@@ -24,66 +12,48 @@ fn server() -> &'static Machine {
 }
 
 fn new_server() -> (tempfile::TempDir, Machine) {
-    let dir = tempfile::tempdir().unwrap();
-    let devices = dir.path().join(DEVICES);
-    write(
-        &devices,
-        &[
-            ("cpu/type", "4\n"),
-            ("cpu/format/event", "config:0-7\n"),
-            ("cpu/format/umask", "config:8-15\n"),
-            ("cpu/format/edge", "config:18\n"),
-            ("cpu/format/wide", "config:16-17,32-35\n"),
-            ("cpu/format/ldlat", "config1:0-15\n"),
-            ("cpu/format/all", "config2:0-63\n"),
-            ("cpu/format/far", "config4:0-7\n"),
-            ("cpu/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3\n"),
-            ("cpu/events/open", "event=0x1,umask=?\n"),
-            ("cpu/events/broken", "event=0x1,nosuch=1\n"),
-            ("cpu/events/garbled", "event==\n"),
-            ("uncore_imc_0/type", "20\n"),
-            ("uncore_imc_0/cpumask", "0,8\n"),
-            ("uncore_imc_0/format/event", "config:0-7\n"),
-            ("uncore_imc_0/events/cas_count_read", "event=0x4\n"),
-            ("uncore_imc_0/events/cas_count_read.scale", "6.103515625e-5\n"),
-            ("uncore_imc_0/events/cas_count_read.unit", "MiB\n"),
-            ("uncore_imc_1/type", "21\n"),
-            ("uncore_imc_1/cpumask", "0,8\n"),
-            ("uncore_imc_1/format/event", "config:0-7\n"),
-            ("uncore_imc_1/events/cas_count_read", "event=0x4\n"),
-            ("software/type", "1\n"),
-            ("uprobe/type", "8\n"),
-            ("notapmu/type", "many\n"),
-        ],
-    );
-    write(
-        &dir.path().join("sys/kernel/tracing/events"),
-        &[
-            ("sched/sched_switch/id", "372\n"),
-            ("sched/sched_wakeup/id", "370\n"),
-            ("irq/softirq_entry/id", "90\n"),
-        ],
-    );
-    let machine = Machine::at(dir.path());
-    (dir, machine)
+    made_up(&[
+        ("sys/bus/event_source/devices/cpu/type", "4\n"),
+        ("sys/bus/event_source/devices/cpu/format/event", "config:0-7\n"),
+        ("sys/bus/event_source/devices/cpu/format/umask", "config:8-15\n"),
+        ("sys/bus/event_source/devices/cpu/format/edge", "config:18\n"),
+        ("sys/bus/event_source/devices/cpu/format/wide", "config:16-17,32-35\n"),
+        ("sys/bus/event_source/devices/cpu/format/ldlat", "config1:0-15\n"),
+        ("sys/bus/event_source/devices/cpu/format/all", "config2:0-63\n"),
+        ("sys/bus/event_source/devices/cpu/format/far", "config4:0-7\n"),
+        ("sys/bus/event_source/devices/cpu/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3\n"),
+        ("sys/bus/event_source/devices/cpu/events/open", "event=0x1,umask=?\n"),
+        ("sys/bus/event_source/devices/cpu/events/broken", "event=0x1,nosuch=1\n"),
+        ("sys/bus/event_source/devices/cpu/events/garbled", "event==\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/type", "20\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/cpumask", "0,8\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/format/event", "config:0-7\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/events/cas_count_read", "event=0x4\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/events/cas_count_read.scale", "6.103515625e-5\n"),
+        ("sys/bus/event_source/devices/uncore_imc_0/events/cas_count_read.unit", "MiB\n"),
+        ("sys/bus/event_source/devices/uncore_imc_1/type", "21\n"),
+        ("sys/bus/event_source/devices/uncore_imc_1/cpumask", "0,8\n"),
+        ("sys/bus/event_source/devices/uncore_imc_1/format/event", "config:0-7\n"),
+        ("sys/bus/event_source/devices/uncore_imc_1/events/cas_count_read", "event=0x4\n"),
+        ("sys/bus/event_source/devices/software/type", "1\n"),
+        ("sys/bus/event_source/devices/uprobe/type", "8\n"),
+        ("sys/bus/event_source/devices/notapmu/type", "many\n"),
+        ("sys/kernel/tracing/events/sched/sched_switch/id", "372\n"),
+        ("sys/kernel/tracing/events/sched/sched_wakeup/id", "370\n"),
+        ("sys/kernel/tracing/events/irq/softirq_entry/id", "90\n"),
+    ])
 }
 
 /// A laptop with two kinds of cores.
 fn hybrid() -> (tempfile::TempDir, Machine) {
-    let dir = tempfile::tempdir().unwrap();
-    write(
-        &dir.path().join(DEVICES),
-        &[
-            ("cpu_core/type", "4\n"),
-            ("cpu_core/cpus", "0-3\n"),
-            ("cpu_core/format/event", "config:0-7\n"),
-            ("cpu_atom/type", "10\n"),
-            ("cpu_atom/cpus", "4-7\n"),
-            ("cpu_atom/format/event", "config:0-7\n"),
-        ],
-    );
-    let machine = Machine::at(dir.path());
-    (dir, machine)
+    made_up(&[
+        ("sys/bus/event_source/devices/cpu_core/type", "4\n"),
+        ("sys/bus/event_source/devices/cpu_core/cpus", "0-3\n"),
+        ("sys/bus/event_source/devices/cpu_core/format/event", "config:0-7\n"),
+        ("sys/bus/event_source/devices/cpu_atom/type", "10\n"),
+        ("sys/bus/event_source/devices/cpu_atom/cpus", "4-7\n"),
+        ("sys/bus/event_source/devices/cpu_atom/format/event", "config:0-7\n"),
+    ])
 }
 
 fn select(text: &str, machine: &Machine) -> Result<Vec<Selected>, String> {
@@ -93,19 +63,14 @@ fn select(text: &str, machine: &Machine) -> Result<Vec<Selected>, String> {
 
 #[track_caller]
 fn one(text: &str) -> Selected {
-    let machine = server();
-    let mut all = select(text, machine).unwrap_or_else(|error| panic!("{text}: {error}"));
+    let mut all = select(text, server()).unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(all.len(), 1, "{text}");
     all.remove(0)
 }
 
 #[track_caller]
 fn fault(text: &str) -> String {
-    let machine = server();
-    match select(text, machine) {
-        Ok(found) => panic!("{text} gave {found:?}"),
-        Err(error) => error,
-    }
+    select(text, server()).expect_err(text)
 }
 
 /// Checks type and config of every class of name, in one table.
@@ -452,47 +417,10 @@ fn long_texts_are_windowed() {
 
 /// Words that make texts which often get far into the grammar.
 fn words() -> impl Strategy<Value = String> {
-    let word = prop_oneof![
-        prop::sample::select(vec![
-            "cycles",
-            "cs",
-            "mem",
-            "0x1000",
-            "r1a8",
-            "sched",
-            "sched_*",
-            "cpu",
-            "event",
-            "name",
-            "period",
-            "=",
-            "/",
-            ":",
-            ",",
-            "{",
-            "}",
-            "u",
-            "k",
-            "pp",
-            "S",
-            "'",
-            "1",
-            "8",
-            "rw",
-            " ",
-            "?",
-            "[a-z]",
-            "@",
-            "-",
-            "uncore_imc",
-            "L1-dcache-load-misses",
-            "mem-loads",
-            "\u{1F600}",
-            "\u{0}",
-        ])
-        .prop_map(str::to_owned),
-        "[ -~]{1,3}",
-    ];
+    let words = "cycles cs mem 0x1000 r1a8 sched sched_* cpu event name period = / : , { } u k pp S ' 1 8 rw ? \
+                 [a-z] @ - uncore_imc L1-dcache-load-misses mem-loads \u{1F600} \u{0}";
+    let words: Vec<&str> = words.split(' ').chain([" "]).collect();
+    let word = prop_oneof![prop::sample::select(words).prop_map(str::to_owned), "[ -~]{1,3}"];
     prop::collection::vec(word, 0..14).prop_map(|words| words.concat())
 }
 

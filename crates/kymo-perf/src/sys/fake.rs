@@ -36,8 +36,6 @@ pub struct Call<'a> {
     pub cgroup: bool,
     /// How many descriptors are open.
     pub live: usize,
-    /// How often the descriptor limit was raised before.
-    pub raises: u32,
 }
 
 type Rule = Box<dyn Fn(Call<'_>) -> Option<i32> + Send + Sync>;
@@ -92,6 +90,11 @@ impl FakeState {
         }
         self.mistakes.push(format!("{what} of {}, which is not open", event.number()));
         Err(io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    fn switch(&mut self, number: i32, on: bool) {
+        if on { &mut self.enabled } else { &mut self.disabled }.push(number);
+        self.on.insert(number, on);
     }
 
     fn own(&self) -> Vec<i32> {
@@ -166,16 +169,6 @@ impl Fake {
         })
     }
 
-    /// A task that is gone: ESRCH.
-    pub fn without_task(self, task: i32) -> Fake {
-        self.rule(move |call| (call.task == task).then_some(libc::ESRCH))
-    }
-
-    /// An old kernel that does not know the LOST read format (before 6.0).
-    pub fn without_read_lost(self) -> Fake {
-        self.rule(|call| (call.attr.read_format & Perf::FORMAT_LOST != 0).then_some(libc::EINVAL))
-    }
-
     /// At most this many descriptors can be open until the limit is raised, and as many more after
     /// each raise.
     pub fn descriptors(mut self, limit: usize) -> Fake {
@@ -224,12 +217,7 @@ impl Fake {
     /// ascending.
     pub fn on(&self) -> Vec<i32> {
         let state = self.state();
-        state
-            .on
-            .iter()
-            .filter(|&(number, &on)| on && state.live.contains_key(number))
-            .map(|(&n, _)| n)
-            .collect()
+        state.live.keys().copied().filter(|number| state.on[number]).collect()
     }
 
     /// The programs that were attached: (event, program).
@@ -293,7 +281,6 @@ impl Kernel for Fake {
             grouped: place.group.is_some(),
             cgroup: place.cgroup.is_some(),
             live: state.live.len(),
-            raises: state.raises,
         };
         state.calls += 1;
         if (place.task == super::ANY || place.cgroup.is_some()) && place.cpu == super::ANY {
@@ -352,37 +339,16 @@ impl Kernel for Fake {
         }
     }
 
-    fn enable(&self, event: &Descriptor) -> io::Result<()> {
+    fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {
         let mut state = self.state();
-        state.check("enabling", event)?;
-        state.enabled.push(event.number());
-        state.on.insert(event.number(), true);
+        state.check(if on { "enabling" } else { "disabling" }, event)?;
+        state.switch(event.number(), on);
         Ok(())
     }
 
-    fn disable(&self, event: &Descriptor) -> io::Result<()> {
+    fn switch_own(&self, on: bool) -> io::Result<()> {
         let mut state = self.state();
-        state.check("disabling", event)?;
-        state.disabled.push(event.number());
-        state.on.insert(event.number(), false);
-        Ok(())
-    }
-
-    fn enable_own(&self) -> io::Result<()> {
-        let mut state = self.state();
-        for number in state.own() {
-            state.enabled.push(number);
-            state.on.insert(number, true);
-        }
-        Ok(())
-    }
-
-    fn disable_own(&self) -> io::Result<()> {
-        let mut state = self.state();
-        for number in state.own() {
-            state.disabled.push(number);
-            state.on.insert(number, false);
-        }
+        state.own().into_iter().for_each(|number| state.switch(number, on));
         Ok(())
     }
 
@@ -472,8 +438,6 @@ impl Kernel for Fake {
         state.raises += 1;
         Some(self.effective_limit(state.raises).map_or(u64::MAX, |limit| limit as u64))
     }
-
-    fn reserve_descriptors(&self, _more: usize) {}
 
     fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>> {
         tasks.iter().map(|&task| self.homes.as_ref().and_then(|homes| homes(task))).collect()

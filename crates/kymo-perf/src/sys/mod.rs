@@ -58,31 +58,19 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// Closes events, in ascending order of their numbers.
     fn close(&self, events: Vec<Descriptor>);
 
-    /// Enables the event (a leader enables its group).
+    /// Enables or disables the event (a leader enables its group).
     ///
     /// # Errors
     /// What `ioctl(2)` says.
-    fn enable(&self, event: &Descriptor) -> io::Result<()>;
+    fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()>;
 
-    /// Disables the event.
-    ///
-    /// # Errors
-    /// What `ioctl(2)` says.
-    fn disable(&self, event: &Descriptor) -> io::Result<()>;
-
-    /// Enables every event that the calling thread opened and that is still open, members of groups
-    /// too.
+    /// Enables or disables every event that the calling thread opened and that is still open,
+    /// members of groups too: a member that was disabled so must be enabled the same way again, not
+    /// through its leader.
     ///
     /// # Errors
     /// What `prctl(2)` says.
-    fn enable_own(&self) -> io::Result<()>;
-
-    /// Disables every event that the calling thread opened and that is still open, members of
-    /// groups too: a member must be enabled the same way again, not through its leader.
-    ///
-    /// # Errors
-    /// What `prctl(2)` says.
-    fn disable_own(&self) -> io::Result<()>;
+    fn switch_own(&self, on: bool) -> io::Result<()>;
 
     /// Lets `event` write into the ring of `output`.
     ///
@@ -143,7 +131,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Makes room for this many more descriptors at once, because a table that grows while threads
     /// share it waits for all CPUs each time. Only makes things faster.
-    fn reserve_descriptors(&self, more: usize);
+    fn reserve_descriptors(&self, _more: usize) {}
 
     /// The CPU on which each task ran last; `None` for one that is gone.
     fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>>;

@@ -70,24 +70,16 @@ impl Kernel for Real {
         }
     }
 
-    fn enable(&self, event: &Descriptor) -> io::Result<()> {
+    fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {
+        let switch = if on { ioctls::ENABLE } else { ioctls::DISABLE };
         // SAFETY: no pointer argument.
-        check(unsafe { ioctls::ENABLE(event.number(), 0) })
+        check(unsafe { switch(event.number(), 0) })
     }
 
-    fn disable(&self, event: &Descriptor) -> io::Result<()> {
+    fn switch_own(&self, on: bool) -> io::Result<()> {
+        let switch = if on { libc::PR_TASK_PERF_EVENTS_ENABLE } else { libc::PR_TASK_PERF_EVENTS_DISABLE };
         // SAFETY: no pointer argument.
-        check(unsafe { ioctls::DISABLE(event.number(), 0) })
-    }
-
-    fn enable_own(&self) -> io::Result<()> {
-        // SAFETY: no pointer argument.
-        check(unsafe { libc::prctl(libc::PR_TASK_PERF_EVENTS_ENABLE, 0, 0, 0, 0) })
-    }
-
-    fn disable_own(&self) -> io::Result<()> {
-        // SAFETY: no pointer argument.
-        check(unsafe { libc::prctl(libc::PR_TASK_PERF_EVENTS_DISABLE, 0, 0, 0, 0) })
+        check(unsafe { libc::prctl(switch, 0, 0, 0, 0) })
     }
 
     fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()> {
@@ -116,10 +108,8 @@ impl Kernel for Real {
     fn read(&self, event: &Descriptor, words: &mut [u64]) -> io::Result<usize> {
         let mut bytes = vec![0u8; words.len() * 8];
         let read = rustix::io::read(borrow(event), &mut bytes)?;
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            let mut raw = [0; 8];
-            raw.copy_from_slice(chunk);
-            *word = u64::from_ne_bytes(raw);
+        for (word, raw) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_ne_bytes(*raw);
         }
         Ok(read / 8)
     }
@@ -232,13 +222,7 @@ fn last_cpu(directory: &OwnedFd, path: &str) -> Option<u32> {
 /// fills, and each time that happens while threads share it, the kernel waits until all CPUs have
 /// passed a quiet state: so do it early, and once.
 pub fn reserve_descriptors(more: usize) {
-    let Ok(probe) = rustix::fs::open(
-        "/",
-        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    ) else {
-        return;
-    };
+    let Ok(probe) = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
     // The lowest free number is a fair guess of how many are in use.
     let last = (probe.as_raw_fd() as usize).saturating_add(more);
     let limit =

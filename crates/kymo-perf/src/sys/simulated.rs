@@ -125,21 +125,6 @@ impl Simulated {
     fn remote(&self, home: u32, cost_ns: u64) -> u64 {
         self.me(|me| if me.place.unwrap_or(0) == home { 0 } else { cost_ns })
     }
-
-    fn switch(&self, event: &Descriptor) -> io::Result<()> {
-        let home = self.homes[event.number() as usize].load(Ordering::Relaxed);
-        self.charge(self.costs.switch_ns + self.remote(home, self.costs.remote_ns));
-        Ok(())
-    }
-
-    fn switch_own(&self) -> io::Result<()> {
-        self.me(|me| {
-            let far = me.own.iter().filter(|&&home| home != me.place.unwrap_or(0)).count() as u64;
-            let cost_ns = self.costs.switch_ns * me.own.len() as u64 + self.costs.remote_ns * far;
-            me.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
-        });
-        Ok(())
-    }
 }
 
 impl Kernel for Simulated {
@@ -172,20 +157,19 @@ impl Kernel for Simulated {
         }
     }
 
-    fn enable(&self, event: &Descriptor) -> io::Result<()> {
-        self.switch(event)
+    fn switch(&self, event: &Descriptor, _on: bool) -> io::Result<()> {
+        let home = self.homes[event.number() as usize].load(Ordering::Relaxed);
+        self.charge(self.costs.switch_ns + self.remote(home, self.costs.remote_ns));
+        Ok(())
     }
 
-    fn disable(&self, event: &Descriptor) -> io::Result<()> {
-        self.switch(event)
-    }
-
-    fn enable_own(&self) -> io::Result<()> {
-        self.switch_own()
-    }
-
-    fn disable_own(&self) -> io::Result<()> {
-        self.switch_own()
+    fn switch_own(&self, _on: bool) -> io::Result<()> {
+        self.me(|me| {
+            let far = me.own.iter().filter(|&&home| home != me.place.unwrap_or(0)).count() as u64;
+            let cost_ns = self.costs.switch_ns * me.own.len() as u64 + self.costs.remote_ns * far;
+            me.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
+        });
+        Ok(())
     }
 
     fn set_output(&self, _event: &Descriptor, _output: &Descriptor) -> io::Result<()> {
@@ -231,8 +215,6 @@ impl Kernel for Simulated {
     fn raise_descriptors(&self, _wanted: u64) -> Option<u64> {
         None
     }
-
-    fn reserve_descriptors(&self, _more: usize) {}
 
     fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>> {
         self.charge(self.costs.look_ns * tasks.len() as u64);

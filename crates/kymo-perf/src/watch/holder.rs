@@ -57,9 +57,8 @@ fn events_of(pid: i32) -> Option<usize> {
 }
 
 fn tracer_of(pid: i32) -> Option<i32> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"TracerPid:"))?;
-    std::str::from_utf8(line).ok()?.trim().parse().ok().filter(|&tracer| tracer > 0)
+    let status = proc::text(format!("/proc/{pid}/status")).ok()?;
+    proc::field(&status, "TracerPid")?.parse().ok().filter(|&tracer| tracer > 0)
 }
 
 impl fmt::Display for Holders {

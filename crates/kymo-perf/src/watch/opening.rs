@@ -1,13 +1,12 @@
 //! [`Watcher`]: the rings, and the breakpoints of each turn that write into them.
 use super::attrs;
 use super::options::{Scope, WatchOptions};
-use super::schedule::{BreakpointSlots, Schedule};
+use super::schedule::Schedule;
 use crate::bpf::{BpfError, Follow, FollowedBitmap, Follower, WatchCounts, WatchProgram};
 use crate::evlist::{
     self, Evlist, EvlistPlan, MappedRing, OpenEngine, OpenError, Request, RingError, Targets,
 };
 use crate::sys::{self, Kernel};
-use kymo_core::breakpoint::Slots;
 use kymo_core::ring::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -183,11 +182,6 @@ impl Watcher {
     /// Why hits are not filtered in the kernel, where nobody asked for that.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
-    }
-
-    /// The slots to plan with, so many of which others hold.
-    pub fn machine(&self, slots: Slots, taken: usize) -> BreakpointSlots {
-        BreakpointSlots { cpus: self.cpus.len(), slots, taken, by_cpu: self.scope == Scope::Filtered }
     }
 
     /// Arms the registers of one turn, after those of the turn before were disarmed and their

@@ -62,17 +62,11 @@ impl Kernel for Shared {
     fn close(&self, events: Vec<Descriptor>) {
         self.0.fake.close(events);
     }
-    fn enable(&self, event: &Descriptor) -> io::Result<()> {
-        self.0.fake.enable(event)
+    fn switch(&self, event: &Descriptor, on: bool) -> io::Result<()> {
+        self.0.fake.switch(event, on)
     }
-    fn disable(&self, event: &Descriptor) -> io::Result<()> {
-        self.0.fake.disable(event)
-    }
-    fn enable_own(&self) -> io::Result<()> {
-        self.0.fake.enable_own()
-    }
-    fn disable_own(&self) -> io::Result<()> {
-        self.0.fake.disable_own()
+    fn switch_own(&self, on: bool) -> io::Result<()> {
+        self.0.fake.switch_own(on)
     }
     fn set_output(&self, event: &Descriptor, output: &Descriptor) -> io::Result<()> {
         self.0.fake.set_output(event, output)
@@ -108,9 +102,6 @@ impl Kernel for Shared {
     }
     fn raise_descriptors(&self, wanted: u64) -> Option<u64> {
         self.0.fake.raise_descriptors(wanted)
-    }
-    fn reserve_descriptors(&self, more: usize) {
-        self.0.fake.reserve_descriptors(more);
     }
     fn last_cpus(&self, tasks: &[i32]) -> Vec<Option<u32>> {
         self.0.fake.last_cpus(tasks)

@@ -10,16 +10,14 @@ const MOST_PACKETS: usize = 64;
 
 pub(super) fn wanted(id: u32) -> ProbeSpec {
     let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
-    ProbeSpec {
-        id,
-        offset,
-        size_bytes,
-        room_bytes,
-        inside_bytes,
-        semaphore,
-        kind: ProbeKind::Count,
-        action_id: 0,
-    }
+    let (kind, action_id) = (ProbeKind::Count, 0);
+    ProbeSpec { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, kind, action_id }
+}
+
+/// Two ends of a connection.
+pub(super) fn pair() -> (OwnedFd, OwnedFd) {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    pair.expect("descriptors")
 }
 
 /// Asks an agent everything that there is to ask, of which it has said all answers in advance:
@@ -28,8 +26,7 @@ pub(super) fn wanted(id: u32) -> ProbeSpec {
 #[allow(unreachable_pub, reason = "the fuzz target calls it")]
 pub fn exercise(said: &[u8]) {
     let Some((greets, mut rest)) = said.split_first() else { return };
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let Ok((ours, its)) = pair else { return };
+    let (ours, its) = pair();
     for _ in 0..MOST_PACKETS {
         let [low, high, more @ ..] = rest else { break };
         let bytes = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());

@@ -1,49 +1,48 @@
 //! Errors of the protocol with an agent.
-use kymo_core::probe::wire::Malformed;
-use std::fmt;
+use crate::inject::EnterError;
+use kymo_core::probe::wire::{Malformed, Reply};
 use std::io;
 
 /// How the conversation broke.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
     /// The process, or the agent's thread, is gone.
+    #[error("the process has ended, or its agent has")]
     Gone,
     /// There was no answer in time.
+    #[error("the agent did not answer in time; is the process stopped?")]
     Silent,
     /// The user has not waited for the answer.
+    #[error("a signal came before the agent had answered")]
     Interrupted,
     /// It is not the agent that talks there.
-    Malformed(Malformed),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
     /// The agent answered something else.
+    #[error("the agent answered another question; is it of the same version of kymo?")]
     Unexpected,
     /// The agent could not do it.
+    #[error("the agent could not do it: {0}")]
     Failed(String),
     /// The socket failed.
+    #[error("talking to the agent failed: {0}")]
     Io(io::Error),
 }
 
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProtocolError::Gone => f.write_str("the process has ended, or its agent has"),
-            ProtocolError::Silent => f.write_str("the agent did not answer in time; is the process stopped?"),
-            ProtocolError::Interrupted => f.write_str("a signal came before the agent had answered"),
-            ProtocolError::Malformed(error) => error.fmt(f),
-            ProtocolError::Unexpected => {
-                f.write_str("the agent answered another question; is it of the same version of kymo?")
-            }
-            ProtocolError::Failed(reason) => write!(f, "the agent could not do it: {reason}"),
-            ProtocolError::Io(error) => write!(f, "talking to the agent failed: {error}"),
+impl ProtocolError {
+    /// What a reply means that is not the answer to the question.
+    pub(super) fn instead_of_answer(reply: Reply) -> ProtocolError {
+        match reply {
+            Reply::Failed { reason } => ProtocolError::Failed(reason),
+            _ => ProtocolError::Unexpected,
         }
     }
 }
 
-impl std::error::Error for ProtocolError {}
-
-impl From<Malformed> for ProtocolError {
-    fn from(error: Malformed) -> Self {
-        ProtocolError::Malformed(error)
+impl From<ProtocolError> for EnterError {
+    fn from(error: ProtocolError) -> Self {
+        EnterError::NotLoaded { why: error.to_string() }
     }
 }
 

@@ -1,28 +1,12 @@
 //! Agents that do not listen, talk without end, or say what nobody asked.
+use super::exercise::{pair, wanted};
 use super::*;
-use kymo_core::probe::wire::ProbeKind;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// A client that soon loses patience, and who answers it. Nobody here says when something is to
 /// happen, only that it ends.
-fn pair() -> (Client, OwnedFd) {
-    let (ours, its) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+fn impatient() -> (Client, OwnedFd) {
+    let (ours, its) = pair();
     (Client { patience: Duration::from_millis(100), ..Client::new(ours, None) }, its)
-}
-
-fn wanted(id: u32) -> ProbeSpec {
-    let (offset, size_bytes, room_bytes, inside_bytes, semaphore) = (0, 0, 0, 0, 0);
-    ProbeSpec {
-        id,
-        offset,
-        size_bytes,
-        room_bytes,
-        inside_bytes,
-        semaphore,
-        kind: ProbeKind::Count,
-        action_id: 0,
-    }
 }
 
 fn tell(socket: &OwnedFd, reply: &Reply) -> bool {
@@ -36,7 +20,7 @@ fn refused(id: u32) -> Reply {
 /// Checks that who does not listen is not waited for for ever.
 #[test]
 fn deaf() {
-    let (client, _its) = pair();
+    let (client, _its) = impatient();
     let many = vec![wanted(1); 100 * MOST_ENTRIES];
     assert!(matches!(client.add(b"/lib/x.so", &many), Err(ProtocolError::Silent)));
 }
@@ -45,7 +29,7 @@ fn deaf() {
 /// what is refused many times is refused once.
 #[test]
 fn endless() {
-    let (client, its) = pair();
+    let (client, its) = impatient();
     client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
     assert!(tell(&its, &refused(1)));
     let outcome = std::thread::scope(|scope| {
@@ -63,7 +47,7 @@ fn endless() {
 fn unknown_probes() {
     let placed = |id| Reply::Placed { of: vec![ProbeSlots { id, hits: 0, before: 0, times: None }] };
     for (reply, known) in [(refused(7), false), (placed(7), false), (refused(1), true), (placed(1), true)] {
-        let (client, its) = pair();
+        let (client, its) = impatient();
         client.add(b"/lib/x.so", &[wanted(1)]).unwrap();
         assert!(tell(&its, &reply) && tell(&its, &Reply::Armed { armed: 0, stopped_ns: 0 }));
         let outcome = client.commit();
@@ -78,13 +62,13 @@ fn too_much() {
     let places =
         wire::PatchSites { thread: 1, sites_at: 0, sites: 0, moves_at: 0, moves: 0, restorers: vec![] };
     let ready = Reply::Ready(places);
-    let (mut client, its) = pair();
+    let (mut client, its) = impatient();
     client.patience = ANSWER_TIMEOUT;
     for _ in 0..=MOST_HOLDS {
         assert!(tell(&its, &ready));
     }
     assert!(matches!(client.commit(), Err(ProtocolError::Unexpected)));
-    let (mut client, its) = pair();
+    let (mut client, its) = impatient();
     client.patience = ANSWER_TIMEOUT;
     let some = Reply::Losses { of: vec![HitCount { id: 1, hits: 1 }; MOST_ENTRIES], last: false };
     let losses = std::thread::scope(|scope| {

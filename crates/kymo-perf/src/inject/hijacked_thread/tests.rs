@@ -58,7 +58,7 @@ fn the_borrower_vanishes() {
     };
     echo(b"begins.\n");
     let before = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let before = super::super::target::field(&before, "SigBlk").unwrap().to_owned();
+    let before = proc::field(&before, "SigBlk").unwrap().to_owned();
     let long = Duration::from_secs(20);
     type Work<'w> = &'w (dyn Fn(&TargetProcess, &mut HijackedThread<'_>) + Sync);
     let works: [Work<'_>; 4] = [
@@ -91,7 +91,7 @@ fn the_borrower_vanishes() {
             let until = Instant::now() + long;
             loop {
                 let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-                let blocked = super::super::target::field(&status, "SigBlk").unwrap_or_default();
+                let blocked = proc::field(&status, "SigBlk").unwrap_or_default();
                 if blocked == before {
                     break;
                 }
@@ -250,7 +250,7 @@ fn killed_before_each_step() {
         let target = TargetProcess::look(pid).unwrap();
         let blocked = |tid: i32| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap();
-            let field = |name| super::super::target::field(&status, name).unwrap_or_default().to_owned();
+            let field = |name| proc::field(&status, name).unwrap_or_default().to_owned();
             (field("SigBlk"), field("TracerPid"))
         };
         let tasks = proc::tasks(target.pid).unwrap();

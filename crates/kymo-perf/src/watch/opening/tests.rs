@@ -1,8 +1,9 @@
 //! Tests of watching, on the scripted kernel and on the one that runs.
 use super::*;
 use crate::sys::{Fake, Perf};
+use crate::watch::BreakpointSlots;
 use crate::watch::Range;
-use kymo_core::breakpoint::Kind;
+use kymo_core::breakpoint::{Kind, Slots};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn schedule(count: u64) -> Schedule {
@@ -54,8 +55,9 @@ fn writes_of_this_process() {
     };
     let address = std::ptr::from_ref(&WATCHED).addr() as u64;
     let ranges = [Range { address, bytes: 8, kind: Kind::WRITE }];
-    let schedule =
-        Schedule::plan(&ranges, &watcher.machine(BreakpointSlots::slots_here(), 0), false).unwrap();
+    let (cpus, slots) = (watcher.cpus.len(), BreakpointSlots::slots_here());
+    let machine = BreakpointSlots { cpus, slots, taken: 0, by_cpu: true };
+    let schedule = Schedule::plan(&ranges, &machine, false).unwrap();
     if let Err(error) = watcher.arm(&schedule, 0, &mut |_, _| {}) {
         assert!(error.no_slot(), "{error}");
         return kymo_testing::skip("writes_of_this_process", error);
