@@ -229,8 +229,7 @@ impl Assembler {
         self.shift_left_imm(R0, LINE_BITS);
         self.add_imm(R0, slot as i32);
         self.store32(FP, KEY, R0);
-        self.look_up(map.number(), KEY);
-        self.jump_if(R0, 0, beyond); // no such CPU
+        self.look_up(map.number(), KEY, beyond); // no such CPU
         self.atomic_add64(R0, 0, R7);
         self.place(beyond);
     }
@@ -238,8 +237,7 @@ impl Assembler {
     /// R0 = the address of one of the first words
     fn word(&mut self, map: &MapFd, word: u32, end: Label) {
         self.store32_imm(FP, KEY, word as i32);
-        self.look_up(map.number(), KEY);
-        self.jump_if(R0, 0, end); // never: the verifier wants it asked
+        self.look_up(map.number(), KEY, end); // never: the verifier wants it asked
     }
 
     /// the words from this one on = the times of the task at R8
@@ -250,8 +248,7 @@ impl Assembler {
         self.store64(R0, 0, R7);
         for (word, member) in (at + 1..).zip(Times::MEMBERS) {
             self.mov(R3, R8);
-            self.read_member(FIRST, 8, member, wanted);
-            self.jump_unless(R0, 0, end); // never: the task is there
+            self.read_member(FIRST, 8, member, end, wanted); // never: the task is there
             self.word(map, word, end);
             self.load64(R1, FP, FIRST);
             self.store64(R0, 0, R1);
@@ -261,11 +258,9 @@ impl Assembler {
     /// R7 = switches of the task at R8
     fn switches(&mut self, unread: Label, wanted: &mut Vec<(usize, Member)>) {
         self.mov(R3, R8);
-        self.read_member(FIRST, 8, Member::Voluntary, wanted);
-        self.jump_unless(R0, 0, unread); // never: the task is there
+        self.read_member(FIRST, 8, Member::Voluntary, unread, wanted); // never: the task is there
         self.mov(R3, R8);
-        self.read_member(SECOND, 8, Member::Involuntary, wanted);
-        self.jump_unless(R0, 0, unread);
+        self.read_member(SECOND, 8, Member::Involuntary, unread, wanted);
         self.load64(R7, FP, FIRST);
         self.load64(R1, FP, SECOND);
         self.add(R7, R1);

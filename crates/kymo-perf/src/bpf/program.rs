@@ -78,31 +78,32 @@ impl Program {
 
 /// What the programs have in common.
 impl Assembler {
-    /// `R0 = address of map[*key], or 0`
-    pub(super) fn look_up(&mut self, map: i32, key: i16) {
+    /// `R0 = address of map[*key]`, or on to `absent`
+    pub(super) fn look_up(&mut self, map: i32, key: i16, absent: Label) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
         self.call(BpfHelper::MapLookup);
+        self.jump_if(R0, 0, absent);
     }
 
-    /// `R0 = 0` if `map[*key] = *value` was done
-    fn set(&mut self, map: i32, key: i16, value: i16) {
+    /// `R0 = 0` if `map[*key] = *value` was done; `flags`: 0 for a key that is new or not
+    pub(super) fn set(&mut self, map: i32, key: i16, value: i16, flags: i32) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
         self.stack_address(R3, value);
-        self.mov_imm(R4, 0); // new or not
+        self.mov_imm(R4, flags);
         self.call(BpfHelper::MapUpdate);
     }
 
     /// Removes `map[*key]`, if it exists
-    fn remove(&mut self, map: i32, key: i16) {
+    pub(super) fn remove(&mut self, map: i32, key: i16) {
         self.load_map(R1, map);
         self.stack_address(R2, key);
         self.call(BpfHelper::MapDelete);
     }
 
     /// *slot = the running thread's key
-    fn running(&mut self, slot: i16, key: FollowKey) {
+    pub(super) fn running(&mut self, slot: i16, key: FollowKey) {
         self.call(BpfHelper::CurrentPidTgid); // the lower half is the thread, the upper the process
         if key == FollowKey::Process {
             self.shift_right_imm(R0, 32);
@@ -110,15 +111,19 @@ impl Assembler {
         self.store32(FP, slot, R0);
     }
 
-    /// STATE[MISSED] += 1
-    fn count_missed(&mut self, maps: Maps) {
+    /// `map[word] += 1` of a map of words; *slot is lost
+    pub(super) fn add_one(&mut self, map: i32, word: u32, slot: i16) {
         let end = self.label();
-        self.store32_imm(FP, VALUE, MISSED as i32);
-        self.look_up(maps.state, VALUE);
-        self.jump_if(R0, 0, end); // never: the verifier wants it asked
+        self.store32_imm(FP, slot, word as i32);
+        self.look_up(map, slot, end); // never absent: the verifier wants it asked
+        self.add_one_at_r0();
+        self.place(end);
+    }
+
+    /// `*R0 += 1`; R1 is lost
+    pub(super) fn add_one_at_r0(&mut self) {
         self.mov_imm(R1, 1);
         self.atomic_add64(R0, 0, R1);
-        self.place(end);
     }
 
     /// EVER's bit of the process *slot is set; R9 is lost
@@ -128,8 +133,7 @@ impl Assembler {
         self.mov(R1, R9);
         self.shift_right_imm(R1, 6);
         self.store32(FP, WORD, R1);
-        self.look_up(ever, WORD);
-        self.jump_if(R0, 0, beyond); // pid_max was raised since: such ids count as set
+        self.look_up(ever, WORD, beyond); // pid_max was raised since: such ids count as set
         self.and_imm(R9, 63);
         self.mov_imm(R1, 1);
         self.shift_left(R1, R9);
@@ -137,12 +141,13 @@ impl Assembler {
         self.place(beyond);
     }
 
-    /// *slot = `bytes` bytes of a member of the struct at R3; R0 = 0 if it could be read
+    /// *slot = `bytes` bytes of a member of the struct at R3, or on to `unread`
     pub(super) fn read_member(
         &mut self,
         slot: i16,
         bytes: i32,
         member: Member,
+        unread: Label,
         wanted: &mut Vec<(usize, Member)>,
     ) {
         wanted.push((self.here(), member));
@@ -150,13 +155,14 @@ impl Assembler {
         self.stack_address(R1, slot);
         self.mov_imm(R2, bytes);
         self.call(BpfHelper::ReadKernel);
+        self.jump_unless(R0, 0, unread);
     }
 
     /// R0 = a 64-bit number; R6 is the context
     fn fetch64(&mut self, from: ArgumentSource) {
         match from {
             ArgumentSource::Record(offset) => self.load64(R0, R6, offset),
-            // Arguments are 8 bytes wide, whatever their type.
+            // Arguments are 8 bytes wide, whatever their type; the task is the first.
             ArgumentSource::Argument(number) => self.load64(R0, R6, 8 * number),
             ArgumentSource::Task => self.load64(R0, R6, 0),
         }
@@ -171,21 +177,15 @@ impl Assembler {
         wanted: &mut Vec<(usize, Member)>,
     ) {
         match from {
-            ArgumentSource::Record(offset) => {
-                self.load32(R0, R6, offset);
-                self.store32(FP, slot, R0);
-            }
-            ArgumentSource::Argument(_) => {
-                self.fetch64(from);
-                self.store32(FP, slot, R0);
-            }
+            ArgumentSource::Record(offset) => self.load32(R0, R6, offset),
+            ArgumentSource::Argument(_) => self.fetch64(from),
             ArgumentSource::Task => {
-                self.fetch64(from);
-                self.mov(R3, R0);
-                self.read_member(slot, 4, Member::Id, wanted);
-                self.jump_unless(R0, 0, unread); // never: the task is there
+                self.load64(R3, R6, 0);
+                self.read_member(slot, 4, Member::Id, unread, wanted); // never: the task is there
+                return;
             }
         }
+        self.store32(FP, slot, R0);
     }
 
     /// the end of all programs at tracepoints
@@ -202,8 +202,7 @@ pub(super) fn sample(maps: Maps) -> Program {
     let (drop, keep) = (a.label(), a.label());
     a.running(KEY, maps.key);
     a.jump_if(R0, 0, drop); // an idle CPU: process 0, thread 0
-    a.look_up(maps.followed, KEY);
-    a.jump_if(R0, 0, drop); // not in the map
+    a.look_up(maps.followed, KEY, drop); // not in the map
     a.load64(R0, R0, 0);
     a.jump_if(R0, NOW as i32, keep);
     a.place(drop); // a stranger, or one that has not executed its program yet
@@ -233,15 +232,13 @@ pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, fol
     // stay.
     a.mov_imm(R7, 0);
     a.store32_imm(FP, VALUE, SETTLED as i32);
-    a.look_up(maps.state, VALUE);
-    a.jump_if(R0, 0, unsettled); // never: the verifier wants it asked
+    a.look_up(maps.state, VALUE, unsettled); // never: the verifier wants it asked
     a.load64(R7, R0, 0); // R7 = settled?
     a.place(unsettled);
     // Where only the named threads are wanted, whatever they make is a stranger.
     if follow {
         a.running(KEY, maps.key); // KEY = the maker
-        a.look_up(maps.followed, KEY);
-        a.jump_if(R0, 0, stranger);
+        a.look_up(maps.followed, KEY, stranger);
         a.load64(R8, R0, 0);
         a.store64(FP, VALUE, R8); // VALUE = what the maker is: NOW or FROM_EXEC
         if let Some(ever) = maps.ever {
@@ -254,19 +251,18 @@ pub(super) fn newtask(maps: Maps, id: ArgumentSource, flags: ArgumentSource, fol
             a.set_ever(ever, OTHER); // a new process has the id of its first thread
             a.place(thread);
         }
-        a.set(maps.followed, OTHER, VALUE);
+        a.set(maps.followed, OTHER, VALUE, 0);
         a.jump_unless(R0, 0, missed);
         a.jump(end);
     }
     a.place(stranger);
     a.jump_if(R7, 0, end);
-    a.look_up(maps.followed, OTHER); // asking first takes no lock; nearly always it is not there
-    a.jump_if(R0, 0, end);
+    a.look_up(maps.followed, OTHER, end); // asking first takes no lock; nearly always it is not there
     a.remove(maps.followed, OTHER);
     if follow {
         a.jump(end);
         a.place(missed);
-        a.count_missed(maps);
+        a.add_one(maps.state, MISSED, VALUE);
     }
     a.show(end);
     Program { code: a.finish(), wanted }
@@ -279,8 +275,7 @@ pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
     let end = a.label();
     a.mov(R6, R1); // R6 = the context
     a.running(KEY, maps.key);
-    a.look_up(maps.followed, KEY); // asking first takes no lock: most of the machine is not followed
-    a.jump_if(R0, 0, end);
+    a.look_up(maps.followed, KEY, end); // asking first takes no lock: most of the machine is not followed
     match (maps.key, last) {
         (FollowKey::Thread, _) => {}
         (FollowKey::Process, ArgumentSource::Record(offset)) => {
@@ -289,11 +284,9 @@ pub(super) fn exit(maps: Maps, last: ArgumentSource) -> Program {
         }
         (FollowKey::Process, _) => {
             a.load64(R3, R6, 0); // R3 = the task
-            a.read_member(VALUE, 8, Member::Signal, &mut wanted);
-            a.jump_unless(R0, 0, end); // unreadable: keep it; birth sets the id's next owner right
+            a.read_member(VALUE, 8, Member::Signal, end, &mut wanted); // unreadable: keep it; birth sets the id's next owner right
             a.load64(R3, FP, VALUE); // R3 = what the threads share
-            a.read_member(OTHER, 4, Member::Live, &mut wanted);
-            a.jump_unless(R0, 0, end);
+            a.read_member(OTHER, 4, Member::Live, end, &mut wanted);
             a.load32(R0, FP, OTHER);
             a.jump_unless(R0, 0, end); // others of the process live
         }
@@ -310,8 +303,7 @@ pub(super) fn rename(maps: Maps) -> Program {
     let mut a = Assembler::new();
     let end = a.label();
     a.running(KEY, maps.key);
-    a.look_up(maps.followed, KEY);
-    a.jump_if(R0, 0, end);
+    a.look_up(maps.followed, KEY, end);
     a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory
     a.show(end);
     Program { code: a.finish(), wanted: Vec::new() }
@@ -325,19 +317,18 @@ pub(super) fn exec(maps: Maps, old: ArgumentSource) -> Program {
     a.mov(R6, R1); // R6 = the context
     a.fetch_id(OTHER, old, end, &mut wanted); // OTHER = the id before
     a.running(KEY, maps.key); // KEY = the id now
-    a.look_up(maps.followed, OTHER);
-    a.jump_if(R0, 0, end); // a stranger
+    a.look_up(maps.followed, OTHER, end); // a stranger
     a.load32(R1, FP, OTHER);
     a.load32(R2, FP, KEY);
     a.jump_if_same(R1, R2, same);
     a.store64_imm(FP, VALUE, NOW as i32);
-    a.set(maps.followed, KEY, VALUE); // the new entry before the old one goes
+    a.set(maps.followed, KEY, VALUE, 0); // the new entry before the old one goes
     a.mov(R6, R0);
     a.remove(maps.followed, OTHER);
     a.jump_unless(R6, 0, missed);
     a.jump(end);
     a.place(missed);
-    a.count_missed(maps);
+    a.add_one(maps.state, MISSED, VALUE);
     a.jump(end);
     a.place(same);
     a.store64_imm(R0, 0, NOW as i32); // in place: cannot fail for want of memory

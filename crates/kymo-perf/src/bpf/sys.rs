@@ -252,10 +252,17 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
+    /// Maps so many words of a map's memory from this byte on. They must be there.
+    fn map(map: &OwnedFd, prot: ProtFlags, from: u64, words: usize) -> io::Result<SharedWords> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap(null_mut(), 8 * words, prot, MapFlags::SHARED, map, from) }?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(SharedWords { base, words })
+    }
+
     /// The values by key.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped readable and writable until drop and so long (create_shared); any bit
-        // pattern is a u64.
+        // SAFETY: mapped until drop and so long (map); any bit pattern is a u64.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 }
@@ -271,13 +278,9 @@ impl Drop for SharedWords {
 /// Makes an array whose values are mapped here, all 0.
 pub(super) fn create_shared(entries: u32, name: [u8; 16]) -> io::Result<(MapFd, SharedWords)> {
     let map = create_map(MapKind::SharedArray, entries, name)?;
-    let words = entries as usize;
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-    let base = unsafe { mmap(null_mut(), 8 * words, prot, flags, &map.0, 0) }?;
     // Values of 8 bytes stand one behind the other, from a page's start on.
-    let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    Ok((map, SharedWords { base, words }))
+    let words = SharedWords::map(&map.0, ProtFlags::READ | ProtFlags::WRITE, 0, entries as usize)?;
+    Ok((map, words))
 }
 
 /// The value of a key.

@@ -13,7 +13,7 @@
 //! Each hit adds to exactly one of SEEN, LOST and STRANGERS, so nothing is lost silently.
 use super::attach::load;
 use super::error::BpfError;
-use super::insn::{Assembler, BpfHelper, FP, Label, R0, R1, R2, R3, R4, R5, R6, R7};
+use super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R4, R5, R6, R7};
 use super::program::{FollowKey, NOW, Program};
 use super::sys::{self, MapFd, MapKind, ProgramKind, SharedWords};
 use std::io;
@@ -135,17 +135,6 @@ impl WatchProgram {
 }
 
 impl Assembler {
-    /// `counts[word] += 1`; R0 to R5 are lost
-    fn add_one(&mut self, counts: &MapFd, word: u32) {
-        let end = self.label();
-        self.store32_imm(FP, INDEX, word as i32);
-        self.look_up(counts.number(), INDEX);
-        self.jump_if(R0, 0, end); // never: the verifier wants it asked
-        self.mov_imm(R1, 1);
-        self.atomic_add64(R0, 0, R1);
-        self.place(end);
-    }
-
     /// *TOLD_WORD = the 8 aligned bytes around R7; *TOLD_ERROR = 0 if they could be read
     fn read_word(&mut self) {
         let (user, done) = (self.label(), self.label());
@@ -171,16 +160,10 @@ impl Assembler {
 /// Runs at each hit, in the thread that made the access, behind it.
 fn hit(followed: i32, key: FollowKey, events: &MapFd, counts: &MapFd, stop: bool) -> Program {
     let mut a = Assembler::new();
-    let (stranger, drop): (Label, Label) = (a.label(), a.label());
-    let full = a.label();
+    let (stranger, drop, full) = (a.label(), a.label(), a.label());
     a.mov(R6, R1); // R6 = the context
-    a.call(BpfHelper::CurrentPidTgid);
-    if key == FollowKey::Process {
-        a.shift_right_imm(R0, 32);
-    }
-    a.store32(FP, KEY, R0);
-    a.look_up(followed, KEY);
-    a.jump_if(R0, 0, stranger);
+    a.running(KEY, key);
+    a.look_up(followed, KEY, stranger);
     a.load64(R0, R0, 0);
     a.jump_unless(R0, NOW as i32, stranger);
     a.load64(R7, R6, ADDRESS_AT); // R7 = the watchpoint's address
@@ -200,13 +183,13 @@ fn hit(followed: i32, key: FollowKey, events: &MapFd, counts: &MapFd, stop: bool
     a.mov_imm(R5, TOLD_BYTES);
     a.call(BpfHelper::EventOutput);
     a.jump_unless(R0, 0, full);
-    a.add_one(counts, SEEN);
+    a.add_one(counts.number(), SEEN, INDEX);
     a.jump(drop);
     a.place(full);
-    a.add_one(counts, LOST);
+    a.add_one(counts.number(), LOST, INDEX);
     a.jump(drop);
     a.place(stranger);
-    a.add_one(counts, STRANGERS);
+    a.add_one(counts.number(), STRANGERS, INDEX);
     a.place(drop);
     a.mov_imm(R0, 0); // the watchpoint itself writes no sample
     a.exit();

@@ -8,10 +8,9 @@
 //! As in the parent module. The kernel's side of the ring is believed for nothing that is not
 //! checked: positions and lengths are held against the size.
 use super::{CreateAttr, MAP_CREATE, SharedWords, bpf_open};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::ProtFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const TYPE_RING: u32 = 27;
@@ -39,15 +38,9 @@ impl Ring {
         // SAFETY: no addresses in it.
         let fd = unsafe { bpf_open(MAP_CREATE, &mut attr) }?;
         let page = rustix::param::page_size();
-        let none = || io::Error::from_raw_os_error(libc::ENOMEM);
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { mmap(null_mut(), page, prot, MapFlags::SHARED, &fd, 0) }?;
-        let read = SharedWords { base: NonNull::new(base.cast()).ok_or_else(none)?, words: page / 8 };
-        let all = page + 2 * bytes;
-        // SAFETY: as above; readable only, and never written through.
-        let base = unsafe { mmap(null_mut(), all, ProtFlags::READ, MapFlags::SHARED, &fd, page as u64) }?;
-        let written = SharedWords { base: NonNull::new(base.cast()).ok_or_else(none)?, words: all / 8 };
+        let read = SharedWords::map(&fd, ProtFlags::READ | ProtFlags::WRITE, 0, page / 8)?;
+        // Readable only, and never written through.
+        let written = SharedWords::map(&fd, ProtFlags::READ, page as u64, (page + 2 * bytes) / 8)?;
         Ok(Ring { fd, read, written, page: page / 8, size: bytes / 8 })
     }
 

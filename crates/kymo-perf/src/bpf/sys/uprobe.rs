@@ -7,11 +7,10 @@ use super::{CreateAttr, ElementAttr, SharedWords, bpf, bpf_open};
 use super::{MAP_CREATE, MAP_GET_NEXT_KEY, MAP_LOOKUP_ELEM, MAPPABLE, TYPE_ARRAY};
 use crate::sys::{attr_zeroed, bindings, in_vfork_child};
 use perf_event_open_sys::ioctls;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::ProtFlags;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::ptr::{NonNull, null_mut};
 
 const LINK_CREATE: libc::c_long = 28;
 const TYPE_LRU_HASH: u32 = 9;
@@ -50,12 +49,9 @@ impl WideMap {
         let words = (entries as usize)
             .checked_mul(value_words)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::E2BIG))?;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a fresh mapping at an address of the kernel's choice replaces nothing.
-        let base = unsafe { mmap(null_mut(), 8 * words, prot, flags, &map.fd, 0) }?;
         // Values of whole words stand one behind the other, from a page's start on.
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok((map, SharedWords { base, words }))
+        let words = SharedWords::map(&map.fd, ProtFlags::READ | ProtFlags::WRITE, 0, words)?;
+        Ok((map, words))
     }
 
     fn create(

@@ -56,8 +56,7 @@ impl Assembler {
         self.shift_right_imm(R0, 32);
         self.store32(FP, WHO, R0);
         if let Some(followed) = followed {
-            self.look_up(followed, WHO);
-            self.jump_if(R0, 0, out);
+            self.look_up(followed, WHO, out);
             self.load64(R0, R0, 0);
             self.jump_unless(R0, NOW as i32, out);
         }
@@ -80,8 +79,7 @@ impl Assembler {
         self.shift_left_imm(R1, maps.bank_bits);
         self.add(R1, R0);
         self.store32(FP, INDEX, R1);
-        self.look_up(maps.table, INDEX);
-        self.jump_if(R0, 0, out); // never: sites are numbered by us
+        self.look_up(maps.table, INDEX, out); // never: sites are numbered by us
         self.mov(R9, R0);
     }
 
@@ -127,9 +125,7 @@ impl Assembler {
     fn forget_call(&mut self, started: i32, frame: CallKey) {
         let unread = self.label();
         self.call_key(frame, 0, unread);
-        self.load_map(R1, started);
-        self.stack_address(R2, KEY);
-        self.call(BpfHelper::MapDelete);
+        self.remove(started, KEY);
         self.place(unread);
     }
 
@@ -199,8 +195,14 @@ impl Assembler {
     }
 
     /// `line[word] += R1`
-    pub(super) fn add_to_line(&mut self, word: i16) {
-        self.atomic_add64(R9, 8 * word, super::super::insn::R1);
+    fn add_to_line(&mut self, word: i16) {
+        self.atomic_add64(R9, 8 * word, R1);
+    }
+
+    /// `line[word] += 1`; R1 is lost
+    pub(super) fn count(&mut self, word: i16) {
+        self.mov_imm(R1, 1);
+        self.add_to_line(word);
     }
 
     /// R0 = 0 if memory of the process at R3 was read to R1, R2 bytes
@@ -360,8 +362,7 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
     a.site();
     a.only_if(condition, skipped);
     a.line(maps, out);
-    a.mov_imm(R1, 1);
-    a.add_to_line(HITS);
+    a.count(HITS);
     if every > 1 {
         a.load64(R1, R9, 8 * HITS);
         a.remainder_imm(R1, every as i32);
@@ -381,24 +382,16 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
             a.load64(R1, R6, 240);
         }
         a.key();
-        a.look_up(callers, KEY);
-        a.jump_if(R0, 0, new);
-        a.mov_imm(R1, 1);
-        a.atomic_add64(R0, 0, R1);
+        a.look_up(callers, KEY, new);
+        a.add_one_at_r0();
         a.jump(done);
         a.place(new);
         a.store64_imm(FP, VALUE, 1);
-        a.load_map(R1, callers);
-        a.stack_address(R2, KEY);
-        a.stack_address(R3, VALUE);
         // Another CPU may have made the entry since: it is not to be written over.
-        a.mov_imm(R4, NO_EXISTING);
-        a.call(BpfHelper::MapUpdate);
+        a.set(callers, KEY, VALUE, NO_EXISTING);
         a.jump_if(R0, 0, done);
-        a.look_up(callers, KEY);
-        a.jump_if(R0, 0, done);
-        a.mov_imm(R1, 1);
-        a.atomic_add64(R0, 0, R1);
+        a.look_up(callers, KEY, done);
+        a.add_one_at_r0();
         a.place(unread);
         a.place(done);
     }
@@ -412,15 +405,10 @@ pub(super) fn entry(maps: Maps, condition: &Condition, every: u32, values: &[Val
         // Last, so that what the probe itself costs is not the function's.
         a.call(BpfHelper::Now);
         a.store64(FP, VALUE, R0);
-        a.load_map(R1, started);
-        a.stack_address(R2, KEY);
-        a.stack_address(R3, VALUE);
-        a.mov_imm(R4, 0);
-        a.call(BpfHelper::MapUpdate);
+        a.set(started, KEY, VALUE, 0);
         a.jump_if(R0, 0, known);
         a.place(unread);
-        a.mov_imm(R1, 1);
-        a.add_to_line(MISSED);
+        a.count(MISSED);
         a.place(known);
         if !condition.is_empty() || every > 1 {
             a.jump(out);
@@ -445,8 +433,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
         a.site();
         a.only_if(condition, out);
         a.line(maps, out);
-        a.mov_imm(R1, 1);
-        a.add_to_line(RETURNS);
+        a.count(RETURNS);
         a.end(out);
         return Program { code: a.finish(), wanted: Vec::new() };
     };
@@ -457,17 +444,13 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
     a.only_exit(when, out);
     let popped = if matches!(when, ExitWhen::Returned) { saved::RETURN_POPS } else { 0 };
     a.call_key(maps.frame, popped, out);
-    a.look_up(started, KEY);
-    a.jump_if(R0, 0, out); // began before we did, or was not looked at
+    a.look_up(started, KEY, out); // began before we did, or was not looked at
     a.load64(R9, R0, 0);
     a.sub(R8, R9); // R8 = ns
-    a.load_map(R1, started);
-    a.stack_address(R2, KEY);
-    a.call(BpfHelper::MapDelete);
+    a.remove(started, KEY);
     a.only_if(condition, out);
     a.line(maps, out);
-    a.mov_imm(R1, 1);
-    a.add_to_line(RETURNS);
+    a.count(RETURNS);
     if let Some(ring) = maps.ring {
         a.store64(FP, LATENCY, R8);
         a.record(ring, values, true);
@@ -515,8 +498,7 @@ pub(super) fn exit(maps: Maps, when: &ExitWhen, condition: &Condition, values: &
     a.place(fits);
     a.shift_left_imm(R1, 3);
     a.add(R9, R1);
-    a.mov_imm(R1, 1);
-    a.add_to_line(FIRST_BUCKET);
+    a.count(FIRST_BUCKET);
     a.end(out);
     Program { code: a.finish(), wanted: Vec::new() }
 }

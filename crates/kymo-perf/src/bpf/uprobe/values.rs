@@ -4,7 +4,7 @@
 //!   | site u32, 1 at a return u32 | ns | process u32, thread u32 | latency ns or all bits | values that were read, a bit each | comm 16 bytes | values |
 //!   number: one word        text: a word with its length, nine words of characters
 //! ```
-use super::super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R8, R9};
+use super::super::insn::{Assembler, BpfHelper, FP, R0, R1, R2, R3, R8};
 use super::UprobeSite;
 use super::layout::{LATENCY, LOST, MASK};
 use kymo_core::probe::value::Operand;
@@ -246,10 +246,7 @@ impl Assembler {
         self.call(BpfHelper::RingSubmit);
         self.jump(done);
         self.place(full);
-        self.mov_imm(R1, 1);
-        self.add_to_line(LOST);
+        self.count(LOST);
         self.place(done);
-        // What the kernel's checker knows of the line is the same on both ways.
-        let _ = R9;
     }
 }
