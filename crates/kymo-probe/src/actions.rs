@@ -1,12 +1,9 @@
 //! What the agent in a program is to do at hits, in its own words, each thing said once.
-
-use std::collections::HashMap;
-
+use crate::arguments;
 use kymo_core::probe::wire::{self, ProbeAction};
 use kymo_perf::inject::{Client, ProtocolError};
 use kymo_symbols::place::call::Fetch;
-
-use crate::arguments;
+use std::collections::HashMap;
 
 /// A value of an event, as the agent knows it; `None` if it does not: bits, and values in vector registers.
 pub(crate) fn fetch(of: &Fetch) -> Option<wire::Fetch> {

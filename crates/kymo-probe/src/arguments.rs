@@ -4,9 +4,6 @@
 //!  parse(req->uri, len:u16, ret)   --resolve--> Values { entry: [uri, len], back: [ret] }   --kernel_fields--> `req_uri=+0(+8(%di)):string len=%si:u16`
 //! ```
 //! `arg1` to `arg6` and registers (`$rdi`) need no debug information; all else is looked up in it. What begins with `ret` is known at the return.
-
-use std::sync::Arc;
-
 use kymo_core::probe::value::{self, Operand};
 use kymo_perf::bpf::uprobe::{self, MOST_VALUES};
 use kymo_symbols::place::ValueKind;
@@ -14,6 +11,7 @@ use kymo_symbols::place::call::{
     CallError, Fetch, Part, Register, Routine, Routines, Text, marker_arguments,
 };
 use kymo_symbols::sites::{ProbeModule, Site, SiteKind};
+use std::sync::Arc;
 
 /// The kernel's longest name of a field.
 const NAME_BYTES: usize = 31;

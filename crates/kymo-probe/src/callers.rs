@@ -1,13 +1,11 @@
 //! Names for the addresses of callers, while their processes live and after.
-
+use kymo_perf::proc::{self, Mappings};
+use kymo_symbols::sites::ProbeModule;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use kymo_perf::proc::{self, Mappings};
-use kymo_symbols::sites::ProbeModule;
 
 /// More processes than anyone looks at.
 const MOST: usize = 1024;

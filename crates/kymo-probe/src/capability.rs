@@ -1,11 +1,10 @@
 //! What the engine inside the program cannot do, decided before any program is touched.
 //!
 //! Every answer is a reason in words that go after "not inside the program:"; no reason means that it may be tried.
-use kymo_symbols::sites::{Site, SiteKind};
-
 use crate::engine::{Choice, ProbeRequest, Target};
 use crate::exits::{ReturnAddresses, returns_oddly};
 use crate::memory_events::RecordingTarget;
+use kymo_symbols::sites::{Site, SiteKind};
 
 /// Why a request cannot be served inside a program.
 pub type Unsupported = &'static str;

@@ -7,14 +7,12 @@
 //! ```
 //! Registers are 64 bits wide; `arg1:s32` is the lower half with a sign, which is an `int`. What has a name has its type.
 //! `&&` binds before `||`. Tests of what is known at the entry and of what is known at the return stand in different parts of an `&&`.
-
+use crate::arguments::{self, is_result, register, split_kind};
 use kymo_core::probe::value::{Characters, Compare, Condition, Test};
 use kymo_perf::bpf::uprobe::MOST_CHARACTERS;
 use kymo_symbols::place::ValueKind;
 use kymo_symbols::place::call::{self, CallError, Fetch, Routine};
 use kymo_symbols::sites::{Site, SiteKind};
-
-use crate::arguments::{self, is_result, register, split_kind};
 
 /// Lists of tests that one condition may become.
 const MOST_LISTS: usize = 64;

@@ -1,16 +1,14 @@
 //! The seam between a request and the ways of probing: what is asked, and what an engine answers.
 //!
 //! An engine counts by itself, in the kernel or inside the program; the caller only reads.
-use std::io;
-use std::os::fd::BorrowedFd;
-
+use crate::arguments::Values;
+use crate::exits::ReturnAddresses;
 use kymo_core::latency::Latencies;
 use kymo_core::probe::value::Condition;
 pub use kymo_perf::bpf::uprobe::CapturedValue;
 use kymo_symbols::sites::Site;
-
-use crate::arguments::Values;
-use crate::exits::ReturnAddresses;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 /// What was counted at a site until now.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,6 @@
 //! How calls are timed by the kernel: by probes at a function's exits, which touch nothing of the
 //! program, wherever these can be known; by its return probes, which replace
 //! return addresses, only where the program is known to bear it, or by force.
-
 use kymo_core::probe::value::{Operand, register};
 use kymo_perf::bpf::uprobe::{CallKey, Exit, ExitWhen, ReturnAction};
 use kymo_symbols::sites::{self, CallIdentity, CallSites, ProbeModule, Site};

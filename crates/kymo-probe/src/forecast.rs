@@ -1,9 +1,7 @@
 //! Which sites the agent will refuse, told from the modules' files before any program runs: by the agent's own rules.
-
+use kymo_symbols::sites::Site;
 use std::collections::HashMap;
 use std::path::Path;
-
-use kymo_symbols::sites::Site;
 
 #[cfg(target_arch = "x86_64")]
 use crate::capability::surrounding;

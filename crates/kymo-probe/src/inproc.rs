@@ -2,21 +2,18 @@
 //!
 //! The agent counts in memory that the program shares with this process, so what was counted is read here without asking, at any time: nothing is
 //! lost when the program ends, however it does.
-
+use crate::actions::ActionTable;
+use crate::capability::{check_site, surrounding};
+use crate::engine::{Caller, Engine, ProbeRequest, Reading};
+use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState, ProbeStatus};
+use kymo_perf::inject::{self, Client, ProtocolError};
+use kymo_record::Callers;
+use kymo_symbols::sites::{Site, SiteKind};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState, ProbeStatus};
-use kymo_perf::inject::{self, Client, ProtocolError};
-use kymo_record::Callers;
-use kymo_symbols::sites::{Site, SiteKind};
-
-use crate::actions::ActionTable;
-use crate::capability::{check_site, surrounding};
-use crate::engine::{Caller, Engine, ProbeRequest, Reading};
 
 /// The sites that it serves in one process, and the rest with the reasons.
 pub(crate) struct Entered {

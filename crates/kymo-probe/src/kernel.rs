@@ -1,18 +1,16 @@
 //! The kernel's uprobes with BPF programs: the engine for all that cannot be served inside a program.
-use std::io;
-use std::os::fd::BorrowedFd;
-
+use crate::arguments::{self, Values};
+use crate::engine::{Caller, Engine, ProbeHit, ProbeRequest, Reading, Target};
+use crate::exits::Timing;
+use crate::modules::reasons_of;
 use anyhow::Context;
 use kymo_perf::bpf::uprobe::Value;
 use kymo_perf::bpf::uprobe::{ReturnAction, UprobeOptions, UprobeScope, UprobeSite, Uprobes};
 use kymo_perf::bpf::{Follow, Follower};
 use kymo_symbols::place::call::Fetch;
 use kymo_symbols::sites::{Site, SiteKind};
-
-use crate::arguments::{self, Values};
-use crate::engine::{Caller, Engine, ProbeHit, ProbeRequest, Reading, Target};
-use crate::exits::Timing;
-use crate::modules::reasons_of;
+use std::io;
+use std::os::fd::BorrowedFd;
 /// What is told of a site's hits or returns.
 fn told(request: &ProbeRequest, number: usize, part: impl Fn(&Values) -> &Vec<Fetch>) -> Option<Vec<Value>> {
     let values = request.values.get(number)?.as_ref()?;

@@ -2,17 +2,15 @@
 //!
 //! Each site becomes a tracepoint of the kernel for as long as the command runs, so that everything that counts and records tracepoints does: scopes, groups,
 //! call chains, and readers of the recording, which show the first three arguments' registers, or what a function returned.
-
+use crate::error::usage;
+use crate::exits::ReturnAddresses;
+use crate::memory_events::{RecordingTarget, event_len};
+use crate::{arguments, modules};
 use kymo_perf::bpf::uprobe::is_mistaken;
 use kymo_perf::machine::Machine;
 use kymo_perf::selector::Selected;
 use kymo_perf::user_probes::{UserProbeSpec, UserProbes};
 use kymo_symbols::sites::{ProbeSelector, Site, SiteKind};
-
-use crate::error::usage;
-use crate::exits::ReturnAddresses;
-use crate::memory_events::{RecordingTarget, event_len};
-use crate::{arguments, modules};
 
 /// More tracepoints at once are for `kymo probe`.
 const MOST: usize = 256;

@@ -8,7 +8,13 @@
 //! ```
 //! A program waits before its first instruction until it is armed, with one thread, so code of the C library is as good as any. What a program
 //! forks counts in its memory; what it executes comes up as a program of its own.
-
+use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
+use crate::inproc::Plan;
+use crate::{capability, forecast, modules};
+use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
+use kymo_symbols::sites::{ProbeModule, Site};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -17,15 +23,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
-use kymo_symbols::sites::{ProbeModule, Site};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
-use crate::inproc::Plan;
-use crate::{capability, forecast, modules};
 
 /// The dynamic linker of a large program takes some hundred milliseconds.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,17 +2,14 @@
 //!
 //! The expressions are those of `kymo watch`. A command is looked at as it will be when it begins: it is executed once for that, held at its
 //! first instruction and ended there; and it has its memory at the same addresses each time, as under a debugger.
-
-use std::ffi::OsString;
-
+use crate::error::usage;
+use crate::watch::place as watch_places;
 use anyhow::{Context, bail};
 use kymo_perf::selector::Selected;
 use kymo_perf::sys::bindings::{HW_BREAKPOINT_RW, HW_BREAKPOINT_W, HW_BREAKPOINT_X};
 use kymo_perf::{proc, sys};
 use kymo_symbols::place::{self, Access, Request};
-
-use crate::error::usage;
-use crate::watch::place as watch_places;
+use std::ffi::OsString;
 
 /// Who is observed, as far as names can be found there.
 pub struct RecordingTarget<'a> {

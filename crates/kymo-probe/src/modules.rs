@@ -1,5 +1,8 @@
 //! The programs and libraries that a target consists of.
-
+use anyhow::{Context, bail};
+use kymo_perf::proc::{self, Mappings};
+use kymo_perf::suggest::nearest;
+use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -7,11 +10,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use anyhow::{Context, bail};
-use kymo_perf::proc::{self, Mappings};
-use kymo_perf::suggest::nearest;
-use kymo_symbols::sites::{MissingSite, ProbeModule, ProbeSelector, Search, Site, find, libraries};
 
 /// The file that a command's name means, as exec finds it.
 pub fn program(name: &OsStr) -> anyhow::Result<PathBuf> {

@@ -1,10 +1,14 @@
 //! Events by the names of functions (`-e probe:SELECTOR`) that the program writes itself: kymo's agent patches the functions, and the recorder drains what they
 //! write into the same recording. What cannot be served so is left to the kernel's tracepoints (`probe_events`).
-
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
-use std::sync::Arc;
-
+use crate::actions::{self, ActionTable};
+use crate::arguments::{self, NumberStyle};
+use crate::capability::{Unsupported, check_events};
+use crate::engine::Choice;
+use crate::error::usage;
+use crate::inproc::{arm, candidates};
+use crate::kernel_events::{Written, new_probes};
+use crate::memory_events::RecordingTarget;
+use crate::{condition, modules};
 use anyhow::bail;
 use kymo_core::probe::value::Operand;
 use kymo_core::probe::wire::{
@@ -16,16 +20,9 @@ use kymo_perf::machine::Machine;
 use kymo_record::{Callers, RecordingClock, UserEvent, UserEventControl, UserRings};
 use kymo_symbols::place;
 use kymo_symbols::sites::{ProbeModule, ProbeSelector, Site, stack_walker};
-
-use crate::actions::{self, ActionTable};
-use crate::arguments::{self, NumberStyle};
-use crate::capability::{Unsupported, check_events};
-use crate::engine::Choice;
-use crate::error::usage;
-use crate::inproc::{arm, candidates};
-use crate::kernel_events::{Written, new_probes};
-use crate::memory_events::RecordingTarget;
-use crate::{condition, modules};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Numbers of events in descriptions, which no tracepoint of the kernel's has reached.
 const FIRST_KIND: u16 = 60_000;

@@ -4,16 +4,14 @@
 //!  sites --serve()--> in-process engine takes what it can (reasons for the rest)  --+--> Service { sites, engine } ...
 //!                     kernel engine takes what is left                            --+
 //! ```
-use std::os::fd::BorrowedFd;
-
-use anyhow::Context;
-use kymo_symbols::sites::Site;
-
 use crate::engine::{Choice, ProbeRequest, Service, Target};
 use crate::kernel::Kernel;
 use crate::launched::Launch;
 use crate::modules::reasons_of;
 use crate::{capability, inproc};
+use anyhow::Context;
+use kymo_symbols::sites::Site;
+use std::os::fd::BorrowedFd;
 
 /// Attaches to all sites. What could not be as asked is among the words. `launch`: the command is started with the agent in it.
 pub fn serve(

@@ -5,11 +5,6 @@
 //! Engine and model take turns in one process; every measurement is printed, medians last, ratios at the very end. Both
 //! start with the recording opened and without symbols, and end with all rows; text is timed apart, the model has none.
 //! `flat` is a table without call chains, `full` one with what functions called, call graphs and inlined functions.
-
-use std::error::Error;
-use std::sync::Arc;
-use std::time::Duration;
-
 use kymo_data::Recording;
 use kymo_profile::functions::Functions;
 use kymo_profile::hist::{Hist, HistOptions, Order};
@@ -20,6 +15,9 @@ use kymo_profile::resolve::{ResolveOptions, Resolver};
 use kymo_profile::text::{Column, GraphOptions, TableOptions, TableStyle, write_table};
 use kymo_symbols::{SymbolOptions, SymbolStore};
 use rustix::time::{ClockId, clock_gettime};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Wall and CPU time (user and system, all threads) since the program's start, ms.
 fn now() -> (f64, f64) {

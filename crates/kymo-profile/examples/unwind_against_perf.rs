@@ -4,7 +4,6 @@
 //! stacks counts as complete if its outermost frame is one at which walks here found the root.
 //!
 //! `cargo run --release --example unwind_against_perf -- perf.data [how many differences to print]`
-
 use std::collections::{BTreeMap, HashSet};
 
 #[path = "../tests/suite/perf_script.rs"]

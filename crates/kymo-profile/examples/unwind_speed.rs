@@ -2,7 +2,6 @@
 //!
 //! `cargo run --release --example unwind_speed -- perf.data [seconds]`
 //! where perf.data comes from `perf record --call-graph dwarf`.
-
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;

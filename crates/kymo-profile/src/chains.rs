@@ -6,11 +6,9 @@
 //! equal frames, because a version never changes (timeline, I3).
 //!
 //! Memory is bounded by what is distinct, never by the number of samples.
-
-use std::hash::{BuildHasher, Hasher};
-
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
+use std::hash::{BuildHasher, Hasher};
 
 /// Index of a distinct raw stack in a [`Chains`] table.
 pub type ChainId = u32;

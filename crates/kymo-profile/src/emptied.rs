@@ -72,17 +72,9 @@ impl Inventory {
             format!("samples from {} to {} s", seconds(first), seconds(last))
         });
         let filters = [
-            ("-C", options.cpus.is_some(), has("samples of the CPUs", "samples without CPUs", &self.cpus)),
-            (
-                "--pid",
-                options.pids.is_some(),
-                has("samples of the processes", "samples without processes", &self.pids),
-            ),
-            (
-                "--tid",
-                options.tids.is_some(),
-                has("samples of the threads", "samples without threads", &self.tids),
-            ),
+            ("-C", options.cpus.is_some(), has("CPUs", &self.cpus)),
+            ("--pid", options.pids.is_some(), has("processes", &self.pids)),
+            ("--tid", options.tids.is_some(), has("threads", &self.tids)),
             ("--time", options.time.is_some(), span),
         ];
         let given = filters.iter().zip(self.passed).filter(|((_, given, _), _)| *given);
@@ -95,11 +87,11 @@ impl Inventory {
 }
 
 /// "samples of the CPUs 0, 1", cut where there are many.
-fn has<T: Display>(what: &str, none: &str, values: &BTreeSet<T>) -> String {
+fn has<T: Display>(what: &str, values: &BTreeSet<T>) -> String {
     if values.is_empty() {
-        return none.to_owned();
+        return format!("samples without {what}");
     }
-    format!("{what} {}", listed(values.iter().map(ToString::to_string), values.len()))
+    format!("samples of the {what} {}", listed(values.iter().map(ToString::to_string), values.len()))
 }
 
 fn listed(values: impl Iterator<Item = String>, count: usize) -> String {

@@ -1,8 +1,6 @@
 //! Functions: the names that frames are counted under.
-
-use rustc_hash::FxHashMap;
-
 use crate::timeline::ModuleId;
+use rustc_hash::FxHashMap;
 
 /// Index of a function in [`Functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,12 +62,8 @@ pub struct Function {
     pub level: Level,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Symbol(Option<ModuleId>, Level, u64, u64),
-    Inlined(Option<ModuleId>, Level, u64, u64, Box<str>),
-    Address(Option<ModuleId>, Level, u64),
-}
+/// Module, level, start, end, whether a symbol covers it, and the name of an inlined function.
+type Key = (Option<ModuleId>, Level, u64, u64, bool, Option<Box<str>>);
 
 /// All functions of a profile, each once.
 #[derive(Debug, Default)]
@@ -81,15 +75,7 @@ pub struct Functions {
 impl Functions {
     /// The function of a symbol.
     pub fn symbol(&mut self, module: ModuleId, level: Level, start: u64, end: u64, name: &str) -> FunctionId {
-        let key = Key::Symbol(Some(module), level, start, end);
-        self.intern(key, || Function {
-            module: Some(module),
-            name: Some(name.into()),
-            start,
-            end,
-            inlined: false,
-            level,
-        })
+        self.intern((Some(module), level, start, end, true, None), Some(name))
     }
 
     /// A function that was inlined into the symbol `[start, end)`.
@@ -101,36 +87,22 @@ impl Functions {
         end: u64,
         name: &str,
     ) -> FunctionId {
-        let key = Key::Inlined(Some(module), level, start, end, name.into());
-        self.intern(key, || Function {
-            module: Some(module),
-            name: Some(name.into()),
-            start,
-            end,
-            inlined: true,
-            level,
-        })
+        self.intern((Some(module), level, start, end, true, Some(name.into())), Some(name))
     }
 
     /// Code that no symbol covers.
     pub fn address(&mut self, module: Option<ModuleId>, level: Level, address: u64) -> FunctionId {
-        let key = Key::Address(module, level, address);
-        self.intern(key, || Function {
-            module,
-            name: None,
-            start: address,
-            end: address,
-            inlined: false,
-            level,
-        })
+        self.intern((module, level, address, address, false, None), None)
     }
 
-    fn intern(&mut self, key: Key, make: impl FnOnce() -> Function) -> FunctionId {
+    fn intern(&mut self, key: Key, name: Option<&str>) -> FunctionId {
         if let Some(&id) = self.index.get(&key) {
             return id;
         }
         let id = FunctionId(self.list.len() as u32);
-        self.list.push(make());
+        let (module, level, start, end, _, ref inlined) = key;
+        let (name, inlined) = (name.map(Into::into), inlined.is_some());
+        self.list.push(Function { module, name, start, end, inlined, level });
         self.index.insert(key, id);
         id
     }

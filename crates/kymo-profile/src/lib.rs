@@ -53,7 +53,6 @@
 //! # Ok(())
 //! # }
 //! ```
-
 #![forbid(unsafe_code)]
 
 pub mod chains;

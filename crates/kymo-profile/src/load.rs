@@ -9,15 +9,13 @@
 //! Distinct stacks are then merged and resolved once each. Memory grows with what is distinct; the exceptions are
 //! stated at [`LoadOptions::samples`] and for groups that read their members' counters, where a period is the
 //! difference to the read before and so needs all reads in order.
-
-use std::time::Duration;
-
-use kymo_data::{Event, RawRecord, ReadSummary, Record, Recording, Sample, abi};
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use crate::chains::{ChainId, Chains};
 use crate::timeline::{CommId, Moment, SideEvent, ThreadView, Timeline, TimelineBuilder};
-use crate::unwind_samples::StackUnwinder;
+use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use kymo_data::{Event, RawRecord, ReadSummary, Record, Recording, Sample, abi};
+use kymo_symbols::unwind::UnwindStats;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Duration;
 
 mod instants;
 #[cfg(any(test, feature = "model"))]
@@ -76,7 +74,7 @@ pub struct Count {
 
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, other: Count) {
-        self.samples += other.samples;
+        self.samples = self.samples.saturating_add(other.samples);
         self.period = self.period.saturating_add(other.period);
     }
 }
@@ -129,13 +127,6 @@ pub struct LostAt {
     pub lost: u64,
 }
 
-/// Totals of one event.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EventTotals {
-    /// All samples that were read.
-    pub count: Count,
-}
-
 /// How long the parts of reading took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadTimes {
@@ -157,7 +148,7 @@ pub struct Loaded {
     /// Samples by what they share, in a fixed order.
     pub groups: Vec<(GroupKey, Count)>,
     /// Totals by event.
-    pub totals: Vec<EventTotals>,
+    pub totals: Vec<Count>,
     /// Single samples in order of time, if asked for.
     pub instants: Vec<Instant>,
     /// One in how many samples is in `instants`.
@@ -171,7 +162,7 @@ pub struct Loaded {
     /// What the reader saw (problems of the file).
     pub summary: ReadSummary,
     /// How stack unwinding ended, where the recording holds stacks.
-    pub unwind: crate::unwind_samples::UnwindReport,
+    pub unwind: UnwindStats,
     /// How long it took.
     pub times: LoadTimes,
 }
@@ -212,18 +203,18 @@ pub(crate) fn load_beside(
     let sideband = start.elapsed();
     let context =
         Context { recording, timeline: &timeline, options, reads: &reads, unwinder: unwinder.as_ref() };
-    let (tallies, summary) = std::thread::scope(|scope| {
+    let (workers, summary) = std::thread::scope(|scope| {
         // Without another thread it comes before, instead of beside.
         if std::thread::Builder::new().spawn_scoped(scope, || beside(&timeline)).is_err() {
             beside(&timeline);
         }
         recording.read_parallel(
             workers,
-            || Tally::new(&context),
-            |tally, chunk| {
+            || Worker::new(&context),
+            |worker, chunk| {
                 for record in chunk.records().flatten() {
                     if record.header.kind == abi::PERF_RECORD_SAMPLE {
-                        tally.sample(&context, &record);
+                        worker.sample(&context, &record);
                     }
                 }
             },
@@ -231,11 +222,13 @@ pub(crate) fn load_beside(
         )
     })?;
     let samples = start.elapsed() - sideband;
-    let mut merged = Merged::new(recording.events.list.len(), options.samples);
-    for tally in tallies {
-        merged.absorb(tally);
+    let (mut merged, mut unwind) = (Tally::new(options.samples), UnwindStats::default());
+    for worker in workers {
+        merged.absorb(worker.tally);
+        worker.unwinder.iter().for_each(|unwinder| unwind.merge(unwinder.stats()));
     }
-    let mut loaded = merged.finish(timeline, counts, summary);
+    let mut loaded = merged.finish(recording.events.list.len(), timeline, counts, summary);
+    loaded.unwind = unwind;
     let merge = start.elapsed() - sideband - samples;
     loaded.times = LoadTimes { sideband, samples, merge };
     Ok(loaded)
@@ -250,31 +243,31 @@ struct Context<'a> {
     unwinder: Option<&'a StackUnwinder<'a>>,
 }
 
-/// One worker's counts.
-struct Tally<'a> {
+/// The counts of one worker, or of all.
+struct Tally {
     chains: Chains,
     groups: FxHashMap<GroupKey, Count>,
     threads: FxHashMap<(i32, i32), Count>,
-    /// Each thread's latest state, with the span that it holds for.
-    views: FxHashMap<i32, (i32, ThreadView)>,
     instants: Instants,
     time_range: Option<(u64, u64)>,
     unknown_ids: u64,
-    unwinder: Option<crate::unwind_samples::ThreadUnwinder<'a>>,
+}
+
+/// One worker.
+struct Worker<'a> {
+    tally: Tally,
+    /// Each thread's latest state, with the span that it holds for.
+    views: FxHashMap<i32, (i32, ThreadView)>,
+    unwinder: Option<ThreadUnwinder<'a>>,
     /// A call chain put together from the kernel's part and unwound frames.
     scratch: Vec<u8>,
 }
 
-impl<'a> Tally<'a> {
-    fn new(context: &Context<'a>) -> Tally<'a> {
-        Tally {
-            chains: Chains::default(),
-            groups: FxHashMap::default(),
-            threads: FxHashMap::default(),
+impl<'a> Worker<'a> {
+    fn new(context: &Context<'a>) -> Worker<'a> {
+        Worker {
+            tally: Tally::new(context.options.samples),
             views: FxHashMap::default(),
-            instants: Instants::new(context.options.samples),
-            time_range: None,
-            unknown_ids: 0,
             unwinder: context.unwinder.map(StackUnwinder::thread),
             scratch: Vec::new(),
         }
@@ -283,7 +276,7 @@ impl<'a> Tally<'a> {
     fn sample(&mut self, context: &Context<'a>, record: &RawRecord<'_>) {
         let events = &context.recording.events;
         let Some(event) = events.event_of(record) else {
-            self.unknown_ids += 1;
+            self.tally.unknown_ids += 1;
             return;
         };
         let mut sample = Sample::default();
@@ -292,11 +285,11 @@ impl<'a> Tally<'a> {
             return;
         }
         match sample.read {
-            Some(read) if context.reads.applies(&events.list[event]) => {
+            Some(read) if counts_by_reading(&events.list[event]) => {
                 for counter in read.counters() {
                     let id = counter.id.or(sample.id);
                     let Some(member) = id.and_then(|id| events.by_id(id)) else {
-                        self.unknown_ids += 1;
+                        self.tally.unknown_ids += 1;
                         continue;
                     };
                     let period = context.reads.period(record.position, id.unwrap_or(0));
@@ -336,18 +329,19 @@ impl<'a> Tally<'a> {
         let view = self.view(context.timeline, pid, tid, Moment::new(sample.time, record.position));
         let mode = (record.header.misc & abi::PERF_RECORD_MISC_CPUMODE_MASK) as u8;
         let ip = sample.ip.unwrap_or(0);
+        let tally = &mut self.tally;
         let chain = match (&mut self.unwinder, sample.user_stack) {
             (Some(unwinder), Some(stack)) if !stack.is_empty() => {
                 self.scratch.clear();
                 unwinder.chain(sample, view.maps, stack, &mut self.scratch);
-                self.chains.intern(view.maps, mode, ip, &self.scratch)
+                tally.chains.intern(view.maps, mode, ip, &self.scratch)
             }
             _ => {
                 let words = match sample.callchain {
                     Some(words) if options.callchains => words.as_bytes(),
                     _ => &[],
                 };
-                self.chains.intern(view.maps, mode, ip, words)
+                tally.chains.intern(view.maps, mode, ip, words)
             }
         };
         let dims = options.dims;
@@ -360,10 +354,10 @@ impl<'a> Tally<'a> {
             chain,
         };
         let count = Count { samples: 1, period };
-        *self.groups.entry(key).or_default() += count;
+        *tally.groups.entry(key).or_default() += count;
         if options.samples > 0 {
-            *self.threads.entry((pid, tid)).or_default() += count;
-            self.instants.add(Instant {
+            *tally.threads.entry((pid, tid)).or_default() += count;
+            tally.instants.add(Instant {
                 time_ns,
                 event: event as u32,
                 tid,
@@ -374,8 +368,8 @@ impl<'a> Tally<'a> {
             });
         }
         if let Some(time) = sample.time {
-            let (first, last) = self.time_range.unwrap_or((time, time));
-            self.time_range = Some((first.min(time), last.max(time)));
+            let (first, last) = tally.time_range.unwrap_or((time, time));
+            tally.time_range = Some((first.min(time), last.max(time)));
         }
     }
 
@@ -393,33 +387,19 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// The workers' counts put together.
-struct Merged {
-    chains: Chains,
-    groups: FxHashMap<GroupKey, Count>,
-    threads: FxHashMap<(i32, i32), Count>,
-    instants: Instants,
-    time_range: Option<(u64, u64)>,
-    unknown_ids: u64,
-    events: usize,
-    unwind: crate::unwind_samples::UnwindReport,
-}
-
-impl Merged {
-    fn new(events: usize, samples: usize) -> Merged {
-        Merged {
+impl Tally {
+    fn new(samples: usize) -> Tally {
+        Tally {
             chains: Chains::default(),
             groups: FxHashMap::default(),
             threads: FxHashMap::default(),
             instants: Instants::new(samples),
             time_range: None,
             unknown_ids: 0,
-            events,
-            unwind: Default::default(),
         }
     }
 
-    fn absorb(&mut self, tally: Tally<'_>) {
+    fn absorb(&mut self, tally: Tally) {
         let ids = self.chains.absorb(&tally.chains);
         for (key, count) in tally.groups {
             *self.groups.entry(GroupKey { chain: ids[key.chain as usize], ..key }).or_default() += count;
@@ -433,12 +413,16 @@ impl Merged {
             (a, b) => a.or(b),
         };
         self.unknown_ids += tally.unknown_ids;
-        if let Some(unwinder) = tally.unwinder {
-            self.unwind.absorb(unwinder.report());
-        }
     }
 
-    fn finish(self, timeline: Timeline, mut counts: RecordCounts, summary: ReadSummary) -> Loaded {
+    /// All but how stacks were unwound, and how long it took.
+    fn finish(
+        self,
+        events: usize,
+        timeline: Timeline,
+        mut counts: RecordCounts,
+        summary: ReadSummary,
+    ) -> Loaded {
         let mut groups: Vec<(GroupKey, Count)> = self.groups.into_iter().collect();
         // A hash table's order must not reach the output. Chain ids depend on which worker was first, so the order
         // here is by what the chains are.
@@ -452,9 +436,9 @@ impl Merged {
                 },
             )
         });
-        let mut totals = vec![EventTotals::default(); self.events];
+        let mut totals = vec![Count::default(); events];
         for (key, count) in &groups {
-            totals[key.event as usize].count += *count;
+            totals[key.event as usize] += *count;
         }
         let instant_stride = self.instants.stride;
         let mut instants = self.instants.kept;
@@ -473,7 +457,7 @@ impl Merged {
             time_range: self.time_range,
             counts,
             summary,
-            unwind: self.unwind,
+            unwind: UnwindStats::default(),
             times: LoadTimes::default(),
         }
     }

@@ -1,5 +1,4 @@
 //! A recording with names: the counts of [`load`](crate::load) and the functions of [`resolve`](crate::resolve).
-
 use crate::functions::{FunctionId, Functions};
 use crate::load::{LoadOptions, Loaded, Progress, load_beside};
 use crate::resolve::{ResolveOptions, Resolver, Stacks};

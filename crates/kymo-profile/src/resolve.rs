@@ -1,15 +1,12 @@
 //! From distinct raw stacks to functions: mappings, symbols, inlined functions.
-
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use kymo_symbols::pool;
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use crate::chains::{Chain, ChainId, Chains};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind, Timeline};
+use kymo_symbols::pool;
 use kymo_symbols::{ModuleKey, ModuleSymbols, SymbolStore};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Markers in a call chain: what follows ran in this mode. At and above this value a word is a marker.
 /// Source: `enum perf_callchain_context` in `linux/perf_event.h`.

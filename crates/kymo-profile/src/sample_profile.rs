@@ -1,13 +1,11 @@
 //! Small profiles for tests, made from functions and stacks as a test writes them down.
-
-use kymo_data::ReadSummary;
-
 use crate::chains::Chains;
 use crate::functions::{FunctionId, Functions, Level};
-use crate::load::{Count, EventTotals, GroupKey, LoadTimes, Loaded, RecordCounts};
+use crate::load::{Count, GroupKey, LoadTimes, Loaded, RecordCounts};
 use crate::profile::Profile;
 use crate::resolve::Stacks;
 use crate::timeline::{CommId, ModuleId, Moment, SideEvent, TimelineBuilder};
+use kymo_data::ReadSummary;
 
 /// How a function comes to be in a profile.
 #[derive(Debug, Clone, Copy)]
@@ -83,13 +81,13 @@ pub(crate) fn profile(comms: &[&str], functions: &[Spec], stacks: &[Stack]) -> P
     let mut groups = Vec::new();
     let mut list = Vec::new();
     let events = stacks.iter().map(|s| s.event + 1).max().unwrap_or(1).max(2);
-    let mut totals = vec![EventTotals::default(); events as usize];
+    let mut totals = vec![Count::default(); events as usize];
     for (index, stack) in stacks.iter().enumerate() {
         let chain = chains.intern(0, 2, index as u64, &[]);
         let count = Count { samples: stack.samples, period: stack.period };
         let key = GroupKey { event: stack.event, comm: comm(stack.comm), pid: 0, tid: 0, cpu: 0, chain };
         groups.push((key, count));
-        totals[stack.event as usize].count += count;
+        totals[stack.event as usize] += count;
         let id = |f: &usize| FunctionId(*f as u32);
         list.push((id(&stack.leaf), stack.frames.iter().map(id).collect()));
     }

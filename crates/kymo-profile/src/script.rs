@@ -3,20 +3,16 @@
 //! Order comes from rounds: a FINISHED_ROUND record says that every ring has been read since the one before, so what
 //! is not newer than the newest record of the round before can be printed. Memory holds two rounds, except for
 //! recordings without rounds (directories), which are held whole.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::io::{self, Write};
-
-use kymo_data::{RawRecord, Recording, Sample, abi};
-use rustc_hash::FxHashMap;
-
 use crate::load::{ReadPeriods, collect_sideband, counts_by_reading};
 use crate::resolve::{Resolver, walk_words};
 use crate::text::{WIDEST_COLUMN, shown};
 use crate::timeline::{ModuleKind, Moment, Timeline};
 use crate::unwind_samples::{StackUnwinder, ThreadUnwinder};
+use kymo_data::{RawRecord, Recording, Sample, abi};
 use kymo_symbols::SymbolStore;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 #[cfg(test)]
 mod tests;
@@ -141,8 +137,9 @@ pub fn write(
     let unwinder = StackUnwinder::new(&timeline);
     let mut printer = Printer::new(recording, &timeline, &reads, options, store, &unwinder);
 
-    let mut waiting: BinaryHeap<Reverse<Waiting>> = BinaryHeap::new();
-    let (mut newest, mut safe) = (Moment::START, Moment::START);
+    // By moment, and those of one moment as they came.
+    let mut waiting = BTreeMap::new();
+    let (mut newest, mut safe, mut count) = (Moment::START, Moment::START, 0_u64);
     let mut records = recording.records();
     while let Some(record) = records.next_record()? {
         match record.header.kind {
@@ -150,70 +147,32 @@ pub fn write(
                 let Some(event) = recording.events.event_of(&record) else { continue };
                 let layout = &recording.events.list[event].layout;
                 let Ok(sample) = layout.parse(record.header.misc, record.body) else { continue };
-                let moment = Moment::new(sample.time, record.position);
                 if sample.time.is_none() {
                     printer.print(&record, out)?;
                     continue;
                 }
+                let moment = Moment::new(sample.time, record.position);
                 newest = newest.max(moment);
-                waiting.push(Reverse(Waiting {
-                    moment,
-                    header: record.header,
-                    body: record.body.to_vec(),
-                    position: record.position,
-                }));
+                waiting.insert((moment, count), (record.header, record.body.to_vec()));
+                count += 1;
             }
             abi::PERF_RECORD_FINISHED_ROUND => {
-                while let Some(next) = waiting.peek()
-                    && next.0.moment.time_ns <= safe.time_ns
+                while let Some(next) = waiting.first_entry()
+                    && next.key().0.time_ns <= safe.time_ns
                 {
-                    // SANITY: it was just seen at the top.
-                    let Reverse(next) = waiting.pop().expect("a waiting record");
-                    printer.print(&next.record(), out)?;
+                    let position = next.key().0.position;
+                    let (header, body) = next.remove();
+                    printer.print(&RawRecord { header, body: &body, position }, out)?;
                 }
                 safe = newest;
             }
             _ => {}
         }
     }
-    while let Some(Reverse(next)) = waiting.pop() {
-        printer.print(&next.record(), out)?;
+    for ((moment, _), (header, body)) in waiting {
+        printer.print(&RawRecord { header, body: &body, position: moment.position }, out)?;
     }
     Ok(Printed { samples: printer.printed, problems: records.problems().to_vec() })
-}
-
-/// A sample that waits for its turn.
-struct Waiting {
-    moment: Moment,
-    header: kymo_data::RecordHeader,
-    body: Vec<u8>,
-    position: u64,
-}
-
-impl Waiting {
-    fn record(&self) -> RawRecord<'_> {
-        RawRecord { header: self.header, body: &self.body, position: self.position }
-    }
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Waiting) -> bool {
-        self.moment == other.moment
-    }
-}
-
-impl Eq for Waiting {}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
-        self.moment.cmp(&other.moment)
-    }
 }
 
 struct Printer<'a> {

@@ -2,15 +2,12 @@
 //!
 //! The result has the form of a chain that the kernel walked (a marker, then addresses), so that everything after
 //! this treats both alike.
-
-use std::sync::OnceLock;
-
-use kymo_data::Sample;
-
 use crate::timeline::{ModuleKind, Timeline};
+use kymo_data::Sample;
 use kymo_symbols::unwind::{
     AddressSpace, Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder, UserRegs,
 };
+use std::sync::OnceLock;
 
 /// `PERF_CONTEXT_USER`: user addresses follow.
 const CONTEXT_USER: u64 = -512_i64 as u64;
@@ -83,38 +80,17 @@ impl ThreadUnwinder<'_> {
     }
 
     /// How this thread's walks ended.
-    pub fn report(&self) -> &UnwindStats {
+    pub fn stats(&self) -> &UnwindStats {
         self.unwinder.stats()
     }
 }
 
-/// How all walks of a recording ended.
-#[derive(Debug, Clone, Default)]
-pub struct UnwindReport {
-    stats: UnwindStats,
-}
-
-impl UnwindReport {
-    /// Takes in one thread's counts.
-    pub fn absorb(&mut self, stats: &UnwindStats) {
-        self.stats.merge(stats);
-    }
-
-    /// One line for people; `None` where nothing was unwound.
-    pub fn line(&self) -> Option<String> {
-        if self.stats.samples == 0 {
-            return None;
-        }
-        let causes: Vec<String> = Stop::ALL
-            .iter()
-            .filter(|&&stop| self.stats.stopped(stop) > 0)
-            .map(|&stop| format!("{} {}", self.stats.stopped(stop), stop.label()))
-            .collect();
-        Some(format!(
-            "unwound {} stacks, {:.1} frames each: {}",
-            self.stats.samples,
-            self.stats.frames as f64 / self.stats.samples as f64,
-            causes.join(", ")
-        ))
-    }
+/// How all walks of a recording ended, in one line for people; `None` where nothing was unwound.
+pub fn unwound(stats: &UnwindStats) -> Option<String> {
+    let causes: Vec<String> = (Stop::ALL.iter().filter(|&&stop| stats.stopped(stop) > 0))
+        .map(|&stop| format!("{} {}", stats.stopped(stop), stop.label()))
+        .collect();
+    let each = stats.frames as f64 / stats.samples as f64;
+    let line = || format!("unwound {} stacks, {each:.1} frames each: {}", stats.samples, causes.join(", "));
+    (stats.samples > 0).then(line)
 }

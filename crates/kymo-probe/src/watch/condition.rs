@@ -1,5 +1,4 @@
 //! `--if`: which hits count. `new == 0 && old != new || tid == 1234`.
-
 use std::fmt;
 
 /// What a word of a condition can be about.

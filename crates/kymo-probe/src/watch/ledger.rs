@@ -1,14 +1,11 @@
 //! What hits add up to: values as they were last seen, and who made how many accesses to what.
-
-use std::collections::BTreeSet;
-
-use kymo_perf::proc::{self, ProcessMemory};
-use kymo_perf::watch::Schedule;
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use super::condition::{AccessFacts, Condition};
 use super::place::{Part, Place, parts};
 use super::rounds::{Access, WatchRecord};
+use kymo_perf::proc::{self, ProcessMemory};
+use kymo_perf::watch::Schedule;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 
 /// So many different (place, instruction, thread) are told apart; more are counted without their thread.
 const THREADS_TOLD_APART: usize = 1 << 18;

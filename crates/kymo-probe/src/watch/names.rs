@@ -1,15 +1,13 @@
 //! Names for instructions of processes that run, or ran: function, file and line.
-
 use kymo_files::open_regular;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::Arc;
-
 use kymo_perf::proc::{self, Mappings, ProcessMemory};
 use kymo_symbols::place::accessing_instruction;
 use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
 use rustc_hash::FxHashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// So much of a function is read to find the instruction before a place in it.
 const MOST_CODE_BYTES: u64 = 1 << 20;

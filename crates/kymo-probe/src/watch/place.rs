@@ -1,19 +1,16 @@
 //! What is watched, in the words of who asked: found in the process, and how its bytes are shown.
-
+use super::target;
+use kymo_core::breakpoint::Kind;
+use kymo_perf::proc::{self, Mappings, ProcessMemory};
+use kymo_perf::watch::{Range, Register};
+use kymo_symbols::SymbolOptions;
+use kymo_symbols::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use kymo_core::breakpoint::Kind;
-use kymo_perf::proc::{self, Mappings, ProcessMemory};
-use kymo_perf::watch::{Range, Register};
-use kymo_symbols::SymbolOptions;
-use kymo_symbols::place::{self, Access, Mapping, ModuleFile, Request, ResolveError, Target, ValueKind};
-
-use super::target;
 
 /// A place that was asked for.
 #[derive(Clone, Debug)]

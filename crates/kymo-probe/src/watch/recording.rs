@@ -1,8 +1,5 @@
 //! `-o`: the accesses as a perf.data file. The kernel's samples are of one event for all watchpoints; in the file each is of its own watchpoint.
-
-use std::io;
-use std::path::Path;
-
+use super::place::Place;
 use anyhow::{Context, bail};
 use kymo_data::abi::{ATTR_FLAG_SAMPLE_ID_ALL, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_SAMPLE};
 use kymo_data::{Attr, EventSpec, RecordCursor, RecordHeader, SampleLayout};
@@ -11,8 +8,8 @@ use kymo_perf::sys::Perf;
 use kymo_perf::watch::Schedule;
 use kymo_record::StandaloneWriter;
 use rustc_hash::FxHashMap;
-
-use super::place::Place;
+use std::io;
+use std::path::Path;
 
 /// The id of what tells of names and mappings; watchpoints have those behind it.
 const TRACKING: u64 = 1;

@@ -2,7 +2,6 @@
 //!
 //! Each ring is in order by itself. A record is let go when every ring has been looked at since the newest record of the look before was
 //! written: what comes later is newer then.
-
 use kymo_data::abi::{
     PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MISC_COMM_EXEC,
     PERF_RECORD_SAMPLE,

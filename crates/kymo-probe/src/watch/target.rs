@@ -1,14 +1,12 @@
 //! RecordingTarget to watch: a process that runs, or a command that is held at its first instruction until everything is armed.
-
-use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
 use anyhow::{Context, bail};
 use kymo_perf::proc;
 use kymo_perf::watch::{CommandAtEntry, hold_at_entry};
 use kymo_perf::workload::{Exit, Workload};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// RecordingTarget to watch.
 pub enum Target {

@@ -1,13 +1,11 @@
 //! From a profile to the model that exports are written from.
-
-use kymo_data::{Recording, abi};
-use rustc_hash::FxHashMap;
-
 use super::model::*;
 use crate::functions::{FunctionId, Level};
 use crate::load::{GroupKey, Loaded};
 use crate::profile::Profile;
 use crate::timeline::CommId;
+use kymo_data::{Recording, abi};
+use rustc_hash::FxHashMap;
 
 /// So many single samples are asked of [`load`](crate::load::LoadOptions::samples) for a timeline.
 pub const INSTANTS: usize = 300_000;
@@ -49,7 +47,7 @@ pub fn collect(recording: &Recording, profile: &Profile, source: &str) -> Export
         trees.export.threads.push(Thread { pid, tid, comm, samples: count.samples });
     }
     for (index, event) in recording.events.list.iter().enumerate() {
-        let total = loaded.totals[index].count;
+        let total = loaded.totals[index];
         if total.samples == 0 {
             continue;
         }
@@ -182,14 +180,14 @@ fn title(recording: &Recording) -> String {
             let program = line[at + 1].rsplit('/').next().unwrap_or_default();
             [&[program.to_string()], &line[at + 2..]].concat().join(" ")
         }
-        Some(_) => line.join(" "),
-        None => line.join(" "),
+        _ => line.join(" "),
     }
 }
 
-fn recorder(version: Option<&str>) -> String {
+/// The program that wrote the recording, and its version; empty if the recording does not say.
+pub(crate) fn recorder(version: Option<&str>) -> String {
     match version {
-        None => String::new(),
+        None | Some("") => String::new(),
         Some(v) if v.starts_with("kymo") => v.to_string(),
         Some(v) => format!("perf {v}"),
     }

@@ -7,15 +7,12 @@
 //! One JSON object in a `<script type="application/json">`. Long lists of numbers are *columns*: unsigned LEB128
 //! numbers, base64. Periods that are the same multiple of the sample count everywhere are not stored (`period` null).
 //! `ui/data.js` is the reader and says what each column means.
-
-use std::io::{self, Write};
-
-use hashbrown::HashMap;
-use serde::Serialize;
-
 use super::model::{
     ExportEvent, ExportProfile, FunctionKind, Interval, Loss, NO_CPU, NO_PARENT, SCHEMA_VERSION, Timeline,
 };
+use hashbrown::HashMap;
+use serde::Serialize;
+use std::io::{self, Write};
 
 /// Above this many timeline entries the page gets coarser buckets: opening it has to stay instant.
 const MAX_ENTRIES: usize = 300_000;

@@ -1,12 +1,9 @@
 //! The machine-readable report; `docs/reference/formats/report-json.md` describes it field by field.
-
-use std::io::{self, Write};
-
-use serde::Serialize;
-
 use super::model::{ExportEvent, ExportProfile, FunctionKind, NO_PARENT, SCHEMA_VERSION};
 use super::totals::Totals;
 use crate::text;
+use serde::Serialize;
+use std::io::{self, Write};
 
 /// Writes the JSON report: one object, keys and lists in a fixed order, each item of a list on a line of its own.
 ///

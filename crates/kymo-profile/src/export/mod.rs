@@ -14,8 +14,7 @@
 //! - E2: every root node names a function of kind [`FunctionKind::Comm`]: the command name is the outermost frame.
 //! - E3: names come from a recording and are hostile; each writer escapes them for its own format.
 //!
-//! [`ExportProfile::check`] tells whether a model keeps E1 and E2; writers skip what breaks them, they do not panic.
-
+//! Writers skip what breaks E1 or E2, they do not panic.
 mod collect;
 mod html;
 mod json;
@@ -23,13 +22,14 @@ pub mod model;
 mod text;
 pub mod totals;
 
+pub(crate) use collect::recorder;
 pub use collect::{INSTANTS, collect};
 pub use html::html;
 pub use json::json;
 
 pub use model::{
-    ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Loss, ModelError, NO_CPU,
-    NO_PARENT, Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
+    ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Loss, NO_CPU, NO_PARENT,
+    Node, SCHEMA_VERSION, StackTree, Thread, Timeline, TimelineEntry,
 };
 pub use text::{flamegraph, folded};
-pub use totals::{Totals, Weight};
+pub use totals::Totals;

@@ -1,5 +1,4 @@
 //! What every export starts from: a profile as plain values.
-
 use serde::Serialize;
 
 /// Version of the JSON report and of the page's data. It grows when a field changes its meaning or goes away; new
@@ -199,79 +198,7 @@ pub enum IntervalKind {
     Throttle,
 }
 
-/// A model that breaks one of the invariants of [`crate::export`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
-    /// E1 is broken.
-    #[error("event {event}, node {node}: its parent {parent} does not come before it")]
-    Parent {
-        /// Index of the event.
-        event: usize,
-        /// Index of the node.
-        node: usize,
-        /// The parent it names.
-        parent: u32,
-    },
-    /// A node names a function that does not exist.
-    #[error("event {event}, node {node}: there is no function {function}")]
-    Function {
-        /// Index of the event.
-        event: usize,
-        /// Index of the node.
-        node: usize,
-        /// The function it names.
-        function: u32,
-    },
-    /// E2 is broken.
-    #[error("event {event}, node {node}: a root must name a command, kind Comm")]
-    Root {
-        /// Index of the event.
-        event: usize,
-        /// Index of the node.
-        node: usize,
-    },
-    /// A timeline entry names a node or a thread that does not exist.
-    #[error("event {event}, timeline entry {entry}: node {node} or thread {thread} does not exist")]
-    Entry {
-        /// Index of the event.
-        event: usize,
-        /// Index of the entry.
-        entry: usize,
-        /// The node it names.
-        node: u32,
-        /// The thread it names.
-        thread: u32,
-    },
-}
-
 impl ExportProfile {
-    /// Checks the invariants E1 and E2 and that all indices exist.
-    ///
-    /// # Errors
-    /// The first broken rule, in order of events and nodes.
-    pub fn check(&self) -> Result<(), ModelError> {
-        for (event, e) in self.events.iter().enumerate() {
-            for (node, n) in e.stacks.nodes.iter().enumerate() {
-                let Some(function) = self.functions.get(n.function as usize) else {
-                    return Err(ModelError::Function { event, node, function: n.function });
-                };
-                if n.parent == NO_PARENT {
-                    if function.kind != FunctionKind::Comm {
-                        return Err(ModelError::Root { event, node });
-                    }
-                } else if n.parent as usize >= node {
-                    return Err(ModelError::Parent { event, node, parent: n.parent });
-                }
-            }
-            for (entry, t) in e.timeline.entries.iter().enumerate() {
-                if t.node as usize >= e.stacks.nodes.len() || t.thread as usize >= self.threads.len() {
-                    return Err(ModelError::Entry { event, entry, node: t.node, thread: t.thread });
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Sum of everything that was lost.
     pub fn lost(&self) -> u64 {
         self.loss.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))

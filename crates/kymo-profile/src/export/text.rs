@@ -1,11 +1,8 @@
 //! Folded stacks and the flame graph that is drawn from them.
-
-use std::io::{self, Write};
-
-use inferno::flamegraph;
-
 use super::model::{ExportEvent, ExportProfile, Function, FunctionKind, NO_PARENT};
 use crate::text::{shown, shown_in_stack};
+use inferno::flamegraph;
+use std::io::{self, Write};
 
 /// Writes one line per stack with samples, `comm;outer;...;leaf count`, in the order of the tree.
 ///

@@ -1,44 +1,28 @@
 //! Per-function sums over a call tree.
-
 use super::model::{ExportEvent, NO_PARENT};
-
-/// Samples and their periods, added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weight {
-    /// Number of samples.
-    pub samples: u64,
-    /// Sum of the samples' periods.
-    pub period: u64,
-}
-
-impl Weight {
-    pub(crate) fn add(&mut self, other: Weight) {
-        self.samples = self.samples.saturating_add(other.samples);
-        self.period = self.period.saturating_add(other.period);
-    }
-}
+use crate::load::Count;
 
 /// What each function cost in one event: itself, and with everything it called.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// By function index: samples taken in the function itself.
-    pub own: Vec<Weight>,
+    pub own: Vec<Count>,
     /// By function index: samples that have the function anywhere on their stack, each counted once.
-    pub total: Vec<Weight>,
+    pub total: Vec<Count>,
     /// By node index: the node and everything below it.
-    pub subtree: Vec<Weight>,
+    pub subtree: Vec<Count>,
 }
 
 impl Totals {
     /// Adds up `event`'s tree for `functions` functions. Time and memory are linear in nodes and functions.
     pub fn new(event: &ExportEvent, functions: usize) -> Totals {
         let nodes = &event.stacks.nodes;
-        let mut subtree: Vec<Weight> =
-            nodes.iter().map(|n| Weight { samples: n.self_samples, period: n.self_period }).collect();
-        let mut own = vec![Weight::default(); functions];
+        let mut subtree: Vec<Count> =
+            nodes.iter().map(|n| Count { samples: n.self_samples, period: n.self_period }).collect();
+        let mut own = vec![Count::default(); functions];
         for (node, weight) in nodes.iter().zip(&subtree) {
             if let Some(sum) = own.get_mut(node.function as usize) {
-                sum.add(*weight);
+                *sum += *weight;
             }
         }
         // E1: parents come first, so going backwards each node is complete before its parent takes it.
@@ -46,11 +30,11 @@ impl Totals {
             let parent = nodes[index].parent as usize;
             if nodes[index].parent != NO_PARENT && parent < index {
                 let weight = subtree[index];
-                subtree[parent].add(weight);
+                subtree[parent] += weight;
             }
         }
-        let mut total = vec![Weight::default(); functions];
-        outermost(event, functions, |node, function| total[function].add(subtree[node]));
+        let mut total = vec![Count::default(); functions];
+        outermost(event, functions, |node, function| total[function] += subtree[node]);
         Totals { own, total, subtree }
     }
 }

@@ -1,14 +1,11 @@
 //! Rows of a table: what samples share under the sort keys.
-
-use std::cmp::{Ordering, Reverse};
-use std::str::FromStr;
-
-use rustc_hash::FxHashMap;
-
 use crate::functions::FunctionId;
 use crate::load::{Count, Dims, GroupKey};
 use crate::profile::Profile;
 use crate::timeline::CommId;
+use rustc_hash::FxHashMap;
+use std::cmp::{Ordering, Reverse};
+use std::str::FromStr;
 
 /// What rows are told apart by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

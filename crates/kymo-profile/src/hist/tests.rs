@@ -1,14 +1,11 @@
 //! Rows and call trees against recomputation from the plain list of stacks.
-
-use std::collections::BTreeMap;
-
-use proptest::prelude::*;
-
 use super::*;
 use crate::functions::FunctionId;
 use crate::load::Count;
 use crate::profile::Profile;
 use crate::sample_profile::{Kind, Spec, Stack, profile};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 const COMMS: [&str; 3] = ["app", "app-worker", "zsh"];
 

@@ -1,10 +1,8 @@
 //! Call trees: the stacks that a row is on, put together from one end.
-
-use rustc_hash::FxHashMap;
-
 use super::Row;
 use crate::functions::FunctionId;
 use crate::profile::Profile;
+use rustc_hash::FxHashMap;
 
 /// Which end of the stacks a tree starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! Single samples for a timeline: all of them, or a fair part of them where there are too many.
-
 use crate::chains::ChainId;
 use crate::timeline::CommId;
 

@@ -8,14 +8,11 @@
 //!
 //! It is the oracle of the property tests and the baseline of `examples/report_speed.rs`. It shares with the engine the
 //! parsing of records, the names of modules, and symbol tables; it has no timeline, no versions, no distinct stacks.
-
-use std::collections::HashMap;
-
-use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
-
 use super::{LoadOptions, LostAt, RecordCounts};
 use crate::timeline::{Mapping, ModuleId, ModuleKind, Modules, Moment, image_end, user_kind};
+use kymo_data::{MappedFile, RawRecord, ReadError, Record, RecordHeader, Recording, Sample, abi};
 use kymo_symbols::unwind::{AddressSpace, Convention, MAX_FRAMES, UnwindModules, Unwinder, UserRegs};
+use std::collections::HashMap;
 
 mod tables;
 
@@ -183,6 +180,7 @@ impl Space {
 }
 
 /// The machine as the records so far tell it.
+#[derive(Default)]
 pub struct Machine {
     threads: HashMap<i32, Thread>,
     spaces: Vec<Space>,
@@ -205,15 +203,7 @@ impl std::fmt::Debug for Machine {
 
 impl Machine {
     fn new() -> Machine {
-        let mut machine = Machine {
-            threads: HashMap::new(),
-            spaces: Vec::new(),
-            kernel: Space::default(),
-            comms: Vec::new(),
-            modules: Modules::default(),
-            reference: None,
-            counts: RecordCounts::default(),
-        };
+        let mut machine = Machine::default();
         machine.find_or_new(0, 0);
         machine.rename(0, b"swapper");
         machine

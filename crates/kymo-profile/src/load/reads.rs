@@ -5,11 +5,8 @@
 //!
 //! Since Linux 6.13 events that children inherit may be read, too. Each thread then has a total of its own under the same
 //! id, so a counter is known by id and thread there.
-
-use kymo_data::Event;
-use rustc_hash::FxHashMap;
-
 use crate::timeline::Moment;
+use rustc_hash::FxHashMap;
 
 /// One counter's total at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,11 +39,6 @@ impl ReadPeriods {
             last = Some(((read.id, read.tid), read.value));
         }
         ReadPeriods { by_place }
-    }
-
-    /// Whether an event's periods come from here.
-    pub(super) fn applies(&self, event: &Event) -> bool {
-        super::counts_by_reading(event)
     }
 
     /// What counter `id` moved up to the sample at `position`.

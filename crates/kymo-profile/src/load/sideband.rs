@@ -1,8 +1,6 @@
 //! The first pass: side-band records into a timeline.
-
-use kymo_data::{EventSet, ReadError};
-
 use super::*;
+use kymo_data::{EventSet, ReadError};
 
 struct Side {
     events: Vec<(Moment, SideEvent)>,

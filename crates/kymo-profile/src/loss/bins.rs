@@ -1,5 +1,4 @@
 //! Time in bins that merge when the time grows (invariant L2).
-
 use super::Stretch;
 
 /// A ring has at most so many bins.

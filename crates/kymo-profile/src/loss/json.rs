@@ -1,12 +1,9 @@
 //! The loss account as JSON, described in `docs/reference/formats/loss-json.md`.
-
-use std::io::{self, Write};
-
-use kymo_data::UnwindCounts;
-use serde::Serialize;
-
 use super::{LossTimeline, Stretch};
+use kymo_data::UnwindCounts;
 use kymo_symbols::unwind::Stop;
+use serde::Serialize;
+use std::io::{self, Write};
 
 /// Grows when a key changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -25,14 +22,6 @@ struct RingItem {
     throttles: u64,
     throttled_ns: u64,
     bins: Vec<[u64; 4]>,
-}
-
-#[derive(Serialize)]
-struct EventItem<'a> {
-    name: &'a str,
-    samples: u64,
-    lost_samples: u64,
-    throttles: u64,
 }
 
 #[derive(Serialize)]
@@ -116,13 +105,7 @@ pub fn write_json(loss: &LossTimeline, source: &str, out: &mut dyn Write) -> io:
         bins: ring.cells.iter().map(|c| [c.samples, c.bytes, c.lost_ns, c.throttled_ns]).collect(),
     });
     keys.list("rings", rings)?;
-    let events = loss.events.iter().map(|event| EventItem {
-        name: &event.name,
-        samples: event.samples,
-        lost_samples: event.lost_samples,
-        throttles: event.throttles,
-    });
-    keys.list("events", events)?;
+    keys.list("events", loss.events.iter())?;
     let item = |kind, ring: Option<String>, s: &Stretch| IntervalItem {
         kind,
         ring,

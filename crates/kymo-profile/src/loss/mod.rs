@@ -38,7 +38,6 @@
 //!
 //! # Non-goals
 //! Who lost (processes, stacks): what is lost is not known. Losses that no record tells of (AUX data).
-
 mod bins;
 pub mod json;
 #[cfg(test)]
@@ -114,8 +113,8 @@ impl RingLoss {
     }
 }
 
-/// What one event kept and lost.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What one event kept and lost. The JSON account has these fields in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EventLoss {
     /// Its name as recorded: escape it.
     pub name: String,

@@ -1,5 +1,4 @@
 //! The obvious account: all records in memory, one after the other, lists of intervals, bins filled at the end.
-
 use super::bins::limit;
 use super::scan::real_time;
 use super::*;
@@ -39,11 +38,16 @@ pub(super) fn counts(stacks: u64) -> UnwindCounts {
     }
 }
 
+/// Whether a record has a time of its own ring.
+fn is_timed(fake: &Fake) -> bool {
+    let elsewhere = is_mark(fake) || matches!(fake.what, FakeRecord::LostSamples { .. });
+    !elsewhere && real_time(Some(fake.time)).is_some()
+}
+
 /// What `streams` lost; `sizes` are the records' sizes in bytes, `names` the events'.
 pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names: &[&str]) -> LossTimeline {
     let all = || streams.iter().flatten();
-    let in_ring = |f: &&Fake| !is_mark(f) && !matches!(f.what, FakeRecord::LostSamples { .. });
-    let timed = || all().filter(in_ring).filter(|f| real_time(Some(f.time)).is_some());
+    let timed = || all().filter(|f| is_timed(f));
     let span = timed().map(|f| (f.time, f.time)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
     let (first, end) = span.unwrap_or((0, 0));
     // What was made up of what was there before has no time, and its CPU means nothing.
@@ -71,48 +75,12 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
     let mut out = LossTimeline { span, bin_ns, first_bin, ..LossTimeline::default() };
     let mut of_any = Vec::new();
     for cpu in cpus {
-        let mine = || all().filter(|f| f.cpu == cpu);
-        let sum = |number: &dyn Fn(&Fake) -> u64| mine().map(number).sum::<u64>();
+        let sum = |number: &dyn Fn(&Fake) -> u64| all().filter(|f| f.cpu == cpu).map(number).sum::<u64>();
         let lost_records = sum(&|f| if let FakeRecord::Lost(lost) = f.what { lost } else { 0 });
         let lost_samples = sum(&|f| if let FakeRecord::LostSamples { lost, .. } = f.what { lost } else { 0 });
-        let mut lost = Vec::new();
-        let mut latest = None;
-        for stream in streams {
-            let mut before = None;
-            for fake in stream
-                .iter()
-                .filter(|f| f.cpu == cpu)
-                .filter(in_ring)
-                .filter(|f| real_time(Some(f.time)).is_some())
-            {
-                if let FakeRecord::Lost(_) = fake.what {
-                    lost.push(Stretch { start_ns: before.unwrap_or(first), end_ns: fake.time });
-                }
-                before = Some(fake.time);
-            }
-            latest = latest.max(before);
-        }
-        if lost_samples > lost_records && span.is_some() {
-            lost.push(Stretch { start_ns: latest.unwrap_or(first), end_ns: end });
-        }
-        let mut throttled = Vec::new();
-        for event in 0..names.len() {
-            let mut since = None;
-            for fake in mine().filter(|f| real_time(Some(f.time)).is_some()) {
-                match fake.what {
-                    FakeRecord::Throttle { event: e, on: true } if e == event => {
-                        since = since.or(Some(fake.time))
-                    }
-                    FakeRecord::Throttle { event: e, on: false } if e == event => {
-                        throttled
-                            .extend(since.take().map(|start_ns| Stretch { start_ns, end_ns: fake.time }));
-                    }
-                    _ => {}
-                }
-            }
-            throttled.extend(since.map(|start_ns| Stretch { start_ns, end_ns: end }));
-        }
-        let (lost, throttled) = (union(&lost), cut(throttled));
+        let is_late = lost_samples > lost_records;
+        let lost = span.map_or(Vec::new(), |span| union(&lost_by(streams, cpu, span, is_late)));
+        let throttled = cut((0..names.len()).flat_map(|event| throttled(streams, cpu, event, end)).collect());
         let cell = |bin: u64| {
             let inside = || timed().filter(|f| f.cpu == cpu && f.time / bin_ns == bin);
             Cell {
@@ -148,29 +116,64 @@ pub(super) fn account(streams: &[Vec<Fake>], sizes: &dyn Fn(&Fake) -> u64, names
         _ => None,
     };
     let unwound =
-        all().filter_map(|f| if let FakeRecord::Unwound { stacks } = f.what { Some(stacks) } else { None });
-    out.unwound = unwound.map(counts).reduce(|a, b| UnwindCounts {
+        |f: &Fake| if let FakeRecord::Unwound { stacks } = f.what { Some(counts(stacks)) } else { None };
+    out.unwound = all().filter_map(unwound).reduce(|a, b| UnwindCounts {
         stacks: a.stacks + b.stacks,
         frames: a.frames + b.frames,
         ended: std::array::from_fn(|cause| a.ended[cause] + b.ended[cause]),
         ..a
     });
     out.pauses = cut(all().filter_map(pause).collect());
-    for (event, name) in names.iter().enumerate() {
-        let count = |number: &dyn Fn(&FakeRecord) -> u64| all().map(|f| number(&f.what)).sum::<u64>();
-        out.events.push(EventLoss {
-            name: (*name).to_string(),
-            samples: count(&|w| u64::from(matches!(w, FakeRecord::Sample { event: e, .. } if *e == event))),
-            lost_samples: count(&|w| match w {
-                FakeRecord::LostSamples { event: e, lost } if *e == event => *lost,
-                _ => 0,
-            }),
-            throttles: count(&|w| {
-                u64::from(matches!(w, FakeRecord::Throttle { event: e, on: true } if *e == event))
-            }),
-        });
-    }
+    out.events = names.iter().enumerate().map(|(event, name)| of_event(streams, event, name)).collect();
     out
+}
+
+/// The stretches in which a ring lost records; `is_late`: also after its last one.
+fn lost_by(streams: &[Vec<Fake>], cpu: u32, (first, end): (u64, u64), is_late: bool) -> Vec<Stretch> {
+    let mut lost = Vec::new();
+    let mut latest = None;
+    for stream in streams {
+        let mut before = None;
+        for fake in stream.iter().filter(|f| f.cpu == cpu && is_timed(f)) {
+            if let FakeRecord::Lost(_) = fake.what {
+                lost.push(Stretch { start_ns: before.unwrap_or(first), end_ns: fake.time });
+            }
+            before = Some(fake.time);
+        }
+        latest = latest.max(before);
+    }
+    lost.extend(is_late.then(|| Stretch { start_ns: latest.unwrap_or(first), end_ns: end }));
+    lost
+}
+
+/// The stretches in which an event was throttled on a ring.
+fn throttled(streams: &[Vec<Fake>], cpu: u32, event: usize, end_ns: u64) -> Vec<Stretch> {
+    let mut throttled = Vec::new();
+    let mut since = None;
+    for fake in streams.iter().flatten().filter(|f| f.cpu == cpu && real_time(Some(f.time)).is_some()) {
+        match fake.what {
+            FakeRecord::Throttle { event: e, on: true } if e == event => since = since.or(Some(fake.time)),
+            FakeRecord::Throttle { event: e, on: false } if e == event => {
+                throttled.extend(since.take().map(|start_ns| Stretch { start_ns, end_ns: fake.time }));
+            }
+            _ => {}
+        }
+    }
+    throttled.extend(since.map(|start_ns| Stretch { start_ns, end_ns }));
+    throttled
+}
+
+fn of_event(streams: &[Vec<Fake>], event: usize, name: &str) -> EventLoss {
+    let mut loss = EventLoss { name: name.to_string(), ..EventLoss::default() };
+    for fake in streams.iter().flatten() {
+        match fake.what {
+            FakeRecord::Sample { event: e, .. } if e == event => loss.samples += 1,
+            FakeRecord::LostSamples { event: e, lost } if e == event => loss.lost_samples += lost,
+            FakeRecord::Throttle { event: e, on: true } if e == event => loss.throttles += 1,
+            _ => {}
+        }
+    }
+    loss
 }
 
 /// Which points of time are in some stretch: between any two neighbouring ends all are or none is.

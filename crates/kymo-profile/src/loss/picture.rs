@@ -9,16 +9,14 @@
 //!
 //! Height is bytes per time, grey is lost time: the darker, the more of the column's time. All text from the recording
 //! is escaped. The same account gives the same bytes, and nothing is loaded from anywhere.
-
-use std::fmt::Write as _;
-use std::io::{self, Write};
-
-use kymo_data::Recording;
-use serde::Serialize;
-
 use super::text::percent;
 use super::{LossTimeline, Stretch};
+use crate::export::recorder;
 use crate::text::shown;
+use kymo_data::Recording;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{self, Write};
 
 /// More rings than this share lanes with their neighbours.
 const MOST_LANES: usize = 64;
@@ -49,12 +47,7 @@ impl Caption {
     /// What the recording tells about itself; `source` is its name as the user gave it.
     pub fn of(recording: &Recording, source: &str) -> Caption {
         let features = &recording.features;
-        let version = features.version.clone().unwrap_or_default();
-        let recorder = match version.as_str() {
-            "" => String::new(),
-            v if v.starts_with("kymo") => v.to_string(),
-            v => format!("perf {v}"),
-        };
+        let recorder = recorder(features.version.as_deref());
         let kernel = features.os_release.as_ref().map(|release| format!("Linux {release}"));
         let cpus = features.nr_cpus.map(|n| format!("{} CPUs", n.online));
         let facts = [Some(source.to_string()), Some(recorder), kernel, features.cpu_desc.clone(), cpus];
@@ -108,6 +101,25 @@ struct Lane {
     throttled: Vec<bool>,
 }
 
+impl Lane {
+    /// An empty lane of a ring, or of rings, that lost this share of the time.
+    fn new(name: String, y: f64, height: f64, lost_time: f64, columns: usize) -> Lane {
+        let (samples, bytes) = (vec![0; columns], vec![0; columns]);
+        let (lost, throttled) = (vec![0.0; columns], vec![false; columns]);
+        Lane {
+            name,
+            y,
+            height,
+            lost_time: percent(lost_time),
+            lost_records: 0,
+            samples,
+            bytes,
+            lost,
+            throttled,
+        }
+    }
+}
+
 /// What is drawn, in columns.
 #[derive(Serialize)]
 struct Picture {
@@ -159,17 +171,8 @@ impl Picture {
                 _ => rings.iter().map(|r| r.ring.to_string()).collect(),
             };
             let mean = rings.iter().map(|r| loss.lost_time_share(r)).sum::<f64>() / rings.len() as f64;
-            let mut lane = Lane {
-                name,
-                y: picture.bottom,
-                height,
-                lost_time: percent(mean),
-                lost_records: rings.iter().fold(0, |sum, r| sum.saturating_add(r.lost())),
-                samples: vec![0; columns],
-                bytes: vec![0; columns],
-                lost: vec![0.0; columns],
-                throttled: vec![false; columns],
-            };
+            let mut lane = Lane::new(name, picture.bottom, height, mean, columns);
+            lane.lost_records = rings.iter().fold(0, |sum, r| sum.saturating_add(r.lost()));
             for ring in rings {
                 for (at, cell) in ring.cells.iter().enumerate() {
                     let column = at / group;
@@ -186,17 +189,9 @@ impl Picture {
             picture.bottom += height + gap;
         }
         if loss.rings.len() > 1 {
-            let mut lane = Lane {
-                name: "any ring".to_string(),
-                y: picture.bottom + 6.0,
-                height: 34.0,
-                lost_time: percent(loss.any_lost_time_share()),
-                lost_records: loss.lost(),
-                samples: vec![0; columns],
-                bytes: vec![0; columns],
-                lost: vec![0.0; columns],
-                throttled: vec![false; columns],
-            };
+            let share = loss.any_lost_time_share();
+            let mut lane = Lane::new("any ring".to_string(), picture.bottom + 6.0, 34.0, share, columns);
+            lane.lost_records = loss.lost();
             for part in &picture.lanes {
                 for column in 0..columns {
                     lane.samples[column] += part.samples[column];

@@ -9,13 +9,11 @@
 //! ```
 //!
 //! A chunk has at most one open LOST per ring: every later one has the open one before it.
-
-use kymo_data::{Event, EventSet, Mark, RawRecord, ReadError, Record, Recording, UnwindCounts, abi};
-use rustc_hash::FxHashMap;
-
 use super::bins::{self, Bins, Cell};
 use super::stretch::{length_ns, union};
 use super::{EventLoss, LossTimeline, MOST_CPUS, MOST_INTERVALS, Ring, RingLoss, Stretch};
+use kymo_data::{Event, EventSet, Mark, RawRecord, ReadError, Record, Recording, UnwindCounts, abi};
+use rustc_hash::FxHashMap;
 
 /// ID_INDEX records are looked for among so many records at the start; perf writes them among the first.
 const LOOK_FOR_IDS: usize = 1 << 16;
@@ -183,12 +181,7 @@ impl<T> Default for Capped<T> {
 
 impl<T> Capped<T> {
     fn push(&mut self, item: T) {
-        self.count += 1;
-        if self.is_full() {
-            self.list = Vec::new();
-        } else {
-            self.list.push(item);
-        }
+        self.absorb(Capped { list: vec![item], count: 1 });
     }
 
     fn absorb(&mut self, mut other: Capped<T>) {
@@ -205,6 +198,7 @@ impl<T> Capped<T> {
     }
 }
 
+#[derive(Default)]
 struct Tally {
     slots: FxHashMap<Ring, usize>,
     rings: Vec<(Ring, RingTally)>,
@@ -225,22 +219,7 @@ struct Tally {
 
 impl Tally {
     fn new(context: &Context<'_>) -> Tally {
-        Tally {
-            slots: FxHashMap::default(),
-            rings: Vec::new(),
-            recent: 0,
-            touched: Vec::new(),
-            events: vec![EventLoss::default(); context.events.list.len()],
-            span: None,
-            shift: 0,
-            lost: Capped::default(),
-            pieces: Vec::new(),
-            switches: Capped::default(),
-            pauses: Capped::default(),
-            unwound: None,
-            unplaced_lost_samples: 0,
-            unknown_ids: 0,
-        }
+        Tally { events: vec![EventLoss::default(); context.events.list.len()], ..Tally::default() }
     }
 
     fn slot(&mut self, ring: Ring) -> usize {

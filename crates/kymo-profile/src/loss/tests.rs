@@ -1,12 +1,9 @@
 //! Engine against model on made-up recordings, the named cases, and the picture.
-
-use std::sync::Arc;
-
-use kymo_data::{Attr, EventSpec, Mark, PipeWriter, ReadAt, Recording, SampleId, abi, build};
-use proptest::prelude::*;
-
 use super::model::{self, Fake, FakeRecord};
 use super::*;
+use kymo_data::{Attr, EventSpec, Mark, PipeWriter, ReadAt, Recording, SampleId, abi, build};
+use proptest::prelude::*;
+use std::sync::Arc;
 
 const NAMES: [&str; 2] = ["sched:sched_switch", "cpu-clock<&\"u\">"];
 

@@ -1,12 +1,9 @@
 //! The loss account as text: a table, and lines for a header.
-
-use std::io::{self, Write};
-
-use kymo_data::UnwindCounts;
-
 use super::LossTimeline;
 use crate::text::shown;
+use kymo_data::UnwindCounts;
 use kymo_symbols::unwind::Stop;
+use std::io::{self, Write};
 
 /// Writes the account: totals, a line per ring, a line per event.
 ///

@@ -1,14 +1,11 @@
 //! The printed samples of made-up machines and of real recordings.
-
-use std::path::Path;
-use std::sync::Arc;
-
-use proptest::prelude::*;
-
 use super::*;
 use crate::load::model::replay;
 use crate::load::tests::{Shape, recording, shape};
 use crate::load::{LoadOptions, load};
+use proptest::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
 
 fn options(fields: &[Field]) -> ScriptOptions {
     ScriptOptions {
@@ -97,7 +94,7 @@ proptest! {
             ..LoadOptions::default()
         };
         let loaded = load(&recording, &load_options, &|_, _, _| {}).expect("readable");
-        let counted: u64 = loaded.totals.iter().map(|t| t.count.samples).sum();
+        let counted: u64 = loaded.totals.iter().map(|t| t.samples).sum();
         prop_assert_eq!(printed(&recording, &with).len() as u64, counted, "as many as the report counts");
     }
 }

@@ -1,11 +1,9 @@
 //! A tracepoint's own text, by the print format that the recorded kernel has for it.
-
+use crate::resolve::Resolver;
 use kymo_data::print_format::{KernelNames, PrintFormat};
 use kymo_data::tracing_data::{self, TracingData};
 use kymo_data::{Recording, abi};
 use rustc_hash::FxHashMap;
-
-use crate::resolve::Resolver;
 
 /// The formats of a recording, each parsed when a sample needs it first.
 pub(super) struct Tracepoints {

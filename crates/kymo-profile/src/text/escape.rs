@@ -7,12 +7,10 @@
 //! Invariants:
 //! - **T1** Two texts that differ are shown differently: a backslash that could be read as an escape is doubled.
 //! - **T2** Nothing that comes out makes a terminal act, turns the direction of writing, or is invisible.
-
+use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::io;
-
-use serde::Serialize;
 
 /// Text with everything written out that a terminal would act on or nobody could see: `\n`, `\t`, `\x1b`, `\u{202e}`.
 /// Other text is as it was, a backslash too, unless one of those could be meant.
@@ -120,9 +118,8 @@ pub const WIDEST_COLUMN: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
 
     /// Checks that what a terminal acts on is written out, and that ordinary names stay as they are.
     #[test]

@@ -10,12 +10,10 @@
 //!                |
 //!                 --40.00%--sort       the last branch ends the pipe
 //! ```
-
-use std::io::{self, Write};
-
 use super::shown;
 use crate::hist::{CallNode, CallTree, Order};
 use crate::profile::Profile;
+use std::io::{self, Write};
 
 /// How call graphs are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]

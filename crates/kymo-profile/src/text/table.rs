@@ -1,12 +1,10 @@
 //! The table: header, column widths, rows.
-
-use std::io::{self, Write};
-use std::str::FromStr;
-
 use super::graph::{self, GraphOptions};
 use super::shown;
 use crate::hist::{CallTree, Hist, Row, SortKey};
 use crate::profile::Profile;
+use std::io::{self, Write};
+use std::str::FromStr;
 
 /// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

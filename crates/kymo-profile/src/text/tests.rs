@@ -1,11 +1,9 @@
 //! Tables as they are printed, byte by byte, and by the rules that any table keeps.
-
-use std::path::Path;
-
 use super::*;
 use crate::hist::{Hist, HistOptions, Order, SortKey};
 use crate::profile::Profile;
 use crate::sample_profile::{Kind, Spec, Stack, profile};
+use std::path::Path;
 
 const COMMS: [&str; 2] = ["app", "app-worker"];
 

@@ -1,5 +1,4 @@
 //! The kernel's own mappings: its text, its modules, and code that came at run time.
-
 use super::{MapSet, Mapping, Mappings, ModuleId, ModuleKind, Modules, SideEvent};
 
 /// The kernel's mappings. They are the same for all processes; a module that goes away and another that takes its

@@ -10,11 +10,9 @@
 //!        v                                          v that ended before `floor`
 //!  tasks: tid -> epochs -> space -> versions [10.. 12.. now]   <--- space(pid, tid, moment), moment >= floor
 //! ```
-
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use super::{ModuleKind, Moment, SideEvent, modules::user_kind};
 use kymo_symbols::unwind::{AddressSpace, MappedFile, Seen, UnwindModules};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A task is remembered so long after its end, in ns: the kernel takes samples of tasks that are on their way out.
 const AFTERLIFE_NS: u64 = 1_000_000_000;

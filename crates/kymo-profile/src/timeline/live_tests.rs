@@ -1,10 +1,8 @@
 //! Live spaces against the timeline, which is held against the model.
-
-use proptest::prelude::*;
-
 use super::tests::{event, fork, map};
 use super::{LiveSpaces, Moment, SideEvent, Timeline, TimelineBuilder};
 use kymo_symbols::unwind::{Image, UnwindModules};
+use proptest::prelude::*;
 
 type Code = Vec<(u64, u64, u64, String)>;
 

@@ -1,8 +1,6 @@
 //! Sets of mappings in versions that share what did not change.
-
-use std::sync::Arc;
-
 use super::ModuleId;
+use std::sync::Arc;
 
 /// A piece of an address space that shows a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

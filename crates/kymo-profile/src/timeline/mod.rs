@@ -24,7 +24,6 @@
 //!
 //! The rules (what a fork copies, what an exec keeps, who shares whose mappings) are those of `perf report`, so that
 //! both attribute every sample alike.
-
 use kymo_data::{MappedFile, Record, abi};
 use kymo_symbols::unwind::FileId;
 

@@ -2,12 +2,10 @@
 //!
 //! This is what readers do that have no timeline (all of them keep one current state and feed it every record in
 //! order). It is the oracle of the property tests.
-
+use super::{Moment, SideEvent};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-
-use super::{Moment, SideEvent};
 
 /// A mapping by name: start, end, pgoff, path.
 pub(super) type Map = (u64, u64, u64, Vec<u8>);

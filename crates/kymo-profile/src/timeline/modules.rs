@@ -1,5 +1,4 @@
 //! Modules: the files and other things whose code was mapped.
-
 use kymo_symbols::unwind::FileId;
 use rustc_hash::FxHashMap;
 

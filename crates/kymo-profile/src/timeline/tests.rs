@@ -1,9 +1,7 @@
 //! Timeline against model, and the named cases.
-
-use proptest::prelude::*;
-
 use super::model::{self, Map};
 use super::*;
+use proptest::prelude::*;
 
 pub(super) fn map(pid: i32, tid: i32, start: u64, end: u64, pgoff: u64, path: &str) -> SideEvent {
     SideEvent::Map {

@@ -1,10 +1,8 @@
 //! Threads and address spaces in epochs, and the builder that replays side-band records into them.
-
-use rustc_hash::FxHashMap;
-
 use super::{
     KernelMaps, MapSet, Mapping, Mappings, ModuleKind, Modules, Moment, SideEvent, modules::user_kind,
 };
+use rustc_hash::FxHashMap;
 
 /// The name of a thread: an index into [`Timeline::comm`]'s table, or "no name known" for a thread id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +172,7 @@ impl Timeline {
 }
 
 /// Replays side-band records, in order of their moments, into a [`Timeline`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TimelineBuilder {
     timed: bool,
     threads: FxHashMap<i32, Vec<Epoch>>,
@@ -205,24 +203,11 @@ impl TimelineBuilder {
     }
 
     fn new(timed: bool) -> TimelineBuilder {
-        let mut builder = TimelineBuilder {
-            timed,
-            threads: FxHashMap::default(),
-            process_of: FxHashMap::default(),
-            births: FxHashMap::default(),
-            spaces: Vec::new(),
-            versions: vec![MapSet::default()],
-            comms: Vec::new(),
-            comm_ids: FxHashMap::default(),
-            mappings: Mappings::default(),
-            modules: Modules::default(),
-            kernel: KernelMaps::default(),
-        };
+        let versions = vec![MapSet::default()];
+        let mut builder = TimelineBuilder { timed, versions, ..TimelineBuilder::default() };
         // The idle task has no records of its own.
-        builder.apply(
-            Moment::START,
-            &SideEvent::Comm { pid: 0, tid: 0, exec: false, name: b"swapper".to_vec() },
-        );
+        let idle = SideEvent::Comm { pid: 0, tid: 0, exec: false, name: b"swapper".to_vec() };
+        builder.apply(Moment::START, &idle);
         builder
     }
 

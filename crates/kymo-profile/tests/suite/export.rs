@@ -1,11 +1,9 @@
 //! JSON, folded stacks, flame graph, and the sums under them.
-
+use crate::sample_profile::{HOSTILE, large, small};
+use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
+use kymo_profile::load::Count;
 use std::collections::HashSet;
 use std::path::Path;
-
-use kymo_profile::export::{self, ExportProfile, ModelError, NO_PARENT, Totals, Weight};
-
-use crate::sample_profile::{HOSTILE, large, small};
 
 fn written(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut bytes = Vec::new();
@@ -129,21 +127,18 @@ fn flame_graph_of_nothing() {
 }
 
 /// The obvious way to add up: every node walks its own path.
-fn totals_by_walking(profile: &ExportProfile) -> Vec<(Weight, Weight)> {
+fn totals_by_walking(profile: &ExportProfile) -> Vec<(Count, Count)> {
     let nodes = &profile.events[0].stacks.nodes;
-    let mut sums = vec![(Weight::default(), Weight::default()); profile.functions.len()];
+    let mut sums = vec![(Count::default(), Count::default()); profile.functions.len()];
     for (index, node) in nodes.iter().enumerate() {
-        let own = &mut sums[node.function as usize].0;
-        own.samples += node.self_samples;
-        own.period += node.self_period;
+        let weight = Count { samples: node.self_samples, period: node.self_period };
+        sums[node.function as usize].0 += weight;
         let mut seen = HashSet::new();
         let mut at = index as u32;
         while at != NO_PARENT {
             let above = nodes[at as usize];
             if seen.insert(above.function) {
-                let total = &mut sums[above.function as usize].1;
-                total.samples += node.self_samples;
-                total.period += node.self_period;
+                sums[above.function as usize].1 += weight;
             }
             at = above.parent;
         }
@@ -156,14 +151,10 @@ fn totals_by_walking(profile: &ExportProfile) -> Vec<(Weight, Weight)> {
 fn totals_agree_with_walking_every_path() {
     for seed in 0..40 {
         let profile = large(3 + 17 * seed as u32, 400, seed);
-        profile.check().expect("the model is sound");
         let totals = Totals::new(&profile.events[0], profile.functions.len());
         for (function, (own, total)) in totals_by_walking(&profile).into_iter().enumerate() {
-            assert_eq!(
-                (totals.own[function], totals.total[function]),
-                (own, total),
-                "seed {seed}, function {function}"
-            );
+            let found = (totals.own[function], totals.total[function]);
+            assert_eq!(found, (own, total), "seed {seed}, function {function}");
         }
     }
 }
@@ -191,21 +182,17 @@ fn coarser_timelines_keep_their_sums() {
     assert_eq!(enough.bucket_ns, fine.bucket_ns, "nothing to gain, nothing lost");
 }
 
-/// Checks that a broken model is named, and that no writer panics on it.
+/// Checks that no writer panics on a broken model.
 #[test]
-fn broken_models_are_named_and_survived() {
+fn broken_models_are_survived() {
     let mut parent = small();
     parent.events[0].stacks.nodes[1].parent = 5;
-    assert_eq!(parent.check(), Err(ModelError::Parent { event: 0, node: 1, parent: 5 }));
     let mut function = small();
     function.events[1].stacks.nodes[2].function = 99;
-    assert_eq!(function.check(), Err(ModelError::Function { event: 1, node: 2, function: 99 }));
     let mut root = small();
     root.events[0].stacks.nodes[0].function = 1;
-    assert_eq!(root.check(), Err(ModelError::Root { event: 0, node: 0 }));
     let mut entry = small();
     entry.events[0].timeline.entries[0].node = 1_000;
-    assert_eq!(entry.check(), Err(ModelError::Entry { event: 0, entry: 0, node: 1_000, thread: 0 }));
     for profile in [parent, function, root, entry, ExportProfile::default()] {
         written(|out| export::json(&profile, out));
         written(|out| export::html(&profile, out));

@@ -1,14 +1,11 @@
 //! The HTML page: what is embedded in it, and what a real browser computes from it.
-
+use crate::sample_profile::{HOSTILE, large, small};
+use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
+use kymo_testing::skip;
+use serde_json::Value;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-use kymo_profile::export::{self, ExportProfile, NO_PARENT, Totals};
-use serde_json::Value;
-
-use crate::sample_profile::{HOSTILE, large, small};
-use kymo_testing::skip;
 
 fn page_of(profile: &ExportProfile) -> String {
     let mut bytes = Vec::new();

@@ -1,10 +1,8 @@
 //! What `perf script` says about a recording: the oracle of the unwinder.
-
-use std::collections::HashMap;
-use std::path::Path;
-
 use kymo_symbols::unwind::AddressSpace;
 use kymo_testing::perf_command;
+use std::collections::HashMap;
+use std::path::Path;
 
 /// User frames by thread and time; samples of one thread at one time are taken from the end in the file's order.
 pub(crate) type Stacks = HashMap<(i32, u64), Vec<Vec<u64>>>;

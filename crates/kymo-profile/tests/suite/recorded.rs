@@ -1,11 +1,9 @@
 //! Reads the samples of a plain perf.data file with registers and stacks, each with its process's mappings.
-
-use std::collections::HashMap;
-use std::path::Path;
-
 use kymo_data::abi::*;
 use kymo_data::{Attr, RawRecord, Record, RecordHeader, SampleLayout};
 use kymo_symbols::unwind::{AddressSpace, UnwindModules, UserRegs};
+use std::collections::HashMap;
+use std::path::Path;
 
 /// One sample, ready to be unwound.
 pub(crate) struct RecordedSample {

@@ -1,5 +1,4 @@
 //! Profiles to export: a small one with everything in it, hostile names included, and large ones made by rule.
-
 use kymo_profile::export::{
     ExportEvent, ExportProfile, Function, FunctionKind, Interval, IntervalKind, Loss, NO_PARENT, Node,
     StackTree, Thread, Timeline, TimelineEntry,

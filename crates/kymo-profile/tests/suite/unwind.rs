@@ -1,13 +1,10 @@
 //! The unwinder against perf: real programs, recorded here, unwound by both, compared frame for frame.
-
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder};
-
 use crate::perf_script;
 use crate::programs::{build, sources};
 use crate::recorded;
+use kymo_symbols::unwind::{Convention, MAX_FRAMES, Stop, UnwindModules, UnwindStats, Unwinder};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// How many walks there were, and how many of them relate to perf's in which way.
 #[derive(Debug, Default)]

@@ -67,7 +67,7 @@ pub(crate) fn write_stats(out: &mut dyn Write, recording: &Recording, profile: &
         writeln!(out, "{:>20} events: {count:>10}  ({share:4.1}%)", abi::record_name(kind))?;
     }
     for (index, event) in recording.events.list.iter().enumerate() {
-        let samples = profile.loaded.totals[index].count.samples;
+        let samples = profile.loaded.totals[index].samples;
         if samples > 0 {
             writeln!(out, "{} stats:", shown(&event.name))?;
             writeln!(out, "{:>20} events: {samples:>10}", "SAMPLE")?;

@@ -291,7 +291,7 @@ pub(crate) fn hottest(input: &std::path::Path, count: usize) -> anyhow::Result<V
     };
     // Of several events the one with most samples is what the recording is about.
     let totals = &profile.loaded.totals;
-    let Some(event) = (0..totals.len()).max_by_key(|&e| totals[e].count.samples) else {
+    let Some(event) = (0..totals.len()).max_by_key(|&e| totals[e].samples) else {
         return Ok(Vec::new());
     };
     let hist = Hist::new(&profile, event, &options);
@@ -317,7 +317,7 @@ fn write_tables(
     let (mut written, mut shown_rows, mut samples) = (false, false, 0);
     for (index, event) in events.iter().enumerate() {
         // The event that only tracks names and mappings has no samples, and no table.
-        let empty = profile.loaded.totals[index].count.samples == 0;
+        let empty = profile.loaded.totals[index].samples == 0;
         if empty
             && (is_dummy(event)
                 || events.len() > 1 && event.leader == index && !has_samples(profile) && index > 0)
@@ -342,7 +342,7 @@ fn is_dummy(event: &kymo_data::Event) -> bool {
 }
 
 fn has_samples(profile: &Profile) -> bool {
-    profile.loaded.totals.iter().any(|t| t.count.samples > 0)
+    profile.loaded.totals.iter().any(|t| t.samples > 0)
 }
 
 fn write_exports(
@@ -420,7 +420,7 @@ fn words(args: &ReportArgs, recording: &Recording, profile: &Profile) {
             profile.functions.len(),
             loaded.timeline.version_count()
         );
-        if let Some(line) = loaded.unwind.line() {
+        if let Some(line) = kymo_profile::unwind_samples::unwound(&loaded.unwind) {
             eprintln!("kymo: {line}");
         }
     }

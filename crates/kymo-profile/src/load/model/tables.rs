@@ -1,16 +1,13 @@
 //! Names and tables of the obvious reader: every frame of every sample is asked for, and added, by itself.
-
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use kymo_data::Recording;
-
 use super::{Frame, Machine, Seen};
 use crate::functions::{FunctionId, Functions, Level};
 use crate::load::Count;
 use crate::resolve::{KernelIdentity, module_key};
 use crate::timeline::{Mapping, Module, ModuleId, ModuleKind};
+use kymo_data::Recording;
 use kymo_symbols::{ModuleSymbols, SymbolStore};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Names of frames, asked one by one.
 #[derive(Debug)]

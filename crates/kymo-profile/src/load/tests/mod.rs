@@ -1,11 +1,6 @@
 //! The engine against the obvious reader: equal counts for everything that tells samples apart.
-
 mod recorded;
 mod simulate;
-
-use std::collections::BTreeMap;
-
-use proptest::prelude::*;
 
 use super::*;
 use crate::functions::{FunctionId, Functions};
@@ -15,8 +10,10 @@ use crate::profile::Profile;
 use crate::resolve::{ResolveOptions, Resolver, walk_chain};
 use crate::timeline::{Mapping, Modules};
 use kymo_symbols::{SymbolOptions, SymbolStore};
+use proptest::prelude::*;
 use simulate::KERNEL;
 pub(crate) use simulate::{Shape, recording, shape};
+use std::collections::BTreeMap;
 
 /// An address as what it is: mode, path of the module, address in the module.
 type Place = (u8, String, u64);
@@ -112,9 +109,9 @@ fn check(recording: &Recording, options: &LoadOptions, max_stack: usize, workers
         expected.sorted.keys().filter(|k| !found.contains_key(k)).collect::<Vec<_>>()
     });
     assert_eq!(loaded.counts, expected.counts);
-    let mut totals = vec![EventTotals::default(); recording.events.list.len()];
+    let mut totals = vec![Count::default(); recording.events.list.len()];
     for (key, count) in &expected.sorted {
-        totals[key.0].count += *count;
+        totals[key.0] += *count;
     }
     assert_eq!(loaded.totals, totals);
     if options.samples > 0 {

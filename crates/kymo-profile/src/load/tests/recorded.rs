@@ -1,9 +1,7 @@
 //! The same comparison on real recordings.
-
+use super::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use super::*;
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/recordings")

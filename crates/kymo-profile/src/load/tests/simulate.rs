@@ -3,14 +3,12 @@
 //! The machine is truthful (a record says what happened, ids are used again only after their task died), because what
 //! readers make of contradictions is not what is tested here. Everything else is as bad as in real files: CPUs write
 //! at different times, so records lie out of order; ids come again at once; tasks exist that no record tells of.
-
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use kymo_data::abi::*;
 use kymo_data::{Attr, EventSpec, Features, FileWriter, Recording, SampleId, WriteAt, build};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
 
 /// How a recording is made.
 #[derive(Debug, Clone)]
