@@ -62,3 +62,4 @@ pub mod handover;
 pub mod latency;
 pub mod probe;
 pub mod ring;
+mod sync;

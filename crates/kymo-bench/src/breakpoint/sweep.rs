@@ -130,9 +130,6 @@ impl Accounts for Nothing {
         black_box((0..32).fold(0u64, |sum, n| black_box(sum + n)));
         Ok(())
     }
-    fn modify(&self, (): &mut (), _: Kind) -> Result<(), Error> {
-        Ok(())
-    }
     fn is_unused(&self) -> bool {
         true
     }

@@ -5,9 +5,10 @@
 //! keep: a reader's reference exists only while it is counted in a shard, a writer's only while all
 //! shards have the writer bit and no readers.
 #![allow(unsafe_code)]
-use super::sync::{
-    AtomicUsize, Condvar, ConstPtr, MutPtr, Mutex, MutexGuard, Ordering, PoisonError, SHARDS, UnsafeCell,
-    lock, shard,
+use super::shard::{SHARDS, shard};
+use crate::sync::{
+    AtomicUsize, CacheLine, Condvar, ConstPtr, MutPtr, Mutex, MutexGuard, Ordering, PoisonError, UnsafeCell,
+    lock,
 };
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,10 +16,8 @@ use std::ops::{Deref, DerefMut};
 /// A writer waits or works. The bits below it count the readers.
 const WRITER_BIT: usize = 1 << (usize::BITS - 1);
 
-/// A count on a cache line of its own (two: the neighbour is fetched with it).
-#[derive(Debug)]
-#[repr(align(128))]
-struct Shard(AtomicUsize);
+/// A count of readers, and the writer bit.
+type Shard = CacheLine<AtomicUsize>;
 
 /// A value that many read at once without disturbing each other, and one changes alone. See the
 /// [module](super).
@@ -49,7 +48,7 @@ impl<T> BigReaderLock<T> {
     /// A lock around a value. About 8 KiB beside it.
     pub fn new(value: T) -> BigReaderLock<T> {
         BigReaderLock {
-            shards: std::array::from_fn(|_| Shard(AtomicUsize::new(0))),
+            shards: std::array::from_fn(|_| CacheLine(AtomicUsize::new(0))),
             writer_mutex: Mutex::new(()),
             wait_mutex: Mutex::new(()),
             readers_gone: Condvar::new(),

@@ -59,11 +59,11 @@ mod engine;
 mod loom;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
-mod sync;
+mod shard;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use engine::{BigReaderLock, ReadGuard, WriteGuard};
-pub(crate) use sync::shard;
+pub(crate) use shard::shard;
 #[cfg(all(test, loom))]
-pub(crate) use sync::stand_in_shard;
+pub(crate) use shard::stand_in_shard;

@@ -13,7 +13,6 @@ pub trait Accounts: Sync {
     type Reservation: Send;
     fn task(&self, id: TaskId) -> Self::Task;
     fn reserve(&self, target: Target<'_, Self::Task>, kind: Kind) -> Result<Self::Reservation, Error>;
-    fn modify(&self, reservation: &mut Self::Reservation, kind: Kind) -> Result<(), Error>;
     fn is_unused(&self) -> bool;
 }
 
@@ -31,9 +30,6 @@ macro_rules! accounts {
                 kind: Kind,
             ) -> Result<Self::Reservation, Error> {
                 self.reserve(target, kind)
-            }
-            fn modify(&self, reservation: &mut Self::Reservation, kind: Kind) -> Result<(), Error> {
-                reservation.modify(kind)
             }
             fn is_unused(&self) -> bool {
                 self.is_unused()

@@ -14,51 +14,26 @@ pub struct SlotRequest {
 /// Why the ledger refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the names of fields say what they are")]
 pub enum Error {
-    /// All slots that could be given are taken. [`Ledger::holders`](super::Ledger::holders) knows
-    /// by whom.
-    NoSlot {
-        /// Whom it was for.
-        request: SlotRequest,
-        /// Which registers are too few.
-        pool: Pool,
-        /// How many each CPU has.
-        slots: usize,
-        /// How many of them are taken where it is tightest: for CPUs, and for tasks that can run
-        /// there.
-        taken: usize,
-    },
-    /// The ledger was made for fewer CPUs.
-    UnknownCpu {
-        /// The one that was named.
-        cpu: CpuId,
-        /// How many there are, from 0 on.
-        cpus: usize,
-    },
+    /// All slots that could be given are taken: where it is tightest, `taken` of the `slots` that
+    /// each CPU has, by the CPU and by a task that can run there.
+    /// [`Ledger::holders`](super::Ledger::holders) knows by whom.
+    NoSlot { request: SlotRequest, pool: Pool, slots: usize, taken: usize },
+    /// The ledger was made for fewer CPUs: `cpus`, counted from 0.
+    UnknownCpu { cpu: CpuId, cpus: usize },
     /// Several CPUs were asked for, and none is listed.
     NoCpus,
     /// The task belongs to another ledger.
     OtherLedger(TaskId),
     /// No kind of breakpoint has these bits.
-    BadKind {
-        /// What was given.
-        bits: u32,
-    },
+    BadKind { bits: u32 },
     /// A ledger for no CPU, or for more than can be.
-    BadCpus {
-        /// What was asked for.
-        cpus: usize,
-    },
+    BadCpus { cpus: usize },
     /// A ledger with more slots per CPU than can be.
-    BadSlots {
-        /// What was asked for.
-        slots: usize,
-    },
+    BadSlots { slots: usize },
     /// No memory for the ledger.
-    NoMemory {
-        /// For so many CPUs.
-        cpus: usize,
-    },
+    NoMemory { cpus: usize },
 }
 
 impl Error {

@@ -2,30 +2,19 @@
 use super::ledger::Ledger;
 use super::place::SlotPlace;
 use super::slot_counts::PoolIndex;
-use super::sync::lock;
 use super::task::Task;
 use super::{CpuId, Error, Kind, Target, TaskId};
+use crate::sync::lock;
 use std::fmt;
 
-/// Somebody with slots on a CPU.
+/// Somebody with so many slots on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names of fields say what they are")]
 pub enum Holder {
     /// The CPU has them for whoever runs there.
-    Cpu {
-        /// The CPU.
-        cpu: CpuId,
-        /// How many.
-        slots: usize,
-    },
+    Cpu { cpu: CpuId, slots: usize },
     /// A task has them for when it runs there.
-    Task {
-        /// The task.
-        task: TaskId,
-        /// The CPU.
-        cpu: CpuId,
-        /// How many.
-        slots: usize,
-    },
+    Task { task: TaskId, cpu: CpuId, slots: usize },
 }
 
 impl fmt::Display for Holder {

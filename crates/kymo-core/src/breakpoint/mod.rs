@@ -112,7 +112,6 @@ mod place;
 mod reservation;
 mod shared;
 mod slot_counts;
-mod sync;
 mod target;
 mod task;
 #[cfg(all(test, not(loom)))]

@@ -1,8 +1,8 @@
 //! Where a slot is taken and given back.
 use super::shared::LedgerState;
-use super::sync::lock;
 use super::task::Task;
 use super::{CpuId, Error, Kind, Pool};
+use crate::sync::lock;
 use std::sync::Arc;
 
 /// Where a reservation counts.

@@ -1,7 +1,7 @@
 //! The counts that all tasks and CPUs share.
-use super::sync::{AtomicU32, Ordering};
 use super::{Config, CpuId, Error, MAX_SLOTS};
 use crate::big_reader_lock::ReadGuard;
+use crate::sync::{AtomicU32, Ordering};
 use std::collections::BTreeMap;
 
 /// Which of one or two pools.

@@ -2,7 +2,7 @@
 use super::TaskId;
 use super::shared::LedgerState;
 use super::slot_counts::HeldSlots;
-use super::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::{Arc, Weak};
 

@@ -5,9 +5,9 @@ use super::set::family::{EventHome, Family, FamilyState, Member};
 use super::set::task_context::{Inner, TaskContext};
 use super::set::{ContextEvent, EventState, Group};
 use super::shared::EngineState;
-use super::sync::{Ordering, lock};
 use super::task::Task;
 use super::{Attr, Count, CpuId, Error, EventId, Pmu, TaskId, check_cpu_group, check_group};
+use crate::sync::{Ordering, lock};
 use std::sync::Arc;
 
 impl<P: Pmu> Engine<P> {

@@ -3,9 +3,9 @@ use super::cpu::{Cpu, Level};
 use super::set::task_context::{TaskContext, WITH_COUNTS};
 use super::set::{EventState, Set};
 use super::shared::EngineState;
-use super::sync::Ordering;
 use super::task::Task;
 use super::{CpuId, Error, Pmu, Switch, TaskId};
+use crate::sync::Ordering;
 use std::fmt;
 use std::sync::Arc;
 

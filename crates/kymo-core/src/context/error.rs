@@ -5,62 +5,33 @@ use std::fmt;
 /// Why the engine refused. Nothing was changed, and every count is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the names of fields say what they are")]
 pub enum Error {
     /// No such event: it was closed, or never opened here.
     UnknownEvent(EventId),
-    /// The engine was made for fewer CPUs.
-    UnknownCpu {
-        /// The one that was named.
-        cpu: CpuId,
-        /// How many there are, from 0 on.
-        cpus: usize,
-    },
+    /// The engine was made for fewer CPUs: `cpus`, counted from 0.
+    UnknownCpu { cpu: CpuId, cpus: usize },
     /// A group without a single event.
     EmptyGroup,
     /// One group with events that are inherited differently, or are for different CPUs.
     MixedGroup,
-    /// `pinned` or `exclusive` was asked for the event at this position of the group, which is not
-    /// the first.
-    NotLeader {
-        /// Counted from 0.
-        position: usize,
-    },
+    /// `pinned` or `exclusive` was asked for the event at this position of the group (from 0), which
+    /// is not the first.
+    NotLeader { position: usize },
     /// An event of a CPU with something that only tasks have: `inherit`, `inherit_stat`, an exec
     /// flag, a `cpu` of its own.
     TaskOnly,
     /// The task ended before.
     Ended(TaskId),
     /// The task is on a CPU already, so it cannot be put on another.
-    AlreadyRunning {
-        /// The task.
-        task: TaskId,
-        /// Where it is.
-        on: CpuId,
-    },
+    AlreadyRunning { task: TaskId, on: CpuId },
     /// The task is not on the CPU that it is to leave.
-    NotRunningHere {
-        /// The task.
-        task: TaskId,
-        /// The CPU that called.
-        here: CpuId,
-        /// Where the task is, if anywhere.
-        on: Option<CpuId>,
-    },
+    NotRunningHere { task: TaskId, here: CpuId, on: Option<CpuId> },
     /// Another task is on this CPU.
-    Busy {
-        /// The CPU.
-        cpu: CpuId,
-        /// Who is there.
-        task: TaskId,
-    },
+    Busy { cpu: CpuId, task: TaskId },
     /// A task was dropped while it was on this CPU. Its counts ended at that moment. Said once; the
     /// CPU is idle now.
-    DroppedWhileRunning {
-        /// The CPU.
-        cpu: CpuId,
-        /// Who was there.
-        task: TaskId,
-    },
+    DroppedWhileRunning { cpu: CpuId, task: TaskId },
     /// The task or event belongs to another engine.
     OtherEngine,
     /// The event does not keep numbers of single tasks.
@@ -81,34 +52,26 @@ impl fmt::Display for Error {
                 write!(f, "{cpu} does not exist: the engine was made for {cpus}, counted from 0")
             }
             Error::EmptyGroup => write!(f, "a group needs at least one event"),
-            Error::MixedGroup => {
-                write!(
-                    f,
-                    "the events of one group must be inherited alike and be for the same CPU; open them as two groups"
-                )
-            }
-            Error::NotLeader { position } => {
-                write!(
-                    f,
-                    "event {position} of the group asks to be pinned or exclusive; only the first, its leader, can"
-                )
-            }
-            Error::TaskOnly => {
-                write!(
-                    f,
-                    "an event of a CPU cannot be inherited, follow an exec, or name a CPU of its own; open it on a task"
-                )
-            }
+            Error::MixedGroup => write!(
+                f,
+                "the events of one group must be inherited alike and be for the same CPU; open them as two groups"
+            ),
+            Error::NotLeader { position } => write!(
+                f,
+                "event {position} of the group asks to be pinned or exclusive; only the first, its leader, can"
+            ),
+            Error::TaskOnly => write!(
+                f,
+                "an event of a CPU cannot be inherited, follow an exec, or name a CPU of its own; open it on a task"
+            ),
             Error::Ended(task) => write!(f, "{task} has ended already; its counts are in its events"),
             Error::AlreadyRunning { task, on } => {
                 write!(f, "{task} is on {on} already; it must leave there before it can run elsewhere")
             }
-            Error::NotRunningHere { task, here, on: Some(on) } => {
-                write!(
-                    f,
-                    "{task} is on {on}, so {here} cannot take it off; switch on the thread where it runs"
-                )
-            }
+            Error::NotRunningHere { task, here, on: Some(on) } => write!(
+                f,
+                "{task} is on {on}, so {here} cannot take it off; switch on the thread where it runs"
+            ),
             Error::NotRunningHere { task, here, on: None } => {
                 write!(f, "{task} is on no CPU, so {here} cannot take it off; let it enter first")
             }
@@ -121,12 +84,10 @@ impl fmt::Display for Error {
                  leave, or end it, before it is dropped"
             ),
             Error::OtherEngine => write!(f, "this task belongs to another engine; use the one that made it"),
-            Error::NotPerTask(event) => {
-                write!(
-                    f,
-                    "{event} keeps numbers of its family only; open it with inherit_stat for those of single tasks"
-                )
-            }
+            Error::NotPerTask(event) => write!(
+                f,
+                "{event} keeps numbers of its family only; open it with inherit_stat for those of single tasks"
+            ),
             Error::NotALeader(event) => {
                 write!(f, "{event} does not lead a group; read it alone, or its leader as a group")
             }

@@ -3,7 +3,7 @@ use super::CpuId;
 use std::fmt;
 
 /// What a [`Pmu`](super::Pmu) counts: a number whose meaning only the `Pmu` knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(pub u32);
 
 /// One opened event: what [`open`](super::Engine::open) gave and [`close`](super::Engine::close)
@@ -42,7 +42,7 @@ pub enum Inherit {
 }
 
 /// How an event is to count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     /// What to count.
     pub source: Source,
@@ -75,18 +75,7 @@ pub struct Attr {
 impl Attr {
     /// Counts `source` from now on, in one task, flexible.
     pub fn new(source: Source) -> Attr {
-        Attr {
-            source,
-            pinned: false,
-            exclusive: false,
-            inherit: Inherit::No,
-            inherit_stat: false,
-            disabled: false,
-            enable_on_exec: false,
-            remove_on_exec: false,
-            cpu: None,
-            bound: false,
-        }
+        Attr { source, ..Attr::default() }
     }
 
     /// Counts `source` in a task and everything that it forks: what counting a program or a group

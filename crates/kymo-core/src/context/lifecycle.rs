@@ -3,9 +3,9 @@ use super::cpu::Level;
 use super::engine::Engine;
 use super::set::task_context::TaskContext;
 use super::set::{ContextEvent, EventState, Group};
-use super::sync::lock;
 use super::task::Task;
 use super::{Child, Count, Error, EventId, Inherit, Pmu};
+use crate::sync::lock;
 use std::sync::Arc;
 
 impl<P: Pmu> Engine<P> {
@@ -130,6 +130,6 @@ impl<P: Pmu> Engine<P> {
 
 /// The child of an event: enabled as its parent is, nothing counted.
 fn inherited(event: &ContextEvent) -> ContextEvent {
-    let state = if event.state >= EventState::Inactive { EventState::Inactive } else { EventState::Off };
+    let state = event.state.clamp(EventState::Off, EventState::Inactive);
     ContextEvent::new(event.id, event.attr, false, state)
 }

@@ -123,8 +123,8 @@ mod pmu;
 mod scheduler;
 mod set;
 mod shared;
-mod sync;
 mod task;
+mod unique;
 
 #[cfg(all(test, loom))]
 mod loom;

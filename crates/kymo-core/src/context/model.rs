@@ -4,6 +4,7 @@
 //! It is what tracers did before contexts were exchanged, so it is both the oracle of the tests and
 //! what the benches race the engine against. One lock, no lists of children: a family's total is
 //! looked for in every task there is.
+use super::set::EventState;
 use super::{Attr, Child, Count, CpuId, Error, EventId, Inherit, Pmu, Switch, TaskId};
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -30,14 +31,6 @@ impl<P> Task<P> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ObjectState {
-    Error,
-    Off,
-    Inactive,
-    Active,
-}
-
 /// One event in one task (or on one CPU).
 #[derive(Debug)]
 struct Object {
@@ -45,7 +38,7 @@ struct Object {
     attr: Attr,
     /// The one that was opened, not a child of it.
     own: bool,
-    state: ObjectState,
+    state: EventState,
     count: Count,
     since_ns: u64,
     begin: u64,
@@ -62,10 +55,10 @@ impl Group {
     fn settle(&mut self, now_ns: u64) {
         let leader = self.objects[0].state;
         for object in &mut self.objects {
-            let state = if leader <= ObjectState::Off { leader } else { object.state };
+            let state = if leader <= EventState::Off { leader } else { object.state };
             let delta = now_ns.saturating_sub(object.since_ns);
-            object.count.enabled_ns += if state >= ObjectState::Inactive { delta } else { 0 };
-            object.count.running_ns += if state == ObjectState::Active { delta } else { 0 };
+            object.count.enabled_ns += if state >= EventState::Inactive { delta } else { 0 };
+            object.count.running_ns += if state == EventState::Active { delta } else { 0 };
             object.since_ns = now_ns;
         }
     }
@@ -108,10 +101,8 @@ impl<P: Pmu> Eager<P> {
         let cpus = (0..cpus as u32)
             .map(|cpu| Cpu { home: Home { on: Some(CpuId(cpu)), ..Home::default() }, task: None })
             .collect();
-        Eager {
-            pmu,
-            world: Mutex::new(World { tasks: vec![None], cpus, tops: BTreeMap::new(), last_event: 0 }),
-        }
+        let world = World { tasks: vec![None], cpus, tops: BTreeMap::new(), last_event: 0 };
+        Eager { pmu, world: Mutex::new(world) }
     }
 
     /// What it counts with.
@@ -147,15 +138,9 @@ impl<P: Pmu> Eager<P> {
                 if group.pinned != pinned || !inherited {
                     continue;
                 }
-                let objects = group.objects.iter().map(|object| Object {
-                    own: false,
-                    state: if object.state >= ObjectState::Inactive {
-                        ObjectState::Inactive
-                    } else {
-                        ObjectState::Off
-                    },
-                    count: Count::default(),
-                    ..*object
+                let objects = group.objects.iter().map(|object| {
+                    let state = object.state.clamp(EventState::Off, EventState::Inactive);
+                    Object { own: false, state, count: Count::default(), ..*object }
                 });
                 groups.push(Group { pinned, objects: objects.collect() });
             }
@@ -174,17 +159,13 @@ impl<P: Pmu> Eager<P> {
         self.stopped(&mut world, on, |world| {
             let home = world.home(task.id)?;
             for object in home.groups.iter_mut().flat_map(|group| &mut group.objects) {
-                if std::mem::take(&mut object.attr.enable_on_exec) && object.state < ObjectState::Inactive {
-                    object.state = ObjectState::Inactive;
+                if std::mem::take(&mut object.attr.enable_on_exec) && object.state < EventState::Inactive {
+                    object.state = EventState::Inactive;
                 }
             }
-            let gone: Vec<EventId> = home
-                .groups
-                .iter()
-                .flat_map(|group| &group.objects)
-                .filter(|object| object.attr.remove_on_exec)
-                .map(|object| object.event)
-                .collect();
+            let objects = home.groups.iter().flat_map(|group| &group.objects);
+            let gone = objects.filter(|object| object.attr.remove_on_exec).map(|object| object.event);
+            let gone: Vec<EventId> = gone.collect();
             for event in gone {
                 let count = world.home(task.id)?.remove(event);
                 world.fold(event, count);
@@ -322,8 +303,8 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn enable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
-            if object.state < ObjectState::Inactive {
-                object.state = ObjectState::Inactive;
+            if object.state < EventState::Inactive {
+                object.state = EventState::Inactive;
             }
         })
     }
@@ -334,8 +315,8 @@ impl<P: Pmu> Eager<P> {
     /// As there.
     pub fn disable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
-            if object.state > ObjectState::Off {
-                object.state = ObjectState::Off;
+            if object.state > EventState::Off {
+                object.state = EventState::Off;
             }
         })
     }
@@ -347,7 +328,7 @@ impl<P: Pmu> Eager<P> {
     pub fn rotate(&self, cpu: CpuId) -> Result<bool, Error> {
         let mut world = self.world();
         let task = world.cpu(cpu)?.task;
-        let active = |group: &Group| group.objects[0].state == ObjectState::Active;
+        let active = |group: &Group| group.objects[0].state == EventState::Active;
         let mut front = Vec::new();
         for home in world.homes(cpu, task) {
             let at = home.groups.iter().position(|group| !group.pinned && active(group));
@@ -373,11 +354,10 @@ impl<P: Pmu> Eager<P> {
         let mut sum = world.tops.get(&event).ok_or(Error::UnknownEvent(event))?.folded;
         let mut pinned_out = false;
         self.everywhere(&mut world, |home| {
-            for object in
-                home.groups.iter().flat_map(|group| &group.objects).filter(|object| object.event == event)
-            {
+            let objects = home.groups.iter().flat_map(|group| &group.objects);
+            for object in objects.filter(|object| object.event == event) {
                 sum = sum.plus(object.count);
-                pinned_out |= object.own && object.state == ObjectState::Error;
+                pinned_out |= object.own && object.state == EventState::Error;
             }
         });
         if pinned_out { Err(Error::PinnedOut(event)) } else { Ok(sum) }
@@ -411,11 +391,8 @@ impl<P: Pmu> Eager<P> {
         let mut counts = Vec::new();
         for (id, home) in world.tasks.iter().enumerate() {
             let objects = home.iter().flat_map(|home| &home.groups).flat_map(|group| &group.objects);
-            counts.extend(
-                objects
-                    .filter(|object| object.event == event)
-                    .map(|object| (TaskId(id as u64), object.count)),
-            );
+            let own = objects.filter(|object| object.event == event);
+            counts.extend(own.map(|object| (TaskId(id as u64), object.count)));
         }
         Ok(counts)
     }
@@ -501,10 +478,10 @@ impl<P: Pmu> Eager<P> {
         let task = world.cpus[cpu.0 as usize].task;
         for group in world.homes(cpu, task).flat_map(|home| &mut home.groups) {
             group.settle(now_ns);
-            for object in group.objects.iter_mut().filter(|object| object.state == ObjectState::Active) {
+            for object in group.objects.iter_mut().filter(|object| object.state == EventState::Active) {
                 let raw = self.pmu.stop(cpu, object.attr.source);
                 object.count.value = object.count.value.wrapping_add(raw.wrapping_sub(object.begin));
-                object.state = ObjectState::Inactive;
+                object.state = EventState::Inactive;
             }
         }
     }
@@ -525,21 +502,19 @@ impl<P: Pmu> Eager<P> {
                     group.settle(now_ns);
                     let leader = &group.objects[0];
                     let elsewhere = leader.attr.cpu.is_some_and(|only| only != cpu);
-                    if leader.state != ObjectState::Inactive || elsewhere {
+                    if leader.state != EventState::Inactive || elsewhere {
                         continue;
                     }
                     let alone = leader.attr.exclusive;
-                    let ready = |object: &&mut Object| object.state == ObjectState::Inactive;
+                    let ready = |object: &&mut Object| object.state == EventState::Inactive;
                     let sources = || group.objects.iter().map(|object| (object.attr.source, object.state));
-                    let needs = sources()
-                        .filter(|&(source, state)| {
-                            state == ObjectState::Inactive && self.pmu.needs_slot(source)
-                        })
-                        .count();
+                    let takes =
+                        |&(source, state): &_| state == EventState::Inactive && self.pmu.needs_slot(source);
+                    let needs = sources().filter(takes).count();
                     let software = sources().all(|(source, _)| !self.pmu.needs_slot(source));
                     if !software && (exclusive || alone && used > 0 || !fits || used + needs > slots) {
                         if pinned {
-                            group.objects[0].state = ObjectState::Error;
+                            group.objects[0].state = EventState::Error;
                         } else {
                             home.must_rotate = true;
                             fits = false;
@@ -550,7 +525,7 @@ impl<P: Pmu> Eager<P> {
                     exclusive |= alone && !software;
                     for object in group.objects.iter_mut().filter(ready) {
                         object.begin = self.pmu.start(cpu, object.attr.source);
-                        object.state = ObjectState::Active;
+                        object.state = EventState::Active;
                     }
                 }
             }
@@ -563,16 +538,12 @@ impl Home {
     /// on.
     fn remove(&mut self, event: EventId) -> Count {
         let holds = |group: &Group| group.objects.iter().position(|object| object.event == event);
-        let Some((at, member)) =
-            self.groups.iter().enumerate().find_map(|(at, group)| Some((at, holds(group)?)))
-        else {
-            return Count::default();
-        };
+        let found = self.groups.iter().enumerate().find_map(|(at, group)| Some((at, holds(group)?)));
+        let Some((at, member)) = found else { return Count::default() };
         let object = self.groups[at].objects.remove(member);
         if member == 0 {
-            let orphans = self.groups.remove(at).objects;
-            self.groups
-                .extend(orphans.into_iter().map(|object| Group { pinned: false, objects: vec![object] }));
+            let orphans = self.groups.remove(at).objects.into_iter();
+            self.groups.extend(orphans.map(|object| Group { pinned: false, objects: vec![object] }));
         }
         object.count
     }
@@ -606,16 +577,9 @@ impl World {
             self.last_event += 1;
             let event = EventId(self.last_event);
             self.tops.insert(event, Top { attr, leader, folded: Count::default() });
-            let state = if attr.disabled { ObjectState::Off } else { ObjectState::Inactive };
-            objects.push(Object {
-                event,
-                attr,
-                own: true,
-                state,
-                count: Count::default(),
-                since_ns,
-                begin: 0,
-            });
+            let state = if attr.disabled { EventState::Off } else { EventState::Inactive };
+            let count = Count::default();
+            objects.push(Object { event, attr, own: true, state, count, since_ns, begin: 0 });
         }
         let events = objects.iter().map(|object| object.event).collect();
         (Group { pinned: attrs[0].pinned, objects }, events)

@@ -1,32 +1,23 @@
-//! What the engine and its model have in common, so that tests drive both alike and benches race
-//! them.
+//! What benches race: the engine and its model.
 #[cfg(any(test, feature = "model"))]
 use super::model;
 use super::{Attr, Child, Count, CpuId, Engine, Error, EventId, Pmu, Switch, Task, TaskId};
 
-/// A scheduler of events: [`Engine`] (lazy) or `model::Eager`. The methods are those of [`Engine`],
-/// which documents them.
+/// A scheduler of events: [`Engine`] (lazy) or `model::Eager`. The methods are some of those of
+/// [`Engine`], which documents them.
 #[expect(missing_docs, reason = "the same methods as Engine's, documented there")]
 pub trait Scheduler {
     type Task;
     fn task(&self) -> Self::Task;
     fn id(task: &Self::Task) -> TaskId;
     fn fork(&self, parent: &mut Self::Task, child: Child) -> Result<Self::Task, Error>;
-    fn exec(&self, task: &mut Self::Task) -> Result<(), Error>;
     fn exit(&self, task: &mut Self::Task) -> Result<Vec<(EventId, Count)>, Error>;
     fn enter(&self, cpu: CpuId, task: &mut Self::Task) -> Result<(), Error>;
     fn leave(&self, cpu: CpuId, task: &mut Self::Task) -> Result<(), Error>;
     fn switch(&self, cpu: CpuId, from: &mut Self::Task, to: &mut Self::Task) -> Result<Switch, Error>;
     fn open(&self, task: &mut Self::Task, group: &[Attr]) -> Result<Vec<EventId>, Error>;
-    fn open_cpu(&self, cpu: CpuId, group: &[Attr]) -> Result<Vec<EventId>, Error>;
-    fn close(&self, event: EventId) -> Result<(), Error>;
-    fn enable(&self, event: EventId) -> Result<(), Error>;
-    fn disable(&self, event: EventId) -> Result<(), Error>;
-    fn rotate(&self, cpu: CpuId) -> Result<bool, Error>;
     fn read(&self, event: EventId) -> Result<Count, Error>;
-    fn read_group(&self, leader: EventId) -> Result<Vec<(EventId, Count)>, Error>;
     fn read_tasks(&self, event: EventId) -> Result<Vec<(TaskId, Count)>, Error>;
-    fn is_over(&self, event: EventId) -> Result<bool, Error>;
 }
 
 macro_rules! scheduler {
@@ -41,9 +32,6 @@ macro_rules! scheduler {
             }
             fn fork(&self, parent: &mut Self::Task, child: Child) -> Result<Self::Task, Error> {
                 self.fork(parent, child)
-            }
-            fn exec(&self, task: &mut Self::Task) -> Result<(), Error> {
-                self.exec(task)
             }
             fn exit(&self, task: &mut Self::Task) -> Result<Vec<(EventId, Count)>, Error> {
                 self.exit(task)
@@ -61,32 +49,11 @@ macro_rules! scheduler {
             fn open(&self, task: &mut Self::Task, group: &[Attr]) -> Result<Vec<EventId>, Error> {
                 self.open(task, group)
             }
-            fn open_cpu(&self, cpu: CpuId, group: &[Attr]) -> Result<Vec<EventId>, Error> {
-                self.open_cpu(cpu, group)
-            }
-            fn close(&self, event: EventId) -> Result<(), Error> {
-                self.close(event)
-            }
-            fn enable(&self, event: EventId) -> Result<(), Error> {
-                self.enable(event)
-            }
-            fn disable(&self, event: EventId) -> Result<(), Error> {
-                self.disable(event)
-            }
-            fn rotate(&self, cpu: CpuId) -> Result<bool, Error> {
-                self.rotate(cpu)
-            }
             fn read(&self, event: EventId) -> Result<Count, Error> {
                 self.read(event)
             }
-            fn read_group(&self, leader: EventId) -> Result<Vec<(EventId, Count)>, Error> {
-                self.read_group(leader)
-            }
             fn read_tasks(&self, event: EventId) -> Result<Vec<(TaskId, Count)>, Error> {
                 self.read_tasks(event)
-            }
-            fn is_over(&self, event: EventId) -> Result<bool, Error> {
-                self.is_over(event)
             }
         }
     };

@@ -2,8 +2,8 @@
 use super::set::family::Family;
 use super::set::task_context::TaskContext;
 use super::shared::EngineState;
-use super::sync::{Ordering, lock};
 use super::{Count, CpuId, EventId, Pmu, TaskId};
+use crate::sync::{Ordering, lock};
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
 //! The domain: the epoch, the records of all readers, and the grace periods that wait for them.
 use super::fence::Fence;
 use super::record::{Reader, ReaderRecord, TaskId};
-use super::sync::{AtomicU64, Condvar, FIRST_CHUNK, Mutex, MutexGuard, Ordering, PoisonError, lock};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock};
 use std::fmt;
 use std::sync::OnceLock;
 
+/// How many records the first chunk has; each further one has as many as all before it.
+const FIRST_CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
 /// Enough for 64 << 23 threads, more than there can be.
 const CHUNKS: usize = 24;
 
@@ -32,11 +34,8 @@ pub struct InSection(pub TaskId);
 
 impl fmt::Display for InSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "task {} would wait for itself: it is inside a section; synchronize after leaving it",
-            self.0.0
-        )
+        let task = self.0.0;
+        write!(f, "task {task} would wait for itself: it is inside a section; synchronize after leaving it")
     }
 }
 
@@ -88,11 +87,10 @@ impl<F: Fence> Domain<F> {
     /// Makes room for this many readers, so that [`try_join`](Domain::try_join) succeeds as long as
     /// there are no more. Allocates.
     pub fn reserve(&self, readers: usize) {
-        let mut room = 0;
-        for index in 0..CHUNKS {
-            if room >= readers {
-                break;
-            }
+        let (mut room, mut chunks) = (0, 0..CHUNKS);
+        while room < readers
+            && let Some(index) = chunks.next()
+        {
             room += self.chunk(index).len();
         }
     }

@@ -1,5 +1,5 @@
 //! The two halves of the barrier between a reader and the writer that waits for it.
-use super::sync::{Ordering, fence, yield_now};
+use crate::sync::{Ordering, fence, yield_now};
 
 /// A barrier in two halves: what a reader did before [`light`](Fence::light) and what a writer did
 /// before [`heavy`](Fence::heavy) is not missed by both: one of them sees the other's.

@@ -66,7 +66,6 @@ mod fence;
 mod loom;
 mod published;
 mod record;
-mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

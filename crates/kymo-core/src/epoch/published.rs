@@ -6,7 +6,7 @@
 //! released, and releasing is unsafe: after a grace period.
 #![allow(unsafe_code)]
 use super::record::Section;
-use super::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Ordering};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;

@@ -1,6 +1,6 @@
 //! A thread's mark, and the two things a thread has in its hands: a reader and a section.
 use super::fence::Fence;
-use super::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! Many queues with one consumer, which looks only at those that have something, and may sleep.
 use super::queue::{Consumer, Producer, queue};
-use super::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::Arc;
 
 const BITS: usize = 64;

@@ -40,7 +40,6 @@ pub mod model;
 mod pool;
 mod queue;
 mod slot;
-mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

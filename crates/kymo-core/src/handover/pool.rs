@@ -1,7 +1,7 @@
 //! A bounded set of things that any thread may take from and give back to, without locks.
 #![allow(unsafe_code)]
 use super::slot::Slot;
-use super::sync::{AtomicU32, AtomicU64, CacheLine, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, CacheLine, Ordering};
 
 /// No slot.
 const NONE: u32 = u32::MAX;

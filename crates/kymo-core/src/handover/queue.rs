@@ -1,7 +1,7 @@
 //! A bounded queue between two threads.
 #![allow(unsafe_code)]
 use super::slot::Slot;
-use super::sync::{AtomicBool, AtomicUsize, CacheLine, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, CacheLine, Ordering};
 use std::sync::Arc;
 
 #[derive(Debug)]

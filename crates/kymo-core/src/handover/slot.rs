@@ -1,6 +1,6 @@
 //! A place for one value, used by one thread at a time by agreement of its users.
 #![allow(unsafe_code)]
-use super::sync::UnsafeCell;
+use crate::sync::UnsafeCell;
 
 /// A place that is empty or holds a value.
 #[derive(Debug)]

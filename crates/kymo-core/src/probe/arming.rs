@@ -4,8 +4,8 @@ use super::key::{Key, ModuleId};
 use super::place::ProbeEntry;
 use super::registry::{Registry, WriterState};
 use super::sites::Sites;
-use super::sync::{MutexGuard, Ordering};
 use crate::epoch::Fence;
+use crate::sync::{MutexGuard, Ordering};
 use std::sync::Arc;
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {

@@ -6,28 +6,14 @@ use std::fmt;
 /// [`synchronize`](super::Registry::synchronize).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the names of fields say what they are")]
 pub enum Error<R> {
     /// The site cannot be armed.
-    Refused {
-        /// Where.
-        key: Key,
-        /// Why.
-        reason: R,
-    },
-    /// The probe is there already, with another semaphore.
-    OtherSemaphore {
-        /// Where.
-        key: Key,
-        /// The offset of the one it has.
-        has: Option<u64>,
-        /// The offset of the one that was asked for.
-        asked: Option<u64>,
-    },
+    Refused { key: Key, reason: R },
+    /// The probe is there already, with another semaphore. Both by their offsets.
+    OtherSemaphore { key: Key, has: Option<u64>, asked: Option<u64> },
     /// The site could not be restored earlier; nobody knows what is there.
-    Broken {
-        /// Where.
-        key: Key,
-    },
+    Broken { key: Key },
 }
 
 impl<R: fmt::Debug> fmt::Display for Error<R> {
@@ -41,12 +27,10 @@ impl<R: fmt::Debug> fmt::Display for Error<R> {
                 name(has),
                 name(asked)
             ),
-            Error::Broken { key } => {
-                write!(
-                    f,
-                    "{key} could not be restored after an earlier probe; restart the program to probe it"
-                )
-            }
+            Error::Broken { key } => write!(
+                f,
+                "{key} could not be restored after an earlier probe; restart the program to probe it"
+            ),
         }
     }
 }

@@ -3,8 +3,8 @@ use super::consumer::Consumer;
 use super::reader_handle::ReaderHandle;
 use super::registry::{Registry, WriterState};
 use super::sites::Sites;
-use super::sync::MutexGuard;
 use crate::epoch::{Fence, Frozen};
+use crate::sync::MutexGuard;
 use std::fmt;
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {

@@ -44,43 +44,12 @@ impl<C> Garbage<C> {
     }
 }
 
-impl<C> From<Retired<Table<C>>> for Garbage<C> {
-    fn from(table: Retired<Table<C>>) -> Self {
-        Garbage::Table(table)
-    }
-}
-
-impl<C> From<Retired<Link<C>>> for Garbage<C> {
-    fn from(link: Retired<Link<C>>) -> Self {
-        Garbage::Link(link)
-    }
-}
-
-impl<C> From<Retired<Members<C>>> for Garbage<C> {
-    fn from(members: Retired<Members<C>>) -> Self {
-        Garbage::Members(members)
-    }
-}
-
 #[cfg(not(test))]
 mod free {
-    use super::{Freed, Link, Members, Table};
-    use std::sync::Arc;
-
-    pub(super) fn free_table<C>(table: Arc<Table<C>>) -> Freed<C> {
-        drop(table);
+    pub(super) fn free_table<C, T>(_: std::sync::Arc<T>) -> super::Freed<C> {
         Default::default()
     }
-
-    pub(super) fn free_link<C>(link: Arc<Link<C>>) -> Freed<C> {
-        drop(link);
-        Default::default()
-    }
-
-    pub(super) fn free_members<C>(members: Arc<Members<C>>) -> Freed<C> {
-        drop(members);
-        Default::default()
-    }
+    pub(super) use {free_table as free_link, free_table as free_members};
 }
 
 #[cfg(test)]

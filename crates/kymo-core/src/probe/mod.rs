@@ -130,7 +130,6 @@ mod place;
 mod reader_handle;
 mod registry;
 mod sites;
-mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -6,8 +6,8 @@
 use super::consumer::Consumer;
 use super::key::{Key, Target};
 use super::members::{ConsumerId, Member, Members};
-use super::sync::{AtomicBool, Ordering};
 use crate::epoch::{Published, Retired, Section};
+use crate::sync::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// One place and its consumers.

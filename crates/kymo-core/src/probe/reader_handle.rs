@@ -8,8 +8,8 @@ use super::key::Key;
 use super::place::ProbeEntry;
 use super::registry::Registry;
 use super::sites::Sites;
-use super::sync::Ordering;
 use crate::epoch::{self, Fence, Reader, TaskId};
+use crate::sync::Ordering;
 use std::fmt;
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {

@@ -12,9 +12,9 @@ use super::key::{Key, Target};
 use super::members::{ConsumerId, Member};
 use super::place::ProbeEntry;
 use super::sites::Sites;
-use super::sync::{AtomicBool, Mutex, MutexGuard};
 use super::table::Table;
 use crate::epoch::{Domain, Fence, InSection, Published, SynchronizeError, TaskId};
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -51,12 +51,6 @@ pub(super) struct WriterState<C, S> {
     garbage: Vec<Garbage<C>>,
     /// Tests keep here what they have poisoned; otherwise there is nothing to keep.
     freed: Vec<Freed<C>>,
-}
-
-impl<C, S> WriterState<C, S> {
-    fn discard<T: Into<Garbage<C>>>(&mut self, retired: Option<T>) {
-        self.garbage.extend(retired.map(Into::into));
-    }
 }
 
 impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
@@ -141,7 +135,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
             None => {
                 let probe = Arc::new(ProbeEntry::new(target));
                 let retired = self.table(state).insert(Arc::clone(&probe));
-                state.discard(retired);
+                state.garbage.extend(retired.map(Garbage::Link));
                 state.probes += 1;
                 self.resize(state);
                 probe
@@ -150,7 +144,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         state.last_id += 1;
         let id = ConsumerId(state.last_id);
         let retired = probe.add(Member { id, consumer }, &**state);
-        state.discard(retired);
+        state.garbage.extend(retired.map(Garbage::Members));
         Ok(Handle { key, id })
     }
 
@@ -230,7 +224,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         let Some(probe) = self.table(state).get(handle.key, &**state) else { return false };
         let retired = probe.remove(handle.id, &**state);
         let was_there = retired.is_some();
-        state.discard(retired);
+        state.garbage.extend(retired.map(Garbage::Members));
         was_there
     }
 
@@ -242,7 +236,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
                 continue;
             }
             let retired = self.table(state).erase(key, &**state);
-            state.discard(retired);
+            state.garbage.extend(retired.map(Garbage::Link));
             state.probes -= 1;
         }
         self.resize(state);
@@ -252,7 +246,7 @@ impl<C: Consumer, S: Sites, F: Fence> Registry<C, S, F> {
         let probes = state.probes;
         if let Some(table) = self.table(state).resized(probes, &**state) {
             let retired = self.table.exchange(Some(Arc::new(table)));
-            state.discard(retired);
+            state.garbage.extend(retired.map(Garbage::Table));
         }
     }
 }

@@ -39,7 +39,6 @@
 //! | tail, Release (reader) | tail, Acquire (writer) | the reader is done with the bytes before tail |
 pub mod backward;
 mod reader;
-mod sync;
 mod writer;
 
 #[cfg(all(test, loom))]
@@ -49,8 +48,8 @@ pub mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use crate::sync::AtomicU64;
 pub use reader::{Corrupt, Reader, Span};
-pub use sync::AtomicU64;
 pub use writer::{Full, Writer};
 
 /// The bytes of a record's header: kind (u32), misc (u16), size (u16), little-endian.
@@ -58,6 +57,17 @@ pub const HEADER_BYTES: usize = 8;
 
 /// The kind of a LOST record, the one record that a ring's writer makes by itself.
 pub const KIND_LOST: u32 = 2;
+
+/// A LOST record without its trailer, which is so many bytes long: the id of the event that writes,
+/// and how many records were lost.
+fn lost_record(id: u64, lost: u64, trailer_bytes: usize) -> [u8; HEADER_BYTES + 16] {
+    let header = u64::from(KIND_LOST) | ((HEADER_BYTES + 16 + trailer_bytes) as u64) << 48;
+    let mut record = [0; HEADER_BYTES + 16];
+    for (bytes, word) in record.chunks_exact_mut(8).zip([header, id, lost]) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    record
+}
 
 /// A ring as both sides see it: two counters and the data, borrowed from wherever the memory lives.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,13 @@
 use super::{Full, HEADER_BYTES, KIND_LOST};
 use std::collections::VecDeque;
 
+/// A LOST record.
+pub(super) fn lost(id: u64, pending: u64, trailer: &[u8]) -> Vec<u8> {
+    let size = (HEADER_BYTES + 16 + trailer.len()) as u64;
+    let words = [u64::from(KIND_LOST) | size << 48, id, pending];
+    [&words.map(u64::to_le_bytes).concat()[..], trailer].concat()
+}
+
 /// A queue of records that obeys the ring's rules of space and loss.
 #[derive(Debug)]
 pub struct Model {
@@ -34,13 +41,7 @@ impl Model {
     pub fn push(&mut self, record: &[u8], id: u64, trailer: &[u8]) -> Result<(), Full> {
         let mut lost_record = Vec::new();
         if self.pending > 0 {
-            let size = (HEADER_BYTES + 16 + trailer.len()) as u16;
-            lost_record.extend(KIND_LOST.to_le_bytes());
-            lost_record.extend(0u16.to_le_bytes());
-            lost_record.extend(size.to_le_bytes());
-            lost_record.extend(id.to_le_bytes());
-            lost_record.extend(self.pending.to_le_bytes());
-            lost_record.extend(trailer);
+            lost_record = lost(id, self.pending, trailer);
         }
         if self.used_bytes() + record.len() + lost_record.len() > self.size_bytes - 1 {
             self.pending += 1;

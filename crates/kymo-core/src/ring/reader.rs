@@ -1,6 +1,6 @@
 //! The consumer: reads head once, yields what is there, hands the space back.
-use super::sync::{AtomicU64, Ordering};
 use super::{Area, HEADER_BYTES};
+use crate::sync::{AtomicU64, Ordering};
 use std::fmt;
 
 /// The counters or the records of a ring make no sense: its producer is broken or hostile.

@@ -1,7 +1,7 @@
 //! The engine against its model, and the corner cases by name.
 use super::model::Model;
-use super::sync::Ordering;
 use super::{Area, AtomicU64, Buffer, Corrupt, Full, KIND_LOST, Reader, Writer};
+use crate::sync::Ordering;
 use proptest::prelude::*;
 
 fn record(kind: u32, words: usize, fill: u64) -> Vec<u8> {

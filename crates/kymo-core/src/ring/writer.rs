@@ -1,6 +1,6 @@
 //! The producer in user space: the same layout and the same rules of loss as the kernel's.
-use super::sync::Ordering;
-use super::{Area, HEADER_BYTES, KIND_LOST};
+use super::{Area, HEADER_BYTES, lost_record};
+use crate::sync::Ordering;
 use std::fmt;
 
 /// The record did not fit: it is lost, and counted.
@@ -72,10 +72,7 @@ impl<'a> Writer<'a> {
             return Err(Full);
         }
         if self.pending > 0 {
-            let header = u64::from(KIND_LOST) | (lost_bytes as u64) << 48;
-            self.store(&header.to_le_bytes());
-            self.store(&id.to_le_bytes());
-            self.store(&self.pending.to_le_bytes());
+            self.store(&lost_record(id, self.pending, trailer.len()));
             self.store(trailer);
             self.pending = 0;
         }

@@ -3,7 +3,7 @@
 use super::rule::{Rule, Whom};
 use super::*;
 use crate::breakpoint::MAX_SLOTS;
-use crate::breakpoint::sync::lock;
+use crate::sync::lock;
 use proptest::prelude::*;
 
 const TASKS: usize = 3;

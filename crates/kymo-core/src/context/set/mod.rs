@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// What an event is doing, in the order in which states can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::context) enum EventState {
+pub(crate) enum EventState {
     /// Pinned, and there was no counter for it.
     Error,
     /// Disabled.
@@ -21,21 +21,21 @@ pub(in crate::context) enum EventState {
 
 /// One event in one context: the one that was opened, or a child of it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::context) struct ContextEvent {
-    pub(in crate::context) id: EventId,
-    pub(in crate::context) attr: Attr,
+pub(crate) struct ContextEvent {
+    pub(crate) id: EventId,
+    pub(crate) attr: Attr,
     /// The one that was opened.
-    pub(in crate::context) own: bool,
-    pub(in crate::context) state: EventState,
-    pub(in crate::context) count: Count,
+    pub(crate) own: bool,
+    pub(crate) state: EventState,
+    pub(crate) count: Count,
     /// What the counter showed when it was started, if `Active`.
-    pub(in crate::context) begin: u64,
+    pub(crate) begin: u64,
     /// Up to where, on the clock of its context, the times are accounted.
-    pub(in crate::context) stamp_ns: u64,
+    pub(crate) stamp_ns: u64,
 }
 
 impl ContextEvent {
-    pub(in crate::context) fn new(id: EventId, attr: Attr, own: bool, state: EventState) -> ContextEvent {
+    pub(crate) fn new(id: EventId, attr: Attr, own: bool, state: EventState) -> ContextEvent {
         ContextEvent { id, attr, own, state, count: Count::default(), begin: 0, stamp_ns: 0 }
     }
 
@@ -54,19 +54,19 @@ impl ContextEvent {
 
     /// Whether it is enabled, or disabled, already. A pinned event that lost its counter is
     /// neither.
-    pub(in crate::context) fn is(&self, to: EventState) -> bool {
+    pub(crate) fn is(&self, to: EventState) -> bool {
         if to == EventState::Off { self.state == EventState::Off } else { self.state >= to }
     }
 
     /// Enables or disables it. It must not count now, and its times must be settled.
-    pub(in crate::context) fn change(&mut self, to: EventState) {
+    pub(crate) fn change(&mut self, to: EventState) {
         if !self.is(to) {
             self.state = to;
         }
     }
 
     /// Takes what the counter shows into the count.
-    pub(in crate::context) fn collect(&mut self, raw: u64) {
+    pub(crate) fn collect(&mut self, raw: u64) {
         self.count.value = self.count.value.wrapping_add(raw.wrapping_sub(self.begin));
         self.begin = raw;
     }
@@ -74,29 +74,25 @@ impl ContextEvent {
 
 /// Events that count all or none; the first leads.
 #[derive(Debug)]
-pub(in crate::context) struct Group {
-    pub(in crate::context) events: Vec<ContextEvent>,
-    pub(in crate::context) family: Arc<Family>,
+pub(crate) struct Group {
+    pub(crate) events: Vec<ContextEvent>,
+    pub(crate) family: Arc<Family>,
     /// Where the family has this context in its list, if these are children.
-    pub(in crate::context) child_index: Option<usize>,
+    pub(crate) child_index: Option<usize>,
     /// It may count, as was decided when counters were last given out on its CPU.
-    pub(in crate::context) granted: bool,
+    pub(crate) granted: bool,
 }
 
 impl Group {
-    pub(in crate::context) fn new(
-        events: Vec<ContextEvent>,
-        family: Arc<Family>,
-        child_index: Option<usize>,
-    ) -> Group {
+    pub(crate) fn new(events: Vec<ContextEvent>, family: Arc<Family>, child_index: Option<usize>) -> Group {
         Group { events, family, child_index, granted: false }
     }
 
-    pub(in crate::context) fn leader(&self) -> &ContextEvent {
+    pub(crate) fn leader(&self) -> &ContextEvent {
         &self.events[0]
     }
 
-    pub(in crate::context) fn settle(&mut self, time_ns: u64) {
+    pub(crate) fn settle(&mut self, time_ns: u64) {
         let leader = self.leader().state;
         for event in &mut self.events {
             event.settle(leader, time_ns);
@@ -106,24 +102,24 @@ impl Group {
 
 /// The events of a task or of a CPU, by the order in which they get counters.
 #[derive(Debug, Default)]
-pub(in crate::context) struct Set {
-    pub(in crate::context) pinned: Vec<Group>,
-    pub(in crate::context) flexible: Vec<Group>,
+pub(crate) struct Set {
+    pub(crate) pinned: Vec<Group>,
+    pub(crate) flexible: Vec<Group>,
     /// Where it counts, if it does.
-    pub(in crate::context) on: Option<CpuId>,
+    pub(crate) on: Option<CpuId>,
     /// A flexible group found no counter when it was last tried.
-    pub(in crate::context) must_rotate: bool,
+    pub(crate) must_rotate: bool,
     /// Nanoseconds that it has been on a CPU, up to `since_ns` of that CPU's clock.
     clock_ns: u64,
     since_ns: u64,
 }
 
 impl Set {
-    pub(in crate::context) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pinned.is_empty() && self.flexible.is_empty()
     }
 
-    pub(in crate::context) fn add(&mut self, group: Group, pinned: bool) {
+    pub(crate) fn add(&mut self, group: Group, pinned: bool) {
         if pinned {
             self.pinned.push(group);
         } else {
@@ -131,27 +127,27 @@ impl Set {
         }
     }
 
-    pub(in crate::context) fn groups(&self) -> impl Iterator<Item = &Group> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
         self.pinned.iter().chain(&self.flexible)
     }
 
-    pub(in crate::context) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+    pub(crate) fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.pinned.iter_mut().chain(&mut self.flexible)
     }
 
     /// Begins to count on a CPU at this time of its clock.
-    pub(in crate::context) fn arrive(&mut self, cpu: CpuId, now_ns: u64) {
+    pub(crate) fn arrive(&mut self, cpu: CpuId, now_ns: u64) {
         (self.on, self.since_ns) = (Some(cpu), now_ns);
     }
 
     /// Ends counting; the clock stands until the next time.
-    pub(in crate::context) fn depart(&mut self, now_ns: u64) {
+    pub(crate) fn depart(&mut self, now_ns: u64) {
         self.clock_ns = self.time_ns(now_ns);
         self.on = None;
     }
 
     /// What the clock of the set shows when its CPU's shows `now_ns`.
-    pub(in crate::context) fn time_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn time_ns(&self, now_ns: u64) -> u64 {
         match self.on {
             Some(_) => self.clock_ns.saturating_add(now_ns.saturating_sub(self.since_ns)),
             None => self.clock_ns,
@@ -159,11 +155,11 @@ impl Set {
     }
 
     /// The time of the CPU it is on; anything, while it is on none.
-    pub(in crate::context) fn now_ns<P: Pmu>(&self, pmu: &P) -> u64 {
+    pub(crate) fn now_ns<P: Pmu>(&self, pmu: &P) -> u64 {
         self.on.map_or(0, |cpu| pmu.now_ns(cpu))
     }
 
-    pub(in crate::context) fn group_of(&mut self, event: EventId) -> Option<(&mut Group, usize)> {
+    pub(crate) fn group_of(&mut self, event: EventId) -> Option<(&mut Group, usize)> {
         self.groups_mut().find_map(|group| {
             let at = group.events.iter().position(|other| other.id == event)?;
             Some((group, at))
@@ -171,7 +167,7 @@ impl Set {
     }
 
     /// What an event has counted up to now, and its state.
-    pub(in crate::context) fn peek<P: Pmu>(
+    pub(crate) fn peek<P: Pmu>(
         &self,
         pmu: &P,
         event: EventId,
@@ -190,7 +186,7 @@ impl Set {
 
     /// Takes an event out that does not count now. If it led a group, each of the others, which may
     /// count, is a flexible group by itself then.
-    pub(in crate::context) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<ContextEvent> {
+    pub(crate) fn remove(&mut self, event: EventId, time_ns: u64) -> Option<ContextEvent> {
         let holds = |group: &Group| group.events.iter().position(|other| other.id == event);
         let find =
             |groups: &[Group]| groups.iter().enumerate().find_map(|(at, group)| Some((at, holds(group)?)));
@@ -214,7 +210,7 @@ impl Set {
     /// Exchanges the counts of the events that are kept per task with those of a clone that rests.
     /// Pairs them by event, because a rotation may have changed their order. For each this looks at
     /// the counter, and at nothing else.
-    pub(in crate::context) fn exchange_counts<P: Pmu>(&mut self, rests: &mut Set, pmu: &P, now_ns: u64) {
+    pub(crate) fn exchange_counts<P: Pmu>(&mut self, rests: &mut Set, pmu: &P, now_ns: u64) {
         let (time_ns, rests_ns) = (self.time_ns(now_ns), rests.time_ns(now_ns));
         rests.groups_mut().for_each(|group| group.settle(rests_ns));
         let on = self.on;
@@ -253,12 +249,12 @@ impl Set {
         Some(&mut group.events[member])
     }
 
-    pub(in crate::context) fn has_family(&self, family: &Arc<Family>) -> bool {
+    pub(crate) fn has_family(&self, family: &Arc<Family>) -> bool {
         self.groups().any(|group| Arc::ptr_eq(&group.family, family))
     }
 
     /// The families of its groups, each once.
-    pub(in crate::context) fn families(&self) -> Vec<Arc<Family>> {
+    pub(crate) fn families(&self) -> Vec<Arc<Family>> {
         let mut families: Vec<Arc<Family>> = Vec::new();
         for group in self.groups() {
             if !families.iter().any(|family| Arc::ptr_eq(family, &group.family)) {

@@ -1,29 +1,30 @@
 //! A context: the events of one task, and the number by which two contexts know that they are
 //! alike.
 use super::Set;
-use crate::context::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, unique};
+use crate::context::unique::unique;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 
 /// The bit of a class that says: some event keeps numbers of single tasks, so an exchange must
 /// exchange those too.
-pub(in crate::context) const WITH_COUNTS: u64 = 1;
+pub(crate) const WITH_COUNTS: u64 = 1;
 
 /// What the lock of a context protects.
 #[derive(Debug)]
-pub(in crate::context) struct Inner {
-    pub(in crate::context) set: Set,
+pub(crate) struct Inner {
+    pub(crate) set: Set,
     /// A unique number: of this context as it is now, and of all that were cloned from it since it
     /// is so.
-    pub(in crate::context) lineage: u64,
-    pub(in crate::context) cloned: bool,
+    pub(crate) lineage: u64,
+    pub(crate) cloned: bool,
     /// How many readers forbid that it is exchanged.
-    pub(in crate::context) pins: u32,
+    pub(crate) pins: u32,
     /// Its task ended.
-    pub(in crate::context) over: bool,
+    pub(crate) over: bool,
 }
 
 impl Inner {
     /// Not a clone of anything any more, nor the original of any clone.
-    pub(in crate::context) fn unclone(&mut self) {
+    pub(crate) fn unclone(&mut self) {
         self.cloned = false;
         self.lineage = unique();
     }
@@ -31,12 +32,12 @@ impl Inner {
 
 /// The events of one task.
 #[derive(Debug)]
-pub(in crate::context) struct TaskContext {
+pub(crate) struct TaskContext {
     /// Two contexts are alike exactly if this is equal (I2). Written under the lock; read without
     /// it.
-    pub(in crate::context) class: AtomicU64,
+    pub(crate) class: AtomicU64,
     /// Whose it is. Written by whoever switches that task.
-    pub(in crate::context) holder: AtomicU64,
+    pub(crate) holder: AtomicU64,
     /// The order in which two contexts are locked.
     id: u64,
     inner: Mutex<Inner>,
@@ -44,7 +45,7 @@ pub(in crate::context) struct TaskContext {
 
 impl TaskContext {
     /// An empty context of this task, with this lineage if it will be a clone.
-    pub(in crate::context) fn new(holder: u64, lineage: Option<u64>) -> TaskContext {
+    pub(crate) fn new(holder: u64, lineage: Option<u64>) -> TaskContext {
         let id = unique();
         let inner = Inner {
             set: Set::default(),
@@ -61,12 +62,12 @@ impl TaskContext {
         }
     }
 
-    pub(in crate::context) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
 
     /// Locks two, in the one order in which everybody does.
-    pub(in crate::context) fn lock_both<'a>(
+    pub(crate) fn lock_both<'a>(
         a: &'a TaskContext,
         b: &'a TaskContext,
     ) -> (MutexGuard<'a, Inner>, MutexGuard<'a, Inner>) {
@@ -81,7 +82,7 @@ impl TaskContext {
 
     /// Works the class out again, after a change of what it depends on. `empty` is the class of all
     /// contexts without events.
-    pub(in crate::context) fn classify(&self, inner: &Inner, empty: u64) {
+    pub(crate) fn classify(&self, inner: &Inner, empty: u64) {
         let events = || inner.set.groups().flat_map(|group| &group.events);
         let class = if inner.over || inner.pins > 0 || events().any(|event| event.attr.bound) {
             never(self.id)

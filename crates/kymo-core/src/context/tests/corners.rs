@@ -1,7 +1,7 @@
 //! The corner cases, by name. In each, `one(source, ns)` is what one piece of work must add.
 use super::{CPU, HARDWARE, Script, counted, engine, family, fork, one, per_task, value};
-use crate::context::sync::lock;
 use crate::context::{Attr, Child, Count, CpuId, Engine, Error, EventId, Inherit, Pmu, Source, Switch, Task};
+use crate::sync::lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

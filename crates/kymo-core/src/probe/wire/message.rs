@@ -59,26 +59,16 @@ pub struct ProbeSpec {
 
 /// What the tracer says.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields that need words have them at their variant")]
 pub enum Command {
-    /// First of all.
-    Hello {
-        /// The language that the tracer speaks.
-        version: u32,
-        /// Processes that this one forks count in the same counters; otherwise they do not count.
-        children: bool,
-    },
-    /// Probes to be armed at the next `Commit`.
-    Add {
-        /// The file, as the process's list of mappings names it.
-        module: Vec<u8>,
-        /// Where.
-        probes: Vec<ProbeSpec>,
-    },
+    /// First of all: the version of the language that the tracer speaks. With `children`, processes
+    /// that this one forks count in the same counters; otherwise they do not count.
+    Hello { version: u32, children: bool },
+    /// Probes to be armed at the next `Commit`, in the module that the process's list of mappings
+    /// calls so.
+    Add { module: Vec<u8>, probes: Vec<ProbeSpec> },
     /// Probes to be disarmed at the next `Commit`.
-    Remove {
-        /// Their numbers.
-        ids: Vec<u32>,
-    },
+    Remove { ids: Vec<u32> },
     /// Do what was asked since the last one, with as few stops as possible.
     Commit,
     /// The program is held before its first instruction: let it run.
@@ -87,34 +77,18 @@ pub enum Command {
     List,
     /// Remove everything and end.
     Leave,
-    /// What probes do that name this number. A later one of the same number is for probes that come
-    /// later.
-    Action {
-        /// From 1 on.
-        id: u16,
-        /// What.
-        action: ProbeAction,
-    },
+    /// What probes do that name this number, from 1 on. A later one of the same number is for probes
+    /// that come later.
+    Action { id: u16, action: ProbeAction },
     /// Count in the memory file that comes with this packet: words of 64 bits, first all slots of
-    /// CPU 0, then those of CPU 1 and so on. Once, before the first probe.
-    Counters {
-        /// CPUs that have slots: as many as the agent said.
-        cpus: u32,
-        /// Slots of each CPU: no more than the agent said.
-        slots: u32,
-    },
-    /// Write events to the rings in the memory file that comes with this packet: for each CPU a
-    /// page, of the shape of a perf event's, and its data after it.
-    Rings {
-        /// Rings in the file: as many as the agent has CPUs.
-        cpus: u32,
-        /// The data of each ring, a power of two.
-        data_bytes: u32,
-        /// Times are `zero_ns + (ticks * tick >> 32)`, of the processor's time stamp counter.
-        tick: u64,
-        /// As above; it wraps.
-        zero_ns: u64,
-    },
+    /// CPU 0, then those of CPU 1 and so on. Once, before the first probe. As many CPUs as the agent
+    /// said, and no more slots of each.
+    Counters { cpus: u32, slots: u32 },
+    /// Write events to the rings in the memory file that comes with this packet: for each of as many
+    /// CPUs as the agent has a page, of the shape of a perf event's, and its data after it, a power
+    /// of two. Times are `zero_ns + (ticks * tick >> 32)`, of the processor's time stamp counter;
+    /// `zero_ns` wraps.
+    Rings { cpus: u32, data_bytes: u32, tick: u64, zero_ns: u64 },
     /// Tell how many events did not fit into their rings.
     Losses,
     /// Tell who called.
@@ -125,10 +99,7 @@ pub enum Command {
     /// All other threads stand still, none of them inside the bytes that are to be written.
     Held,
     /// They could not be held, and none is.
-    NotHeld {
-        /// Why, in words.
-        reason: String,
-    },
+    NotHeld { reason: String },
 }
 
 /// What a tracer that holds a process's threads must know of what is about to be written. Lists are
@@ -141,7 +112,7 @@ pub struct PatchSites {
     /// The first bytes of the sites, of 8 bytes each, ascending: no thread may stand in one's bytes
     /// behind the first.
     pub sites_at: u64,
-    /// How many.
+    /// How many sites.
     pub sites: u32,
     /// Pairs of addresses, ascending: a thread that stands at the first one of a pair goes on at
     /// the second.
@@ -155,17 +126,16 @@ pub struct PatchSites {
 
 /// A number for a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the probe, and how often until now")]
 pub struct HitCount {
-    /// Which.
     pub id: u32,
-    /// How often until now.
     pub hits: u64,
 }
 
 /// Where in the shared memory an armed probe counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeSlots {
-    /// Which.
+    /// The probe.
     pub id: u32,
     /// The slot of its hits.
     pub hits: u32,
@@ -178,9 +148,9 @@ pub struct ProbeSlots {
 /// What a bucket of a probe's times held before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// Which, from the first slot of the probe's times.
+    /// The bucket, from the first slot of the probe's times.
     pub number: u32,
-    /// How many calls.
+    /// How many calls it held.
     pub calls: u64,
 }
 
@@ -197,100 +167,50 @@ pub enum ProbeState {
 
 /// One probe of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the probe, and whether it works")]
 pub struct ProbeStatus {
-    /// Which.
     pub id: u32,
-    /// How it is.
     pub state: ProbeState,
 }
 
-/// What the agent says.
+/// What the agent says. A list that does not fit into one packet ends with the `last` one.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields that need words have them at their variant")]
 pub enum Reply {
-    /// The answer to `Hello`.
-    Hello {
-        /// The language that the agent speaks.
-        version: u32,
-        /// The process that it is in, as that process knows itself.
-        pid: u32,
-        /// Probes that were left by somebody else; they are gone now.
-        cleaned_up: u32,
-        /// CPUs that need slots and rings.
-        cpus: u32,
-        /// The most slots that it can use of each CPU.
-        slots: u32,
-    },
+    /// The answer to `Hello`: the version of the agent's language, the process as it knows itself,
+    /// how many probes somebody else had left in it that are gone now, the CPUs that need slots and
+    /// rings, and the most slots of each CPU that the agent can use.
+    Hello { version: u32, pid: u32, cleaned_up: u32, cpus: u32, slots: u32 },
     /// The answer to `Counters`: probes count there from now on.
     Counting,
-    /// A probe that cannot be here.
-    Refused {
-        /// Which.
-        id: u32,
-        /// Why, in words.
-        reason: String,
-    },
-    /// The answer to `Commit`, after all refusals.
-    Armed {
-        /// How many probes are armed now.
-        armed: u32,
-        /// How long the process's threads stood still for it.
-        stopped_ns: u64,
-    },
+    /// A probe that cannot be here, and why, in words.
+    Refused { id: u32, reason: String },
+    /// The answer to `Commit`, after all refusals: how many probes are armed now, and how long the
+    /// process's threads stood still for it.
+    Armed { armed: u32, stopped_ns: u64 },
     /// Some of the probes that the last `Commit` armed, before `Armed`.
-    Placed {
-        /// Per probe.
-        of: Vec<ProbeSlots>,
-    },
-    /// What the slots of a probe's times held before, where that is not 0; before `Armed`.
-    Before {
-        /// Which probe.
-        id: u32,
-        /// Some of the buckets.
-        of: Vec<Bucket>,
-    },
+    Placed { of: Vec<ProbeSlots> },
+    /// What some slots of a probe's times held before, where that is not 0; before `Armed`.
+    Before { id: u32, of: Vec<Bucket> },
     /// Some of the probes.
-    ProbeStatus {
-        /// Per probe.
-        of: Vec<ProbeStatus>,
-        /// No more comes.
-        last: bool,
-    },
+    ProbeStatus { of: Vec<ProbeStatus>, last: bool },
     /// The answer to `Rings`: events go there from now on.
     Recording,
-    /// How many events of some probes did not fit into their rings.
-    Losses {
-        /// Per probe that has any.
-        of: Vec<HitCount>,
-        /// No more comes.
-        last: bool,
-    },
-    /// Some of one probe's callers.
-    Callers {
-        /// Which; any, without callers, if there is none.
-        id: u32,
-        /// Calls of callers that there was no place for.
-        others: u64,
-        /// Return addresses, and how many calls.
-        of: Vec<(u64, u64)>,
-        /// No more comes.
-        last: bool,
-    },
+    /// How many events of some probes did not fit into their rings, per probe that has any.
+    Losses { of: Vec<HitCount>, last: bool },
+    /// Some of one probe's callers: return addresses, and how many calls. `others` are calls of
+    /// callers that there was no place for. Any probe, without callers, if there is none.
+    Callers { id: u32, others: u64, of: Vec<(u64, u64)>, last: bool },
     /// The last word: everything is removed.
     Left,
-    /// The answer to `Holds`: probes that an earlier tracer had left are gone now.
-    Cleaned {
-        /// How many there were.
-        probes: u32,
-    },
+    /// The answer to `Holds`: so many probes that an earlier tracer had left are gone now.
+    Cleaned { probes: u32 },
     /// All is prepared for writing sites: hold the other threads, and say so.
     Ready(PatchSites),
     /// The sites are written, and every core executes them so: let the threads go.
     Written,
-    /// A command could not be done at all.
-    Failed {
-        /// Why, in words.
-        reason: String,
-    },
+    /// A command could not be done at all, and why, in words.
+    Failed { reason: String },
 }
 
 impl Command {

@@ -52,7 +52,7 @@ mod writer;
 pub use reader::{Reader, Unaligned, Window};
 pub use writer::{Paused, Writer};
 
-use super::sync::AtomicU64;
+use crate::sync::AtomicU64;
 
 /// A ring that keeps the newest as both sides see it, borrowed from wherever the memory lives.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! The ring that keeps the newest in the most obvious way: a list of all records, of which as many
 //! count as fit. The oracle of the tests.
-use super::super::{HEADER_BYTES, KIND_LOST};
+use super::super::model::lost;
 use super::Paused;
 use std::collections::VecDeque;
 
@@ -13,11 +13,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty one.
-    pub fn new() -> Model {
-        Model::default()
-    }
-
     /// As [`super::Writer::pause`].
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
@@ -34,15 +29,7 @@ impl Model {
         }
         self.records.push_front(record.to_vec());
         if self.pending > 0 {
-            let mut lost = Vec::new();
-            let size = (HEADER_BYTES + 16 + trailer.len()) as u16;
-            lost.extend(KIND_LOST.to_le_bytes());
-            lost.extend(0u16.to_le_bytes());
-            lost.extend(size.to_le_bytes());
-            lost.extend(id.to_le_bytes());
-            lost.extend(self.pending.to_le_bytes());
-            lost.extend(trailer);
-            self.records.push_front(lost);
+            self.records.push_front(lost(id, self.pending, trailer));
             self.pending = 0;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The reader: copies the newest records out while the producer goes on.
 use super::super::HEADER_BYTES;
-use super::super::sync::{Ordering, fence};
 use super::Area;
+use crate::sync::{Ordering, fence};
 use std::fmt;
 
 /// The producer's counter makes no sense: it is broken or hostile.

@@ -1,7 +1,7 @@
 //! The engine against its model, and the corner cases by name.
-use super::super::sync::{AtomicU64, Ordering};
 use super::model::Model;
 use super::{Area, Buffer, Paused, Reader, Unaligned, Window, Writer};
+use crate::sync::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 fn record(words: usize, fill: u64) -> Vec<u8> {
@@ -44,7 +44,7 @@ proptest! {
         let size = 1usize << size_log;
         let buffer = Buffer::new(size);
         let (mut writer, reader) = (Writer::new(buffer.area()), Reader::new(buffer.area()));
-        let mut model = Model::new();
+        let mut model = Model::default();
         for (i, op) in ops.iter().enumerate() {
             match *op {
                 Op::Push { words, trailer_words } => {
@@ -79,7 +79,7 @@ proptest! {
         let size = 1usize << size_log;
         let buffer = Buffer::new(size);
         let mut writer = Writer::new(buffer.area());
-        let mut model = Model::new();
+        let mut model = Model::default();
         for (i, &words) in before.iter().enumerate() {
             writer.push(&record(words, i as u64), 0, &[]).unwrap();
             model.push(&record(words, i as u64), 0, &[]).unwrap();

@@ -1,7 +1,7 @@
 //! The producer in user space: the same layout and the same rules as the kernel's.
-use super::super::sync::{Ordering, fence};
-use super::super::{HEADER_BYTES, KIND_LOST};
+use super::super::{HEADER_BYTES, lost_record};
 use super::Area;
+use crate::sync::{Ordering, fence};
 use std::fmt;
 
 /// The ring is paused: the record is lost, and counted.
@@ -75,10 +75,7 @@ impl<'a> Writer<'a> {
         fence(Ordering::Release);
         let mut at = self.head;
         if self.pending > 0 {
-            let header = u64::from(KIND_LOST) | (lost_bytes as u64) << 48;
-            at = self.store(at, &header.to_le_bytes());
-            at = self.store(at, &id.to_le_bytes());
-            at = self.store(at, &self.pending.to_le_bytes());
+            at = self.store(at, &lost_record(id, self.pending, trailer.len()));
             at = self.store(at, trailer);
             self.pending = 0;
         }
