@@ -111,6 +111,11 @@ fn plain(name: &str, register: Register) -> Fetch {
     }
 }
 
+/// An expression that is shown as it is typed.
+fn named(expression: &str) -> Part {
+    Part { name: expression.to_owned(), expression: expression.to_owned() }
+}
+
 /// As `kind` says, whatever the type is.
 fn as_kind(fetch: Fetch, kind: &str) -> Fetch {
     if kind == "string" {
@@ -256,12 +261,7 @@ pub fn everything(site: &Site, routine: &Result<&Routine<'_>, CallError>, return
         }
     }
     if returns && routine.return_type().is_some() {
-        match resolve_one(
-            &site.kind,
-            &Ok(routine),
-            &Part { name: "ret".into(), expression: "ret".into() },
-            true,
-        ) {
+        match resolve_one(&site.kind, &Ok(routine), &named("ret"), true) {
             Ok(found) => values.back.extend(found),
             Err(error) => values.words.push(error),
         }
@@ -275,8 +275,7 @@ pub fn value(
     routine: &Result<&Routine<'_>, CallError>,
     expression: &str,
 ) -> Result<Fetch, String> {
-    let part = Part { name: expression.to_owned(), expression: expression.to_owned() };
-    let mut found = resolve_one(kind, routine, &part, false)?;
+    let mut found = resolve_one(kind, routine, &named(expression), false)?;
     found.pop().ok_or_else(|| format!("`{expression}` has no value"))
 }
 
@@ -367,10 +366,7 @@ pub fn of_sites(
 fn result(site: &Site, routine: &Result<&Routine<'_>, CallError>) -> Vec<Fetch> {
     match routine {
         Err(_) => vec![plain("ret", Register::result())],
-        Ok(_) => {
-            let part = Part { name: "ret".into(), expression: "ret".into() };
-            resolve_one(&site.kind, routine, &part, true).unwrap_or_default()
-        }
+        Ok(_) => resolve_one(&site.kind, routine, &named("ret"), true).unwrap_or_default(),
     }
 }
 
@@ -462,17 +458,7 @@ mod tests {
 
     fn fetch(name: &str, steps: &[i32], len_bytes: u8, kind: ValueKind) -> Fetch {
         let register = Register::argument(0).expect("rdi");
-        let type_name = String::new();
-        Fetch {
-            name: name.into(),
-            register,
-            steps: steps.to_vec(),
-            len_bytes,
-            bits: None,
-            kind,
-            text: None,
-            type_name,
-        }
+        Fetch { steps: steps.to_vec(), len_bytes, kind, ..plain(name, register) }
     }
 
     /// Checks the kernel's words: registers, loads, widths, bits, texts with their length, and names that are free and permitted.
@@ -498,17 +484,10 @@ mod tests {
     /// Checks what belongs to the return, and what is a kind behind a colon.
     #[test]
     fn parts_of_expressions() {
-        for (expression, expected) in [
-            ("ret", true),
-            ("*ret", true),
-            ("(*ret).x", true),
-            ("ret->a", true),
-            ("$retval", true),
-            ("retry", false),
-            ("a.ret", false),
-        ] {
-            assert_eq!(is_result(expression), expected, "{expression}");
+        for expression in ["ret", "*ret", "(*ret).x", "ret->a", "$retval"] {
+            assert!(is_result(expression), "{expression}");
         }
+        assert!(!is_result("retry") && !is_result("a.ret"));
         assert_eq!(split_kind("a->b:u16"), ("a->b", Some("u16")));
         assert_eq!(split_kind("p:string"), ("p", Some("string")));
         assert_eq!(split_kind("ns::u8"), ("ns::u8", None));

@@ -1,27 +1,17 @@
 //! Names for the addresses of callers, while their processes live and after.
-use kymo_perf::proc::{self, Mappings};
+use crate::modules::{CodeMapping, mapped_code};
 use kymo_symbols::sites::ProbeModule;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// More processes than anyone looks at.
 const MOST: usize = 1024;
 
-#[derive(Clone, Debug)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    offset: u64,
-    path: PathBuf,
-}
-
 /// Where which module was in which process, as last seen.
 #[derive(Debug, Default)]
 pub struct CallerNames {
-    processes: BTreeMap<i32, Vec<Mapping>>,
+    processes: BTreeMap<i32, Vec<CodeMapping>>,
     modules: HashMap<PathBuf, Option<Arc<ProbeModule>>>,
 }
 
@@ -37,16 +27,7 @@ impl CallerNames {
         if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
             return;
         }
-        let text = proc::maps(pid);
-        let code = Mappings::new(&text).filter(|mapping| mapping.prot & 4 != 0);
-        let found: Vec<Mapping> = code
-            .map(|mapping| Mapping {
-                start: mapping.start,
-                end: mapping.end,
-                offset: mapping.offset,
-                path: PathBuf::from(OsString::from_vec(mapping.path.to_vec())),
-            })
-            .collect();
+        let found = mapped_code(pid);
         if !found.is_empty() {
             self.processes.insert(pid, found);
         }
@@ -57,10 +38,10 @@ impl CallerNames {
     pub fn name(&mut self, pid: i32, address: u64) -> String {
         // The call, not what follows it.
         let call = address.wrapping_sub(1);
-        let inside = |mapping: &&Mapping| mapping.start <= call && call < mapping.end;
+        let inside = |mapping: &&CodeMapping| mapping.covers(call);
         let own = self.processes.get(&pid).and_then(|list| list.iter().find(inside));
         let found = own.or_else(|| self.processes.values().find_map(|list| list.iter().find(inside)));
-        let Some(Mapping { start, offset, path, .. }) = found.cloned() else {
+        let Some(CodeMapping { start, offset, path, .. }) = found.cloned() else {
             return format!("{address:#x}");
         };
         let at = call - start + offset;

@@ -74,15 +74,17 @@ fn outside_quotes(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// Comparisons as they are typed.
+pub(crate) const OPERATORS: [(&str, Compare); 6] = [
+    ("==", Compare::Equal),
+    ("!=", Compare::NotEqual),
+    ("<=", Compare::LessEqual),
+    (">=", Compare::GreaterEqual),
+    ("<", Compare::Less),
+    (">", Compare::Greater),
+];
+
 fn part(text: &str) -> Result<Part, String> {
-    const OPERATORS: [(&str, Compare); 6] = [
-        ("==", Compare::Equal),
-        ("!=", Compare::NotEqual),
-        ("<=", Compare::LessEqual),
-        (">=", Compare::GreaterEqual),
-        ("<", Compare::Less),
-        (">", Compare::Greater),
-    ];
     let text = text.trim();
     let wrong =
         || format!("`{text}` is no comparison: write for example 'size > 4096', 'arg1 == 3' or 'ret < 0'");

@@ -78,7 +78,9 @@ pub trait Engine {
     fn read(&self) -> Vec<Reading>;
 
     /// Who called, the most frequent first; empty unless asked for.
-    fn callers(&self) -> io::Result<Vec<Caller>>;
+    fn callers(&self) -> io::Result<Vec<Caller>> {
+        Ok(Vec::new())
+    }
 
     /// Tells hits and returns with their values, those since the last time.
     fn told(&self, _tell: &mut dyn FnMut(ProbeHit)) {}
@@ -93,22 +95,18 @@ pub trait Engine {
     ///
     /// # Errors
     /// Why it is not probed at all; then it is not held.
-    fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
-        let _ = ended;
+    fn started(&self, _ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
         Ok(Vec::new())
     }
 
     /// Leaves sites (ascending) to another engine in all programs that are to come.
-    fn leave(&self, sites: &[usize]) {
-        let _ = sites;
-    }
+    fn leave(&self, _sites: &[usize]) {}
 
     /// Lets the command run.
     fn go(&self) {}
 
     /// What is to be said at the end.
-    fn words(&self, sites: &[Site]) -> Vec<String> {
-        let _ = sites;
+    fn words(&self, _sites: &[Site]) -> Vec<String> {
         Vec::new()
     }
 }

@@ -5,7 +5,7 @@
 use crate::actions::ActionTable;
 use crate::capability::{check_site, surrounding};
 use crate::engine::{Caller, Engine, ProbeRequest, Reading};
-use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState, ProbeStatus};
+use kymo_core::probe::wire::{ProbeAction, ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Client, ProtocolError};
 use kymo_record::Callers;
 use kymo_symbols::sites::{Site, SiteKind};
@@ -20,7 +20,7 @@ pub(crate) struct Entered {
     pub engine: Inproc,
     /// Numbers of the sites that are armed.
     pub served: Vec<usize>,
-    pub refused: Vec<(usize, String)>,
+    pub refused: Refusals,
     /// How long the program's threads stood still for it.
     pub stopped_ns: u64,
     /// Why they ran meanwhile, if they did.
@@ -39,6 +39,30 @@ fn overlaps_patch(function: u64, others: &[u64]) -> bool {
     others.get(next).is_some_and(|&other| other - function < MOVED_BYTES)
 }
 
+const CROWDED: &str = "another probe is among the bytes of a patch";
+
+/// Sites that the kernel serves: their offsets, ascending, by file.
+struct Others<'a>(HashMap<&'a Path, Vec<u64>>);
+
+impl<'a> Others<'a> {
+    fn new(sites: impl Iterator<Item = &'a Site>) -> Others<'a> {
+        let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
+        sites.for_each(|site| others.entry(site.module.file()).or_default().push(site.offset));
+        others.values_mut().for_each(|offsets| offsets.sort_unstable());
+        Others(others)
+    }
+
+    /// Whether one is among the bytes that a patch of this site may move.
+    fn crowd(&self, site: &Site) -> bool {
+        self.0.get(site.module.file()).is_some_and(|beside| overlaps_patch(site.offset, beside))
+    }
+}
+
+/// A site by its number, and what the agent is asked for there.
+type Candidate = (usize, ProbeSpec);
+/// Sites by their numbers, with the reasons why they cannot be served.
+pub(crate) type Refusals = Vec<(usize, String)>;
+
 /// Whether the kernel may set a trap at a site beside what is patched in the same file.
 pub(crate) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
     let same = |&&number: &&usize| sites[number].module.file() == site.module.file();
@@ -47,68 +71,53 @@ pub(crate) fn is_apart(site: &Site, sites: &[Site], patched: &[usize]) -> bool {
 }
 
 /// Sites to ask the agent for, by number, and those that it need not be asked for, with the reasons. `timed`: whether a site's returns are looked at.
-#[allow(clippy::type_complexity, reason = "two lists by number")]
+/// `inside`: not only functions, but markers, lines and instructions inside of these.
 pub(crate) fn candidates(
     sites: &[Site],
     timed: &dyn Fn(usize) -> bool,
-) -> (Vec<(usize, ProbeSpec)>, Vec<(usize, String)>) {
-    candidates_of(sites, timed, false)
-}
-
-/// The same; `inside`: not only functions, but markers, lines and instructions inside of these.
-#[allow(clippy::type_complexity, reason = "two lists by number")]
-fn candidates_of(
-    sites: &[Site],
-    timed: &dyn Fn(usize) -> bool,
     inside: bool,
-) -> (Vec<(usize, ProbeSpec)>, Vec<(usize, String)>) {
+) -> (Vec<Candidate>, Refusals) {
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
-    let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
     let unsupported: Vec<Option<&str>> = sites
         .iter()
         .enumerate()
         .map(|(number, site)| check_site(site, timed(number), inside).err())
         .collect();
-    for (site, _) in sites.iter().zip(&unsupported).filter(|(_, reason)| reason.is_some()) {
-        others.entry(site.module.file()).or_default().push(site.offset);
-    }
-    others.values_mut().for_each(|offsets| offsets.sort_unstable());
+    let others = sites.iter().zip(&unsupported).filter(|(_, reason)| reason.is_some());
+    let others = Others::new(others.map(|(site, _)| site));
     for ((number, site), unsupported) in sites.iter().enumerate().zip(unsupported) {
-        let beside = others.get(site.module.file()).map_or(&[][..], Vec::as_slice);
-        let crowded =
-            || overlaps_patch(site.offset, beside).then_some("another probe is among the bytes of a patch");
-        if let Some(reason) = unsupported.or_else(crowded) {
+        if let Some(reason) = unsupported.or_else(|| others.crowd(site).then_some(CROWDED)) {
             refused.push((number, reason.to_owned()));
             continue;
         }
         // SANITY: check_site() saw that there is one.
         let (begin, size, room) = surrounding(site).unwrap_or_default();
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
-        wanted.push((
-            number,
-            ProbeSpec {
-                id: number as u32,
-                offset: begin,
-                size_bytes: bytes(size),
-                room_bytes: bytes(room),
-                inside_bytes: bytes(site.offset - begin),
-                semaphore: site.semaphore.unwrap_or(0),
-                kind: ProbeKind::Count,
-                action_id: 0,
-            },
-        ));
+        let spec = ProbeSpec {
+            id: number as u32,
+            offset: begin,
+            size_bytes: bytes(size),
+            room_bytes: bytes(room),
+            inside_bytes: bytes(site.offset - begin),
+            semaphore: site.semaphore.unwrap_or(0),
+            kind: ProbeKind::Count,
+            action_id: 0,
+        };
+        wanted.push((number, spec));
     }
     (wanted, refused)
 }
 
 /// What an agent is told: the sites that it is to serve.
+#[derive(Default)]
 pub(crate) struct Plan {
     /// By module, as a list of mappings names it.
     modules: Vec<(Vec<u8>, Vec<ProbeSpec>)>,
     actions: ActionTable,
-    /// Numbers of sites, ascending.
-    served: Vec<usize>,
-    refused: Vec<(usize, String)>,
+    /// Numbers of the sites that an agent is told, ascending.
+    pub served: Vec<usize>,
+    /// The other ones.
+    pub refused: Refusals,
 }
 
 impl Plan {
@@ -118,9 +127,8 @@ impl Plan {
     /// Why there is none.
     pub(crate) fn of(sites: &[Site], request: &ProbeRequest) -> Result<Plan, String> {
         let timed = request.timed;
-        let (wanted, refused) = candidates_of(sites, &|_| timed, true);
-        let mut plan =
-            Plan { modules: Vec::new(), actions: ActionTable::default(), served: Vec::new(), refused };
+        let (wanted, refused) = candidates(sites, &|_| timed, true);
+        let mut plan = Plan { refused, ..Plan::default() };
         for (number, wanted) in wanted {
             let site = &sites[number];
             let mut action = action(request, number);
@@ -148,33 +156,14 @@ impl Plan {
         self.refused.first().map_or_else(|| "there is no probe".to_owned(), |(_, reason)| reason.clone())
     }
 
-    /// Numbers of the sites that an agent is told, ascending.
-    pub(crate) fn served(&self) -> &[usize] {
-        &self.served
-    }
-
-    /// The other ones, with the reasons.
-    pub(crate) fn refused(&self) -> &[(usize, String)] {
-        &self.refused
-    }
-
     /// Takes sites out, and what stands among the bytes of their patches: others will serve them.
-    pub(crate) fn leave_out(&mut self, sites: &[Site], refused: Vec<(usize, String)>) {
+    pub(crate) fn leave_out(&mut self, sites: &[Site], refused: Refusals) {
         self.refused.extend(refused);
         let out: HashSet<usize> = self.refused.iter().map(|(number, _)| *number).collect();
-        let mut others: HashMap<&Path, Vec<u64>> = HashMap::new();
-        out.iter().for_each(|&number| {
-            others.entry(sites[number].module.file()).or_default().push(sites[number].offset);
-        });
-        others.values_mut().for_each(|offsets| offsets.sort_unstable());
-        let crowded = |number: usize| {
-            let beside = others.get(sites[number].module.file()).map_or(&[][..], Vec::as_slice);
-            overlaps_patch(sites[number].offset, beside)
-        };
-        let near: Vec<usize> =
-            self.served.iter().copied().filter(|number| !out.contains(number) && crowded(*number)).collect();
-        let reason = "another probe is among the bytes of a patch";
-        self.refused.extend(near.iter().map(|&number| (number, reason.to_owned())));
+        let others = Others::new(out.iter().map(|&number| &sites[number]));
+        let is_near = |number: &usize| !out.contains(number) && others.crowd(&sites[*number]);
+        let near: Vec<usize> = self.served.iter().copied().filter(is_near).collect();
+        self.refused.extend(near.iter().map(|&number| (number, CROWDED.to_owned())));
         self.refused.sort_unstable();
         let stays = |number: usize| !out.contains(&number) && near.binary_search(&number).is_err();
         self.served.retain(|&number| stays(number));
@@ -230,14 +219,12 @@ pub(crate) fn enter(sites: &[Site], request: &ProbeRequest, pid: i32) -> Result<
     if (outcome.armed as usize) < served.len() {
         // Its list of mappings names the module otherwise, or it is not loaded: the kernel knows files.
         let listed = client.list().map_err(|broken| broken.to_string())?;
-        let waits = |listed: &ProbeStatus| listed.state == ProbeState::Waiting;
-        let waiting: HashSet<usize> =
-            listed.iter().filter(|listed| waits(listed)).map(|listed| listed.id as usize).collect();
+        let waits = listed.iter().filter(|listed| listed.state == ProbeState::Waiting);
+        let waiting: HashSet<usize> = waits.map(|listed| listed.id as usize).collect();
         served.retain(|number| !waiting.contains(number));
         let why = "its module is not mapped, or by another name";
-        refused.extend(
-            waiting.into_iter().filter(|&number| number < sites.len()).map(|number| (number, why.to_owned())),
-        );
+        let waiting = waiting.into_iter().filter(|&number| number < sites.len());
+        refused.extend(waiting.map(|number| (number, why.to_owned())));
         refused.sort_unstable();
     }
     plan.served = served.clone();
@@ -253,13 +240,8 @@ fn action(request: &ProbeRequest, number: usize) -> ProbeAction {
     let (entry_condition, return_condition) = request.conditions.get(number).cloned().unwrap_or_default();
     // Counting looks at every hit.
     let every = if request.every > 1 && (request.timed || request.callers) { request.every } else { 0 };
-    ProbeAction {
-        entry_condition,
-        return_condition,
-        every,
-        callers: request.callers,
-        ..ProbeAction::default()
-    }
+    let callers = request.callers;
+    ProbeAction { entry_condition, return_condition, every, callers, ..ProbeAction::default() }
 }
 
 /// Has the agent arm these.

@@ -4,7 +4,7 @@
 //! call chains, and readers of the recording, which show the first three arguments' registers, or what a function returned.
 use crate::error::usage;
 use crate::exits::ReturnAddresses;
-use crate::memory_events::{RecordingTarget, event_len};
+use crate::memory_events::{RecordingTarget, events_with};
 use crate::{arguments, modules};
 use kymo_perf::bpf::uprobe::is_mistaken;
 use kymo_perf::machine::Machine;
@@ -29,11 +29,8 @@ impl KernelProbes {
     pub fn rename<'a>(&self, events: impl Iterator<Item = &'a mut Selected>) {
         for event in events {
             let Some(tracepoint) = &event.tracepoint else { continue };
-            let own = self
-                .probes
-                .events()
-                .position(|(system, name)| system == tracepoint.system && name == tracepoint.name);
-            if let Some(at) = own {
+            let is = |(system, name)| system == tracepoint.system && name == tracepoint.name;
+            if let Some(at) = self.probes.events().position(is) {
                 event.name.clone_from(&self.names[at]);
             }
         }
@@ -218,26 +215,11 @@ pub(crate) fn new_probes<'a>(text: &'a str, machine: &Machine) -> Vec<Written<'a
 
 /// The events of a list that name sites.
 fn selectors(text: &str) -> Vec<Written<'_>> {
-    let (mut found, mut begin) = (Vec::new(), 0);
-    while begin < text.len() {
-        let end = begin + event_len(&text[begin..]);
-        let event = text[begin..end].trim_end();
-        let start = begin + event.find(|c: char| c != '{' && c != ' ').unwrap_or(0);
-        let event = &text[start..begin + event.len()];
-        if let Some(rest) = event.strip_prefix("probe:")
-            && !rest.is_empty()
-        {
-            let (selector, modifiers) = split_modifiers(rest);
-            let selector = selector.trim_matches('\'');
-            found.push(Written { begin: start, end: start + event.len(), selector, modifiers });
-        }
-        // Behind a group's end its modifiers follow, up to the next comma.
-        begin = match text[end..].find(',') {
-            Some(comma) => end + comma + 1,
-            None => text.len(),
-        };
-    }
-    found
+    let written = |(begin, event, rest): (usize, &str, _)| {
+        let (selector, modifiers) = split_modifiers(rest);
+        Written { begin, end: begin + event.len(), selector: selector.trim_matches('\''), modifiers }
+    };
+    events_with(text, "probe:").map(written).collect()
 }
 
 /// Takes `:u` and the like off. A single part is a function: `probe:u`.

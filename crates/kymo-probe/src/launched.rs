@@ -8,8 +8,8 @@
 //! ```
 //! A program waits before its first instruction until it is armed, with one thread, so code of the C library is as good as any. What a program
 //! forks counts in its memory; what it executes comes up as a program of its own.
-use crate::engine::{Caller, Choice, Engine, ProbeRequest, Reading};
-use crate::inproc::Plan;
+use crate::engine::{Choice, Engine, ProbeRequest, Reading};
+use crate::inproc::{Plan, Refusals};
 use crate::{capability, forecast, modules};
 use kymo_perf::inject::{self, Arrival, Client, Execs, Preload, Without};
 use kymo_symbols::sites::{ProbeModule, Site};
@@ -60,11 +60,11 @@ pub fn prepare(
     let mut plan = Plan::of(sites, request)?;
     if choice != Choice::Inproc {
         let later = |number: &usize| loaded.iter().all(|module| !Arc::ptr_eq(module, &sites[*number].module));
-        let later = plan.served().iter().copied().filter(later);
+        let later = plan.served.iter().copied().filter(later);
         let reason = "its module is not loaded when the command starts";
         plan.leave_out(sites, later.map(|number| (number, reason.to_owned())).collect());
-        plan.leave_out(sites, forecast::refusals(sites, plan.served()));
-        if plan.served().is_empty() {
+        plan.leave_out(sites, forecast::refusals(sites, &plan.served));
+        if plan.served.is_empty() {
             return Err(plan.first_reason());
         }
     }
@@ -86,19 +86,19 @@ impl Launch {
 
     /// The numbers of the sites that it will serve, ascending.
     pub(crate) fn served(&self) -> &[usize] {
-        self.plan.served()
+        &self.plan.served
     }
 
     /// The sites that it cannot serve, with the reasons.
     pub fn refused(&self) -> &[(usize, String)] {
-        self.plan.refused()
+        &self.plan.refused
     }
 
     /// Lets programs in from now on. `pid` is the command's.
     pub(crate) fn begin(self, pid: i32) -> io::Result<Launched> {
         let Launch { preload, plan, children } = self;
         let (told, stop) = UnixStream::pair()?;
-        let state = State { past: vec![Reading::default(); plan.served().len()], ..State::default() };
+        let state = State { past: vec![Reading::default(); plan.served.len()], ..State::default() };
         let execs = Execs::of(pid, children);
         let tree = Arc::new(ProcessTree {
             preload,
@@ -143,7 +143,7 @@ struct State {
     /// What those have counted that are not among the clients any more.
     past: Vec<Reading>,
     /// Whether the command is armed, and which sites are not.
-    command: Option<Result<Vec<(usize, String)>, String>>,
+    command: Option<Result<Refusals, String>>,
     /// It may run.
     gone: bool,
     /// Programs that are being talked to.
@@ -230,10 +230,8 @@ impl ProcessTree {
             self.fold(&mut state);
         }
         if state.clients.len() >= self.most {
-            state.fail(format!(
-                "{} programs run at a time, more than kymo may have descriptors for",
-                self.most
-            ));
+            let most = self.most;
+            state.fail(format!("{most} programs run at a time, more than kymo may have descriptors for"));
             return;
         }
         drop(state);
@@ -266,26 +264,20 @@ impl ProcessTree {
         }
     }
 
-    fn arm(&self, arrival: Arrival) -> Result<(Client, Vec<(usize, String)>), String> {
+    fn arm(&self, arrival: Arrival) -> Result<(Client, Refusals), String> {
         let client = arrival.enter(self.children).map_err(|refusal| refusal.to_string())?;
         let without = self.state().left.clone();
         let outcome = self.plan.tell(&client, &without).map_err(|broken| broken.to_string())?;
         let refused = outcome.refused.into_iter().map(|(id, reason)| (id as usize, reason));
         // ProbeHit by the agent: only numbers that were given to it are believed.
-        let refused = refused.filter(|(number, _)| self.plan.served().binary_search(number).is_ok());
+        let refused = refused.filter(|(number, _)| self.plan.served.binary_search(number).is_ok());
         Ok((client, refused.collect()))
     }
 
     /// Adds up those that have ended, with all that they have forked.
     fn fold(&self, state: &mut State) {
         let State { clients, past, .. } = state;
-        clients.retain(|client| {
-            let over = client.is_over();
-            if over {
-                self.plan.add(past, client);
-            }
-            !over
-        });
+        clients.extract_if(.., |client| client.is_over()).for_each(|client| self.plan.add(past, &client));
     }
 }
 
@@ -301,11 +293,7 @@ impl Engine for Launched {
         readings
     }
 
-    fn callers(&self) -> io::Result<Vec<Caller>> {
-        Ok(Vec::new())
-    }
-
-    fn started(&self, ended: BorrowedFd<'_>) -> Result<Vec<(usize, String)>, String> {
+    fn started(&self, ended: BorrowedFd<'_>) -> Result<Refusals, String> {
         let until = Instant::now() + EXEC_TIMEOUT;
         let mut state = self.tree.state();
         loop {

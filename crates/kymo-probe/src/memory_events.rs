@@ -181,31 +181,35 @@ struct Written<'a> {
 
 /// The events of a list that name places. Those with an address are perf's, and left to the selector.
 fn names(text: &str) -> Vec<Written<'_>> {
-    let mut found = Vec::new();
-    let mut begin = 0;
-    while begin < text.len() {
+    let written = |(begin, event, rest)| {
+        let (expression, modifiers) = split_modifiers(rest);
+        Written { begin, text: event, expression, modifiers }
+    };
+    let names =
+        events_with(text, "mem:").filter(|(_, _, rest)| !rest.starts_with(|c: char| c.is_ascii_digit()));
+    names.map(written).collect()
+}
+
+/// The events of a list that begin with this and do not end there: where each is, all of it, and what follows the prefix.
+pub(crate) fn events_with<'a>(
+    text: &'a str,
+    prefix: &'static str,
+) -> impl Iterator<Item = (usize, &'a str, &'a str)> {
+    let mut next = 0;
+    let events = std::iter::from_fn(move || {
+        let begin = (next < text.len()).then_some(next)?;
         let end = begin + event_len(&text[begin..]);
-        let event = text[begin..end].trim_end();
-        let event = event.trim_start_matches(['{', ' ']);
-        let at = begin + text[begin..end].find(event).unwrap_or(0);
-        if let Some(rest) = event.strip_prefix("mem:")
-            && !rest.is_empty()
-            && !rest.starts_with(|c: char| c.is_ascii_digit())
-        {
-            let (expression, modifiers) = split_modifiers(rest);
-            found.push(Written { begin: at, text: event, expression, modifiers });
-        }
         // Behind a group's end its modifiers follow, up to the next comma.
-        begin = match text[end..].find(',') {
-            Some(comma) => end + comma + 1,
-            None => text.len(),
-        };
-    }
-    found
+        next = text[end..].find(',').map_or(text.len(), |comma| end + comma + 1);
+        let event = text[begin..end].trim_start_matches(['{', ' ']);
+        Some((end - event.len(), event.trim_end()))
+    });
+    let rest = move |(at, event): (usize, &'a str)| Some((at, event, event.strip_prefix(prefix)?));
+    events.filter_map(rest).filter(|(_, _, rest)| !rest.is_empty())
 }
 
 /// How long the first event is: up to a comma or the end of a group, but not inside brackets or quotes.
-pub(crate) fn event_len(text: &str) -> usize {
+fn event_len(text: &str) -> usize {
     let (mut depth, mut quoted) = (0i32, false);
     for (at, c) in text.char_indices() {
         match c {

@@ -66,6 +66,31 @@ pub fn of_command(command: &[OsString]) -> anyhow::Result<Vec<Arc<ProbeModule>>>
     Ok(modules)
 }
 
+/// Code that a process has mapped: addresses, and where they are in which file.
+#[derive(Clone, Debug)]
+pub(crate) struct CodeMapping {
+    pub start: u64,
+    pub end: u64,
+    pub offset: u64,
+    pub path: PathBuf,
+}
+
+impl CodeMapping {
+    pub(crate) fn covers(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+}
+
+/// The code that a process has mapped now.
+pub(crate) fn mapped_code(pid: i32) -> Vec<CodeMapping> {
+    let text = proc::maps(pid);
+    let mapped = |map: proc::MapsEntry<'_>| {
+        let path = PathBuf::from(OsStr::from_bytes(map.path));
+        CodeMapping { start: map.start, end: map.end, offset: map.offset, path }
+    };
+    Mappings::new(&text).filter(|map| map.prot & 4 != 0).map(mapped).collect()
+}
+
 /// The modules that a process has mapped: its program first. Files are opened as the process sees them, in its container.
 pub fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
     let gone = || format!("there is no process {pid}: it may have ended; `ps -e` lists processes");
@@ -79,17 +104,10 @@ pub fn of_process(pid: i32) -> anyhow::Result<Vec<Arc<ProbeModule>>> {
         }
         Err(_) => bail!(gone()),
     };
-    let text = proc::maps(pid);
     let mut paths: Vec<PathBuf> = vec![exe];
     let mut known: BTreeSet<PathBuf> = paths.iter().cloned().collect();
-    for mapping in
-        Mappings::new(&text).filter(|mapping| mapping.prot & 4 != 0 && mapping.path.starts_with(b"/"))
-    {
-        let path = PathBuf::from(OsString::from_vec(mapping.path.to_vec()));
-        if known.insert(path.clone()) {
-            paths.push(path);
-        }
-    }
+    let mapped = mapped_code(pid).into_iter().map(|mapping| mapping.path);
+    paths.extend(mapped.filter(|path| path.has_root() && known.insert(path.clone())));
     // The same root as ours needs no detour, and gives names that hold when the process has ended.
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let same = |a: &Path, b: &Path| {

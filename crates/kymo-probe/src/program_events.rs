@@ -356,7 +356,7 @@ fn enter(pid: i32, sites: &[Site], all: &[Selected], asked: &ProgramOptions<'_>)
         at.entry(place.site).or_default()[usize::from(place.returns)] = Some(place);
     }
     let returns = |site: usize| at.get(&site).is_some_and(|names| names[1].is_some());
-    let (mut wanted, mut refused) = candidates(sites, &returns);
+    let (mut wanted, mut refused) = candidates(sites, &returns, false);
     let mut numbers = ActionTable::default();
     let mut events: Vec<(usize, UserEvent)> = Vec::new();
     for (site, wanted) in &mut wanted {

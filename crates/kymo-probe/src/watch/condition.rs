@@ -1,4 +1,6 @@
 //! `--if`: which hits count. `new == 0 && old != new || tid == 1234`.
+use crate::condition::OPERATORS;
+use kymo_core::probe::value::Compare;
 use std::fmt;
 
 /// What a word of a condition can be about.
@@ -17,19 +19,9 @@ enum Operand {
     Word(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
-    Same,
-    Other,
-    Less,
-    LessOrSame,
-    More,
-    MoreOrSame,
-}
-
 /// A condition: alternatives of comparisons that must all hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition(Vec<Vec<(Operand, Comparison, Operand)>>);
+pub struct Condition(Vec<Vec<(Operand, Compare, Operand)>>);
 
 /// What is known of a hit; `None`: not readable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,20 +46,11 @@ impl fmt::Display for ConditionError {
     }
 }
 
-const COMPARISONS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Same),
-    ("!=", Comparison::Other),
-    ("<=", Comparison::LessOrSame),
-    (">=", Comparison::MoreOrSame),
-    ("<", Comparison::Less),
-    (">", Comparison::More),
-];
-
 impl Condition {
     /// Reads a condition.
     pub fn parse(text: &str) -> Result<Condition, ConditionError> {
         let one = |part: &str| {
-            let found = COMPARISONS
+            let found = OPERATORS
                 .iter()
                 .filter_map(|&(sign, comparison)| part.find(sign).map(|at| (at, sign, comparison)))
                 .min_by_key(|&(at, sign, _)| (at, std::cmp::Reverse(sign.len())));
@@ -98,15 +81,15 @@ impl Condition {
             Operand::Name(Name::Pid) => Some(known.pid.into()),
             Operand::Word(word) => value(word),
         };
-        let holds = |(left, comparison, right): &(Operand, Comparison, Operand)| {
+        let holds = |(left, comparison, right): &(Operand, Compare, Operand)| {
             let (Some(left), Some(right)) = (number(left), number(right)) else { return false };
             match comparison {
-                Comparison::Same => left == right,
-                Comparison::Other => left != right,
-                Comparison::Less => left < right,
-                Comparison::LessOrSame => left <= right,
-                Comparison::More => left > right,
-                Comparison::MoreOrSame => left >= right,
+                Compare::Equal => left == right,
+                Compare::NotEqual => left != right,
+                Compare::Less => left < right,
+                Compare::LessEqual => left <= right,
+                Compare::Greater => left > right,
+                Compare::GreaterEqual => left >= right,
             }
         };
         self.0.iter().any(|all| all.iter().all(holds))

@@ -59,6 +59,7 @@ pub struct Row {
 }
 
 /// Judges and counts hits.
+#[derive(Default)]
 pub struct Ledger {
     places: Vec<Place>,
     /// By the register's address: which parts of places it covers.
@@ -98,22 +99,7 @@ impl Ledger {
                 words.insert((index, word.to_owned()), place.parse_value(word));
             }
         }
-        Ledger {
-            places,
-            by_address,
-            condition,
-            words,
-            values: FxHashMap::default(),
-            memories: FxHashMap::default(),
-            comms: FxHashMap::default(),
-            gone: FxHashSet::default(),
-            rows: FxHashMap::default(),
-            told_apart: 0,
-            counted: 0,
-            unmet: 0,
-            after_exec: 0,
-            read_after: 0,
-        }
+        Ledger { places, by_address, condition, words, ..Ledger::default() }
     }
 
     /// The places.
@@ -133,7 +119,7 @@ impl Ledger {
     /// Takes in what happened; a hit that counts comes back with its values.
     pub fn take(&mut self, time_ns: u64, happened: WatchRecord) -> Option<Hit> {
         match happened {
-            WatchRecord::Hit(access) => self.hit(time_ns, access),
+            WatchRecord::Hit(access) => return self.hit(time_ns, access),
             WatchRecord::Child { pid, parent } => {
                 // What the child has is a copy of what its maker had.
                 let words: BTreeSet<u64> = self.by_address.keys().map(|address| address & !7).collect();
@@ -149,31 +135,25 @@ impl Ledger {
                 if self.gone.contains(&parent) {
                     self.gone.insert(pid);
                 }
-                None
             }
             WatchRecord::Exec { pid } => {
                 self.gone.insert(pid);
                 self.memories.remove(&pid);
-                None
             }
             WatchRecord::Thread { tid, parent } => {
                 if let Some(name) = self.comms.get(&parent).cloned() {
                     self.comms.insert(tid, name);
                 }
-                None
             }
-            WatchRecord::Named { tid, name } => {
-                self.comms.insert(tid, name);
-                None
-            }
+            WatchRecord::Named { tid, name } => drop(self.comms.insert(tid, name)),
             WatchRecord::Exit { pid, tid } => {
                 self.comms.remove(&tid);
                 if pid == tid {
                     self.memories.remove(&pid);
                 }
-                None
             }
         }
+        None
     }
 
     fn hit(&mut self, time_ns: u64, access: Access) -> Option<Hit> {

@@ -1,12 +1,11 @@
 //! Names for instructions of processes that run, or ran: function, file and line.
+use crate::modules::{CodeMapping, mapped_code};
 use kymo_files::open_regular;
-use kymo_perf::proc::{self, Mappings, ProcessMemory};
+use kymo_perf::proc::ProcessMemory;
 use kymo_symbols::place::accessing_instruction;
-use kymo_symbols::{ModuleKey, SymbolOptions, SymbolStore};
+use kymo_symbols::{ModuleKey, SymbolStore};
 use rustc_hash::FxHashMap;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// So much of a function is read to find the instruction before a place in it.
@@ -35,39 +34,20 @@ pub struct Site {
     pub exact: bool,
 }
 
-#[derive(Clone, Debug)]
-struct Mapped {
-    start: u64,
-    end: u64,
-    offset: u64,
-    path: PathBuf,
-}
-
 #[derive(Debug, Default)]
 struct Space {
-    maps: Arc<Vec<Mapped>>,
+    maps: Arc<Vec<CodeMapping>>,
     reads: u32,
 }
 
 /// Looks names up and remembers them.
+#[derive(Default)]
 pub struct Names {
     store: SymbolStore,
     spaces: FxHashMap<i32, Space>,
     parents: FxHashMap<i32, i32>,
     sites: FxHashMap<(i32, u64, bool), Arc<Site>>,
     callers: FxHashMap<(i32, u64), Arc<Site>>,
-}
-
-impl Default for Names {
-    fn default() -> Names {
-        Names {
-            store: SymbolStore::new(SymbolOptions::default()),
-            spaces: FxHashMap::default(),
-            parents: FxHashMap::default(),
-            sites: FxHashMap::default(),
-            callers: FxHashMap::default(),
-        }
-    }
 }
 
 impl Names {
@@ -81,7 +61,8 @@ impl Names {
     pub fn look(&mut self, pid: i32) {
         let space = self.spaces.entry(pid).or_default();
         space.reads += 1;
-        let maps = read(pid);
+        let mut maps = mapped_code(pid);
+        maps.retain(|map| map.path.has_root());
         if !maps.is_empty() {
             space.maps = Arc::new(maps);
         }
@@ -117,8 +98,8 @@ impl Names {
         site
     }
 
-    fn mapped(&mut self, pid: i32, ip: u64) -> Option<Mapped> {
-        let covers = |maps: &[Mapped]| maps.iter().find(|m| m.start <= ip && ip < m.end).cloned();
+    fn mapped(&mut self, pid: i32, ip: u64) -> Option<CodeMapping> {
+        let covers = |maps: &[CodeMapping]| maps.iter().find(|map| map.covers(ip)).cloned();
         let mut process = pid;
         // From a process that is gone to the ones that made it.
         for _ in 0..16 {
@@ -170,19 +151,6 @@ impl Names {
         live.or_else(|| open_regular(&mapped.path).ok()?.read_exact_at(&mut code, start).ok())?;
         accessing_instruction(&code, avma, ip)
     }
-}
-
-/// The code that a process has mapped.
-fn read(pid: i32) -> Vec<Mapped> {
-    let text = proc::maps(pid);
-    let code = Mappings::new(&text).filter(|map| map.prot & 4 != 0 && map.path.starts_with(b"/"));
-    let mapped = |map: proc::MapsEntry<'_>| Mapped {
-        start: map.start,
-        end: map.end,
-        offset: map.offset,
-        path: PathBuf::from(std::ffi::OsStr::from_bytes(map.path)),
-    };
-    code.map(mapped).collect()
 }
 
 #[cfg(test)]

@@ -14,42 +14,20 @@ const COMM_BYTES: usize = 15;
 
 /// What happened, as one record tells it.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "processes and threads, by their numbers")]
 pub enum WatchRecord {
     /// An access.
     Hit(Access),
     /// A process was made by another one.
-    Child {
-        /// The new process.
-        pid: i32,
-        /// The one that made it.
-        parent: i32,
-    },
+    Child { pid: i32, parent: i32 },
     /// A thread was made by another one, whose name it has.
-    Thread {
-        /// The new thread.
-        tid: i32,
-        /// The one that made it.
-        parent: i32,
-    },
+    Thread { tid: i32, parent: i32 },
     /// A thread has another name.
-    Named {
-        /// The thread.
-        tid: i32,
-        /// The new name.
-        name: Vec<u8>,
-    },
+    Named { tid: i32, name: Vec<u8> },
     /// A process executes another program.
-    Exec {
-        /// The process.
-        pid: i32,
-    },
+    Exec { pid: i32 },
     /// A thread ended; it may have been the last one of its process.
-    Exit {
-        /// The process.
-        pid: i32,
-        /// The thread.
-        tid: i32,
-    },
+    Exit { pid: i32, tid: i32 },
 }
 
 /// One access, as the kernel tells it.
