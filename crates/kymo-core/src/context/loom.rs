@@ -43,6 +43,15 @@ fn check(what: impl Fn() + Sync + Send + 'static) {
     builder.check(what);
 }
 
+/// Does this in another thread.
+fn beside<R: 'static>(
+    engine: &Engine<Work>,
+    what: impl FnOnce(Engine<Work>) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let engine = engine.clone();
+    thread::spawn(move || what(engine))
+}
+
 /// A counted task on CPU 0, and a clone of it.
 fn pair(attr: Attr) -> (Engine<Work>, EventId, Task<Work>, Task<Work>) {
     let engine = Engine::new(Work::default(), 2);
@@ -69,17 +78,14 @@ fn read(engine: &Engine<Work>, event: EventId) {
 fn switch_against_read(attr: Attr) {
     check(move || {
         let (engine, event, mut root, mut child) = pair(attr);
-        let worker = {
-            let engine = engine.clone();
-            thread::spawn(move || {
-                // More than what follows, so that nothing that follows can hide that it was met
-                // twice.
-                engine.pmu().work_long(CPU, 10);
-                let exchanged = engine.switch(CPU, &mut root, &mut child).unwrap();
-                engine.pmu().work(CPU);
-                (root, child, exchanged)
-            })
-        };
+        let worker = beside(&engine, move |engine| {
+            // More than what follows, so that nothing that follows can hide that it was met
+            // twice.
+            engine.pmu().work_long(CPU, 10);
+            let exchanged = engine.switch(CPU, &mut root, &mut child).unwrap();
+            engine.pmu().work(CPU);
+            (root, child, exchanged)
+        });
         read(&engine, event);
         let (root, child, exchanged) = worker.join().unwrap();
         assert_eq!(engine.read(event).unwrap().value, 11);
@@ -116,14 +122,11 @@ fn switch_against_read_of_tasks() {
     check(|| {
         let (engine, event, mut root, mut child) =
             pair(Attr { inherit_stat: true, ..Attr::family(Source(0)) });
-        let worker = {
-            let engine = engine.clone();
-            thread::spawn(move || {
-                engine.pmu().work(CPU);
-                engine.switch(CPU, &mut root, &mut child).unwrap();
-                (root, child)
-            })
-        };
+        let worker = beside(&engine, move |engine| {
+            engine.pmu().work(CPU);
+            engine.switch(CPU, &mut root, &mut child).unwrap();
+            (root, child)
+        });
         let tasks = engine.read_tasks(event).unwrap();
         assert_eq!(tasks.len(), 2);
         assert!(tasks[0].0 < tasks[1].0 && tasks[0].1.value <= 1 && tasks[1].1.value == 0, "{tasks:?}");
@@ -141,11 +144,8 @@ fn exit_against_read() {
             engine.pmu().work(CPU);
             engine.switch(CPU, &mut root, &mut child).unwrap();
             engine.pmu().work(CPU);
-            let worker = {
-                let engine = engine.clone();
-                // The child ends in the root's context: what was opened goes with it.
-                thread::spawn(move || engine.exit(&mut child).unwrap())
-            };
+            // The child ends in the root's context: what was opened goes with it.
+            let worker = beside(&engine, move |engine| engine.exit(&mut child).unwrap());
             assert_eq!(engine.read(event).unwrap().value, 2);
             worker.join().unwrap();
             assert_eq!(engine.read(event).unwrap().value, 2);
@@ -164,15 +164,12 @@ fn fork_against_switch() {
         let mut other = engine.fork(&mut root, Child::Thread).unwrap();
         engine.switch(CPU, &mut root, &mut child).unwrap();
         engine.enter(OTHER, &mut other).unwrap();
-        let worker = {
-            let engine = engine.clone();
-            thread::spawn(move || {
-                // The root rests in a clone of its own context.
-                assert_eq!(engine.switch(OTHER, &mut other, &mut root).unwrap(), Switch::Exchanged);
-                engine.pmu().work(OTHER);
-                (other, root)
-            })
-        };
+        let worker = beside(&engine, move |engine| {
+            // The root rests in a clone of its own context.
+            assert_eq!(engine.switch(OTHER, &mut other, &mut root).unwrap(), Switch::Exchanged);
+            engine.pmu().work(OTHER);
+            (other, root)
+        });
         let mut grandchild = engine.fork(&mut child, Child::Thread).unwrap();
         assert_eq!(engine.switch(CPU, &mut child, &mut grandchild).unwrap(), Switch::Exchanged);
         engine.pmu().work(CPU);
@@ -189,10 +186,7 @@ fn fork_against_close() {
     check(|| {
         let (engine, event, mut root, child) = pair(Attr::family(Source(0)));
         let kept = engine.open(&mut root, &[Attr::family(Source(0))]).unwrap()[0];
-        let worker = {
-            let engine = engine.clone();
-            thread::spawn(move || engine.close(event).unwrap())
-        };
+        let worker = beside(&engine, move |engine| engine.close(event).unwrap());
         let mut grandchild = engine.fork(&mut root, Child::Thread).unwrap();
         worker.join().unwrap();
         let events = |task: &Task<Work>| {
@@ -211,15 +205,12 @@ fn fork_against_close() {
 fn switch_against_disable() {
     check(|| {
         let (engine, event, mut root, mut child) = pair(Attr::family(Source(0)));
-        let worker = {
-            let engine = engine.clone();
-            thread::spawn(move || {
-                engine.switch(CPU, &mut root, &mut child).unwrap();
-                engine.leave(CPU, &mut child).unwrap();
-                engine.enter(CPU, &mut root).unwrap();
-                (root, child)
-            })
-        };
+        let worker = beside(&engine, move |engine| {
+            engine.switch(CPU, &mut root, &mut child).unwrap();
+            engine.leave(CPU, &mut child).unwrap();
+            engine.enter(CPU, &mut root).unwrap();
+            (root, child)
+        });
         engine.disable(event).unwrap();
         let (mut root, mut child) = worker.join().unwrap();
         engine.pmu().work(CPU);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The eager scheduler, with the methods of [`Engine`](super::Engine).
+/// The eager scheduler.
 #[derive(Debug)]
 pub struct Eager<P> {
     pmu: P,
@@ -95,8 +95,9 @@ struct World {
     last_event: u64,
 }
 
+/// Each method does what that of [`Engine`](super::Engine) does, and has its errors.
+#[allow(missing_docs, reason = "they are described there")]
 impl<P: Pmu> Eager<P> {
-    /// A scheduler for this many CPUs.
     pub fn new(pmu: P, cpus: usize) -> Eager<P> {
         let cpus = (0..cpus as u32)
             .map(|cpu| Cpu { home: Home { on: Some(CpuId(cpu)), ..Home::default() }, task: None })
@@ -105,7 +106,6 @@ impl<P: Pmu> Eager<P> {
         Eager { pmu, world: Mutex::new(world) }
     }
 
-    /// What it counts with.
     pub fn pmu(&self) -> &P {
         &self.pmu
     }
@@ -114,17 +114,12 @@ impl<P: Pmu> Eager<P> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Engine::task`](super::Engine::task).
     pub fn task(&self) -> Task<P> {
         let mut world = self.world();
         world.tasks.push(Some(Home::default()));
         Task { id: TaskId(world.tasks.len() as u64 - 1), pmu: PhantomData }
     }
 
-    /// As [`Engine::fork`](super::Engine::fork).
-    ///
-    /// # Errors
-    /// As there.
     pub fn fork(&self, parent: &mut Task<P>, child: Child) -> Result<Task<P>, Error> {
         let mut world = self.world();
         let mut groups = Vec::new();
@@ -149,23 +144,18 @@ impl<P: Pmu> Eager<P> {
         Ok(Task { id: TaskId(world.tasks.len() as u64 - 1), pmu: PhantomData })
     }
 
-    /// As [`Engine::exec`](super::Engine::exec).
-    ///
-    /// # Errors
-    /// As there.
     pub fn exec(&self, task: &mut Task<P>) -> Result<(), Error> {
         let mut world = self.world();
         let on = world.home(task.id)?.on;
         self.stopped(&mut world, on, |world| {
             let home = world.home(task.id)?;
-            for object in home.groups.iter_mut().flat_map(|group| &mut group.objects) {
+            for object in home.objects_mut() {
                 if std::mem::take(&mut object.attr.enable_on_exec) && object.state < EventState::Inactive {
                     object.state = EventState::Inactive;
                 }
             }
-            let objects = home.groups.iter().flat_map(|group| &group.objects);
-            let gone = objects.filter(|object| object.attr.remove_on_exec).map(|object| object.event);
-            let gone: Vec<EventId> = gone.collect();
+            let gone = home.objects().filter(|object| object.attr.remove_on_exec);
+            let gone: Vec<EventId> = gone.map(|object| object.event).collect();
             for event in gone {
                 let count = world.home(task.id)?.remove(event);
                 world.fold(event, count);
@@ -174,10 +164,6 @@ impl<P: Pmu> Eager<P> {
         })
     }
 
-    /// As [`Engine::exit`](super::Engine::exit).
-    ///
-    /// # Errors
-    /// As there.
     pub fn exit(&self, task: &mut Task<P>) -> Result<Vec<(EventId, Count)>, Error> {
         let mut world = self.world();
         if let Some(cpu) = world.home(task.id)?.on {
@@ -195,10 +181,6 @@ impl<P: Pmu> Eager<P> {
         Ok(counts)
     }
 
-    /// As [`Engine::enter`](super::Engine::enter).
-    ///
-    /// # Errors
-    /// As there.
     pub fn enter(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut world = self.world();
         world.cpu(cpu)?;
@@ -212,32 +194,17 @@ impl<P: Pmu> Eager<P> {
         Ok(())
     }
 
-    /// As [`Engine::leave`](super::Engine::leave).
-    ///
-    /// # Errors
-    /// As there.
     pub fn leave(&self, cpu: CpuId, task: &mut Task<P>) -> Result<(), Error> {
         let mut world = self.world();
-        world.cpu(cpu)?;
-        let on = world.home(task.id)?.on;
-        if on != Some(cpu) {
-            return Err(Error::NotRunningHere { task: task.id, here: cpu, on });
-        }
+        world.runs_on(cpu, task.id)?;
         self.task_out(&mut world, cpu);
         Ok(())
     }
 
-    /// As [`Engine::switch`](super::Engine::switch), always the long way.
-    ///
-    /// # Errors
-    /// As there.
+    /// Always the long way.
     pub fn switch(&self, cpu: CpuId, from: &mut Task<P>, to: &mut Task<P>) -> Result<Switch, Error> {
         let mut world = self.world();
-        world.cpu(cpu)?;
-        let on = world.home(from.id)?.on;
-        if on != Some(cpu) {
-            return Err(Error::NotRunningHere { task: from.id, here: cpu, on });
-        }
+        world.runs_on(cpu, from.id)?;
         if let Some(on) = world.home(to.id)?.on {
             return Err(Error::AlreadyRunning { task: to.id, on });
         }
@@ -246,10 +213,6 @@ impl<P: Pmu> Eager<P> {
         Ok(Switch::Rescheduled)
     }
 
-    /// As [`Engine::open`](super::Engine::open).
-    ///
-    /// # Errors
-    /// As there.
     pub fn open(&self, task: &mut Task<P>, group: &[Attr]) -> Result<Vec<EventId>, Error> {
         let mut world = self.world();
         let on = world.home(task.id)?.on;
@@ -263,10 +226,6 @@ impl<P: Pmu> Eager<P> {
         }))
     }
 
-    /// As [`Engine::open_cpu`](super::Engine::open_cpu).
-    ///
-    /// # Errors
-    /// As there.
     pub fn open_cpu(&self, cpu: CpuId, group: &[Attr]) -> Result<Vec<EventId>, Error> {
         let mut world = self.world();
         world.cpu(cpu)?;
@@ -278,10 +237,6 @@ impl<P: Pmu> Eager<P> {
         }))
     }
 
-    /// As [`Engine::close`](super::Engine::close).
-    ///
-    /// # Errors
-    /// As there.
     pub fn close(&self, event: EventId) -> Result<(), Error> {
         let mut world = self.world();
         world.tops.remove(&event).ok_or(Error::UnknownEvent(event))?;
@@ -297,10 +252,6 @@ impl<P: Pmu> Eager<P> {
         Ok(())
     }
 
-    /// As [`Engine::enable`](super::Engine::enable).
-    ///
-    /// # Errors
-    /// As there.
     pub fn enable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
             if object.state < EventState::Inactive {
@@ -309,10 +260,6 @@ impl<P: Pmu> Eager<P> {
         })
     }
 
-    /// As [`Engine::disable`](super::Engine::disable).
-    ///
-    /// # Errors
-    /// As there.
     pub fn disable(&self, event: EventId) -> Result<(), Error> {
         self.set(event, |object| {
             if object.state > EventState::Off {
@@ -321,10 +268,6 @@ impl<P: Pmu> Eager<P> {
         })
     }
 
-    /// As [`Engine::rotate`](super::Engine::rotate).
-    ///
-    /// # Errors
-    /// As there.
     pub fn rotate(&self, cpu: CpuId) -> Result<bool, Error> {
         let mut world = self.world();
         let task = world.cpu(cpu)?.task;
@@ -345,17 +288,12 @@ impl<P: Pmu> Eager<P> {
         Ok(world.homes(cpu, task).any(|home| home.must_rotate))
     }
 
-    /// As [`Engine::read`](super::Engine::read).
-    ///
-    /// # Errors
-    /// As there.
     pub fn read(&self, event: EventId) -> Result<Count, Error> {
         let mut world = self.world();
         let mut sum = world.tops.get(&event).ok_or(Error::UnknownEvent(event))?.folded;
         let mut pinned_out = false;
         self.everywhere(&mut world, |home| {
-            let objects = home.groups.iter().flat_map(|group| &group.objects);
-            for object in objects.filter(|object| object.event == event) {
+            for object in home.objects().filter(|object| object.event == event) {
                 sum = sum.plus(object.count);
                 pinned_out |= object.own && object.state == EventState::Error;
             }
@@ -363,10 +301,6 @@ impl<P: Pmu> Eager<P> {
         if pinned_out { Err(Error::PinnedOut(event)) } else { Ok(sum) }
     }
 
-    /// As [`Engine::read_group`](super::Engine::read_group).
-    ///
-    /// # Errors
-    /// As there.
     pub fn read_group(&self, leader: EventId) -> Result<Vec<(EventId, Count)>, Error> {
         let world = self.world();
         if world.tops.get(&leader).ok_or(Error::UnknownEvent(leader))?.leader != leader {
@@ -378,10 +312,6 @@ impl<P: Pmu> Eager<P> {
         members.into_iter().map(|event| Ok((event, self.read(event)?))).collect()
     }
 
-    /// As [`Engine::read_tasks`](super::Engine::read_tasks).
-    ///
-    /// # Errors
-    /// As there.
     pub fn read_tasks(&self, event: EventId) -> Result<Vec<(TaskId, Count)>, Error> {
         let mut world = self.world();
         if !world.tops.get(&event).ok_or(Error::UnknownEvent(event))?.attr.inherit_stat {
@@ -390,17 +320,12 @@ impl<P: Pmu> Eager<P> {
         self.everywhere(&mut world, |_| ());
         let mut counts = Vec::new();
         for (id, home) in world.tasks.iter().enumerate() {
-            let objects = home.iter().flat_map(|home| &home.groups).flat_map(|group| &group.objects);
-            let own = objects.filter(|object| object.event == event);
+            let own = home.iter().flat_map(Home::objects).filter(|object| object.event == event);
             counts.extend(own.map(|object| (TaskId(id as u64), object.count)));
         }
         Ok(counts)
     }
 
-    /// As [`Engine::is_over`](super::Engine::is_over).
-    ///
-    /// # Errors
-    /// As there.
     pub fn is_over(&self, event: EventId) -> Result<bool, Error> {
         let mut world = self.world();
         if !world.tops.contains_key(&event) {
@@ -408,7 +333,7 @@ impl<P: Pmu> Eager<P> {
         }
         let mut found = false;
         self.everywhere(&mut world, |home| {
-            found |= home.groups.iter().flat_map(|group| &group.objects).any(|object| object.event == event);
+            found |= home.objects().any(|object| object.event == event);
         });
         Ok(!found)
     }
@@ -419,11 +344,7 @@ impl<P: Pmu> Eager<P> {
             return Err(Error::UnknownEvent(event));
         }
         self.everywhere(&mut world, |home| {
-            for object in home.groups.iter_mut().flat_map(|group| &mut group.objects) {
-                if object.event == event {
-                    change(object);
-                }
-            }
+            home.objects_mut().filter(|object| object.event == event).for_each(&change);
         });
         Ok(())
     }
@@ -465,9 +386,7 @@ impl<P: Pmu> Eager<P> {
         if let Ok(home) = world.home(task) {
             home.on = Some(cpu);
             let now_ns = self.pmu.now_ns(cpu);
-            for object in home.groups.iter_mut().flat_map(|group| &mut group.objects) {
-                object.since_ns = now_ns;
-            }
+            home.objects_mut().for_each(|object| object.since_ns = now_ns);
         }
         self.start(world, cpu);
     }
@@ -534,6 +453,14 @@ impl<P: Pmu> Eager<P> {
 }
 
 impl Home {
+    fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.groups.iter().flat_map(|group| &group.objects)
+    }
+
+    fn objects_mut(&mut self) -> impl Iterator<Item = &mut Object> {
+        self.groups.iter_mut().flat_map(|group| &mut group.objects)
+    }
+
     /// Takes the event out. If it led a group, each of the others is a group of its own from now
     /// on.
     fn remove(&mut self, event: EventId) -> Count {
@@ -556,6 +483,12 @@ impl World {
 
     fn cpu(&self, cpu: CpuId) -> Result<&Cpu, Error> {
         self.cpus.get(cpu.0 as usize).ok_or(Error::UnknownCpu { cpu, cpus: self.cpus.len() })
+    }
+
+    fn runs_on(&mut self, cpu: CpuId, task: TaskId) -> Result<(), Error> {
+        self.cpu(cpu)?;
+        let on = self.home(task)?.on;
+        if on == Some(cpu) { Ok(()) } else { Err(Error::NotRunningHere { task, here: cpu, on }) }
     }
 
     /// The events of the CPU and those of the task on it.

@@ -38,18 +38,3 @@ impl Fence for Symmetric {
         fence(Ordering::SeqCst);
     }
 }
-
-impl<F: Fence + ?Sized> Fence for &F {
-    #[inline]
-    fn light(&self) {
-        (**self).light();
-    }
-
-    fn heavy(&self) {
-        (**self).heavy();
-    }
-
-    fn pause(&self, turn: u32) {
-        (**self).pause(turn);
-    }
-}

@@ -19,6 +19,15 @@ fn work(engine: &Engine<Script>, ns: u64) {
     engine.pmu().work(CPU, ns);
 }
 
+/// A task with one group of these events, which runs, and its child, which rests.
+fn running_with_child(group: &[Attr]) -> (Engine<Script>, Task<Script>, Vec<EventId>, Task<Script>) {
+    let engine = engine(1, 0);
+    let (mut parent, events) = counted(&engine, group);
+    let child = fork(&engine, &mut parent);
+    enter(&engine, &mut parent);
+    (engine, parent, events, child)
+}
+
 /// What a single task has counted.
 fn of(engine: &Engine<Script>, event: EventId, task: &Task<Script>) -> u64 {
     let tasks = engine.read_tasks(event).expect("the event is kept per task");
@@ -110,27 +119,20 @@ fn an_exchange_touches_nothing() {
 /// it ends with the reader.
 #[test]
 fn a_pinned_context_is_not_exchanged() {
-    let engine = engine(1, 0);
-    let (mut parent, events) = counted(&engine, &[family(0)]);
-    let mut child = fork(&engine, &mut parent);
-    enter(&engine, &mut parent);
-    let pin = |change: fn(&mut u32)| {
-        for context in [&parent.context, &child.context] {
+    let (engine, mut parent, events, mut child) = running_with_child(&[family(0)]);
+    let pin = |tasks: [&Task<Script>; 2], change: fn(&mut u32)| {
+        for context in tasks.map(|task| &task.context) {
             let mut inner = context.lock();
             change(&mut inner.pins);
             context.classify(&inner, engine.shared.empty);
         }
     };
-    pin(|pins| *pins += 1);
+    pin([&parent, &child], |pins| *pins += 1);
     work(&engine, 10);
     assert_eq!(switch(&engine, &mut parent, &mut child), Switch::Rescheduled);
     work(&engine, 10);
     assert_eq!(value(&engine, events[0]), 2 * one(0, 10));
-    for context in [&parent.context, &child.context] {
-        let mut inner = context.lock();
-        inner.pins -= 1;
-        context.classify(&inner, engine.shared.empty);
-    }
+    pin([&parent, &child], |pins| *pins -= 1);
     assert_eq!(switch(&engine, &mut child, &mut parent), Switch::Exchanged);
 }
 
@@ -138,10 +140,7 @@ fn a_pinned_context_is_not_exchanged() {
 /// has.
 #[test]
 fn fork_in_an_exchanged_context() {
-    let engine = engine(1, 0);
-    let (mut parent, events) = counted(&engine, &[per_task(0)]);
-    let mut child = fork(&engine, &mut parent);
-    enter(&engine, &mut parent);
+    let (engine, mut parent, events, mut child) = running_with_child(&[per_task(0)]);
     assert_eq!(switch(&engine, &mut parent, &mut child), Switch::Exchanged);
     let mut grandchild = fork(&engine, &mut child);
     let mut other = fork(&engine, &mut parent);
@@ -217,10 +216,7 @@ fn grandchild_of_a_dead_middle_task() {
 /// counted, and is enabled and disabled through it, and that the family ends with its last task.
 #[test]
 fn the_opened_event_dies_with_a_child() {
-    let engine = engine(1, 0);
-    let (mut root, events) = counted(&engine, &[family(0), family(1)]);
-    let mut child = fork(&engine, &mut root);
-    enter(&engine, &mut root);
+    let (engine, mut root, events, mut child) = running_with_child(&[family(0), family(1)]);
     assert_eq!(switch(&engine, &mut root, &mut child), Switch::Exchanged);
     engine.exit(&mut child).expect("it lives");
     enter(&engine, &mut root);
@@ -245,11 +241,8 @@ fn the_opened_event_dies_with_a_child() {
 /// unlike the others.
 #[test]
 fn exec_in_an_exchanged_context() {
-    let engine = engine(1, 0);
     let attr = Attr { disabled: true, enable_on_exec: true, ..family(0) };
-    let (mut root, events) = counted(&engine, &[attr]);
-    let mut child = fork(&engine, &mut root);
-    enter(&engine, &mut root);
+    let (engine, mut root, events, mut child) = running_with_child(&[attr]);
     assert_eq!(switch(&engine, &mut root, &mut child), Switch::Exchanged);
     work(&engine, 10);
     engine.exec(&mut child).expect("it lives");
@@ -336,10 +329,7 @@ fn unlike_contexts_are_rescheduled() {
 /// Checks that an event which belongs to its very task keeps its context from being exchanged.
 #[test]
 fn a_bound_event_forbids_the_exchange() {
-    let engine = engine(1, 0);
-    let (mut root, _) = counted(&engine, &[Attr { bound: true, ..family(0) }]);
-    let mut child = fork(&engine, &mut root);
-    enter(&engine, &mut root);
+    let (engine, mut root, _, mut child) = running_with_child(&[Attr { bound: true, ..family(0) }]);
     assert_eq!(switch(&engine, &mut root, &mut child), Switch::Rescheduled);
 }
 
@@ -362,10 +352,7 @@ fn threads_only() {
 /// Checks that events opened while a task runs in an exchanged context count that task only.
 #[test]
 fn open_in_an_exchanged_context() {
-    let engine = engine(1, 0);
-    let (mut root, _) = counted(&engine, &[family(0)]);
-    let mut child = fork(&engine, &mut root);
-    enter(&engine, &mut root);
+    let (engine, mut root, _, mut child) = running_with_child(&[family(0)]);
     assert_eq!(switch(&engine, &mut root, &mut child), Switch::Exchanged);
     let own = engine.open(&mut root, &[family(1)]).expect("a sound group");
     work(&engine, 10);
