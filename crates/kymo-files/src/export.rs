@@ -1,7 +1,7 @@
 //! Writes results whole or not at all.
 use crate::folder::{Folder, passed_descriptor};
 use crate::fresh::Fresh;
-use crate::read::kind_name;
+use crate::read::{READ, kind_name};
 use crate::{is_trusted, refused};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, fchmod, fcntl_setfl, fstat, openat, readlinkat, statat,
@@ -43,18 +43,14 @@ impl Export {
     pub fn create(path: &Path, keep: impl Fn(&File) -> Option<&'static str>) -> io::Result<Export> {
         let passed = if path == Path::new("-") { Some(1) } else { passed_descriptor(path) };
         if let Some(number) = passed {
-            return Ok(Export { place: ExportTarget::Open(descriptor(number)?) });
+            return descriptor(number);
         }
         let (folder, name, stat) = destination(path)?;
-        let kind = stat.map(|stat| FileType::from_raw_mode(stat.st_mode));
-        match kind {
-            None | Some(FileType::RegularFile) => {}
-            Some(_) => {
-                return Ok(Export { place: ExportTarget::Open(open(&folder, &name, OFlags::empty())?) });
-            }
+        if stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile) {
+            return open(&folder, &name, OFlags::empty());
         }
         if stat.is_some()
-            && let Ok(old) = openat(&*folder, &name, READ, Mode::empty()).map(File::from)
+            && let Ok(old) = openat(&*folder, &name, LOOK, Mode::empty()).map(File::from)
             && let Some(why) = keep(&old)
         {
             return Err(refused(why));
@@ -68,9 +64,7 @@ impl Export {
                 Ok(Export { place: ExportTarget::Fresh(fresh, name) })
             }
             // The folder cannot be changed, but the file in it may be ours.
-            Err(error) if stat.is_some() && is_refusal(&error) => {
-                Ok(Export { place: ExportTarget::Open(open(&folder, &name, OFlags::TRUNC)?) })
-            }
+            Err(error) if stat.is_some() && is_refusal(&error) => open(&folder, &name, OFlags::TRUNC),
             Err(error) => Err(error),
         }
     }
@@ -93,11 +87,11 @@ impl Export {
     /// As [`Export::create`].
     pub fn append(path: &Path) -> io::Result<Export> {
         if let Some(number) = passed_descriptor(path) {
-            return Ok(Export { place: ExportTarget::Open(descriptor(number)?) });
+            return descriptor(number);
         }
         let (folder, name, stat) = destination(path)?;
         let flags = if stat.is_none() { OFlags::CREATE | OFlags::EXCL } else { OFlags::empty() };
-        Ok(Export { place: ExportTarget::Open(open(&folder, &name, flags | OFlags::APPEND)?) })
+        open(&folder, &name, flags | OFlags::APPEND)
     }
 
     /// Gives the file its name, now that everything is in it.
@@ -131,11 +125,7 @@ impl Write for Export {
 }
 
 /// To look at a file whose name does not lead elsewhere.
-const READ: OFlags = OFlags::RDONLY
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY)
-    .union(OFlags::NOFOLLOW);
+const LOOK: OFlags = READ.union(OFlags::NOFOLLOW);
 
 fn is_refusal(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -143,16 +133,17 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// A copy of one of our own descriptors.
-fn descriptor(number: i32) -> io::Result<File> {
-    match number {
-        1 => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
-        2 => Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
+fn descriptor(number: i32) -> io::Result<Export> {
+    let copy = match number {
+        1 => io::stdout().as_fd().try_clone_to_owned()?,
+        2 => io::stderr().as_fd().try_clone_to_owned()?,
         _ => {
             let path = format!("/proc/self/fd/{number}");
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
-            Ok(File::from(openat(rustix::fs::CWD, path, flags, Mode::empty())?))
+            openat(rustix::fs::CWD, path, flags, Mode::empty())?
         }
-    }
+    };
+    Ok(Export { place: ExportTarget::Open(File::from(copy)) })
 }
 
 /// Where a path leads, through links that are ours or root's, and what is there.
@@ -180,7 +171,7 @@ fn destination(path: &Path) -> io::Result<(Arc<Folder>, OsString, Option<Stat>)>
 }
 
 /// Opens what is there to write, without waiting, and judges the descriptor.
-fn open(folder: &Folder, name: &OsStr, flags: OFlags) -> io::Result<File> {
+fn open(folder: &Folder, name: &OsStr, flags: OFlags) -> io::Result<Export> {
     let cut = flags.contains(OFlags::TRUNC);
     let flags = flags.difference(OFlags::TRUNC) | OFlags::WRONLY;
     let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
@@ -208,7 +199,7 @@ fn open(folder: &Folder, name: &OsStr, flags: OFlags) -> io::Result<File> {
     }
     // Writing waits for whoever reads a pipe.
     fcntl_setfl(&file, flags.intersection(OFlags::APPEND))?;
-    Ok(file)
+    Ok(Export { place: ExportTarget::Open(file) })
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::path::Path;
 
 /// `NONBLOCK`: a named pipe without a writer opens at once, and a lease of another process refuses
 /// instead of delaying. `NOCTTY`: a terminal does not become ours.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+pub(crate) const READ: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// What a path given by a person turned out to be.
 #[derive(Debug)]
@@ -106,7 +107,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{FileType, mknodat};
+    use rustix::fs::mknodat;
     use std::fs;
     use std::io::Read;
 
