@@ -331,11 +331,10 @@ impl Machine {
 
     /// The kernel's text reaches up to the next mapping.
     fn kernel_mapping(&self, ip: u64) -> Option<Mapping> {
-        let found = self.kernel.find(ip);
-        let below = || self.kernel.maps.iter().rfind(|m| m.start <= ip).copied();
-        found.or_else(|| {
-            below()
-                .filter(|m| self.modules.get(m.module).kind == ModuleKind::Kernel && ip < image_end(m.start))
+        let is_text = |m: &Mapping| self.modules.get(m.module).kind == ModuleKind::Kernel;
+        self.kernel.find(ip).or_else(|| {
+            let below = self.kernel.maps.iter().rfind(|m| m.start <= ip).copied();
+            below.filter(|m| is_text(m) && ip < image_end(m.start))
         })
     }
 
@@ -420,15 +419,11 @@ impl Samples<'_> {
         let thread = machine.find_or_new(pid, tid);
         let leaf = machine.frame(thread.space, mode, sample.ip.unwrap_or(0));
         let mut words: Vec<u64> = Vec::new();
-        match sample.user_stack {
-            Some(stack) if self.options.callchains && !stack.is_empty() => {
-                words.extend(sample.callchain.iter().flat_map(|chain| chain.iter()));
+        if self.options.callchains {
+            words.extend(sample.callchain.iter().flat_map(|chain| chain.iter()));
+            if let Some(stack) = sample.user_stack.filter(|stack| !stack.is_empty()) {
                 self.unwind(machine, thread.space, sample, stack, &mut words);
             }
-            _ if self.options.callchains => {
-                words.extend(sample.callchain.iter().flat_map(|chain| chain.iter()))
-            }
-            _ => {}
         }
         self.frames.clear();
         // Until a marker says otherwise, addresses are the program's.

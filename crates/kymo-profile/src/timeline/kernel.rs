@@ -38,38 +38,33 @@ impl KernelMaps {
     }
 
     pub(super) fn apply(&mut self, event: &SideEvent, modules: &mut Modules, mappings: &mut Mappings) {
-        match event {
+        let (module, start, end, pgoff) = match event {
             SideEvent::Map { start, end, pgoff, path, file_id, build_id, .. } => {
                 let name = String::from_utf8_lossy(path);
                 // perf names the kernel's text "[kernel.kallsyms]_text" or "_stext": file, then reference symbol.
-                let (kind, path, identity) = match name.strip_prefix("[kernel.kallsyms]") {
+                let (kind, path) = match name.strip_prefix("[kernel.kallsyms]") {
                     Some(symbol) => {
                         self.reference_symbol = symbol.to_string();
                         self.reference_address = *pgoff;
                         self.start = *start;
-                        (ModuleKind::Kernel, &b"[kernel.kallsyms]"[..], true)
+                        (ModuleKind::Kernel, &b"[kernel.kallsyms]"[..])
                     }
-                    None => (ModuleKind::KernelModule, path.as_slice(), true),
+                    None => (ModuleKind::KernelModule, path.as_slice()),
                 };
                 let module = modules.intern(path, kind, *file_id, build_id);
                 if kind == ModuleKind::Kernel {
                     self.text = Some(module);
                 }
-                self.set.insert(
-                    mappings,
-                    Mapping { start: *start, end: *end, pgoff: *pgoff, module, identity, executable: true },
-                );
+                (module, *start, *end, *pgoff)
             }
             SideEvent::Ksymbol { start, len, name, unregister: false } => {
                 let module = modules.intern(name, ModuleKind::Ksymbol, (0, 0, *start), &[]);
-                let end = start.saturating_add(*len);
-                self.set.insert(
-                    mappings,
-                    Mapping { start: *start, end, pgoff: 0, module, identity: true, executable: true },
-                );
+                (module, *start, start.saturating_add(*len), 0)
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        let mapping = Mapping { start, end, pgoff, module, identity: true, executable: true };
+        self.set.insert(mappings, mapping);
     }
 }
 

@@ -79,66 +79,33 @@ impl Moment {
 
 /// One side-band record with what the timeline needs of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "fields are what records call so; what more there is to say, the variants say"
+)]
 pub enum SideEvent {
-    /// A thread got a name; `exec` when by executing a new program.
-    Comm {
-        /// Process.
-        pid: i32,
-        /// Thread.
-        tid: i32,
-        /// Set by `execve` rather than by `prctl`.
-        exec: bool,
-        /// The name, at most 15 bytes from the kernel.
-        name: Vec<u8>,
-    },
-    /// A thread or process was born.
-    Fork {
-        /// Process of the child.
-        pid: i32,
-        /// Thread id of the child.
-        tid: i32,
-        /// Process of the parent.
-        parent_pid: i32,
-        /// Thread id of the parent.
-        parent_tid: i32,
-        /// Written by the recorder for a task that existed before: mappings follow as records of their own, so none
-        /// are copied from the parent (`PERF_RECORD_MISC_FORK_EXEC`).
-        synthesized: bool,
-    },
-    /// A file or memory was mapped into a process, or (with `kernel`) a piece of the kernel's own text.
+    /// A thread got a name (at most 15 bytes from the kernel), with `exec` by `execve` rather than by `prctl`.
+    Comm { pid: i32, tid: i32, exec: bool, name: Vec<u8> },
+    /// A thread or process was born. `synthesized`: written by the recorder for a task that existed before. Mappings
+    /// follow as records of their own, so none are copied from the parent (`PERF_RECORD_MISC_FORK_EXEC`).
+    Fork { pid: i32, tid: i32, parent_pid: i32, parent_tid: i32, synthesized: bool },
+    /// A file or memory was mapped into a process, or (with `kernel`, and perhaps pid -1) a piece of the kernel's own
+    /// text. Addresses (AVMA) from `start` to before `end` show what lies `pgoff` bytes into the file; `prot` are the
+    /// `PROT_*` bits. Where files have one name, `file_id` tells them apart; `build_id` is empty if the record has none.
     Map {
-        /// Process, -1 for the kernel.
         pid: i32,
-        /// Thread that mapped.
         tid: i32,
-        /// The mapping lies in kernel space.
         kernel: bool,
-        /// First address, as in the process (AVMA).
         start: u64,
-        /// One past the last address.
         end: u64,
-        /// Offset in the file, bytes.
         pgoff: u64,
-        /// `PROT_*` bits.
         prot: u32,
-        /// File name or a name in brackets.
         path: Vec<u8>,
-        /// Device and inode, telling two files of one name apart.
         file_id: FileId,
-        /// Build id, where the record carries it.
         build_id: Vec<u8>,
     },
-    /// Kernel code appeared or went away at run time (BPF programs, trampolines).
-    Ksymbol {
-        /// First address.
-        start: u64,
-        /// Length in bytes.
-        len: u64,
-        /// Name of the symbol.
-        name: Vec<u8>,
-        /// It went away.
-        unregister: bool,
-    },
+    /// Kernel code of `len` bytes appeared at run time, or with `unregister` went away (BPF programs, trampolines).
+    Ksymbol { start: u64, len: u64, name: Vec<u8>, unregister: bool },
 }
 
 impl SideEvent {

@@ -158,6 +158,11 @@ fn choices(most: usize) -> impl Strategy<Value = Vec<u64>> {
     proptest::collection::vec(any::<u64>(), 0..most)
 }
 
+/// So many choices, made of one.
+fn choices_of(seed: u64, count: u64) -> Vec<u64> {
+    (0..count).map(|n| (seed ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -186,8 +191,7 @@ proptest! {
         directory in any::<bool>(),
     ) {
         let shape = Shape { fat, directory, time: true, all: true, ..shape };
-        let choices: Vec<u64> = (0..400u64).map(|n| (seed ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)).collect();
-        let recording = recording(&shape, &choices);
+        let recording = recording(&shape, &choices_of(seed, 400));
         let dims = Dims { pid: true, tid: true, cpu: true };
         let options = LoadOptions { dims, callchains: true, samples: 1 << 20, ..LoadOptions::default() };
         check(&recording, &options, 127, 1);
@@ -219,8 +223,7 @@ proptest! {
             events: 1, time: true, all: true, cpu: true, period: true, chains: true, read: false,
             fat: 20_000, directory: false,
         };
-        let choices: Vec<u64> = (0..300u64).map(|n| (seed ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)).collect();
-        let recording = recording(&shape, &choices);
+        let recording = recording(&shape, &choices_of(seed, 300));
         let options = LoadOptions { callchains: true, samples: limit, ..LoadOptions::default() };
         let kept = |workers| {
             let loaded = load_with(&recording, &options, workers);
