@@ -43,25 +43,26 @@ fn both<A: 'static, B>(
     (thread.join().unwrap(), here)
 }
 
-/// Checks the two-cell move upwards: a task with one slot asks for the second while the CPU asks
-/// for one. Exactly one of them gets it; a CPU that met the task in neither cell would get it, too.
-#[test]
-fn a_task_moves_up() {
-    check(|| {
+/// A task that has one of the two slots asks for another anywhere, while a second thread asks for
+/// one, too: exactly one of them gets it.
+fn one_gets_the_last(has: fn(&Task) -> Target<'_, Task>, other: fn(&Ledger, &Task) -> Option<Reservation>) {
+    check(move || {
         let ledger = ledger();
         let task = ledger.task(TaskId(1));
-        let first = reserve(&ledger, Target::Task(&task)).unwrap();
-        let (cpu, second) = both(
-            &ledger,
-            &task,
-            |ledger, _| reserve(ledger, Target::Cpu(CPU)),
-            |ledger, task| reserve(ledger, Target::Task(task)),
-        );
-        assert!(cpu.is_some() != second.is_some());
+        let first = reserve(&ledger, has(&task)).unwrap();
+        let (other, any) = both(&ledger, &task, other, |ledger, task| reserve(ledger, Target::Task(task)));
+        assert!(other.is_some() != any.is_some());
         assert_eq!(ledger.taken(CPU, Pool::Data), Ok(2));
-        drop((first, cpu, second));
+        drop((first, other, any));
         assert!(ledger.is_unused());
     });
+}
+
+/// Checks the two-cell move upwards: a task with one slot asks for the second while the CPU asks
+/// for one. A CPU that met the task in neither cell would get it, too.
+#[test]
+fn a_task_moves_up() {
+    one_gets_the_last(|task| Target::Task(task), |ledger, _| reserve(ledger, Target::Cpu(CPU)));
 }
 
 /// Checks the two-cell move downwards: a task releases its second slot while the CPU asks. The CPU
@@ -86,39 +87,13 @@ fn a_task_moves_down() {
 /// not overlooked in between.
 #[test]
 fn a_bound_task_moves_in_two_places() {
-    check(|| {
-        let ledger = ledger();
-        let task = ledger.task(TaskId(1));
-        let bound = reserve(&ledger, Target::TaskOn(&task, CPU)).unwrap();
-        let (cpu, any) = both(
-            &ledger,
-            &task,
-            |ledger, _| reserve(ledger, Target::Cpu(CPU)),
-            |ledger, task| reserve(ledger, Target::Task(task)),
-        );
-        assert!(cpu.is_some() != any.is_some());
-        drop((bound, cpu, any));
-        assert!(ledger.is_unused());
-    });
+    one_gets_the_last(|task| Target::TaskOn(task, CPU), |ledger, _| reserve(ledger, Target::Cpu(CPU)));
 }
 
 /// Checks two threads that ask for the last slot of one task, anywhere and bound: one gets it.
 #[test]
 fn one_task_in_two_threads() {
-    check(|| {
-        let ledger = ledger();
-        let task = ledger.task(TaskId(1));
-        let first = reserve(&ledger, Target::Task(&task)).unwrap();
-        let (bound, any) = both(
-            &ledger,
-            &task,
-            |ledger, task| reserve(ledger, Target::TaskOn(task, CPU)),
-            |ledger, task| reserve(ledger, Target::Task(task)),
-        );
-        assert!(bound.is_some() != any.is_some());
-        drop((first, bound, any));
-        assert!(ledger.is_unused());
-    });
+    one_gets_the_last(|task| Target::Task(task), |ledger, task| reserve(ledger, Target::TaskOn(task, CPU)));
 }
 
 /// Checks that two tasks in two shards move at once and nothing is lost, also where one shard takes

@@ -68,11 +68,10 @@ enum ListPlace {
     Cpus(Vec<CpuId>),
 }
 
+/// Each method does what that of [`Ledger`](super::Ledger) does, and has its errors, except that a
+/// task of another account is not noticed.
+#[allow(missing_docs, reason = "they are described there")]
 impl OneList {
-    /// As [`Ledger::new`](super::Ledger::new).
-    ///
-    /// # Errors
-    /// The same.
     pub fn new(config: Config) -> Result<OneList, Error> {
         config.check()?;
         let row = |pool: Pool| ListRow { own: 0, tasks: vec![0; config.slots_for(pool)] };
@@ -82,17 +81,12 @@ impl OneList {
         Ok(OneList(Arc::new(Mutex::new(state))))
     }
 
-    /// As [`Ledger::task`](super::Ledger::task).
     pub fn task(&self, id: TaskId) -> Task {
         let mut state = lock(&self.0);
         state.last_task += 1;
         Task { id, key: state.last_task }
     }
 
-    /// As [`Ledger::reserve`](super::Ledger::reserve).
-    ///
-    /// # Errors
-    /// The same, except that a task of another account is not noticed.
     pub fn reserve(&self, target: Target<'_, Task>, kind: Kind) -> Result<Reservation, Error> {
         let mut state = lock(&self.0);
         let cpus = state.config.cpus;
@@ -116,7 +110,6 @@ impl OneList {
         Ok(Reservation { state: Arc::clone(&self.0), place, kind })
     }
 
-    /// As [`Ledger::is_unused`](super::Ledger::is_unused).
     pub fn is_unused(&self) -> bool {
         let state = lock(&self.0);
         let empty = |row: &ListRow| row.own == 0 && row.tasks.iter().all(|&n| n == 0);

@@ -36,7 +36,8 @@
 mod inbox;
 #[cfg(all(test, loom))]
 mod loom;
-pub mod model;
+#[cfg(all(test, not(loom)))]
+mod model;
 mod pool;
 mod queue;
 mod slot;

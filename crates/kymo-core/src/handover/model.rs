@@ -1,12 +1,11 @@
-//! Inbox and pool in the most obvious way: one lock around queues. The oracle of the tests, and
-//! what a bench compares with.
+//! The inbox in the most obvious way: one lock around queues. The oracle of the tests.
 use super::Next;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 /// Queues behind one lock, visited in turn.
 #[derive(Debug)]
-pub struct HandoverModel<T> {
+pub(super) struct HandoverModel<T> {
     queues: Mutex<Queues<T>>,
     capacity: usize,
 }
@@ -21,7 +20,7 @@ struct Queues<T> {
 
 impl<T> HandoverModel<T> {
     /// So many queues, each for this many values.
-    pub fn new(queues: usize, capacity: usize) -> HandoverModel<T> {
+    pub(super) fn new(queues: usize, capacity: usize) -> HandoverModel<T> {
         let each = (0..queues).map(|_| (VecDeque::new(), true)).collect();
         HandoverModel { queues: Mutex::new(Queues { each, at: 0 }), capacity }
     }
@@ -30,7 +29,7 @@ impl<T> HandoverModel<T> {
     ///
     /// # Errors
     /// The value, if the queue is full.
-    pub fn send(&self, queue: usize, value: T) -> Result<(), T> {
+    pub(super) fn send(&self, queue: usize, value: T) -> Result<(), T> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = &mut queues.each[queue].0;
         if queue.len() == self.capacity {
@@ -41,12 +40,12 @@ impl<T> HandoverModel<T> {
     }
 
     /// As [`super::Outbox::close`].
-    pub fn close(&self, queue: usize) {
+    pub(super) fn close(&self, queue: usize) {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).each[queue].1 = false;
     }
 
     /// As [`super::Inbox::receive`], with the queue from which it came.
-    pub fn receive(&self) -> Next<(usize, T)> {
+    pub(super) fn receive(&self) -> Next<(usize, T)> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let Queues { each, at } = &mut *queues;
         for step in 0..each.len() {

@@ -5,7 +5,7 @@ use super::{Buffer, Reader, Writer};
 use loom::sync::Arc;
 use loom::thread;
 
-fn record(value: u64) -> [u8; 16] {
+pub(super) fn record(value: u64) -> [u8; 16] {
     let mut out = [0; 16];
     out[..8].copy_from_slice(&(9 | 16u64 << 48).to_le_bytes());
     out[8..].copy_from_slice(&value.to_le_bytes());

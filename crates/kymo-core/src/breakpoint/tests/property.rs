@@ -54,7 +54,7 @@ fn configs() -> impl Strategy<Value = Config> {
 }
 
 /// What an account says to a request.
-fn ask<A: Accounts>(
+pub(super) fn ask<A: Accounts>(
     account: &A,
     tasks: &[A::Task],
     whom: &Whom,

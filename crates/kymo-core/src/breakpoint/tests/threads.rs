@@ -1,5 +1,6 @@
 //! Many threads at once: every answer must be one that some order of the requests explains, and no
 //! CPU is ever promised too much.
+use super::property::ask;
 use super::rule::{Rule, Whom};
 use super::*;
 use proptest::prelude::*;
@@ -27,19 +28,6 @@ struct Done {
     said: Result<(), Error>,
 }
 
-fn reserve(
-    ledger: &Ledger,
-    tasks: &[Task],
-    whom: &Whom,
-    kind: Kind,
-) -> Result<super::super::Reservation, Error> {
-    match whom {
-        Whom::Task(task, None) => ledger.reserve(Target::Task(&tasks[*task]), kind),
-        Whom::Task(task, Some(cpu)) => ledger.reserve(Target::TaskOn(&tasks[*task], *cpu), kind),
-        Whom::Cpus(cpus) => ledger.reserve(Target::Cpus(cpus), kind),
-    }
-}
-
 /// Lets each thread do its program, all at once.
 fn run(ledger: &Ledger, programs: &[Vec<Op>]) -> Vec<Vec<Done>> {
     let tasks: Vec<_> = (0..2).map(|task| ledger.task(TaskId(task))).collect();
@@ -56,7 +44,7 @@ fn run(ledger: &Ledger, programs: &[Vec<Op>]) -> Vec<Vec<Done>> {
                     let begin = tick();
                     let said = match &op {
                         Op::Reserve(whom, kind) => {
-                            reserve(ledger, tasks, whom, *kind).map(|granted| held.push(granted))
+                            ask(ledger, tasks, whom, *kind).map(|granted| held.push(granted))
                         }
                         Op::Modify(kind) => held.last_mut().map_or(Ok(()), |last| last.modify(*kind)),
                         Op::Release => {

@@ -1,16 +1,10 @@
 //! Every interleaving of one writer and one look on a ring of four words.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p kymo-core --release ring::backward::loom`.
+use super::super::loom::record;
 use super::{Buffer, Reader, Writer};
 use loom::sync::Arc;
 use loom::thread;
-
-fn record(value: u64) -> [u8; 16] {
-    let mut out = [0; 16];
-    out[..8].copy_from_slice(&(9 | 16u64 << 48).to_le_bytes());
-    out[8..].copy_from_slice(&value.to_le_bytes());
-    out
-}
 
 /// Checks B1 to B3 for two records that come while the reader looks at two: what it delivers are
 /// the newest as of its first look, and only the one record that is being written at the second
