@@ -69,7 +69,7 @@ pub struct Ledger {
     words: FxHashMap<(usize, String), Option<i128>>,
     /// The last word seen around an address, by process.
     values: FxHashMap<(i32, u64), [u8; 8]>,
-    /// ProcessMemory of processes, where values are read afterwards.
+    /// Memory of processes, where values are read afterwards.
     memories: FxHashMap<i32, Option<ProcessMemory>>,
     /// Names of threads, where hits come without.
     comms: FxHashMap<i32, Vec<u8>>,

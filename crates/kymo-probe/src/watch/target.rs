@@ -1,4 +1,5 @@
-//! RecordingTarget to watch: a process that runs, or a command that is held at its first instruction until everything is armed.
+//! What is watched: a process that runs, or a command that is held at its first instruction until
+//! everything is armed.
 use anyhow::{Context, bail};
 use kymo_perf::proc;
 use kymo_perf::watch::{CommandAtEntry, hold_at_entry};
@@ -8,37 +9,27 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// RecordingTarget to watch.
+/// What is watched.
+#[allow(missing_docs, reason = "fields that need words have them at their variant")]
 pub enum Target {
-    /// Processes that run.
-    Running {
-        /// The processes.
-        pids: Vec<i32>,
-        /// What becomes readable when one of them ends.
-        ends: Vec<OwnedFd>,
-    },
-    /// A command of ours.
-    Command {
-        /// The command, which waits for its start or runs.
-        workload: Workload,
-        /// Keeps it at its first instruction, until everything is armed.
-        held: Option<CommandAtEntry>,
-    },
+    /// Processes that run; each of `ends` becomes readable when one of them ends.
+    Running { pids: Vec<i32>, ends: Vec<OwnedFd> },
+    /// A command of ours, which waits for its start or runs. `held` keeps it at its first
+    /// instruction, until everything is armed.
+    Command { workload: Workload, held: Option<CommandAtEntry> },
 }
 
-/// The command could not be executed.
+/// The command, by its first word, could not be executed.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the command, and why")]
 pub struct NotStarted {
-    /// Its first word.
     pub command: String,
-    /// Why.
     pub source: io::Error,
 }
 
 /// The process of `-p`.
 pub fn running(pids: &[i32]) -> anyhow::Result<Target> {
-    let mut found = Target::Running { pids: Vec::new(), ends: Vec::new() };
-    let Target::Running { pids: known, ends } = &mut found else { return Ok(found) };
+    let (mut known, mut ends) = (Vec::new(), Vec::new());
     for &id in pids {
         let gone = || format!("there is no process {id}: it may have ended; `ps -e` lists those that run");
         // A thread's id stands for its process: all its threads are watched.
@@ -47,7 +38,7 @@ pub fn running(pids: &[i32]) -> anyhow::Result<Target> {
         ends.push(pidfd_open(number, PidfdFlags::empty()).with_context(gone)?);
         known.push(pid);
     }
-    Ok(found)
+    Ok(Target::Running { pids: known, ends })
 }
 
 /// The command, executed and held.
@@ -55,10 +46,7 @@ pub fn command(words: &[OsString]) -> anyhow::Result<Result<Target, NotStarted>>
     let mut workload = Workload::prepare(words).context("failed to start a process for the command")?;
     match hold_at_entry(&mut workload) {
         Ok(held) => Ok(Ok(Target::Command { workload, held: Some(held) })),
-        Err(source)
-            if source.kind() == io::ErrorKind::NotFound
-                || source.kind() == io::ErrorKind::PermissionDenied =>
-        {
+        Err(source) if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             let command = words[0].to_string_lossy().into_owned();
             if source.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
                 bail!(
