@@ -13,16 +13,11 @@ use std::sync::OnceLock;
 const CONTEXT_USER: u64 = -512_i64 as u64;
 
 /// What all threads that unwind share: modules, and the address space of each version once it is needed.
+#[derive(Debug)]
 pub struct StackUnwinder<'a> {
     timeline: &'a Timeline,
     modules: UnwindModules,
     spaces: Vec<OnceLock<AddressSpace>>,
-}
-
-impl std::fmt::Debug for StackUnwinder<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StackUnwinder").field("modules", &self.modules).finish_non_exhaustive()
-    }
 }
 
 impl<'a> StackUnwinder<'a> {

@@ -138,7 +138,7 @@ impl Queue {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Thread {
     pid: i32,
     comm: usize,
@@ -146,7 +146,7 @@ struct Thread {
 }
 
 /// Mappings by address, never overlapping.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Space {
     maps: Vec<Mapping>,
     /// The same for the unwinder, made when a stack needs it.
@@ -180,7 +180,7 @@ impl Space {
 }
 
 /// The machine as the records so far tell it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Machine {
     threads: HashMap<i32, Thread>,
     spaces: Vec<Space>,
@@ -193,12 +193,6 @@ pub struct Machine {
     reference: Option<(String, u64)>,
     /// What the records told besides.
     pub counts: RecordCounts,
-}
-
-impl std::fmt::Debug for Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Machine").field("threads", &self.threads.len()).finish_non_exhaustive()
-    }
 }
 
 impl Machine {
