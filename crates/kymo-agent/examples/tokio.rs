@@ -15,7 +15,6 @@ static ALLOCATOR: kymo_agent::alloc::Counting<std::alloc::System> =
 /// How often each task waits for its next turn.
 const TURNS: usize = 10;
 
-/// Some work, more for some tasks than for others.
 async fn work(number: usize) -> usize {
     let mut found = Vec::new();
     for turn in 0..TURNS {
@@ -130,8 +129,7 @@ fn kernels_cpu_time(name: &str) -> Result<Duration, Box<dyn std::error::Error>> 
     Ok(Duration::from_nanos(text.split(' ').next().unwrap_or_default().parse()?))
 }
 
-/// Nanoseconds of each call of `what`: the least of several rounds, because the machine may be
-/// busy.
+/// Nanoseconds of a call of `what`: the least of several rounds, for the machine may be busy.
 fn each(mut what: impl FnMut()) -> f64 {
     const CALLS: u32 = 20_000;
     let round = |_| {

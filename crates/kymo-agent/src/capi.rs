@@ -5,6 +5,7 @@
 //! its first field says.
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "C reaches them")]
+use crate::sys::lock;
 use crate::task::{self, Counter, Error, Group, Reading, Task};
 use crate::watch::{self, Hit, Kind};
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// `struct kymo_reading`.
 #[repr(C)]
@@ -32,7 +33,6 @@ const PER_TASK: u32 = 1;
 const WHOLE_THREADS: u32 = 2;
 const ALLOCATIONS: u32 = 4;
 
-/// `KYMO_UNKNOWN`.
 const UNKNOWN: u64 = u64::MAX;
 
 type TaskCell = Arc<Mutex<Option<Task>>>;
@@ -46,10 +46,6 @@ static LAST_TASK: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static LAST_ERROR: RefCell<(c_int, CString)> = RefCell::new((0, CString::default()));
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the header calls it.
@@ -96,13 +92,16 @@ impl From<watch::Error> for Refusal {
     }
 }
 
-/// A refusal: its number and its words.
 struct Refusal(c_int, String);
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         Refusal(code(&error), error.to_string())
     }
+}
+
+fn bad<T>(words: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal(BAD_ARGUMENT, words.into()))
 }
 
 /// Calls `what`; a refusal is remembered for [`kymo_last_error`]. No panic leaves.
@@ -129,16 +128,14 @@ fn number(what: impl FnOnce() -> Result<u64, Refusal>) -> u64 {
 
 fn text(text: *const c_char) -> Result<String, Refusal> {
     if text.is_null() {
-        return Err(Refusal(BAD_ARGUMENT, "the name is NULL; give a text, which may be empty".into()));
+        return bad("the name is NULL; give a text, which may be empty");
     }
     // SAFETY: the caller's text, which ends with a zero byte.
     Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 fn group(number: u64) -> Result<Group, Refusal> {
-    if crate::sys::fork::is_child() {
-        return Err(Error::Forked.into());
-    }
+    Error::if_forked()?;
     let groups = lock(&GROUPS);
     let group = groups.as_ref().and_then(|groups| groups.get(&number)).cloned();
     group.ok_or_else(|| Error::Unknown { what: "group", number }.into())
@@ -149,9 +146,7 @@ fn part(number: u64) -> MutexGuard<'static, Option<HashMap<u64, TaskCell>>> {
 }
 
 fn find(number: u64) -> Result<TaskCell, Refusal> {
-    if crate::sys::fork::is_child() {
-        return Err(Error::Forked.into());
-    }
+    Error::if_forked()?;
     let found = part(number).as_ref().and_then(|tasks| tasks.get(&number).map(Arc::clone));
     // Relaxed: whoever has the number learnt it after it was given out.
     let given_out = number != 0 && number <= LAST_TASK.load(Ordering::Relaxed);
@@ -175,16 +170,12 @@ fn try_lock(task: &TaskCell, number: u64) -> Result<MutexGuard<'_, Option<Task>>
 
 fn fill(out: *mut kymo_reading, reading: &Reading) -> Result<(), Refusal> {
     if out.is_null() {
-        return Err(Refusal(
-            BAD_ARGUMENT,
-            "the reading is NULL; give a struct kymo_reading with its size in it".into(),
-        ));
+        return bad("the reading is NULL; give a struct kymo_reading with its size in it");
     }
     // SAFETY: the first field of the caller's structure, which is there whatever its size.
     let size = unsafe { out.cast::<u64>().read() };
     if !(16..=4096).contains(&size) {
-        let words = format!("size_bytes of the reading is {size}; set it to sizeof(struct kymo_reading)");
-        return Err(Refusal(BAD_ARGUMENT, words));
+        return bad(format!("size_bytes of the reading is {size}; set it to sizeof(struct kymo_reading)"));
     }
     let get = |counter| reading.get(counter).unwrap_or(UNKNOWN);
     let filled = kymo_reading {
@@ -220,8 +211,7 @@ pub unsafe extern "C" fn kymo_group_new_counting(
 
 fn new_group(name: &str, flags: u32, counters: &str) -> Result<u64, Refusal> {
     if flags & !(PER_TASK | WHOLE_THREADS | ALLOCATIONS) != 0 {
-        let words = format!("unknown flags {flags:#x}; there are KYMO_PER_TASK and those after it");
-        return Err(Refusal(BAD_ARGUMENT, words));
+        return bad(format!("unknown flags {flags:#x}; there are KYMO_PER_TASK and those after it"));
     }
     let mut builder = Group::builder(name.to_owned());
     if flags & PER_TASK != 0 {
@@ -242,11 +232,10 @@ fn new_group(name: &str, flags: u32, counters: &str) -> Result<u64, Refusal> {
     Ok(number)
 }
 
-/// One number of a reading, into the caller's.
 fn get(reading: &Reading, counter: *const c_char, out: *mut u64) -> Result<(), Refusal> {
     let counter: Counter = text(counter)?.parse()?;
     if out.is_null() {
-        return Err(Refusal(BAD_ARGUMENT, "there is no place for the value: NULL".into()));
+        return bad("there is no place for the value: NULL");
     }
     let value = reading.get(counter).unwrap_or(UNKNOWN);
     // SAFETY: the caller's number.
@@ -404,11 +393,9 @@ pub unsafe extern "C" fn kymo_watch_start(
     argument: *mut c_void,
 ) -> u64 {
     number(|| {
-        let Some(handler) = handler else {
-            return Err(Refusal(BAD_ARGUMENT, "there is no handler: NULL; give a function".into()));
-        };
+        let Some(handler) = handler else { return bad("there is no handler: NULL; give a function") };
         let kind = Kind::from_bits(kind)
-            .map_err(|error| Refusal(BAD_ARGUMENT, format!("{error}; use KYMO_WRITE and those beside it")))?;
+            .or_else(|error| bad(format!("{error}; use KYMO_WRITE and those beside it")))?;
         let argument = Argument(argument);
         let on_hit = move |hit: &Hit| {
             let known = |value: Option<u64>, flag| if value.is_some() { flag } else { 0 };

@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 const STACK_POINTER: Register = Register(7);
 const RETURN_ADDRESS: Register = Register(16);
 
-/// One function that can be probed.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) site: Site,
@@ -25,7 +24,6 @@ pub(crate) struct Planned {
     pub(crate) offset: u64,
 }
 
-/// What is known of a module.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) path: String,
@@ -46,8 +44,7 @@ struct Piece {
     part: bool,
 }
 
-/// The modules that are mapped from a path that has one of the `wanted` parts, with their first
-/// address.
+/// The modules mapped from a path with one of the `wanted` parts, with their first address.
 pub(crate) fn modules(wanted: &str) -> Vec<(String, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut found: Vec<(String, u64)> = Vec::new();

@@ -31,7 +31,6 @@ enum How {
     Nothing,
 }
 
-/// What the environment asks for.
 #[derive(Debug)]
 struct Wanted {
     modules: String,
@@ -77,13 +76,10 @@ impl Wanted {
     }
 }
 
-/// A function with a probe.
 #[derive(Debug)]
 struct Placed {
     probe: Probe,
-    module: usize,
-    offset: u64,
-    returns: bool,
+    planned: Planned,
 }
 
 impl Placed {
@@ -207,9 +203,8 @@ extern "C" fn end() {
         // A forked child has its parent's lock, held or not, and no business here. The worker holds
         // it for moments.
         if let Ok(mut everything) = EVERYTHING.try_lock() {
-            if let Some(everything) =
-                everything.as_mut().filter(|everything| everything.process == std::process::id())
-            {
+            let own = |everything: &&mut Everything| everything.process == std::process::id();
+            if let Some(everything) = everything.as_mut().filter(own) {
                 if everything.wanted.stop {
                     raise(SIGSTOP);
                 }
@@ -255,11 +250,7 @@ fn run() {
         }
         // Not in the match: the lock would be held while this thread sleeps.
         let how = everything().as_ref().map(|everything| everything.wanted.how);
-        match how {
-            Some(How::All) => std::thread::sleep(Duration::from_millis(50)),
-            Some(How::Each) => std::thread::sleep(Duration::from_micros(500)),
-            _ => std::thread::sleep(Duration::from_micros(500)),
-        }
+        std::thread::sleep(Duration::from_micros(if how == Some(How::All) { 50_000 } else { 500 }));
     }
 }
 
@@ -314,10 +305,9 @@ impl Everything {
             match tried(|| attach(&sites, consumers)) {
                 Ok(probes) => {
                     self.done.attaches += group.len() as u64;
-                    for (one, probe) in group.into_iter().zip(probes) {
-                        let Planned { module, offset, returns, .. } = one;
-                        self.sums.entry((module, offset)).or_default();
-                        self.placed.push(Placed { probe, module, offset, returns });
+                    for (planned, probe) in group.into_iter().zip(probes) {
+                        self.sums.entry((planned.module, planned.offset)).or_default();
+                        self.placed.push(Placed { probe, planned });
                     }
                     self.done.placed = self.sums.len();
                 }
@@ -353,23 +343,16 @@ impl Everything {
     /// Detaches from these; they are idle then.
     fn remove(&mut self, placed: Vec<Placed>) {
         self.done.detaches += placed.len() as u64;
-        let (mut probes, mut planned) = (Vec::new(), Vec::new());
-        for one in placed {
-            let Placed { probe, module, offset, returns } = one;
-            planned.push(Planned { site: probe.site().clone(), returns, module, offset });
-            probes.push(probe);
-        }
+        let probes: Vec<Probe> = placed.iter().map(|one| one.probe.clone()).collect();
         if let Err(error) = tried(|| detach(&probes)) {
             self.done.failed += 1;
             if self.wanted.say {
                 eprintln!("everything: {error}");
             }
         }
-        for (probe, one) in probes.into_iter().zip(planned) {
-            let Planned { site, returns, module, offset } = one;
-            let placed = Placed { probe, module, offset, returns };
-            self.sums.entry((module, offset)).or_default().add(placed.sum());
-            self.idle.push(Planned { site, returns, module, offset });
+        for one in placed {
+            self.sums.entry((one.planned.module, one.planned.offset)).or_default().add(one.sum());
+            self.idle.push(one.planned);
         }
     }
 
@@ -408,7 +391,7 @@ impl Everything {
     fn report(&mut self) {
         let mut sums: BTreeMap<_, _> = self.sums.clone();
         for one in &self.placed {
-            sums.entry((one.module, one.offset)).or_default().add(one.sum());
+            sums.entry((one.planned.module, one.planned.offset)).or_default().add(one.sum());
         }
         self.done.missed = returns_missed();
         let text = report::text(&self.modules, &self.done, &sums);

@@ -12,6 +12,9 @@
 #[cfg(target_arch = "x86_64")]
 mod chance;
 #[cfg(target_arch = "x86_64")]
+#[path = "../../tests/suite/loaded.rs"]
+mod loaded;
+#[cfg(target_arch = "x86_64")]
 mod phase;
 #[cfg(target_arch = "x86_64")]
 mod work;

@@ -88,8 +88,7 @@ impl Run {
         format!("{:?}", self.tally)
     }
 
-    /// In a child of vfork an event would be written into the ring of a CPU on which another thread
-    /// runs.
+    /// A child of vfork would write an event into the ring of a CPU that another thread is on.
     fn consumers(&mut self, function: usize) -> Consumers {
         match self.chance.below(if function == self.work.inexact { 3 } else { 4 }) {
             0 => Consumers::Count,

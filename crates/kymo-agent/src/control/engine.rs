@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// One probe that was asked for.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedProbe {
     /// The file, as /proc/self/maps names it.
@@ -15,7 +14,6 @@ pub(super) struct RequestedProbe {
     pub(super) action: Option<Arc<ProbeAction>>,
 }
 
-/// Callers of one probe.
 #[derive(Debug, Default)]
 pub(super) struct CallerCounts {
     pub(super) id: u32,
@@ -25,25 +23,21 @@ pub(super) struct CallerCounts {
     pub(super) others: u64,
 }
 
-/// What became of a batch.
 #[derive(Debug, Default)]
 pub(super) struct BatchOutcome {
     pub(super) refused: Vec<(u32, String)>,
     /// Where those count that were armed now.
     pub(super) placed: Vec<ProbeSlots>,
-    /// What the buckets of timed ones held before, by number; only of those where that is
-    /// something.
+    /// What the buckets of timed ones held before, by number, where that is something.
     pub(super) before: Vec<(u32, Vec<Bucket>)>,
     pub(super) armed: u32,
 }
 
-/// Puts probes in place and takes them away.
 pub(super) trait ProbeEngine {
     /// CPUs that need slots and rings, and the most slots of each that can be used.
     fn sizes(&self) -> (u32, u32);
 
-    /// Counts in the tracer's file from now on, and whether forked children do. Before the first
-    /// change.
+    /// Counts in the tracer's file, and forked children with it, or not. Before the first change.
     fn count_in(&mut self, file: &File, cpus: u32, slots: u32, children: bool) -> io::Result<()>;
 
     /// Writes events to the rings in the tracer's file from now on, with times by this clock.

@@ -26,7 +26,8 @@
 //! memory of this file. The ways in are code that keeps all registers but those that the system
 //! call changes.
 #![allow(unsafe_code)]
-use super::preload_check::{PreloadCheck, check};
+use super::peer;
+use super::preload_check::{PreloadCheck, check, starts_with};
 use crate::sys::raw::{self, call};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -44,8 +45,7 @@ const WHERE: &[u8] = b"KYMO_AGENT_AT=";
 /// The kernel takes fewer.
 const MOST_VARIABLES: usize = 1 << 20;
 
-/// A way in: code that a place in the C library jumps to, which goes on behind the system call
-/// there.
+/// A way in: a place in the C library jumps here, and it goes on behind that system call.
 macro_rules! way {
     ($way:ident, $next:ident, $instead:ident) => {
         /// Where it goes on.
@@ -143,7 +143,6 @@ fn executes(
     failed
 }
 
-/// The variables that a program is to have.
 struct Environment<'a> {
     at: *const *const c_char,
     library: &'a CStr,
@@ -263,20 +262,15 @@ impl Sentence {
 }
 
 fn connect(socket: c_int, name: &[u8]) -> bool {
-    // SAFETY: plain numbers, for which 0 is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // After a zero byte: a name that is in no file system.
-    let Some(place) = address.sun_path.get_mut(1..=name.len()) else { return false };
-    place.iter_mut().zip(name).for_each(|(place, byte)| *place = *byte as c_char);
-    let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as u64;
+    let Some((address, length)) = peer::address(name) else { return false };
+    let length = u64::from(length);
     // SAFETY: an address that is ours and as long as said.
     unsafe { call(libc::SYS_connect, [socket as u64, (&raw const address) as u64, length, 0, 0, 0]) == 0 }
 }
 
 /// Whether the listener is of a user who may command this program.
 fn may_be_told(socket: c_int) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: super::peer::NO_USER, gid: 0 };
+    let mut peer = libc::ucred { pid: 0, uid: peer::NO_USER, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, what) = (libc::SOL_SOCKET as u64, libc::SO_PEERCRED as u64);
     let (into, bytes) = ((&raw mut peer) as u64, (&raw mut length) as u64);
@@ -286,7 +280,7 @@ fn may_be_told(socket: c_int) -> bool {
     let own = unsafe { call(libc::SYS_geteuid, [0; 6]) } as libc::uid_t;
     // SAFETY: our own variable, which the kernel has written.
     let listener = unsafe { (&raw const peer.uid).read_volatile() };
-    asked == 0 && super::peer::may_command(listener, own)
+    asked == 0 && peer::may_command(listener, own)
 }
 
 /// Memory until a program is executed.
@@ -415,10 +409,6 @@ fn filters(status: &[u8]) -> u32 {
         Some(digits.fold(0_u32, |number, digit| number.wrapping_mul(10) + u32::from(*digit - b'0')))
     };
     number(b"Seccomp_filters:").or(number(b"Seccomp:")).unwrap_or(0)
-}
-
-fn starts_with(bytes: &[u8], with: &[u8]) -> bool {
-    bytes.len() >= with.len() && bytes.iter().zip(with).all(|(a, b)| a == b)
 }
 
 /// From now on what this program executes is looked at. To be called before it has threads; does

@@ -17,7 +17,6 @@
 use super::startup_gate::StartupGate;
 use std::os::unix::net::UnixDatagram;
 
-/// By whom threads are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeldBy {
     /// The tracer never said that it would.
@@ -30,7 +29,6 @@ pub(super) enum HeldBy {
     NobodyAnyMore,
 }
 
-/// What is known of the threads.
 #[derive(Debug)]
 pub(super) struct Threads<'a> {
     pub(super) socket: &'a UnixDatagram,
@@ -61,7 +59,6 @@ mod tracer {
     const MOST_WORDS_BYTES: usize = 1024;
 
     impl Threads<'_> {
-        /// Who holds them.
         pub(in super::super) fn holder(&mut self) -> Holder<'_> {
             match self.by {
                 HeldBy::Tracer => Holder::Tracer(self),

@@ -1,7 +1,6 @@
 //! Where the modules of this process are.
 use std::io;
 
-/// An executable part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MapsEntry {
     pub(super) start: u64,
@@ -12,7 +11,6 @@ pub(super) struct MapsEntry {
     pub(super) path: Vec<u8>,
 }
 
-/// The mapped files of this process.
 #[derive(Debug, Default)]
 pub(super) struct Maps(Vec<MapsEntry>);
 
@@ -37,7 +35,6 @@ fn part(line: &[u8]) -> Option<MapsEntry> {
 }
 
 impl Maps {
-    /// Those of this moment.
     pub(super) fn read() -> io::Result<Maps> {
         Ok(Maps::of(&std::fs::read("/proc/self/maps")?))
     }

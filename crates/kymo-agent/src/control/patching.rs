@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
-/// One probe of the conversation.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all of them are armed")]
 enum Placement {
@@ -26,8 +25,7 @@ enum Placement {
 #[derive(Debug, Default)]
 pub(super) struct Patching {
     kept: BTreeMap<u32, Placement>,
-    /// Where the jumps of a module's code lead, by its first address. Good for one batch: modules
-    /// come and go.
+    /// Where a module's jumps lead, by its first address. For one batch: modules come and go.
     targets: BTreeMap<u64, Vec<u64>>,
     /// Where events go, once somebody has asked for it.
     rings: Option<&'static Rings>,
@@ -35,7 +33,6 @@ pub(super) struct Patching {
     gone: BTreeMap<u32, Probe>,
 }
 
-/// A site that is to be armed.
 struct PlannedSite {
     id: u32,
     site: Site,
@@ -133,7 +130,6 @@ impl Patching {
         }
     }
 
-    /// Arms what can be.
     fn arm(
         &mut self,
         planned: Vec<PlannedSite>,

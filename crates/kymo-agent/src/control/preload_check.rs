@@ -32,7 +32,6 @@ const LINE_BYTES: usize = 256;
 struct File(c_int);
 
 impl File {
-    /// Opens what would be executed.
     fn open(folder: c_int, path: &CStr, flags: u64) -> Result<File, PreloadCheck> {
         const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
         // A pipe is not waited for.
@@ -207,7 +206,7 @@ fn check_program(file: &File, table: u64, (bytes, count): (u64, u64)) -> Preload
     }
 }
 
-fn starts_with(bytes: &[u8], with: &[u8]) -> bool {
+pub(super) fn starts_with(bytes: &[u8], with: &[u8]) -> bool {
     bytes.len() >= with.len() && bytes.iter().zip(with).all(|(a, b)| a == b)
 }
 

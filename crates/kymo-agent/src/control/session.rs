@@ -30,8 +30,7 @@ pub(super) enum SessionEnd {
 }
 
 struct Session<'a, P: ProbeEngine> {
-    /// Keeps packets apart: one of `SOCK_SEQPACKET`, for which the standard library has no type of
-    /// its own.
+    /// One of `SOCK_SEQPACKET`, for which the standard library has no type of its own.
     socket: &'a UnixDatagram,
     probing: &'a mut P,
     remove: Vec<u32>,
@@ -84,8 +83,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                 return Ok(SessionEnd::Closed);
             }
             let Ok(command) = Command::decode(&packet[..bytes]) else {
-                self.fail("that is not a command")?;
-                return Ok(SessionEnd::Malformed);
+                return self.refuse("that is not a command");
             };
             match command {
                 Command::Hello { version, children } => {
@@ -102,19 +100,12 @@ impl<P: ProbeEngine> Session<'_, P> {
                     }
                     counts = true;
                 }
-                _ if !counts => {
-                    self.fail("the first messages must be Hello and Counters")?;
-                    return Ok(SessionEnd::Malformed);
-                }
-                Command::Counters { .. } => {
-                    self.fail("there are counters already")?;
-                    return Ok(SessionEnd::Malformed);
-                }
+                _ if !counts => return self.refuse("the first messages must be Hello and Counters"),
+                Command::Counters { .. } => return self.refuse("there are counters already"),
                 Command::Add { module, probes } => {
                     let module: Arc<[u8]> = module.into();
                     if self.add.len() + probes.len() > MOST_PENDING {
-                        self.fail("too many probes at once")?;
-                        return Ok(SessionEnd::Malformed);
+                        return self.refuse("too many probes at once");
                     }
                     let actions = &self.actions;
                     let asked = |wanted: ProbeSpec| {
@@ -125,8 +116,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                 }
                 Command::Remove { ids } => {
                     if self.remove.len() + ids.len() > MOST_PENDING {
-                        self.fail("too many probes at once")?;
-                        return Ok(SessionEnd::Malformed);
+                        return self.refuse("too many probes at once");
                     }
                     self.remove.extend(ids);
                 }
@@ -148,8 +138,7 @@ impl<P: ProbeEngine> Session<'_, P> {
                     self.say(&Reply::Cleaned { probes })?;
                 }
                 Command::Held | Command::NotHeld { .. } => {
-                    self.fail("no pass waits for threads to be held")?;
-                    return Ok(SessionEnd::Malformed);
+                    return self.refuse("no pass waits for threads to be held");
                 }
             }
         }
@@ -157,6 +146,11 @@ impl<P: ProbeEngine> Session<'_, P> {
 
     fn fail(&self, reason: &str) -> io::Result<()> {
         self.say(&Reply::Failed { reason: reason.to_owned() })
+    }
+
+    /// Ends the conversation with somebody who does not keep to the language.
+    fn refuse(&self, reason: &str) -> io::Result<SessionEnd> {
+        self.fail(reason).map(|()| SessionEnd::Malformed)
     }
 
     /// Lets a program run that was held before it began.
@@ -204,20 +198,14 @@ impl<P: ProbeEngine> Session<'_, P> {
 
     fn losses(&self) -> io::Result<()> {
         let losses = self.probing.losses();
-        let parts = losses.len().div_ceil(MOST_ENTRIES).max(1);
-        for at in 0..parts {
-            let of = losses.iter().skip(at * MOST_ENTRIES).take(MOST_ENTRIES).copied().collect();
-            self.say(&Reply::Losses { of, last: at + 1 == parts })?;
-        }
-        Ok(())
+        parts(&losses, MOST_ENTRIES).try_for_each(|(of, last)| self.say(&Reply::Losses { of, last }))
     }
 
     fn callers(&self) -> io::Result<()> {
         for callers in self.probing.callers() {
-            let parts = callers.of.len().div_ceil(MOST_ENTRIES).max(1);
-            for at in 0..parts {
-                let of = callers.of.iter().skip(at * MOST_ENTRIES).take(MOST_ENTRIES).copied().collect();
-                let others = if at == 0 { callers.others } else { 0 };
+            let mut others = callers.others;
+            for (of, _) in parts(&callers.of, MOST_ENTRIES) {
+                let others = std::mem::take(&mut others);
                 self.say(&Reply::Callers { id: callers.id, others, of, last: false })?;
             }
         }
@@ -245,15 +233,14 @@ impl<P: ProbeEngine> Session<'_, P> {
         // Long answers are rare: only refusals have texts.
         let texts = listed.iter().any(|listed| matches!(listed.state, ProbeState::Refused(_)));
         let entries = if texts { ENTRIES } else { MOST_ENTRIES };
-        let parts = listed.len().div_ceil(entries);
-        for (at, part) in listed.chunks(entries).enumerate() {
-            self.say(&Reply::ProbeStatus { of: part.to_vec(), last: at + 1 == parts })?;
-        }
-        if parts == 0 {
-            self.say(&Reply::ProbeStatus { of: Vec::new(), last: true })?;
-        }
-        Ok(())
+        parts(&listed, entries).try_for_each(|(of, last)| self.say(&Reply::ProbeStatus { of, last }))
     }
+}
+
+/// An answer in parts of at most so many entries, one at least, and which of them is the last.
+fn parts<T: Clone>(all: &[T], most: usize) -> impl Iterator<Item = (Vec<T>, bool)> {
+    let count = all.len().div_ceil(most).max(1);
+    (1..=count).map(move |at| (all.iter().skip((at - 1) * most).take(most).cloned().collect(), at == count))
 }
 
 #[cfg(test)]
@@ -362,16 +349,9 @@ mod tests {
     }
 
     fn wanted(id: u32, offset: u64) -> ProbeSpec {
-        ProbeSpec {
-            id,
-            offset,
-            size_bytes: 10,
-            room_bytes: 16,
-            inside_bytes: 0,
-            semaphore: 0,
-            kind: ProbeKind::Count,
-            action_id: 0,
-        }
+        let (size_bytes, room_bytes, inside_bytes, semaphore, action_id) = (10, 16, 0, 0, 0);
+        let kind = ProbeKind::Count;
+        ProbeSpec { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, kind, action_id }
     }
 
     fn hello() -> Vec<u8> {

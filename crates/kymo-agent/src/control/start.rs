@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 #![expect(unreachable_pub, reason = "the tracer finds it by its name")]
 use super::hold::HeldBy;
-use super::peer::{NO_USER, may_command};
+use super::peer::{NO_USER, address, may_command};
 use super::{session, startup_gate};
 use crate::sys::memory_file;
 use std::ffi::{c_int, c_void};
@@ -78,7 +78,6 @@ impl BorrowedStack {
     }
 }
 
-/// Begins a conversation on a thread of its own.
 fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
     // Away from the numbers that a program closes or gives anew.
     let socket = UnixDatagram::from(memory_file::out_of_the_way(socket));
@@ -98,13 +97,11 @@ fn converse_on(socket: OwnedFd, by: HeldBy, lent: BorrowedStack) -> c_int {
         startup_gate::let_run();
         BUSY.store(false, Ordering::Release);
     };
-    match std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body) {
-        Ok(_) => STARTED,
-        Err(_) => {
-            BUSY.store(false, Ordering::Release);
-            -libc::EAGAIN
-        }
+    if std::thread::Builder::new().name("kymo-agent".to_owned()).spawn(body).is_err() {
+        BUSY.store(false, Ordering::Release);
+        return -libc::EAGAIN;
     }
+    STARTED
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -141,12 +138,7 @@ fn connect(at: &str) -> Option<OwnedFd> {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = tick;
-    // SAFETY: plain numbers, for which 0 is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // After a zero byte: a name that is in no file system.
-    let place = address.sun_path.get_mut(1..=name.len())?;
-    place.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as libc::c_char);
+    let (address, length) = address(name.as_bytes())?;
     // SAFETY: three numbers.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
@@ -156,7 +148,6 @@ fn connect(at: &str) -> Option<OwnedFd> {
     let socket = UnixDatagram::from(unsafe { OwnedFd::from_raw_fd(socket) });
     // Holds for the queue before the door, too.
     socket.set_write_timeout(Some(CONNECT_TIMEOUT)).ok()?;
-    let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
     // SAFETY: an address that is ours and as long as said.
     if unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
         return None;
@@ -192,8 +183,7 @@ fn listener_of(socket: &UnixDatagram) -> Option<libc::uid_t> {
     (asked == 0 && length as usize == size_of::<libc::ucred>()).then_some(peer.uid)
 }
 
-/// Called by the dynamic linker. Does nothing unless a tracer waits for this program; then returns
-/// when the tracer lets it run.
+/// Called by the dynamic linker. Returns when the tracer lets the program run, if there is one.
 extern "C" fn loaded(_: c_int, _: *const *const c_void, _: *const *const c_void) {
     _ = catch_unwind(|| {
         // The variable stays: what this program executes is to come up so, too, if it can.
@@ -273,19 +263,12 @@ mod tests {
     }
 
     fn listener(name: &str) -> OwnedFd {
-        // SAFETY: plain numbers, for which 0 is a value.
-        let mut raw: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-        raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        raw.sun_path[1..]
-            .iter_mut()
-            .zip(name.bytes())
-            .for_each(|(place, byte)| *place = byte as libc::c_char);
+        let (raw, length) = address(name.as_bytes()).unwrap();
         // SAFETY: three numbers.
         let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
         assert!(socket >= 0);
         // SAFETY: new and nobody else's.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        let length = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
         // SAFETY: an address that is ours and as long as said.
         assert_eq!(unsafe { libc::bind(socket.as_raw_fd(), (&raw const raw).cast(), length) }, 0);
         // SAFETY: two numbers.

@@ -13,8 +13,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The counter itself: who reads the rings knows better what time that is, and writing costs
-    /// least.
+    /// The counter itself, which costs least: who reads the rings knows what time that is.
     pub const TICKS: Clock = Clock { tick: 1 << 32, zero_ns: 0 };
 
     /// CLOCK_MONOTONIC_RAW, as measured now: some microseconds off for each second from now on.

@@ -1,9 +1,10 @@
 //! Filtered probes: which hits count, and what is recorded of them. Each action is interned: one
 //! copy for all stubs that do the same.
-use kymo_core::probe::value::{Condition, Operand};
+use crate::sys::lock;
+use kymo_core::probe::value::Condition;
 use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// What a probe counts of the hits that meet its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +25,7 @@ pub struct FilteredProbe {
 }
 
 impl FilteredProbe {
-    /// From what was asked for; an event in it is not written ([`Record`](crate::patch::Record)
-    /// does that).
+    /// Its event is not written ([`Record`](crate::patch::Record) does that).
     pub fn new(measure: Measure, action: ProbeAction) -> FilteredProbe {
         FilteredProbe { measure, action: InternedAction::of(action) }
     }
@@ -46,7 +46,7 @@ impl std::ops::Deref for InternedAction {
 impl InternedAction {
     pub(crate) fn of(action: ProbeAction) -> InternedAction {
         static ALL: Mutex<Option<HashSet<&'static ProbeAction>>> = Mutex::new(None);
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&ALL);
         let all = all.get_or_insert_default();
         if let Some(known) = all.get(&action) {
             return InternedAction(known);
@@ -56,18 +56,12 @@ impl InternedAction {
         InternedAction(action)
     }
 
-    /// The same for good, where it can be changed.
-    pub(crate) fn get(self) -> &'static ProbeAction {
-        self.0
-    }
-
     /// Whether hits are looked at before they count, or some are not looked at further.
     pub(crate) fn chooses(&self) -> bool {
         !self.entry_condition.is_empty() || self.every > 1
     }
 
-    /// Whether a stub's own instructions do not do for what happens at an entry (`slow_path.rs`
-    /// does then).
+    /// Whether an entry needs more than a stub's own instructions (`slow_path.rs` does it then).
     pub(crate) fn needs_handler(&self, records: bool) -> bool {
         self.callers
             || reads_memory(&self.entry_condition)
@@ -82,16 +76,13 @@ impl InternedAction {
 
 /// Whether the handler is needed at an entry, and at a return, by what was asked for.
 pub(crate) fn needs(action: InternedAction, records: bool) -> (bool, bool) {
-    (
-        action.needs_handler(records),
-        records && action.return_event.is_some() && action.needs_handler_back(records),
-    )
+    let back = records && action.return_event.is_some() && action.needs_handler_back(records);
+    (action.needs_handler(records), back)
 }
 
 /// Whether one of the tests looks at memory.
 pub(crate) fn reads_memory(condition: &Condition) -> bool {
-    let far = |operand: &Operand| !operand.steps.is_empty();
-    condition.iter().flatten().any(|test| far(&test.operand))
+    condition.iter().flatten().any(|test| !test.operand.steps.is_empty())
 }
 
 fn is_far(fetch: &Fetch) -> bool {

@@ -163,17 +163,18 @@ pub use install::error::PatchError;
 pub use install::flow::jump_targets;
 pub use install::hold::{Hold, Holder, Request};
 pub use install::memory::{Memory, OwnMemory};
-pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave, returns_missed};
-pub(crate) use install::patcher::{counter_sizes, release_counters, share_counters};
+pub(crate) use install::patcher::release_counters;
+pub use install::patcher::{abandon, attach, attach_each, clean, detach, detach_with, leave};
 pub use install::plan::{Function, Surroundings, plan, plan_inside, returns_oddly};
 pub use install::probe::Probe;
 pub use install::refusal::Refusal;
-pub use kymo_core::latency::Latencies;
 pub use layout::DEPTH;
 pub(crate) use os::add_to_count;
 pub use record::Record;
-pub use rings::{Rings, SAMPLE_TYPE};
+pub use rings::Rings;
+pub use runtime::shadow::calls::missed as returns_missed;
 pub use site::Site;
+pub(crate) use slots::{share as share_counters, sizes as counter_sizes};
 
 /// Excludes the calling thread, which is the agent's: from now on nothing that it does is counted
 /// or recorded.
@@ -191,7 +192,7 @@ pub enum Consumers {
     /// names.
     CountReturns,
     /// It is counted, and the time from there to the function's return becomes part of a
-    /// [`Latencies`]. Not for functions that [`returns_oddly`] names.
+    /// [`Latencies`](kymo_core::latency::Latencies). Not for those that [`returns_oddly`] names.
     Latency,
     /// It is counted, and written as an event into [`Rings`].
     Record(Record),

@@ -48,12 +48,6 @@ pub(crate) fn signal(tid: i32, signal: c_int, number: usize) -> io::Result<()> {
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The calling thread's number.
-pub(crate) fn own_tid() -> i32 {
-    // SAFETY: no arguments, no failure.
-    unsafe { libc::gettid() }
-}
-
 /// A text of /proc whose numbers matter. Names in it are bytes; what of them is not UTF-8 is
 /// replaced.
 pub(crate) fn text(path: &str) -> io::Result<String> {
@@ -145,54 +139,39 @@ struct KernelAction {
     mask: u64,
 }
 
+/// The signals that the program handles, and how.
+fn handlers() -> impl Iterator<Item = (c_int, KernelAction)> {
+    const ALL_SIGNALS: c_int = 64;
+    (1..=ALL_SIGNALS).filter_map(|signal| {
+        let mut action = KernelAction::default();
+        let (none, now) = (ptr::null::<KernelAction>(), &raw mut action);
+        // SAFETY: only asks; the kernel writes its structure into ours.
+        let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, now, size_of::<u64>()) };
+        (asked == 0 && action.handler > libc::SIG_IGN).then_some((signal, action))
+    })
+}
+
 /// Takes this signal, by which traps come, out of the signals that the program's handlers block
 /// while they run. It stays out: an illegal instruction ends a process that blocks it.
 pub(crate) fn let_through(trap: c_int) {
     let bit = 1 << (trap - 1);
-    const ALL_SIGNALS: c_int = 64;
-    const MASK_BYTES: usize = 8;
-    let none: *const KernelAction = ptr::null();
-    for signal in (1..=ALL_SIGNALS).filter(|&signal| signal != trap) {
-        let mut action = KernelAction::default();
-        let now = &raw mut action;
-        // SAFETY: only asks; the kernel writes its structure into ours.
-        let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, now, MASK_BYTES) };
-        if asked != 0 || action.handler <= libc::SIG_IGN || action.mask & bit == 0 {
-            continue;
-        }
+    for (signal, mut action) in
+        handlers().filter(|(signal, action)| *signal != trap && action.mask & bit != 0)
+    {
         action.mask &= !bit;
-        let changed = &raw const action;
+        let (changed, none) = (&raw const action, ptr::null_mut::<KernelAction>());
         // SAFETY: the action as it was, but for one signal in its mask.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                changed,
-                ptr::null_mut::<KernelAction>(),
-                MASK_BYTES,
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, changed, none, size_of::<u64>()) };
     }
 }
 
 /// Where this process's handlers of signals return to, each place once.
 pub(crate) fn restorers() -> Vec<u64> {
     const HAS_RESTORER: u64 = 0x0400_0000;
-    const ALL_SIGNALS: c_int = 64;
-    const MASK_BYTES: usize = 8;
-    let none: *const KernelAction = ptr::null();
     let mut found = Vec::new();
-    for signal in 1..=ALL_SIGNALS {
-        let mut action = KernelAction::default();
-        let now = &raw mut action;
-        // SAFETY: only asks; the kernel writes its structure into ours.
-        let asked = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, none, now, MASK_BYTES) };
+    for (_, action) in handlers() {
         let restorer = action.restorer as u64;
-        if asked == 0
-            && action.handler > libc::SIG_IGN
-            && action.flags & HAS_RESTORER != 0
-            && !found.contains(&restorer)
-        {
+        if action.flags & HAS_RESTORER != 0 && !found.contains(&restorer) {
             found.push(restorer);
         }
     }

@@ -12,27 +12,27 @@
 //! its CPU begins again, and nothing is half-written. A forked child writes nothing.
 //!
 //! # Records
-//! `PERF_RECORD_SAMPLE` with the fields of [`SAMPLE_TYPE`]: what the kernel writes for a
-//! tracepoint, raw data included ([`ProbeAction`](kymo_core::probe::wire::ProbeAction) says what is
-//! in it). What does not fit is counted by the probe ([`Probe::lost`](crate::patch::Probe::lost)).
+//! `PERF_RECORD_SAMPLE` with IDENTIFIER, IP, TID, TIME, CPU, PERIOD and RAW: what the kernel writes
+//! for a tracepoint ([`ProbeAction`] says what is in the raw data). What does not fit is counted by
+//! the probe ([`Probe::lost`](crate::patch::Probe::lost)).
 use crate::patch::clock::Clock;
+use crate::patch::filter::InternedAction;
 use crate::patch::layout::{HEAD_AT, PAGE_BYTES, TAIL_AT};
 use crate::patch::mapping::Mapping;
 use crate::patch::os;
 use crate::patch::record::Record;
+use crate::sys::lock;
 use crate::sys::memory_file;
+use kymo_core::probe::wire::{EventId, ProbeAction};
 use kymo_core::ring::Area;
 use std::fs::File;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 
 /// Where a ring's page says where its data are, as `struct perf_event_mmap_page` does.
 const OFFSET_AT: u64 = 1040;
 const SIZE_AT: u64 = 1048;
-
-/// The sample type of records: IDENTIFIER, IP, TID, TIME, CPU, PERIOD, RAW.
-pub const SAMPLE_TYPE: u64 = 1 << 16 | 1 | 1 << 1 | 1 << 2 | 1 << 7 | 1 << 8 | 1 << 10;
 
 /// The rings of this process. Their addresses stay for good: a thread may be writing.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Rings {
             return Err(io::Error::other("the tracer's rings have impossible sizes"));
         }
         memory_file::check(file, (PAGE_BYTES + u64::from(data_bytes)) * u64::from(cpus))?;
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&ALL);
         let same = |rings: &&&Rings| rings.clock == clock && rings.data_bytes == data_bytes;
         let rings = match all.iter().find(same) {
             Some(rings) => *rings,
@@ -112,7 +112,7 @@ impl Rings {
     }
 
     /// How far one CPU's part begins after the part before.
-    pub fn stride_bytes(&self) -> u64 {
+    fn stride_bytes(&self) -> u64 {
         PAGE_BYTES + u64::from(self.data_bytes)
     }
 
@@ -133,13 +133,10 @@ impl Rings {
         Area::new(head, tail, data).expect("a power of two")
     }
 
-    /// The data of one CPU's ring.
-    pub fn data_bytes(&self) -> u32 {
-        self.data_bytes
-    }
-
     /// A consumer that writes each hit into these rings, as an event with this id.
     pub fn record(&self, event: u64) -> Record {
-        Record::new(event, self.table.address(), self.data_bytes, self.clock)
+        let action = ProbeAction { event: Some(EventId { id: event, kind: 0 }), ..ProbeAction::default() };
+        let action = InternedAction::of(action);
+        Record { table: self.table.address(), data_bytes: self.data_bytes, clock: self.clock, action }
     }
 }

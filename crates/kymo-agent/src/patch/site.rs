@@ -11,11 +11,8 @@ pub struct Site {
     /// The first byte that is replaced: the function's first instruction, or the one after
     /// `endbr64`, which stays.
     pub address: u64,
-    /// The function's first byte.
-    pub function: u64,
     /// Whether this is where the function begins: returns can be looked at only from there.
     pub(crate) entry: bool,
-    /// The bytes that were there.
     pub(crate) original: [u8; JUMP_BYTES],
     /// The instructions that move into the stub, as they were decoded.
     pub(crate) displaced: Vec<Instruction>,
@@ -29,11 +26,6 @@ impl Site {
     /// bytes.
     pub fn is_single_instruction(&self) -> bool {
         self.interiors.is_empty()
-    }
-
-    /// The bytes that a patch changes and that a detach puts back, from [`Site::address`] on.
-    pub fn original(&self) -> &[u8] {
-        &self.original
     }
 
     /// Where the program goes on after the displaced instructions.

@@ -23,11 +23,12 @@
 #![allow(unsafe_code)]
 use crate::patch::mapping::Mapping;
 use crate::patch::os;
+use crate::sys::lock;
 use crate::sys::memory_file;
 use std::fs::File;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Slots of all probes together. Only what is used takes memory.
 pub(crate) const CAPACITY: u32 = 8 << 20;
@@ -56,7 +57,7 @@ static SLOTS: Mutex<Option<&'static Slots>> = Mutex::new(None);
 
 /// The counters, mapped at the first use.
 pub(crate) fn slots() -> io::Result<&'static Slots> {
-    let mut current = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = lock(&SLOTS);
     match *current {
         Some(slots) => Ok(slots),
         None => {
@@ -68,20 +69,23 @@ pub(crate) fn slots() -> io::Result<&'static Slots> {
     }
 }
 
-/// CPUs that a tracer's file must have slots for.
-pub(crate) fn cpus() -> u32 {
-    os::possible_cpus() as u32
+/// CPUs that a tracer's file must have slots for, and the most slots of each that can be used.
+pub(crate) fn sizes() -> (u32, u32) {
+    (os::possible_cpus() as u32, CAPACITY)
 }
 
 /// Counts in a tracer's file from now on, with so many slots of each CPU. `children`: what this
-/// process
-/// forks from now on counts there, too.
+/// process forks from now on counts there, too. To be called while no probe is attached: those that
+/// were count in what they had.
+///
+/// # Errors
+/// Where the file is not as it was said to be, or memory or address space are short.
 pub(crate) fn share(file: &File, cpus: u32, slots: u32, children: bool) -> io::Result<()> {
-    if cpus != self::cpus() || slots == 0 || slots > CAPACITY || !slots.is_multiple_of(PAGE_SLOTS) {
+    if cpus != sizes().0 || slots == 0 || slots > CAPACITY || !slots.is_multiple_of(PAGE_SLOTS) {
         return Err(io::Error::other("the tracer's counters have impossible sizes"));
     }
     memory_file::check(file, u64::from(cpus) * u64::from(slots) * 8)?;
-    let mut current = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = lock(&SLOTS);
     let shared = match *current {
         Some(existing) if existing.resize(slots)? => existing,
         // Somebody else's mapping is where the slots would have to grow.
@@ -92,7 +96,7 @@ pub(crate) fn share(file: &File, cpus: u32, slots: u32, children: bool) -> io::R
 
 /// Gives the tracer's memory back. Stubs that are left, or that a thread is in, count for nobody.
 pub(crate) fn release() {
-    let current = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let current = lock(&SLOTS);
     if let Some(slots) = *current {
         slots.release();
     }

@@ -25,7 +25,6 @@ fn read(clock: libc::clockid_t) -> Option<u64> {
     (done == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The kernel's number of the calling thread.
 pub(crate) fn own_tid() -> i32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::gettid() }

@@ -1,4 +1,4 @@
-//! Files in memory, pipes, and the end of the process.
+//! Files in memory, and the end of the process.
 #![allow(unsafe_code)]
 use std::ffi::CStr;
 use std::fs::File;
@@ -45,20 +45,6 @@ pub(crate) fn out_of_the_way(file: OwnedFd) -> OwnedFd {
         }
     }
     file
-}
-
-/// Both ends of a pipe, the reading one first.
-pub(crate) fn pipe() -> io::Result<(File, File)> {
-    let mut ends = [-1; 2];
-    // SAFETY: writes two descriptors into our array.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else has.
-    let reading = unsafe { File::from_raw_fd(ends[0]) };
-    // SAFETY: likewise.
-    let writing = unsafe { File::from_raw_fd(ends[1]) };
-    Ok((reading, writing))
 }
 
 /// Has `what` called when the process ends by itself.

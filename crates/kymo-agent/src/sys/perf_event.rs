@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
@@ -57,6 +57,52 @@ pub(crate) fn read_here(page: &Page, counter: impl Fn(u32) -> u64) -> Option<u64
     None
 }
 
+/// `struct perf_event_attr` up to and with `sig_data` (Linux 5.13). An older kernel takes it if
+/// what it does not know is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct EventAttr {
+    pub(super) kind: u32,
+    pub(super) size_bytes: u32,
+    pub(super) config: u64,
+    pub(super) period: u64,
+    pub(super) sample_type: u64,
+    pub(super) read_format: u64,
+    pub(super) flags: u64,
+    pub(super) wakeup: u32,
+    pub(super) access: u32,
+    pub(super) address: u64,
+    pub(super) len_bytes: u64,
+    /// Branches, registers, stacks, clocks, AUX: not used.
+    pub(super) unused: [u64; 6],
+    pub(super) signal_data: u64,
+}
+
+const ATTR_BYTES: u32 = 128;
+const _: () = assert!(size_of::<EventAttr>() == ATTR_BYTES as usize);
+
+impl EventAttr {
+    /// One that says its size, and nothing else.
+    pub(super) fn sized() -> EventAttr {
+        EventAttr { size_bytes: ATTR_BYTES, ..EventAttr::default() }
+    }
+}
+
+pub(super) const EXCLUDE_KERNEL: u64 = 1 << 5;
+pub(super) const EXCLUDE_HV: u64 = 1 << 6;
+
+/// Opens an event of a thread of this process (0: the calling one) on any CPU, in no group.
+pub(super) fn open(thread: i32, attr: &EventAttr) -> io::Result<OwnedFd> {
+    const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
+    // SAFETY: the attribute says its own size.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, thread, -1, -1, CLOSE_ON_EXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// An open counter of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Counter {
@@ -70,48 +116,13 @@ impl Counter {
     /// Opens a counter of `PERF_TYPE_HARDWARE` for the calling thread's user code, which never
     /// shares its place with others.
     pub(crate) fn open(config: u64) -> io::Result<Counter> {
-        /// `struct perf_event_attr` as of its first version.
-        #[repr(C)]
-        #[derive(Default)]
-        struct CounterAttr {
-            kind: u32,
-            size_bytes: u32,
-            config: u64,
-            period: u64,
-            sample_type: u64,
-            read_format: u64,
-            flags: u64,
-            wakeup: u32,
-            breakpoint: u32,
-            config1: u64,
-        }
         const PINNED: u64 = 1 << 2;
-        const EXCLUDE_KERNEL: u64 = 1 << 5;
-        const EXCLUDE_HV: u64 = 1 << 6;
-        const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
-        let attr = CounterAttr {
-            size_bytes: size_of::<CounterAttr>() as u32,
-            config,
-            flags: PINNED | EXCLUDE_KERNEL | EXCLUDE_HV,
-            ..CounterAttr::default()
-        };
-        // SAFETY: the attribute says its own size; this thread, any CPU, no group.
-        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, CLOSE_ON_EXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nobody else has.
-        let file = unsafe { File::from_raw_fd(fd as i32) };
+        let attr = EventAttr { config, flags: PINNED | EXCLUDE_KERNEL | EXCLUDE_HV, ..EventAttr::sized() };
+        let file = File::from(open(0, &attr)?);
         // SAFETY: a new mapping, for reading only.
         let page = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                PAGE_BYTES,
-                libc::PROT_READ,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
+            let (access, file) = (libc::PROT_READ, file.as_raw_fd());
+            libc::mmap(std::ptr::null_mut(), PAGE_BYTES, access, libc::MAP_SHARED, file, 0)
         };
         let page = if page == libc::MAP_FAILED { None } else { NonNull::new(page.cast()) };
         Ok(Counter { file, page })
@@ -193,20 +204,19 @@ mod tests {
     }
 
     /// Checks that the offset is added, that the index counts from one, and that a counter of 48
-    /// bits is a signed number.
+    /// bits is a signed number; that without a counter or permission the kernel is to be asked; and
+    /// that any width that a page may claim is survived.
     #[test]
     fn a_counter_is_offset_and_signed() {
         let counter = |index| if index == 2 { 0xffff_ffff_fff0 } else { 7 };
         assert_eq!(read_here(&page(3, 1000, 48, true), counter), Some(984));
         assert_eq!(read_here(&page(1, 1000, 48, true), counter), Some(1007));
         assert_eq!(read_here(&page(1, -3, 64, true), counter), Some(4));
-    }
-
-    /// Checks that without a counter, and without permission, the kernel is to be asked.
-    #[test]
-    fn without_a_counter_the_kernel_is_asked() {
         assert_eq!(read_here(&page(0, 1000, 48, true), |_| unreachable!()), None);
         assert_eq!(read_here(&page(1, 1000, 48, false), |_| unreachable!()), None);
+        for width in [0, 1, 63, 64, 65, u16::MAX] {
+            assert!(read_here(&page(1, 0, width, true), |_| u64::MAX).is_some(), "{width}");
+        }
     }
 
     /// Checks that a counter that moved while it was read is read again, and that a page that never
@@ -227,14 +237,6 @@ mod tests {
         let restless = page(1, 100, 48, true);
         let counter = |_| u64::from(restless.lock.fetch_add(1, Ordering::Relaxed));
         assert_eq!(read_here(&restless, counter), None);
-    }
-
-    /// Checks that any width that a page may claim is survived.
-    #[test]
-    fn any_width_is_survived() {
-        for width in [0, 1, 63, 64, 65, u16::MAX] {
-            assert!(read_here(&page(1, 0, width, true), |_| u64::MAX).is_some());
-        }
     }
 
     /// Checks that opening a hardware counter either counts or says why not.

@@ -29,7 +29,7 @@ pub(crate) unsafe fn call(number: libc::c_long, args: [u64; 6]) -> i64 {
 ///
 /// # Safety
 /// As of the system call.
-pub(crate) unsafe fn call_plain(number: libc::c_long) -> i64 {
+unsafe fn call_plain(number: libc::c_long) -> i64 {
     let result;
     // SAFETY: the caller's; the kernel changes no other register.
     unsafe {
@@ -42,7 +42,6 @@ fn result(answer: i64) -> io::Result<usize> {
     if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer as usize) }
 }
 
-/// `pread`.
 pub(crate) fn read_at(file: i32, into: &mut [u8], at: u64) -> io::Result<usize> {
     // SAFETY: the bytes are ours to write.
     result(unsafe {
@@ -50,7 +49,6 @@ pub(crate) fn read_at(file: i32, into: &mut [u8], at: u64) -> io::Result<usize> 
     })
 }
 
-/// `pwrite`.
 pub(crate) fn write_at(file: i32, bytes: &[u8], at: u64) -> io::Result<usize> {
     // SAFETY: the bytes are read.
     result(unsafe {
@@ -63,8 +61,7 @@ pub(crate) fn write_at(file: i32, bytes: &[u8], at: u64) -> io::Result<usize> {
 pub(crate) fn peek(at: u64, into: &mut [u8]) -> usize {
     let here = [into.as_mut_ptr() as u64, into.len() as u64];
     let there = [at, into.len() as u64];
-    // SAFETY: no arguments, no failure.
-    let pid = unsafe { call(libc::SYS_getpid, [0; 6]) } as u64;
+    let pid = u64::from(process());
     let (here, there) = (here.as_ptr() as u64, there.as_ptr() as u64);
     // SAFETY: the bytes are ours to write; the other address is checked by the kernel.
     result(unsafe { call(libc::SYS_process_vm_readv, [pid, here, 1, there, 1, 0]) }).unwrap_or(0)
@@ -96,7 +93,6 @@ pub(crate) fn receive_with(socket: i32, into: &mut [u8]) -> io::Result<(usize, O
     }
 }
 
-/// `close`.
 pub(crate) fn close(file: i32) {
     // SAFETY: the caller's own descriptor; nobody else knows its number.
     _ = unsafe { call(libc::SYS_close, [file as u64, 0, 0, 0, 0, 0]) };
@@ -127,16 +123,14 @@ pub(crate) fn wake(word: &AtomicU32) {
     _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as u64, operation, 1, 0, 0, 0]) };
 }
 
-/// The calling thread's number.
 pub(crate) fn thread() -> u32 {
     // SAFETY: no arguments, no failure.
-    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+    unsafe { call_plain(libc::SYS_gettid) as u32 }
 }
 
-/// The calling process's number.
 pub(crate) fn process() -> u32 {
     // SAFETY: no arguments, no failure.
-    unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
+    unsafe { call_plain(libc::SYS_getpid) as u32 }
 }
 
 /// Whether the other end of a socket or a pipe is there.

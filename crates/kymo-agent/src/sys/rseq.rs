@@ -113,8 +113,7 @@ fn find() -> Option<*const AtomicU64> {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn leave_for(cpu: u32) {
     const UNREGISTER: u64 = 1;
-    /// What C libraries register: the first form of the structure, or as much as the kernel says
-    /// that it knows.
+    /// What C libraries register: the first form of the structure, or as much as the kernel knows.
     const FIRST_BYTES: u64 = 32;
     const AT_RSEQ_FEATURE_SIZE: u64 = 27;
     const AT_RSEQ_ALIGN: u64 = 28;
@@ -137,8 +136,7 @@ pub(crate) fn leave_for(cpu: u32) {
     }
 }
 
-/// From the thread pointer to a thread's `struct rseq`, the same for all threads, if the C library
-/// has registered one.
+/// From the thread pointer to a thread's `struct rseq`, if the C library has registered one.
 pub(crate) fn offset() -> Option<isize> {
     /// Two numbers of CPUs and the field.
     const NEEDED_BYTES: u32 = 16;

@@ -1,11 +1,11 @@
 //! SIGTRAP: its handler, the siginfo that comes with it, and chaining to the handler before.
 #![allow(unsafe_code)]
+use super::lock;
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a signal handler is called with.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// The beginning of `siginfo_t` as the kernel fills it for a fault, on 64 bits.
@@ -82,7 +82,6 @@ pub(crate) fn peek(address: u64, len_bytes: usize) -> Option<u64> {
     (read == len as isize).then(|| u64::from_ne_bytes(bytes) << (64 - 8 * len) >> (64 - 8 * len))
 }
 
-/// Calls `body` and leaves `errno` as it was.
 pub(crate) fn keeping_errno(body: impl FnOnce()) {
     // SAFETY: no arguments; a pointer to this thread's own.
     let errno = unsafe { libc::__errno_location() };
@@ -99,16 +98,12 @@ static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut())
 static FIRST: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Held by who changes the handler of SIGTRAP.
-fn changing() -> MutexGuard<'static, ()> {
-    static CHANGING: Mutex<()> = Mutex::new(());
-    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static CHANGING: Mutex<()> = Mutex::new(());
 
-/// Makes `handler` the one of SIGTRAP, if it is not. Who handled it until now is kept, to be handed
-/// what is not for watches.
+/// Has `handler` handle SIGTRAP. The one before is kept, for what is not of watches.
 pub(crate) fn install(handler: Handler) -> io::Result<()> {
-    let _one = changing();
-    let now = current()?;
+    let _one = lock(&CHANGING);
+    let now = action(libc::SIGTRAP, None)?;
     if now.sa_sigaction == handler as usize {
         return Ok(());
     }
@@ -122,15 +117,10 @@ pub(crate) fn install(handler: Handler) -> io::Result<()> {
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_NODEFER;
     // SAFETY: writes the mask of ours.
     unsafe { libc::sigemptyset(&mut ours.sa_mask) };
-    // SAFETY: reads ours; the handler lives as long as the process.
-    let done = unsafe { libc::sigaction(libc::SIGTRAP, &ours, std::ptr::null_mut()) };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    action(libc::SIGTRAP, Some(&ours)).map(drop)
 }
 
-/// Makes this the one who gets what is not for watches. By who is [`changing`].
+/// Makes this the one who gets what is not for watches. By who has [`CHANGING`].
 fn put_behind_watches(action: libc::sigaction) {
     let action = Box::into_raw(Box::new(action));
     // Release, twice: pairs with the Acquire of hand_on().
@@ -138,15 +128,17 @@ fn put_behind_watches(action: libc::sigaction) {
     BEFORE.store(action, Ordering::Release);
 }
 
-fn current() -> io::Result<libc::sigaction> {
-    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: writes the structure.
-    let done = unsafe { libc::sigaction(libc::SIGTRAP, std::ptr::null(), now.as_mut_ptr()) };
+/// What the process did at a signal; from now on `new`, if given, whose handler stays for good.
+pub(crate) fn action(signal: c_int, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: writes the structure, and reads the other one, if there is one.
+    let done =
+        unsafe { libc::sigaction(signal, new.map_or(std::ptr::null(), |new| new), before.as_mut_ptr()) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: just written; zeroes are valid, too.
-    Ok(unsafe { now.assume_init() })
+    Ok(unsafe { before.assume_init() })
 }
 
 /// Hands a signal that is not ours to who handled it before, as the kernel would have. `again`:

@@ -1,36 +1,13 @@
 //! A watchpoint of one thread and of all that it makes, which sends SIGTRAP to the thread that hits
 //! it.
 #![allow(unsafe_code)]
+use super::perf_event::{EXCLUDE_HV, EXCLUDE_KERNEL, EventAttr, open};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-/// `struct perf_event_attr` up to and with `sig_data` (Linux 5.13).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct WatchpointAttr {
-    kind: u32,
-    size_bytes: u32,
-    config: u64,
-    period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    access: u32,
-    address: u64,
-    len_bytes: u64,
-    /// Branches, registers, stacks, clocks, AUX: not used.
-    unused: [u64; 6],
-    signal_data: u64,
-}
-
-const _: () = assert!(size_of::<WatchpointAttr>() == 128);
+use std::os::fd::{AsRawFd, OwnedFd};
 
 const BREAKPOINT: u32 = 5;
 const DISABLED: u64 = 1;
 const INHERIT: u64 = 1 << 1;
-const EXCLUDE_KERNEL: u64 = 1 << 5;
-const EXCLUDE_HV: u64 = 1 << 6;
 /// Inherited by threads, not by processes.
 const INHERIT_THREAD: u64 = 1 << 35;
 const REMOVE_ON_EXEC: u64 = 1 << 36;
@@ -54,19 +31,18 @@ impl Aim {
         Aim { address: 0x1000, len_bytes: 8, access: 2, signal_data }
     }
 
-    fn attr(self, inherited: bool) -> WatchpointAttr {
+    fn attr(self, inherited: bool) -> EventAttr {
         let always = DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | REMOVE_ON_EXEC | SIGTRAP;
         let inherit = if inherited { INHERIT | INHERIT_THREAD } else { 0 };
-        WatchpointAttr {
+        EventAttr {
             kind: BREAKPOINT,
-            size_bytes: size_of::<WatchpointAttr>() as u32,
             period: 1,
             flags: always | inherit,
             access: self.access,
             address: self.address,
             len_bytes: self.len_bytes,
             signal_data: self.signal_data,
-            ..WatchpointAttr::default()
+            ..EventAttr::sized()
         }
     }
 }
@@ -101,8 +77,7 @@ impl Watchpoint {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Closes the descriptor of a copy that a fork made, and nothing else: the events are the
-    /// parent's.
+    /// Closes a forked child's copy of the descriptor alone: the events are the parent's.
     pub(crate) fn close_copy(&self) {
         // SAFETY: in a child, which never uses it again: nobody there owns another file of this
         // number before it is closed.
@@ -110,8 +85,7 @@ impl Watchpoint {
     }
 }
 
-/// How many slots this thread of this process has left, at most `most`: takes them and gives them
-/// back.
+/// How many slots this thread has left, at most `most`: takes them and gives them back.
 pub(crate) fn free_slots(thread: i32, most: usize) -> io::Result<usize> {
     let mut taken = Vec::with_capacity(most);
     while taken.len() < most {
@@ -124,19 +98,7 @@ pub(crate) fn free_slots(thread: i32, most: usize) -> io::Result<usize> {
     Ok(taken.len())
 }
 
-fn open(thread: i32, attr: &WatchpointAttr) -> io::Result<OwnedFd> {
-    const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
-    // SAFETY: the attribute says its own size; a thread, any CPU, no group.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, thread, -1, -1, CLOSE_ON_EXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else has.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Permits as many descriptors as this process may permit itself; whether that are more than
-/// before.
+/// Raises this process's limit of descriptors as far as it may; whether that is more.
 pub(crate) fn raise_descriptors() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the limit, which is ours.

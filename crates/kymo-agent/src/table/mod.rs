@@ -50,8 +50,7 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// How many counters a group has at most.
 pub const MAX_COUNTERS: usize = 64;
 
-/// FNV-1a over words: enough to notice a frame that changed while it was read; no protection
-/// against a liar, who needs none.
+/// FNV-1a over words: it notices a frame that changed while it was read, not a liar's.
 pub fn checksum(bytes: &[u8]) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     for word in bytes.chunks(8) {

@@ -39,7 +39,6 @@ pub(super) trait Clocks {
     fn undisturbed(&self) -> Option<bool>;
 }
 
-/// The real ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct System;
 
@@ -61,7 +60,6 @@ impl Clocks for System {
     }
 }
 
-/// The CPU time of one thread.
 #[derive(Debug)]
 pub(super) struct ThreadClock {
     answer_ns: Cell<u64>,

@@ -5,8 +5,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Counter {
-    /// Nanoseconds on a CPU: what the kernel counts as the thread's CPU time, not the time that a
-    /// poll took.
+    /// Nanoseconds that the thread was on a CPU, as the kernel counts it; not what a poll took.
     CpuTime,
     /// Allocations, where the program's allocator is [`Counting`](crate::alloc::Counting).
     Allocations,

@@ -6,7 +6,6 @@ use kymo_core::context::{CpuId, Engine, Pmu, Source};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// The one engine of this process.
 pub(super) fn engine() -> &'static Engine<Counters> {
     static ENGINE: OnceLock<Engine<Counters>> = OnceLock::new();
     ENGINE.get_or_init(|| Engine::new(Counters, THREADS))
@@ -59,7 +58,6 @@ impl Counter {
     }
 }
 
-/// The counters of all slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counters;
 
@@ -72,8 +70,8 @@ impl Pmu for Counters {
     fn read(&self, cpu: CpuId, source: Source) -> u64 {
         match source.0 {
             CPU_TIME => thread_slot::cpu_ns(cpu.0),
-            ALLOCATIONS => thread_slot::allocations(cpu.0),
-            ALLOCATED_BYTES => thread_slot::allocated_bytes(cpu.0),
+            ALLOCATIONS => thread_slot::allocations(cpu.0).0,
+            ALLOCATED_BYTES => thread_slot::allocations(cpu.0).1,
             own @ FIRST_OWN.. => thread_slot::own(cpu.0, (own - FIRST_OWN) as usize),
             counter => match Hardware::ALL.get((counter.wrapping_sub(FIRST_HARDWARE)) as usize) {
                 Some(&counter) => hardware::read(cpu.0, counter),

@@ -7,74 +7,47 @@ use std::io;
 /// as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields say what they are")]
 pub enum Error {
     /// The task has ended before.
-    Ended {
-        /// Its number.
-        task: u64,
-    },
-    /// Nobody has this number.
-    Unknown {
-        /// What it should be: "task" or "group".
-        what: &'static str,
-        /// The number.
-        number: u64,
-    },
-    /// The task runs already: it cannot run twice at a time.
-    AlreadyRunning {
-        /// Its number.
-        task: u64,
-        /// The thread that runs it, by the kernel's number; 0 if it has just stopped.
-        thread: i32,
-    },
+    Ended { task: u64 },
+    /// Nothing has this number: no `what`, which is "task" or "group".
+    Unknown { what: &'static str, number: u64 },
+    /// The task runs already, on the thread with this number of the kernel's (0 if it has just
+    /// stopped): it cannot run twice at a time.
+    AlreadyRunning { task: u64, thread: i32 },
     /// The task does not run on the calling thread, which therefore cannot take it off.
-    NotRunningHere {
-        /// Its number.
-        task: u64,
-    },
-    /// The calling thread runs a task, but was said to run none, or another.
-    RunsAnother {
-        /// The number of the one that it runs.
-        task: u64,
-    },
+    NotRunningHere { task: u64 },
+    /// The calling thread runs this task, but was said to run none, or another.
+    RunsAnother { task: u64 },
     /// A task was dropped while this thread ran it. What it did until now is in its group's sums;
     /// from now on the thread runs no task.
-    DroppedWhileRunning {
-        /// Its number.
-        task: u64,
-    },
+    DroppedWhileRunning { task: u64 },
     /// The thread that ran the task ended without taking it off. The task ended with it; its counts
     /// are in its group's sums.
-    ThreadEnded {
-        /// Its number.
-        task: u64,
-    },
+    ThreadEnded { task: u64 },
     /// This process was forked from the one that counts.
     Forked,
     /// More threads run tasks than there are slots for.
     TooManyThreads,
-    /// Called from within a switch: by a signal handler, or by a destructor at the end of the
-    /// thread.
+    /// Called within a switch, by a signal handler, or at the thread's end, by a destructor.
     NotNow,
     /// This machine cannot count that.
-    Unsupported {
-        /// What.
-        counter: Counter,
-        /// Why.
-        why: String,
-    },
+    Unsupported { counter: Counter, why: String },
     /// No counter has this name.
     UnknownCounter(String),
     /// The group keeps sums only.
-    NotPerTask {
-        /// The group's name.
-        group: String,
-    },
+    NotPerTask { group: String },
     /// The engine of contexts refused.
     Engine(kymo_core::context::Error),
 }
 
 impl Error {
+    /// In a forked child all is refused.
+    pub(crate) fn if_forked() -> Result<(), Error> {
+        if crate::sys::fork::is_child() { Err(Error::Forked) } else { Ok(()) }
+    }
+
     pub(super) fn unsupported(counter: Counter, why: &io::Error) -> Error {
         let why = match why.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {

@@ -6,16 +6,16 @@ use super::counters::{Counters, engine};
 use super::reading::{Reading, TaskReading};
 use super::{Error, Task};
 use crate::sys::fork;
-use body::{Body, RunCounts, Stats, shown};
+use crate::sys::lock;
+use body::{Body, Stats, shown};
 use kymo_core::context::{self, Attr, Child, Count, EventId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// All groups there are.
 static GROUPS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 /// The sums of groups that are gone, by name.
@@ -31,8 +31,7 @@ pub(super) struct EndedGroup {
     pub(super) reading: Reading,
 }
 
-/// The groups that are gone, by name: without them the sum over all groups would not be the
-/// threads' CPU time.
+/// The groups that are gone, by name: with them the sum of all is the threads' CPU time.
 pub(super) fn gone() -> Vec<(Cow<'static, str>, EndedGroup)> {
     lock(&GONE).iter().map(|(name, gone)| (name.clone(), gone.clone())).collect()
 }
@@ -67,13 +66,8 @@ pub(super) struct Inner {
 #[derive(Default)]
 struct Members {
     living: HashMap<u64, Arc<Stats>>,
-    ended: RunCounts,
+    ended: Reading,
     spawned: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here panics halfway through a change.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GroupBuilder {
@@ -111,9 +105,7 @@ impl GroupBuilder {
     /// counts.
     pub fn build(self) -> Result<Group, Error> {
         let GroupBuilder { name, counters, per_task, whole_threads } = self;
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         let mut attrs = Vec::new();
         for &counter in &counters {
             attrs.push(Attr { inherit_stat: per_task, ..Attr::family(counter.source()?) });
@@ -192,9 +184,7 @@ impl Group {
     /// # Errors
     /// If the process was forked from one that counts.
     pub fn read(&self) -> Result<Reading, Error> {
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         self.inner.sums()
     }
 
@@ -204,9 +194,7 @@ impl Group {
     /// # Errors
     /// If the process was forked from one that counts.
     pub fn tasks(&self) -> Result<Vec<TaskReading>, Error> {
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         let mut living: Vec<Arc<Stats>> = lock(&self.inner.members).living.values().map(Arc::clone).collect();
         living.sort_unstable_by_key(|stats| stats.number);
         let columns = self.inner.columns()?;
@@ -243,15 +231,15 @@ impl Inner {
 
     fn sums(&self) -> Result<Reading, Error> {
         let members = lock(&self.members);
-        let mut own = members.ended;
-        members.living.values().for_each(|stats| own.add(stats.run_counts()));
+        let sum =
+            members.living.values().fold(members.ended.clone(), |sum, stats| sum.with(&stats.reading()));
         drop(members);
         let mut counts = Vec::new();
         for &(counter, event) in &self.events {
             let value = engine().read(event)?.value;
             counts.push((counter, counter.is_whole().then_some(value)));
         }
-        Ok(Reading::new(own, counts))
+        Ok(Reading { counts, ..sum })
     }
 
     /// Its sums outlive it.
@@ -270,9 +258,7 @@ impl Inner {
     }
 
     pub(super) fn body(self: &Arc<Inner>, name: Cow<'static, str>, is_thread: bool) -> Result<Body, Error> {
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         let run = engine().fork(&mut lock(&self.root), Child::Thread)?;
         let stats = Arc::new(Stats::new(run.id().number(), name, Arc::clone(self), is_thread));
         let mut members = lock(&self.members);
@@ -285,7 +271,7 @@ impl Inner {
     pub(super) fn forget(&self, stats: &Stats) {
         let mut members = lock(&self.members);
         if members.living.remove(&stats.number).is_some() {
-            members.ended.add(stats.run_counts());
+            members.ended = std::mem::take(&mut members.ended).with(&stats.reading());
         }
     }
 
@@ -311,7 +297,7 @@ impl Inner {
             let ended = || shown(stats.finals()?, event, counter);
             (counter, living().or_else(ended))
         });
-        Reading::new(stats.run_counts(), counts.collect())
+        Reading { counts: counts.collect(), ..stats.reading() }
     }
 }
 
@@ -327,12 +313,5 @@ impl Drop for Inner {
         }
         let root = self.root.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = engine().exit(root);
-    }
-}
-
-impl Reading {
-    fn new(own: RunCounts, counts: Vec<(Counter, Option<u64>)>) -> Reading {
-        let RunCounts { polls, switches, migrations, uncounted } = own;
-        Reading { polls, switches, migrations, uncounted, counts }
     }
 }

@@ -6,11 +6,12 @@
 //! its numbers are withheld: never a wrong one.
 use super::counter::Hardware;
 use super::thread_slot;
+use crate::sys::lock;
 use crate::sys::perf_event::Counter;
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const KINDS: usize = Hardware::ALL.len();
 
@@ -67,7 +68,7 @@ fn read_mine(number: u32, counter: Hardware) -> io::Result<u64> {
 }
 
 fn tell(number: u32, counter: Hardware, open: Open) {
-    let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = lock(&OPEN);
     let at = all.iter().position(|(slot, _)| *slot == number).unwrap_or_else(|| {
         all.push((number, [const { None }; KINDS]));
         all.len() - 1
@@ -76,7 +77,7 @@ fn tell(number: u32, counter: Hardware, open: Open) {
 }
 
 fn read_other(number: u32, counter: Hardware) -> io::Result<u64> {
-    let all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = lock(&OPEN);
     let open =
         all.iter().find(|(slot, _)| *slot == number).and_then(|(_, open)| open[counter as usize].clone());
     drop(all);
@@ -86,5 +87,5 @@ fn read_other(number: u32, counter: Hardware) -> io::Result<u64> {
 /// Closes those of a thread that ends.
 pub(super) fn close(number: u32) {
     let _ = MINE.try_with(|mine| *mine.borrow_mut() = [const { None }; KINDS]);
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(slot, _)| *slot != number);
+    lock(&OPEN).retain(|(slot, _)| *slot != number);
 }

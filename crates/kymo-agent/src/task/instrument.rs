@@ -30,13 +30,6 @@ pin_project! {
     }
 }
 
-impl<F> Instrumented<F> {
-    /// The task that it runs as.
-    pub fn task(&self) -> &Task {
-        &self.task
-    }
-}
-
 impl<F: Future> Future for Instrumented<F> {
     type Output = F::Output;
 

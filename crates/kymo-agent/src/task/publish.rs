@@ -6,19 +6,19 @@
 use super::group::{Group, gone};
 use super::reading::Reading;
 use super::{Error, first_problem};
-use crate::sys::{clock, fork, memory_file};
+use crate::sys::{clock, fork, lock, memory_file};
 use crate::table::{self, Frame, GroupRow, Place, TaskRow};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 struct Table {
     file: File,
     /// Where to ask. Held open, so that the reading end never sees the end.
-    _requests: File,
+    _requests: PipeWriter,
     written: Mutex<Written>,
     /// Somebody asked once, so the last frame will be wanted too.
     watched: AtomicBool,
@@ -45,12 +45,12 @@ pub fn publish() -> io::Result<()> {
         return Err(io::Error::other(Error::Forked));
     }
     static STARTING: Mutex<()> = Mutex::new(());
-    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _starting = lock(&STARTING);
     if TABLE.get().is_some() {
         return Ok(());
     }
     let file = memory_file::create(c"kymo-tasks")?;
-    let (asked, requests) = memory_file::pipe()?;
+    let (asked, requests) = io::pipe()?;
     file.write_all_at(&table::header_bytes(std::process::id(), requests.as_raw_fd()), 0)?;
     let written = Mutex::new(Written { end: table::FRAMES_AT, ..Written::default() });
     std::thread::Builder::new().name("kymo-tasks".into()).spawn(|| answer(asked))?;
@@ -59,15 +59,14 @@ pub fn publish() -> io::Result<()> {
     Ok(())
 }
 
-fn answer(mut asked: File) {
+fn answer(mut asked: PipeReader) {
     // Many questions that came together have one answer.
     let mut questions = [0; 256];
     loop {
         match asked.read(&mut questions) {
-            Ok(0) => return,
-            Ok(_) => {}
+            Ok(1..) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(_) => return,
+            Ok(0) | Err(_) => return,
         }
         // Waits for publish() to finish its last line, at most.
         let table = TABLE.wait();
@@ -96,7 +95,7 @@ impl Table {
             rows.groups.iter_mut().for_each(|group| group.tasks.clear());
             bytes = table::encode(&rows);
         }
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = lock(&self.written);
         let place = written.place(&bytes);
         let which = (place.number % 2) as usize;
         let at = table::PLACES_AT + table::PLACE_BYTES * which as u64;
@@ -137,36 +136,22 @@ fn rows(last: bool) -> Result<Frame, Error> {
             counts: counts(&task.reading),
         });
         let tasks = tasks.collect();
-        let sums = group.read()?;
-        groups.push(GroupRow {
-            number: group.number(),
-            name: group.name().into(),
-            per_task: group.is_per_task(),
-            spawned: group.population().0,
-            counters: counters(&sums),
-            own: sums.own_numbers(),
-            counts: counts(&sums),
-            tasks,
-        });
+        let (number, name, per_task) = (group.number(), group.name().into(), group.is_per_task());
+        let row = row(&group.read()?, tasks);
+        groups.push(GroupRow { number, name, per_task, spawned: group.population().0, ..row });
     }
     for (name, gone) in gone() {
-        groups.push(GroupRow {
-            number: 0,
-            name: name.into(),
-            per_task: true,
-            spawned: gone.spawned,
-            counters: counters(&gone.reading),
-            own: gone.reading.own_numbers(),
-            counts: counts(&gone.reading),
-            tasks: Vec::new(),
-        });
+        let row = row(&gone.reading, Vec::new());
+        groups.push(GroupRow { name: name.into(), per_task: true, spawned: gone.spawned, ..row });
     }
     let problem = first_problem().map_or_else(String::new, |problem| problem.to_string());
     Ok(Frame { time_ns: clock::monotonic_ns(), last, problem, groups })
 }
 
-fn counters(reading: &Reading) -> Vec<String> {
-    reading.counts.iter().map(|(counter, _)| counter.to_string()).collect()
+/// What a group has counted.
+fn row(sums: &Reading, tasks: Vec<TaskRow>) -> GroupRow {
+    let counters = sums.counts.iter().map(|(counter, _)| counter.to_string()).collect();
+    GroupRow { counters, own: sums.own_numbers(), counts: counts(sums), tasks, ..GroupRow::default() }
 }
 
 fn counts(reading: &Reading) -> Vec<Option<u64>> {

@@ -29,9 +29,7 @@ impl Reading {
     pub fn cpu_time(&self) -> Option<Duration> {
         self.get(Counter::CpuTime).map(Duration::from_nanos)
     }
-}
 
-impl Reading {
     /// The sum with another, of the counts that either has.
     pub(super) fn with(mut self, other: &Reading) -> Reading {
         let mut own = self.own_numbers();

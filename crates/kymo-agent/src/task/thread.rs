@@ -16,10 +16,11 @@ use super::group::body::{Body, Life, Stats};
 use super::group::{Group, Inner};
 use super::{Error, hardware, thread_slot};
 use crate::sys;
+use crate::sys::lock;
 use kymo_core::context::{CpuId, Engine};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The group of what threads do between tasks.
 const THREADS_NAME: &str = "(threads)";
@@ -41,12 +42,9 @@ thread_local! {
     static THREAD: RefCell<Option<TaskThread>> = const { RefCell::new(None) };
 }
 
-/// Does something with the calling thread's place.
 #[inline]
 pub(super) fn here<R>(what: impl FnOnce(&mut TaskThread) -> Result<R, Error>) -> Result<R, Error> {
-    if sys::fork::is_child() {
-        return Err(Error::Forked);
-    }
+    Error::if_forked()?;
     let done = THREAD.try_with(|place| {
         let mut place = place.try_borrow_mut().map_err(|_| Error::NotNow)?;
         let thread = match &mut *place {
@@ -67,7 +65,7 @@ static PROBLEM: Mutex<Option<Error>> = Mutex::new(None);
 pub(super) fn note(error: Error) {
     // A child may find the lock taken for good; and its problems are its own.
     if error != Error::Forked {
-        PROBLEM.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        lock(&PROBLEM).get_or_insert(error);
     }
 }
 
@@ -77,7 +75,7 @@ pub fn first_problem() -> Option<Error> {
     if sys::fork::is_child() {
         return Some(Error::Forked);
     }
-    PROBLEM.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock(&PROBLEM).clone()
 }
 
 /// Begins to count what the calling thread does outside of tasks, if that has not begun: for a
@@ -130,7 +128,6 @@ impl TaskThread {
         self.running.as_ref().is_some_and(|body| body.is(stats))
     }
 
-    /// The number of what runs here.
     fn runs_number(&self) -> u64 {
         self.running.as_ref().map_or(0, |body| body.stats.number)
     }

@@ -38,7 +38,6 @@ static SLOTS: [ThreadSlot; THREADS] = [const {
     }
 }; THREADS];
 
-/// No slot.
 const NO_SLOT: u32 = u32::MAX;
 /// What [`MOMENT`] holds outside of a switch, and in one that has not looked at the clock.
 const NO_SWITCH: u64 = u64::MAX;
@@ -48,8 +47,7 @@ thread_local! {
     // None of these has a destructor, so that allocations are counted to the very end of a thread.
     static MINE: Cell<u32> = const { Cell::new(NO_SLOT) };
     static CLOCK: ThreadClock = const { ThreadClock::new() };
-    /// The time of the switch that is going on: all that stops and starts in it does so at one
-    /// moment.
+    /// The time of the switch that goes on: all that stops and starts in it does so then.
     static MOMENT: Cell<u64> = const { Cell::new(NO_SWITCH) };
 }
 
@@ -136,15 +134,12 @@ pub(super) fn at_one_moment<R>(switch: impl FnOnce() -> R) -> R {
     switch()
 }
 
-/// Allocations so far on this slot.
-pub(super) fn allocations(number: u32) -> u64 {
-    // Relaxed: a number that only grows; the engine's locks order what is compared.
-    SLOTS.get(number as usize).map_or(0, |slot| slot.allocations.load(Ordering::Relaxed))
-}
-
-/// Bytes asked for in them.
-pub(super) fn allocated_bytes(number: u32) -> u64 {
-    SLOTS.get(number as usize).map_or(0, |slot| slot.allocated_bytes.load(Ordering::Relaxed))
+/// Allocations so far on this slot, and the bytes asked for in them.
+pub(super) fn allocations(number: u32) -> (u64, u64) {
+    // Relaxed, here and below: numbers that only grow; the engine's locks order what is compared.
+    let of =
+        |slot: &ThreadSlot| [&slot.allocations, &slot.allocated_bytes].map(|of| of.load(Ordering::Relaxed));
+    SLOTS.get(number as usize).map_or((0, 0), |slot| of(slot).into())
 }
 
 /// One of the program's own counters.
@@ -153,8 +148,7 @@ pub(super) fn own(number: u32, counter: usize) -> u64 {
     counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
 }
 
-/// Adds an allocation, if this thread runs tasks. Called by the allocator: does not allocate, nor
-/// wait.
+/// Adds an allocation, if this thread runs tasks. For the allocator: does not allocate or wait.
 #[inline]
 pub(crate) fn count_allocation(bytes: usize) {
     // What a switch itself allocates is nobody's.

@@ -1,11 +1,9 @@
 //! Tasks, and their turns on threads.
 use super::Error;
 use super::counter::Counter;
-use super::group::Group;
 use super::group::body::{Body, Life, Stats};
 use super::reading::Reading;
 use super::thread::{here, note};
-use crate::sys::fork;
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,11 +37,6 @@ impl Task {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.stats.name
-    }
-
-    /// The group that it counts for.
-    pub fn group(&self) -> Group {
-        Group { inner: Arc::clone(&self.stats.group) }
     }
 
     /// A look at its numbers for when the task itself has been given away.
@@ -113,9 +106,7 @@ impl Task {
     /// # Errors
     /// If it has ended before, or another thread runs it.
     pub fn end(&mut self) -> Result<Reading, Error> {
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         if self.body.is_none() {
             here(|thread| {
                 if !thread.runs(&self.stats) {
@@ -159,14 +150,13 @@ impl Watch {
     }
 
     /// Its numbers so far, or its last ones. In a group that keeps sums only, the counts are
-    /// unknown. Takes as long as the group has tasks; for many tasks take [`Group::tasks`].
+    /// unknown. Takes as long as the group has tasks; for many tasks take
+    /// [`Group::tasks`](super::Group::tasks).
     ///
     /// # Errors
     /// If the process was forked from the one that counts.
     pub fn read(&self) -> Result<Reading, Error> {
-        if fork::is_child() {
-            return Err(Error::Forked);
-        }
+        Error::if_forked()?;
         let group = &self.stats.group;
         let columns = if self.has_ended() { Vec::new() } else { group.columns()? };
         Ok(group.reading(&self.stats, &columns))

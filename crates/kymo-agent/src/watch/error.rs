@@ -6,57 +6,28 @@ use std::io;
 /// Why a watch was refused. Nothing is armed then, and nothing was changed.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields say what they are")]
 pub enum Error {
-    /// All slots of the processor are taken.
-    NoSlot {
-        /// How many there are for this process.
-        slots: usize,
-        /// How many of them this process watches with.
-        ours: usize,
-    },
+    /// All slots of the processor that this process can have are taken, `ours` of them by itself.
+    NoSlot { slots: usize, ours: usize },
     /// No slot is left for one of the threads, because somebody outside of this process holds them.
-    Held {
-        /// The thread.
-        thread: i32,
-    },
+    Held { thread: i32 },
     /// Slots hold 1, 2, 4 or 8 bytes.
-    BadLen {
-        /// What was asked for, in bytes.
-        len: usize,
-    },
+    BadLen { len: usize },
     /// The address is no multiple of the length.
-    Unaligned {
-        /// The address.
-        address: usize,
-        /// The length in bytes.
-        len: usize,
-    },
+    Unaligned { address: usize, len: usize },
     /// The address is not one of a program.
-    NotOurs {
-        /// The address.
-        address: usize,
-    },
+    NotOurs { address: usize },
     /// The processor cannot watch for that.
-    Unsupported {
-        /// What was asked for.
-        kind: Kind,
-    },
+    Unsupported { kind: Kind },
     /// This process was forked from the one that watches.
     Forked,
     /// Called by a handler.
     InHandler,
     /// Nobody watches with this number, or no longer.
-    Unknown {
-        /// The number.
-        number: u64,
-    },
+    Unknown { number: u64 },
     /// The kernel refused.
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 impl fmt::Display for Error {

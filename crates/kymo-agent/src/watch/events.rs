@@ -4,21 +4,16 @@ use super::slot::{self, SLOTS};
 use super::threads::{self, Others};
 use crate::sys::watchpoint::{Aim, Watchpoint};
 use crate::sys::{clock, fork};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// A slot in the kernel: one event for each thread that was there when it was opened.
 pub(super) struct SlotEvents {
     pub(super) events: Vec<Watchpoint>,
 }
 
-/// Those of each slot. Handlers try these locks, and leave what they cannot do to whoever comes
-/// next.
+/// Those of each slot. Handlers only try these locks: who comes next does what they cannot.
 pub(super) static EVENTS: [Mutex<SlotEvents>; SLOTS] =
     [const { Mutex::new(SlotEvents { events: Vec::new() }) }; SLOTS];
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl SlotEvents {
     /// Aims and arms all of them. After an error some are, some are not.
@@ -66,8 +61,7 @@ impl Hit {
     }
 }
 
-/// Stops a watch in a handler, without a lock or memory: what is left is cleared by the next start
-/// or end of a watch.
+/// Stops a watch in a handler, without lock or memory; the next start or end clears the rest.
 pub(super) fn stop_in_handler(token: u64) -> bool {
     let Some(number) = slot::slot_of(token) else { return false };
     let stopped = slot::slot(number).stop(token);

@@ -25,10 +25,3 @@ pub struct Hit {
     pub synchronous: bool,
     pub(super) token: u64,
 }
-
-impl Hit {
-    /// Whether the value is another than before.
-    pub fn changed(&self) -> bool {
-        self.old != self.new
-    }
-}

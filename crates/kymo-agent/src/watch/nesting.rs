@@ -40,7 +40,6 @@ impl Threads {
     }
 }
 
-/// A thread's stay among them.
 #[derive(Debug)]
 pub(super) struct Stay<'a>(Option<&'a AtomicI32>);
 

@@ -12,28 +12,30 @@
 //! is asked for more than a count. Handlers lock nothing: they try `EVENTS`, and leave what they
 //! cannot do to whoever comes next.
 use super::error::Error;
-use super::events::{EVENTS, lock};
+use super::events::EVENTS;
 use super::nesting::INSIDE;
 use super::slot::{self, Callback, Range, SLOTS};
 use super::{threads, trap};
 use crate::sys::watchpoint::{Aim, Watchpoint, at_fork, free_slots};
-use crate::sys::{clock, fork};
+use crate::sys::{clock, fork, lock};
 use kymo_core::breakpoint::{Config, CpuId, Kind, Ledger, Reservation, Slots, Target};
 use std::sync::{Mutex, Once};
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     Free,
     /// Somebody starts or clears it, and has it for himself.
-    Taken(Reservation),
+    Taken,
     /// By the watch of this number; if it was stopped by a handler, it waits to be cleared.
-    Watching(u64, Reservation),
+    Watching(u64),
 }
 
 struct Pool {
     /// None until the first watch, and when nothing is open: what others hold may have changed.
     ledger: Option<Ledger>,
     states: [SlotState; SLOTS],
+    /// Of those that are not free.
+    reservations: [Option<Reservation>; SLOTS],
     /// Which of them are open in the kernel.
     open: [bool; SLOTS],
     generation: u32,
@@ -41,7 +43,8 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     ledger: None,
-    states: [const { SlotState::Free }; SLOTS],
+    states: [SlotState::Free; SLOTS],
+    reservations: [const { None }; SLOTS],
     open: [false; SLOTS],
     generation: 0,
 });
@@ -62,20 +65,9 @@ pub(super) fn start(range: Range, callback: Box<Callback>) -> Result<u64, Error>
         clear(number);
     }
     let (number, token) = take(range.kind)?;
-    match arm(number, token, range, callback) {
-        Ok(()) => {
-            let mut pool = lock(&POOL);
-            let state = std::mem::replace(&mut pool.states[number], SlotState::Free);
-            if let SlotState::Taken(reservation) = state {
-                pool.states[number] = SlotState::Watching(token, reservation);
-            }
-            Ok(token)
-        }
-        Err(error) => {
-            clear(number);
-            Err(error)
-        }
-    }
+    arm(number, token, range, callback).inspect_err(|_| _ = clear(number))?;
+    lock(&POOL).states[number] = SlotState::Watching(token);
+    Ok(token)
 }
 
 /// Takes a slot, by the ledger's leave.
@@ -94,14 +86,15 @@ fn take(kind: Kind) -> Result<(usize, u64), Error> {
         ledger.reserve(Target::Cpu(CpuId(0)), kind).ok()
     });
     let slots = pool.ledger.as_ref().map_or(0, |ledger| ledger.config().slots_for(kind.pool()));
-    let free = |number: &usize| matches!(pool.states[*number], SlotState::Free);
+    let free = |number: &usize| pool.states[*number] == SlotState::Free;
     let open = (0..SLOTS).filter(free).find(|&number| pool.open[number]);
     let number = open.or_else(|| (0..SLOTS).find(free));
     let (Some(reservation), Some(number)) = (reserved, number) else {
         let ours = (0..SLOTS).filter(|number| !free(number)).count();
         return Err(Error::NoSlot { slots, ours });
     };
-    pool.states[number] = SlotState::Taken(reservation);
+    pool.states[number] = SlotState::Taken;
+    pool.reservations[number] = Some(reservation);
     pool.generation = pool.generation.wrapping_add(1).max(1);
     Ok((number, slot::token(number, pool.generation)))
 }
@@ -137,18 +130,12 @@ fn arm(number: usize, token: u64, range: Range, callback: Box<Callback>) -> Resu
 /// slot. Not in a handler. Its hits, if there was one.
 pub(super) fn finish(token: u64) -> Option<u64> {
     let number = slot::slot_of(token)?;
-    {
-        let mut pool = lock(&POOL);
-        match std::mem::replace(&mut pool.states[number], SlotState::Free) {
-            SlotState::Watching(watching, reservation) if watching == token => {
-                pool.states[number] = SlotState::Taken(reservation);
-            }
-            other => {
-                pool.states[number] = other;
-                return None;
-            }
-        }
+    let mut pool = lock(&POOL);
+    if pool.states[number] != SlotState::Watching(token) {
+        return None;
     }
+    pool.states[number] = SlotState::Taken;
+    drop(pool);
     // Only now that nobody else takes the slot, or its hits would be those of the next watch.
     slot::slot(number).stop(token);
     Some(clear(number))
@@ -158,14 +145,11 @@ pub(super) fn finish(token: u64) -> Option<u64> {
 fn take_stopped() -> Option<usize> {
     let mut pool = lock(&POOL);
     let stopped = |number: &usize| match pool.states[*number] {
-        SlotState::Watching(token, _) => slot::slot(*number).current() != token,
+        SlotState::Watching(token) => slot::slot(*number).current() != token,
         _ => false,
     };
     let number = (0..SLOTS).find(stopped)?;
-    let state = std::mem::replace(&mut pool.states[number], SlotState::Free);
-    if let SlotState::Watching(_, reservation) = state {
-        pool.states[number] = SlotState::Taken(reservation);
-    }
+    pool.states[number] = SlotState::Taken;
     Some(number)
 }
 
@@ -180,6 +164,7 @@ fn clear(number: usize) -> u64 {
     drop(slot::slot(number).clear());
     let mut pool = lock(&POOL);
     pool.states[number] = SlotState::Free;
+    pool.reservations[number] = None;
     hits
 }
 
@@ -193,21 +178,19 @@ pub(super) fn release() -> usize {
     let mut pool = lock(&POOL);
     let mut closed = 0;
     for (number, events) in EVENTS.iter().enumerate() {
-        if pool.open[number] && matches!(pool.states[number], SlotState::Free) {
+        if pool.open[number] && pool.states[number] == SlotState::Free {
             pool.open[number] = false;
             lock(events).events.clear();
             closed += 1;
         }
     }
-    if pool.open.iter().all(|open| !open) && pool.states.iter().all(|state| matches!(state, SlotState::Free))
-    {
+    if pool.open.iter().all(|open| !open) && pool.states.iter().all(|state| *state == SlotState::Free) {
         pool.ledger = None;
     }
     closed
 }
 
-/// In a forked child: the events are the parent's, and its slots are to be free when it closes
-/// them.
+/// In a forked child: the parent's slots are to be free when the parent closes them.
 extern "C" fn forked() {
     for events in &EVENTS {
         if let Ok(events) = events.try_lock() {

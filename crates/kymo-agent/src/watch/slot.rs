@@ -17,10 +17,8 @@ use crate::sys::signal;
 use kymo_core::breakpoint::Kind;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// What is called at a hit.
 pub(super) struct Callback(pub(super) Box<dyn Fn(&Hit) + Send + Sync>);
 
-/// Where and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) address: u64,
@@ -107,29 +105,22 @@ impl Slot {
         self.token.compare_exchange(token, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Whether a watch has it that was not stopped.
-    pub(super) fn is_watching(&self) -> bool {
-        self.token.load(Ordering::SeqCst) != 0
-    }
-
     /// Whether no handler runs. After [`Slot::stop`] none begins that would call anything.
     pub(super) fn is_quiet(&self) -> bool {
         // SeqCst: after stop(), pairs with enter(). It acquires what handlers did.
         self.running.load(Ordering::SeqCst) == 0
     }
 
-    /// Takes the callback of a watch that was stopped, when it is quiet. By who has the slot for
-    /// himself.
+    /// Takes the callback of a stopped watch, when it is quiet. By who has the slot.
     pub(super) fn clear(&self) -> Option<Box<Callback>> {
-        assert!(!self.is_watching() && self.is_quiet(), "a handler may still use it");
+        assert!(self.current() == 0 && self.is_quiet(), "a handler may still use it");
         // Relaxed: nobody else looks.
         let callback = self.callback.swap(std::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: from start(); no handler has it (above), and none gets it without a token.
         (!callback.is_null()).then(|| unsafe { Box::from_raw(callback) })
     }
 
-    /// Hits of the last watch that had it, if that is this one. By its owner, who keeps others from
-    /// having it.
+    /// Hits of the watch that had it last, if that is this one. By that watch's owner.
     pub(super) fn hits(&self, token: u64) -> Option<u64> {
         // Relaxed: a count; the owner has seen the start.
         (self.counted.load(Ordering::Relaxed) == token).then(|| self.hits.load(Ordering::Relaxed))

@@ -14,7 +14,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The threads of this process that there are now.
 fn list() -> Result<Vec<i32>, Error> {
     let failed =
         |source| Error::System { what: "list the threads of this process in /proc/self/task", source };
@@ -37,7 +36,6 @@ pub(super) enum Others {
     Changed,
 }
 
-/// Looks at the other threads.
 pub(super) fn others() -> Others {
     static LAST: AtomicU64 = AtomicU64::new(0);
     /// The folder itself, its parent's entry, and one for each thread.
@@ -63,8 +61,7 @@ const QUIET_LOOKS: usize = 8;
 /// The same where threads came meanwhile.
 const QUIET_LOOKS_AFTER_NEW: usize = 40;
 
-/// Takes one more slot of every thread. By one thread at a time, or threads that appear are
-/// misjudged.
+/// Takes one more slot of every thread. One caller at a time, or new threads are misjudged.
 pub(super) fn cover() -> Result<Vec<Watchpoint>, Error> {
     let own = clock::own_tid();
     let mut events = vec![open(own)?.ok_or(Error::Held { thread: own })?];

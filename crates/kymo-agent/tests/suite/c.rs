@@ -1,18 +1,6 @@
 //! The C API, from C.
-use std::path::{Path, PathBuf};
+use super::compiled::{built, compile};
 use std::process::Command;
-
-fn library() -> Option<PathBuf> {
-    // In this program's folder or beside it: cargo builds all kinds of the library before its
-    // tests, and puts them here or there.
-    let program = std::env::current_exe().ok()?;
-    let folders = program.ancestors().skip(1).take(2);
-    let libraries = folders.map(|folder| folder.join("libkymo_agent.a"));
-    libraries
-        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
-        .max()
-        .map(|(_, file)| file)
-}
 
 /// Checks the fibers, jobs and mistakes of `tests/c/fibers.c`, compiled with all warnings against
 /// the header and the static library.
@@ -30,24 +18,14 @@ fn a_c_program_watches_its_memory() {
 
 /// Compiles a program and runs it; it says "done" at its end, or "skip" and why.
 fn run(name: &str, source: &str) {
-    if Command::new("gcc").arg("--version").output().is_err() {
-        return kymo_testing::skip(name, "no gcc here");
-    }
-    let Some(library) = library() else {
+    let Some(library) = built("libkymo_agent.a") else {
         return kymo_testing::skip(name, "the static library was not built with this test");
     };
-    let (here, scratch) = (Path::new(env!("CARGO_MANIFEST_DIR")), tempfile::tempdir().expect("a folder"));
-    let program = scratch.path().join("program");
-    let compiled = Command::new("gcc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"])
-        .arg(here.join("include"))
-        .arg(here.join("tests/c").join(source))
-        .arg(library)
-        .args(["-ldl", "-lm", "-lgcc_s", "-o"])
-        .arg(&program)
-        .output()
-        .expect("gcc runs");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let library = library.to_str().expect("a path");
+    let strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", include];
+    let options = [&strict[..], &[library, "-ldl", "-lm", "-lgcc_s"]].concat();
+    let Some((_scratch, program)) = compile(name, source, &options) else { return };
     let ran = Command::new(&program).output().expect("it starts");
     let said = String::from_utf8_lossy(&ran.stdout);
     if let Some(why) = said.strip_prefix("skip: ") {

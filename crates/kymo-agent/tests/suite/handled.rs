@@ -1,11 +1,11 @@
 //! Probes that look at memory, copy texts and tell callers apart.
 #![allow(unsafe_code)]
 use super::library::Library;
-use super::probes::{alone, shapes};
-use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Rings, attach, detach};
+use super::probes::shapes;
+use super::records::{filtered, take};
+use kymo_agent::patch::{Clock, Consumers, Measure, Rings, detach};
 use kymo_core::probe::value::{Compare, Condition, Operand, Test};
 use kymo_core::probe::wire::{EventId, Fetch, FetchKind, ProbeAction};
-use kymo_core::ring::Reader;
 use std::ffi::CStr;
 
 /// As tests/c/fetches.c has them.
@@ -34,15 +34,6 @@ const RDI: u8 = 7;
 const RSI: u8 = 6;
 const RAX: u8 = 0;
 
-fn put(library: &Library, name: &str, consumers: Consumers) -> Vec<Probe> {
-    let site = library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
-    attach(&[site], consumers).unwrap_or_else(|why| panic!("{why}"))
-}
-
-fn count(how: ProbeAction) -> Consumers {
-    Consumers::Filtered(FilteredProbe::new(Measure::Count, how))
-}
-
 fn number(fetch: Operand) -> Fetch {
     Fetch { operand: fetch, kind: FetchKind::Number }
 }
@@ -51,17 +42,10 @@ fn text(fetch: Operand, offset: i32, most: u8) -> Fetch {
     Fetch { operand: fetch, kind: FetchKind::String { offset, most } }
 }
 
-/// The raw data of all events, by the times of the events.
 fn drain(rings: &Rings) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for cpu in 0..rings.cpus() {
-        let mut reader = Reader::new(rings.area(cpu));
-        let span = reader.begin().expect("a sane ring");
-        let mut bytes = vec![0; span.len_bytes()];
-        span.copy_to(&mut bytes);
-        let count = span.whole_records_bytes(bytes.len());
-        assert_eq!(count, bytes.len(), "only whole records");
-        reader.release(span, count);
+        let bytes = take(rings, cpu);
         let mut at = 0;
         while at < bytes.len() {
             let length = u16::from_le_bytes([bytes[at + 6], bytes[at + 7]]) as usize;
@@ -102,7 +86,6 @@ fn brink() -> (*mut u8, u64) {
 /// that what cannot be read is 0 or nothing and harms nobody.
 #[test]
 fn memory_is_read() {
-    let _alone = alone();
     let Some(library) = library("handled::memory_is_read") else { return };
     let rings = Rings::create(1 << 18, Clock::measured()).expect("rings");
     let how = ProbeAction {
@@ -116,7 +99,7 @@ fn memory_is_read() {
         ],
         ..ProbeAction::default()
     };
-    let probes = put(&library, "takes", Consumers::Record(rings.record(0).with_action(how)));
+    let probes = library.put(&["takes"], Consumers::Record(rings.record(0).with_action(how)));
     let takes = library.function("takes");
     let inner = Inner { number: -7, text: c"some text".as_ptr() };
     let mut outer = Outer { first: 1, inner: &raw const inner, name: *b"exactlytwelv" };
@@ -153,21 +136,19 @@ fn memory_is_read() {
         return_fetches: vec![text(operand(RAX, &[], 8, false), 5, 100)],
         ..ProbeAction::default()
     };
-    let probes = put(&library, "gives", Consumers::Record(rings.record(0).with_action(how)));
+    let probes = library.put(&["gives"], Consumers::Record(rings.record(0).with_action(how)));
     let gives = library.function("gives");
     (0..10).for_each(|n| _ = gives(c"some text".as_ptr() as u64, n));
     let events = drain(rings);
     assert_eq!((events.len(), probes[0].hits(), probes[0].returns()), (5, 10, Some(5)));
     assert!(events.iter().all(|raw| text_at(raw, 24) == c"text"));
-    detach(&probes).expect("detached");
-    library.assert_untouched();
+    library.take(&probes);
 }
 
 /// Checks conditions of memory: those that hold count and no others, also where memory cannot be
 /// read; and that one in N of them is timed.
 #[test]
 fn conditions_of_memory() {
-    let _alone = alone();
     let Some(library) = library("handled::conditions_of_memory") else { return };
     let test = |compare, value: i64| Test::number(operand(RDI, &[8, 0], 4, true), compare, value as u64);
     let takes = library.function("takes");
@@ -184,7 +165,7 @@ fn conditions_of_memory() {
     ];
     for (condition, expected) in cases {
         let how = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
-        let probes = put(&library, "takes", count(how));
+        let probes = library.put(&["takes"], filtered(Measure::Count, how));
         (-50..50).for_each(|n| assert_eq!(call(n), 1));
         takes(0, 1);
         takes(1 << 63, 1);
@@ -198,25 +179,23 @@ fn conditions_of_memory() {
         every: 10,
         ..ProbeAction::default()
     };
-    let probes = put(&library, "takes", Consumers::Filtered(FilteredProbe::new(Measure::Latency, how)));
+    let probes = library.put(&["takes"], filtered(Measure::Latency, how));
     (0..2000).for_each(|n| _ = call(n - 1000));
     let timed = probes[0].returns().expect("it looks");
     let cpus = std::thread::available_parallelism().map_or(64, usize::from) as u64;
     assert_eq!(probes[0].hits(), 1000);
     assert!(timed <= 100 && timed + cpus >= 100, "{timed}");
-    detach(&probes).expect("detached");
-    library.assert_untouched();
+    library.take(&probes);
 }
 
 /// Checks that callers are told apart, exactly, by threads at the same time; and that a later probe
 /// of the same place begins anew.
 #[test]
 fn callers_are_told_apart() {
-    let _alone = alone();
     let Some(library) = library("handled::callers_are_told_apart") else { return };
     let how = ProbeAction { callers: true, ..ProbeAction::default() };
     for calls in [20_000_u64, 500] {
-        let probes = put(&library, "takes", count(how.clone()));
+        let probes = library.put(&["takes"], filtered(Measure::Count, how.clone()));
         let (here, there) = (library.function("takes_here"), library.function("takes_there"));
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -243,11 +222,10 @@ fn callers_are_told_apart() {
 /// children of fork go on.
 #[test]
 fn nothing_else_changes() {
-    let _alone = alone();
     let Some(library) = shapes("handled::nothing_else_changes") else { return };
     let how = ProbeAction { callers: true, ..ProbeAction::default() };
     for (name, driver) in [("only_nops", "keeps_registers"), ("reads_carry", "calls_with_carry")] {
-        let probes = put(&library, name, count(how.clone()));
+        let probes = library.put(&[name], filtered(Measure::Count, how.clone()));
         let function = library.function(driver);
         if driver == "keeps_registers" {
             assert_eq!(function(0, 0), 0);
@@ -267,8 +245,8 @@ fn nothing_else_changes() {
         ..ProbeAction::default()
     };
     let probes =
-        put(&library, "keeps_registers", Consumers::Record(rings.record(0).with_action(event.clone())));
-    let inner = put(&library, "only_nops", Consumers::Record(rings.record(0).with_action(event)));
+        library.put(&["keeps_registers"], Consumers::Record(rings.record(0).with_action(event.clone())));
+    let inner = library.put(&["only_nops"], Consumers::Record(rings.record(0).with_action(event)));
     assert_eq!(library.function("keeps_registers")(0, 0), 0);
     assert_eq!(drain(rings).len(), 4);
     detach(&probes).expect("detached");

@@ -1,6 +1,5 @@
 //! Moments in which a thread is where it must not be, made on purpose.
 use super::library::Library;
-use super::probes::alone;
 use kymo_agent::patch::{Consumers, attach, detach};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -9,7 +8,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// asleep in its handler, with a signal's stack or without.
 #[test]
 fn a_handler_returns_into_a_patch() {
-    let _alone = alone();
     let Some(library) = Library::of("hazards::a_handler_returns_into_a_patch", "interrupted.c", &[]) else {
         return;
     };
@@ -41,8 +39,7 @@ fn a_handler_returns_into_a_patch() {
             assert_eq!(probes[0].hits(), 0, "it came in behind the probe");
             assert_eq!(library.function("two_instructions")(1, 0), 2);
             assert_eq!(probes[0].hits(), 1);
-            detach(&probes).expect("detached");
-            library.assert_untouched();
+            library.take(&probes);
         });
     }
 }
@@ -50,7 +47,6 @@ fn a_handler_returns_into_a_patch() {
 /// Checks sites whose bytes lie on two pages, while a thread runs through them.
 #[test]
 fn a_site_across_pages() {
-    let _alone = alone();
     let Some(library) = Library::of("hazards::a_site_across_pages", "pages.S", &["-nostdlib"]) else {
         return;
     };
@@ -65,10 +61,9 @@ fn a_site_across_pages() {
             }
         });
         for round in 0..50 {
-            let sites = names.map(|name| library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}")));
-            assert!(sites.iter().all(|site| site.address % 4096 > 4091));
             let consumers = if round % 2 == 0 { Consumers::Count } else { Consumers::CountReturns };
-            let probes = attach(&sites, consumers).unwrap_or_else(|error| panic!("{error}"));
+            let probes = library.put(&names, consumers);
+            assert!(probes.iter().all(|probe| probe.address() % 4096 > 4091));
             while probes.iter().any(|probe| probe.hits() == 0) {
                 std::thread::yield_now();
             }
@@ -85,9 +80,7 @@ fn a_site_across_pages() {
 #[test]
 fn libraries_come_while_probes_do() {
     const TEST: &str = "hazards::libraries_come_while_probes_do";
-    let _alone = alone();
     let Some(library) = Library::of(TEST, "shapes.S", &["-nostdlib", "-Wl,-Bsymbolic"]) else { return };
-    let site = library.plan("push_first").expect("a plan");
     let ends = AtomicU32::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -97,9 +90,7 @@ fn libraries_come_while_probes_do() {
             ends.store(1, Ordering::Relaxed);
         });
         while ends.load(Ordering::Relaxed) == 0 {
-            let probes = attach(std::slice::from_ref(&site), Consumers::CountReturns)
-                .unwrap_or_else(|error| panic!("{error}"));
-            detach(&probes).expect("detached");
+            detach(&library.put(&["push_first"], Consumers::CountReturns)).expect("detached");
         }
     });
     library.assert_untouched();
@@ -109,15 +100,12 @@ fn libraries_come_while_probes_do() {
 /// nothing for its parent.
 #[test]
 fn a_child_of_vfork_changes_handlers() {
-    let _alone = alone();
     let Some(library) = Library::of("hazards::a_child_of_vfork_changes_handlers", "vforks.c", &[]) else {
         return;
     };
-    let probes = attach(&[library.plan("probed").expect("a plan")], Consumers::Count);
-    let probes = probes.unwrap_or_else(|error| panic!("{error}"));
+    let probes = library.put(&["probed"], Consumers::Count);
     for how in [0, 1, 2] {
         assert_eq!(library.function("child_changes_traps")(how, 0), 1, "{how}");
     }
-    detach(&probes).expect("detached");
-    library.assert_untouched();
+    library.take(&probes);
 }

@@ -1,163 +1,62 @@
 //! Sites that are written while all threads are held: `tests/c/held.c`, from outside.
-use super::inject::agent;
+use super::compiled::compile;
+use super::inject::{self, Talker, agent, functions};
 use kymo_agent::patch::{self, Consumers, Function, Hold, Holder, OwnMemory, PatchError, Request, Site};
-use kymo_core::probe::wire::{ProbeKind, ProbeSpec};
-use kymo_perf::inject::{self, Client, Library};
-use object::{Object, ObjectSegment, ObjectSymbol};
+use kymo_core::probe::wire::ProbeSpec;
+use kymo_perf::inject::{Client, Library, Outcome, enter};
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// Functions of a file: name, offset, bytes, bytes until the next one.
-fn functions(path: &Path) -> Vec<(String, u64, u32, u32)> {
-    let bytes = std::fs::read(path).expect("the file");
-    let elf = object::File::parse(&*bytes).expect("an ELF file");
-    let is_function = |symbol: &object::Symbol<'_, '_>| {
-        symbol.kind() == object::SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
-    };
-    let mut found: Vec<(u64, u64, String)> = elf
-        .symbols()
-        .chain(elf.dynamic_symbols())
-        .filter(is_function)
-        .map(|symbol| (symbol.address(), symbol.size(), symbol.name().unwrap_or("").to_owned()))
-        .collect();
-    found.sort_by_key(|function| function.0);
-    found.dedup_by_key(|function| function.0);
-    let offset = |address: u64| {
-        let part =
-            elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&address))?;
-        Some(address - part.address() + part.file_range().0)
-    };
-    (found.iter().enumerate())
-        .filter_map(|(at, (address, size, name))| {
-            let next = found.get(at + 1).map_or(address + size, |next| next.0);
-            let room = (next - address).min(size + 16) as u32;
-            Some((name.clone(), offset(*address)?, *size as u32, room))
-        })
-        .collect()
-}
 
 struct Target {
     _scratch: tempfile::TempDir,
     path: PathBuf,
     library: Library,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    talk: Talker,
 }
 
 impl Target {
     /// `None`, loudly, without a compiler.
     fn start(test: &str, how: &str) -> Option<Target> {
-        let Some(library) = agent() else {
-            kymo_testing::skip(test, "the shared library was not built with this test");
-            return None;
-        };
-        let scratch = tempfile::tempdir().expect("a folder");
-        let path = scratch.path().canonicalize().expect("a path").join("held");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/held.c");
-        let compiled = Command::new("gcc").args(["-O1", "-pthread", "-o"]).args([&path, &source]).output();
-        match compiled {
-            Ok(compiled) => {
-                assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-            }
-            Err(error) => {
-                kymo_testing::skip(test, format!("no gcc here: {error}"));
-                return None;
-            }
-        }
-        let mut child = Command::new(&path)
-            .arg(how)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let output = BufReader::new(output);
-        let mut target = Target { _scratch: scratch, path, library, child, input, output };
-        assert_eq!(target.line(), "here\n");
+        let library = agent(test)?;
+        let (scratch, path) = compile(test, "held.c", &["-pthread"])?;
+        let talk = Talker::start(Command::new(&path).arg(how));
+        let mut target = Target { _scratch: scratch, path, library, talk };
+        assert_eq!(target.talk.line(), "here\n");
         Some(target)
     }
 
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("it says something");
-        line
-    }
-
     fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.talk.pid()
     }
 
     fn enter(&self) -> Client {
-        inject::enter(self.pid(), &self.library).unwrap_or_else(|refusal| panic!("{refusal}"))
+        enter(self.pid(), &self.library).unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 
     fn end(&mut self) {
-        self.input.write_all(b"x\n").expect("it reads");
-        assert_eq!(self.line(), "ok\n");
-        assert!(self.child.wait().expect("it ends").success());
+        self.talk.tell("x\n");
+        assert_eq!(self.talk.line(), "ok\n");
+        assert!(self.talk.child.wait().expect("it ends").success());
     }
 
-    /// The first line of its mappings that names a file with this in its name, executable.
-    fn code(&self, name: &str) -> (u64, u64, u64, PathBuf) {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("maps");
-        let line = maps.lines().find(|line| line.contains("r-xp") && line.contains(name));
-        let line = line.unwrap_or_else(|| {
-            let end = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-            panic!("{name} is not mapped; exit code {:?}: {maps:?}", end.split(' ').next_back())
-        });
-        let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
-        let (start, end) = line.split(' ').next().expect("a range").split_once('-').expect("a range");
-        let offset = hex(line.split_whitespace().nth(2).expect("an offset"));
-        (hex(start), hex(end), offset, PathBuf::from(&line[line.find('/').expect("a path")..]))
+    /// Has `getppid` called so many times.
+    fn call(&mut self, times: u64) {
+        self.talk.tell(&format!("{times}\n"));
+        assert_eq!(self.talk.line(), "called\n");
     }
 
-    /// Whether the code of a mapped file is the file's, byte for byte.
     fn is_files_own(&self, name: &str) -> bool {
-        let (start, end, offset, path) = self.code(name);
-        let file = std::fs::read(&path).expect("the file");
-        let mut text = vec![0; (end - start) as usize];
-        let memory = File::open(format!("/proc/{}/mem", self.pid())).expect("memory");
-        memory.read_exact_at(&mut text, start).expect("text");
-        let file = &file[offset as usize..file.len().min(offset as usize + text.len())];
-        text[..file.len()] == *file
+        inject::is_files_own(self.pid(), name)
     }
 
-    /// Wanted probes of functions of a mapped file, numbered from `first` on.
     fn wanted(&self, name: &str, first: u32, which: impl Fn(&str) -> bool) -> (PathBuf, Vec<ProbeSpec>) {
-        let (.., path) = self.code(name);
-        let mut all = functions(&path);
-        all.retain(|(name, ..)| which(name));
-        let wanted = all.iter().zip(first..).map(|((_, offset, size_bytes, room_bytes), id)| {
-            let (offset, size_bytes, room_bytes) = (*offset, *size_bytes, *room_bytes);
-            ProbeSpec {
-                id,
-                offset,
-                size_bytes,
-                room_bytes,
-                inside_bytes: 0,
-                semaphore: 0,
-                kind: ProbeKind::Count,
-                action_id: 0,
-            }
-        });
-        (path, wanted.collect())
+        inject::wanted(self.pid(), name, first, which)
     }
 }
 
-impl Drop for Target {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-fn arm(client: &Client, (path, wanted): &(PathBuf, Vec<ProbeSpec>)) -> inject::Outcome {
+fn arm(client: &Client, (path, wanted): &(PathBuf, Vec<ProbeSpec>)) -> Outcome {
     client.add(path.as_os_str().as_encoded_bytes(), wanted).expect("it listens");
     client.commit().expect("it answers")
 }
@@ -175,8 +74,7 @@ fn renumbered(batch: &(PathBuf, Vec<ProbeSpec>), round: u32) -> (PathBuf, Vec<Pr
     (batch.0.clone(), wanted.collect())
 }
 
-/// Puts all functions of the C library under probes and takes them away, again and again, and
-/// checks the code afterwards.
+/// Probes all functions of the C library again and again, and checks the code afterwards.
 fn come_and_go(target: &Target, rounds: u32) {
     let client = target.enter();
     let batch = target.wanted("libc.so", 0, |_| true);
@@ -223,8 +121,7 @@ fn counts_of_the_c_library() {
         let calls = 1000 + u64::from(round);
         let batch = renumbered(&batch, round);
         assert_eq!(arm(&client, &batch).refused, []);
-        writeln!(target.input, "{calls}").expect("it reads");
-        assert_eq!(target.line(), "called\n");
+        target.call(calls);
         let counts = client.counts();
         let hits = counts.iter().find(|count| count.id == batch.1[0].id).map(|count| count.hits);
         assert_eq!(hits, Some(calls));
@@ -256,8 +153,7 @@ fn the_agent_is_not_counted() {
     };
     let hit: Vec<_> = hit.into_iter().map(|count| (name(count.id), count.hits)).collect();
     assert!(hit.is_empty(), "{hit:?}");
-    writeln!(target.input, "77").expect("it reads");
-    assert_eq!(target.line(), "called\n");
+    target.call(77);
     assert!(client.counts().iter().any(|count| count.hits == 77));
     client.leave().expect("it leaves");
     target.end();
@@ -294,8 +190,8 @@ fn below_a_handler() {
         let client = target.enter();
         let outcome = arm(&client, &target.wanted("/held", 0, |name| name == "faults"));
         assert_eq!((&outcome.refused[..], outcome.armed), (&[][..], 1), "{how}");
-        target.input.write_all(b"x").expect("it reads");
-        assert_eq!(target.line(), "ok\n", "{how}");
+        target.talk.tell("x");
+        assert_eq!(target.talk.line(), "ok\n", "{how}");
     }
 }
 
@@ -331,13 +227,10 @@ fn left_for_the_next_one() {
         assert!(Instant::now() < until, "the program's own code is not restored");
         std::thread::sleep(Duration::from_millis(1));
     }
-    for _ in 0..3 {
-        writeln!(target.input, "1000").expect("it reads");
-        assert_eq!(target.line(), "called\n");
-    }
+    (0..3).for_each(|_| target.call(1000));
     assert!(!target.is_files_own("libc.so"));
     let next = loop {
-        match inject::enter(target.pid(), &target.library) {
+        match enter(target.pid(), &target.library) {
             Ok(next) => break next,
             // The agent's thread has not quite ended.
             Err(refusal) => assert!(refusal.to_string().contains("another kymo"), "{refusal}"),
@@ -395,8 +288,8 @@ extern "C" fn kymo_held_second(value: u64) -> u64 {
     std::hint::black_box(value).wrapping_mul(std::hint::black_box(5))
 }
 
-/// Somebody who holds nobody (no other thread calls these functions), and ends when it was asked so
-/// often.
+/// Holds nobody (no other thread calls these functions), and ends when asked so often.
+#[derive(Debug)]
 struct Ends(Cell<u32>);
 
 impl Hold for Ends {
@@ -448,10 +341,14 @@ fn ends_in_the_middle() {
     patch::abandon(probes);
     assert_eq!(patch::clean(&mut Holder::Tracer(&mut Ends(Cell::new(0)))), 0);
     assert_eq!(patch::clean(&mut Holder::Tracer(&mut Ends(Cell::new(9)))), 2);
-    let again = patch::attach_each(&[site(kymo_held_first)], Consumers::Count, &mut Holder::Alone);
+    let again = patch::attach_each(
+        &[site(kymo_held_first)],
+        Consumers::Count,
+        &mut Holder::Tracer(&mut Ends(Cell::new(9))),
+    );
     let again: Vec<_> = again.expect("one").into_iter().collect::<Result<_, _>>().expect("one");
     kymo_held_first(2);
     assert_eq!(again[0].hits(), 1);
-    patch::detach_with(&again, &mut Holder::Alone).expect("it goes");
+    patch::detach_with(&again, &mut Holder::Tracer(&mut Ends(Cell::new(9)))).expect("it goes");
     assert_eq!(kymo_held_first(2), 6);
 }

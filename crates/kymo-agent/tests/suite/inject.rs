@@ -1,28 +1,140 @@
 //! The library in other programs: put in from outside or preloaded, commanded, left, abandoned.
+use super::compiled::{built, compile};
 use kymo_core::probe::wire::{ProbeKind, ProbeSpec, ProbeState};
 use kymo_perf::inject::{self, Arrival, Client, EnterError, Library, Preload};
 use object::{Object, ObjectSegment, ObjectSymbol};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-/// The library that cargo built with this test.
-pub(crate) fn library() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    let folders = program.ancestors().skip(1).take(2);
-    let libraries = folders.map(|folder| folder.join("libkymo_agent.so"));
-    libraries
-        .filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)))
-        .max()
-        .map(|(_, file)| file)
+/// The library that cargo built, to be put into programs; `None`, loudly, without it.
+pub(crate) fn agent(test: &str) -> Option<Library> {
+    let library = built("libkymo_agent.so").and_then(|file| Library::read(&file).ok());
+    if library.is_none() {
+        kymo_testing::skip(test, "the shared library was not built with this test");
+    }
+    library
 }
 
-/// The same, to be put into programs.
-pub(crate) fn agent() -> Option<Library> {
-    Library::read(&library()?).ok()
+/// A probe that counts, at the begin of a function.
+fn spec(id: u32, offset: u64, size_bytes: u32, room_bytes: u32) -> ProbeSpec {
+    let (inside_bytes, semaphore, kind, action_id) = (0, 0, ProbeKind::Count, 0);
+    ProbeSpec { id, offset, size_bytes, room_bytes, inside_bytes, semaphore, kind, action_id }
+}
+
+/// Where an address of a file is in it.
+fn offset(elf: &object::File<'_>, address: u64) -> Option<u64> {
+    let holds =
+        |part: &object::Segment<'_, '_>| (part.address()..part.address() + part.size()).contains(&address);
+    elf.segments().find(holds).map(|part| address - part.address() + part.file_range().0)
+}
+
+/// Functions of a file: name, offset, bytes, bytes until the next one.
+pub(crate) fn functions(path: &Path) -> Vec<(String, u64, u32, u32)> {
+    let bytes = std::fs::read(path).expect("the file");
+    let elf = object::File::parse(&*bytes).expect("an ELF file");
+    let is_function = |symbol: &object::Symbol<'_, '_>| {
+        symbol.kind() == object::SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
+    };
+    let symbols = elf.symbols().chain(elf.dynamic_symbols()).filter(is_function);
+    let mut found: Vec<(u64, u64, String)> = symbols
+        .map(|symbol| (symbol.address(), symbol.size(), symbol.name().unwrap_or("").to_owned()))
+        .collect();
+    found.sort_by_key(|function| function.0);
+    found.dedup_by_key(|function| function.0);
+    let all = found.iter().enumerate().filter_map(|(at, (address, size, name))| {
+        let next = found.get(at + 1).map_or(address + size, |next| next.0);
+        let room = (next - address).min(size + 16) as u32;
+        Some((name.clone(), offset(&elf, *address)?, *size as u32, room))
+    });
+    all.collect()
+}
+
+/// The first mapping of a process that is code of a file with this in its name: its begin and end,
+/// where it is in the file, and the file.
+fn code(pid: i32, name: &str) -> (u64, u64, u64, PathBuf) {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let line = maps.lines().find(|line| line.contains("r-xp") && line.contains(name));
+    let line = line.unwrap_or_else(|| {
+        let end = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        panic!("{name} is not mapped; exit code {:?}: {maps:?}", end.split(' ').next_back())
+    });
+    let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
+    let (start, end) = line.split(' ').next().expect("a range").split_once('-').expect("a range");
+    let offset = hex(line.split_whitespace().nth(2).expect("an offset"));
+    (hex(start), hex(end), offset, PathBuf::from(&line[line.find('/').expect("a path")..]))
+}
+
+fn memory(pid: i32, at: u64, bytes: usize) -> Vec<u8> {
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("memory");
+    let mut into = vec![0; bytes];
+    memory.read_exact_at(&mut into, at).expect("memory");
+    into
+}
+
+/// Whether the code of a mapped file is the file's, byte for byte.
+pub(crate) fn is_files_own(pid: i32, name: &str) -> bool {
+    let (start, end, offset, path) = code(pid, name);
+    let file = std::fs::read(&path).expect("the file");
+    let text = memory(pid, start, (end - start) as usize);
+    let file = &file[offset as usize..file.len().min(offset as usize + text.len())];
+    text[..file.len()] == *file
+}
+
+/// Wanted probes of functions of a mapped file, numbered from `first` on.
+pub(crate) fn wanted(
+    pid: i32,
+    name: &str,
+    first: u32,
+    which: impl Fn(&str) -> bool,
+) -> (PathBuf, Vec<ProbeSpec>) {
+    let (.., path) = code(pid, name);
+    let all = functions(&path).into_iter().filter(|(name, ..)| which(name));
+    let wanted =
+        all.zip(first..).map(|((_, offset, bytes, room), id)| spec(id, offset, bytes, room)).collect();
+    (path, wanted)
+}
+
+/// A program that is told and tells lines. It ends with this.
+pub(crate) struct Talker {
+    pub(crate) child: Child,
+    /// `None`: its end was told.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    pub(crate) fn start(command: &mut Command) -> Talker {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.expect("the program starts");
+        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
+        Talker { child, input, output: BufReader::new(output) }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub(crate) fn tell(&mut self, text: &str) {
+        self.input.as_mut().expect("it is open").write_all(text.as_bytes()).expect("it reads");
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it says something");
+        line
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
 }
 
 /// `tests/c/target.c`, compiled.
@@ -40,42 +152,18 @@ pub(crate) struct Program {
 impl Program {
     /// `None`, loudly, without a compiler.
     pub(crate) fn of(test: &str, options: &[&str]) -> Option<Program> {
-        if Command::new("gcc").arg("--version").output().is_err() {
-            kymo_testing::skip(test, "no gcc here");
-            return None;
-        }
-        let Some(library) = agent() else {
-            kymo_testing::skip(test, "the shared library was not built with this test");
-            return None;
-        };
-        let scratch = tempfile::tempdir().expect("a folder");
-        let path = scratch.path().canonicalize().expect("a path").join("target");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/target.c");
-        let compiled = Command::new("gcc")
-            .args(["-O1", "-pthread", "-o"])
-            .args([&path, &source])
-            .args(options)
-            .output()
-            .expect("the compiler runs");
-        if !compiled.status.success() {
-            kymo_testing::skip(test, String::from_utf8_lossy(&compiled.stderr).trim());
-            return None;
-        }
+        let library = agent(test)?;
+        let (scratch, path) = compile(test, "target.c", &[&["-pthread"], options].concat())?;
         let bytes = std::fs::read(&path).expect("the program");
         let elf = object::File::parse(&*bytes).expect("an ELF file");
         let work = elf.symbols().find(|symbol| symbol.name() == Ok("work")).expect("a function");
-        let segment = |at: u64| {
-            elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&at))
-        };
-        let part = segment(work.address()).expect("it is loaded");
-        let offset = work.address() - part.address() + part.file_range().0;
+        let start = offset(&elf, work.address()).expect("it is loaded");
         let size = work.size() as u32;
-        let original = bytes[offset as usize..][..size as usize].to_vec();
+        let original = bytes[start as usize..][..size as usize].to_vec();
         let listeners =
             elf.symbols().find(|symbol| symbol.name() == Ok("listeners")).expect("data").address();
-        let part = segment(listeners).expect("it is loaded");
-        let listeners = (listeners, listeners - part.address() + part.file_range().0);
-        Some(Program { _scratch: scratch, path, library, work: (offset, size), original, listeners })
+        let listeners = (listeners, offset(&elf, listeners).expect("it is loaded"));
+        Some(Program { _scratch: scratch, path, library, work: (start, size), original, listeners })
     }
 
     pub(crate) fn start(&self, how: &[&str]) -> Running<'_> {
@@ -83,48 +171,33 @@ impl Program {
     }
 
     fn run(&self, command: &mut Command) -> Running<'_> {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let mut running = Running { program: self, child, input, output: BufReader::new(output) };
+        let mut running = Running { program: self, talk: Talker::start(command) };
         // It answers when its main function runs.
         running.call(0);
         running
     }
 
     fn wanted(&self, id: u32) -> ProbeSpec {
-        let (offset, size_bytes) = self.work;
-        ProbeSpec {
-            id,
-            offset,
-            size_bytes,
-            room_bytes: size_bytes,
-            inside_bytes: 0,
-            semaphore: 0,
-            kind: ProbeKind::Count,
-            action_id: 0,
-        }
+        let (offset, bytes) = self.work;
+        spec(id, offset, bytes, bytes)
     }
 }
 
 pub(crate) struct Running<'p> {
     program: &'p Program,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    talk: Talker,
 }
 
 impl Running<'_> {
     pub(crate) fn pid(&self) -> i32 {
-        self.child.id() as i32
+        self.talk.pid()
     }
 
     /// Has `work` called so many times; what the program makes of it.
     pub(crate) fn call(&mut self, times: i32) -> String {
-        writeln!(self.input, "{times}").expect("it reads");
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("it answers");
-        assert!(line.ends_with('\n'), "the program ended: {:?}", self.child.wait());
+        self.talk.tell(&format!("{times}\n"));
+        let line = self.talk.line();
+        assert!(line.ends_with('\n'), "the program ended: {:?}", self.talk.child.wait());
         line
     }
 
@@ -155,10 +228,7 @@ impl Running<'_> {
         let path = self.program.path.to_str().expect("a path");
         let line = maps.lines().find(|line| line.ends_with(path)).expect("mapped");
         let base = u64::from_str_radix(line.split('-').next().expect("an address"), 16).expect("hex");
-        let mut bytes = vec![0; count];
-        let memory = File::open(format!("/proc/{}/mem", self.pid())).expect("memory");
-        memory.read_exact_at(&mut bytes, base + at).expect("memory");
-        bytes
+        memory(self.pid(), base + at, count)
     }
 
     pub(crate) fn threads_of_ours(&self) -> usize {
@@ -167,13 +237,6 @@ impl Running<'_> {
             std::fs::read_to_string(entry.ok()?.path().join("comm")).ok()
         };
         tasks.filter_map(named).filter(|name| name.trim() == "kymo-agent").count()
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
     }
 }
 
@@ -238,30 +301,19 @@ fn nothing_is_lost_at_the_end() {
         let client = running.enter();
         running.arm(&client, 1);
         running.call(12_345);
-        writeln!(running.input, "6").expect("it reads");
+        running.talk.tell("6\n");
         if killed {
             // It has called them when it says so.
-            let mut line = String::new();
-            running.output.read_line(&mut line).expect("it answers");
-            running.child.kill().expect("it is there");
+            running.talk.line();
+            running.talk.child.kill().expect("it is there");
         } else {
-            let Running { input, child, .. } = &mut running;
-            // The end of its input.
-            drop(std::mem::replace(input, placeholder()));
-            assert!(child.wait().expect("its end").success());
+            running.talk.input = None;
+            assert!(running.talk.child.wait().expect("its end").success());
         }
-        running.child.wait().expect("its end");
+        running.talk.child.wait().expect("its end");
         assert_eq!(client.counts()[0].hits, 12_351, "killed: {killed}");
         client.leave().expect("that it is gone is no error");
     }
-}
-
-/// An end of a pipe that nobody reads.
-fn placeholder() -> ChildStdin {
-    let mut child = Command::new("true").stdin(Stdio::piped()).spawn().expect("true");
-    let input = child.stdin.take().expect("piped");
-    child.wait().expect("its end");
-    input
 }
 
 /// Checks that a forked child counts for its parent if that was asked for and not otherwise, one after the other in the same process.
@@ -436,9 +488,9 @@ fn preloaded() {
         let clients = clients.join().expect("they come");
         assert_eq!(clients[2].0, running.pid());
         assert_ne!(running.text(), program.original);
-        drop(std::mem::replace(&mut running.input, placeholder()));
-        let mut errors = running.child.stderr.take().expect("piped");
-        std::io::Read::read_to_string(&mut errors, &mut said).expect("text");
+        running.talk.input = None;
+        let mut errors = running.talk.child.stderr.take().expect("piped");
+        errors.read_to_string(&mut said).expect("text");
         assert!(said.starts_with(&library), "{said}");
         clients
     });
@@ -478,71 +530,27 @@ fn strangers_at_the_door() {
     });
 }
 
-/// `tests/c/waiter.c`, which waits in one way or another.
-struct Waiter {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+/// `tests/c/waiter.c`, compiled.
+fn waiter(test: &str) -> Option<(TempDir, PathBuf, Library)> {
+    let library = agent(test)?;
+    let (scratch, program) = compile(test, "waiter.c", &["-O2", "-pthread"])?;
+    Some((scratch, program, library))
 }
 
-impl Waiter {
-    fn start(program: &Path, how: &str) -> Waiter {
-        let mut child = Command::new(program)
-            .arg(how)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        let mut waiter = Waiter { child, input, output: BufReader::new(output) };
-        assert_eq!(waiter.line(), "here\n");
-        waiter
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("it says something");
-        line
-    }
-
-    fn pid(&self) -> i32 {
-        self.child.id() as i32
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
-    }
-}
-
-fn waiter(test: &str, scratch: &Path) -> Option<(PathBuf, Library)> {
-    let Some(library) = agent() else {
-        kymo_testing::skip(test, "the shared library was not built with this test");
-        return None;
-    };
-    let path = scratch.join("waiter");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/waiter.c");
-    let compiled = Command::new("gcc").args(["-O2", "-pthread", "-o"]).args([&path, &source]).output();
-    match compiled {
-        Ok(compiled) => assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr)),
-        Err(error) => {
-            kymo_testing::skip(test, format!("no gcc here: {error}"));
-            return None;
-        }
-    }
-    Some((path, library))
+/// One that waits in one way or another.
+fn waiting(program: &Path, how: &str) -> Talker {
+    let mut waiter = Talker::start(Command::new(program).arg(how));
+    assert_eq!(waiter.line(), "here\n");
+    waiter
 }
 
 /// Checks that a thread which is borrowed in a system call goes on waiting in it, also in one that the kernel does not repeat after a
 /// stop (epoll_wait), and that one which computes finds all its registers as they were. Several times each.
 #[test]
 fn nobody_was_here() {
-    let scratch = tempfile::tempdir().expect("a folder");
-    let Some((program, library)) = waiter("inject::nobody_was_here", scratch.path()) else { return };
+    let Some((_scratch, program, library)) = waiter("inject::nobody_was_here") else { return };
     for how in ["read", "poll", "epoll", "sleep", "condition", "compute"] {
-        let mut waiter = Waiter::start(&program, how);
+        let mut waiter = waiting(&program, how);
         for _ in 0..4 {
             let client =
                 inject::enter(waiter.pid(), &library).unwrap_or_else(|refusal| panic!("{how}: {refusal}"));
@@ -551,7 +559,7 @@ fn nobody_was_here() {
             let own = if how == "condition" { 2 } else { 1 };
             soon("the end of the agent's thread", || tasks() == own);
         }
-        waiter.input.write_all(b"x").expect("it reads");
+        waiter.tell("x");
         assert_eq!(waiter.line(), "ok \n", "{how}");
     }
 }
@@ -559,13 +567,12 @@ fn nobody_was_here() {
 /// Checks that a program which restricts its own system calls is refused, and not killed.
 #[test]
 fn under_seccomp() {
-    let scratch = tempfile::tempdir().expect("a folder");
-    let Some((program, library)) = waiter("inject::under_seccomp", scratch.path()) else { return };
-    let mut waiter = Waiter::start(&program, "seccomp");
+    let Some((_scratch, program, library)) = waiter("inject::under_seccomp") else { return };
+    let mut waiter = waiting(&program, "seccomp");
     assert_eq!(waiter.line(), "here\n");
     let refusal = inject::enter(waiter.pid(), &library).unwrap_err();
     assert!(matches!(refusal, EnterError::Seccomp { mode: 2 }), "{refusal}");
-    waiter.input.write_all(b"x").expect("it reads");
+    waiter.tell("x");
     assert_eq!(waiter.line(), "ok \n");
 }
 
@@ -573,10 +580,9 @@ fn under_seccomp() {
 #[test]
 fn in_a_container() {
     const NAME: &str = "inject::in_a_container";
-    let scratch = tempfile::tempdir().expect("a folder");
-    let Some((program, library)) = waiter(NAME, scratch.path()) else { return };
+    let Some((scratch, program, library)) = waiter(NAME) else { return };
     let root = scratch.path().join("root");
-    for needed in [program.clone(), self::library().expect("as above")] {
+    for needed in [program.clone(), built("libkymo_agent.so").expect("as above")] {
         let listed = Command::new("ldd").arg(needed).output();
         let Ok(listed) = listed else { return kymo_testing::skip(NAME, "no ldd here") };
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -595,30 +601,23 @@ fn in_a_container() {
         .arg(&root)
         .arg("/waiter")
         .arg("read");
-    let Ok(child) = container.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
-    else {
+    if Command::new("unshare").arg("--version").output().is_err() {
         return kymo_testing::skip(NAME, "no unshare here");
-    };
-    let mut child = child;
-    let (mut input, mut output) =
-        (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
-    let mut line = String::new();
-    _ = output.read_line(&mut line);
-    if line != "here\n" {
-        _ = child.kill();
-        let said =
-            child.wait_with_output().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-        return kymo_testing::skip(NAME, format!("no namespaces here: {}", said.unwrap_or_default().trim()));
     }
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let mut talk = Talker::start(container.stderr(Stdio::piped()));
+    if talk.line() != "here\n" {
+        let (mut said, errors) = (String::new(), talk.child.stderr.as_mut());
+        _ = errors.expect("piped").read_to_string(&mut said);
+        return kymo_testing::skip(NAME, format!("no namespaces here: {}", said.trim()));
+    }
+    let children = format!("/proc/{0}/task/{0}/children", talk.pid());
     let inside = std::fs::read_to_string(children).expect("children");
     let pid: i32 = inside.trim().parse().expect("one child");
     let entered = inject::enter(pid, &library);
     let left = entered.map(Client::leave);
-    input.write_all(b"x").expect("it reads");
-    line.clear();
-    output.read_line(&mut line).expect("it says something");
-    _ = child.wait();
+    talk.tell("x");
+    let line = talk.line();
+    _ = talk.child.wait();
     left.unwrap_or_else(|refusal| panic!("{refusal}")).expect("it leaves");
     assert_eq!(line, "ok \n");
 }
@@ -630,52 +629,18 @@ fn all_of_libc() {
     let Some(program) = Program::of("inject::all_of_libc", &[]) else { return };
     let mut running = program.start(&["allocate"]);
     let plain = running.call(100);
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).expect("maps");
-    let line =
-        maps.lines().find(|line| line.contains("r-xp") && line.contains("libc.so")).expect("a C library");
-    let path = line[line.find('/').expect("a path")..].to_owned();
-    let bytes = std::fs::read(&path).expect("the library");
-    let elf = object::File::parse(&*bytes).expect("an ELF file");
-    let mut functions: Vec<(u64, u64)> = elf
-        .symbols()
-        .chain(elf.dynamic_symbols())
-        .filter(|symbol| {
-            symbol.kind() == object::SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
-        })
-        .map(|symbol| (symbol.address(), symbol.size()))
-        .collect();
-    functions.sort_unstable();
-    functions.dedup_by_key(|function| function.0);
-    let offset = |address: u64| {
-        let part =
-            elf.segments().find(|part| (part.address()..part.address() + part.size()).contains(&address));
-        part.map(|part| address - part.address() + part.file_range().0)
-    };
-    let wanted: Vec<ProbeSpec> = (functions.iter().enumerate())
-        .filter_map(|(at, &(address, size))| {
-            let next = functions.get(at + 1).map_or(address + size, |next| next.0);
-            Some(ProbeSpec {
-                id: at as u32,
-                offset: offset(address)?,
-                size_bytes: size as u32,
-                room_bytes: (next - address).min(size + 16) as u32,
-                inside_bytes: 0,
-                semaphore: 0,
-                kind: ProbeKind::Count,
-                action_id: 0,
-            })
-        })
-        .collect();
+    let (path, wanted) = wanted(running.pid(), "libc.so", 0, |_| true);
     let client = running.enter();
-    client.add(path.as_bytes(), &wanted).expect("it listens");
+    client.add(path.as_os_str().as_encoded_bytes(), &wanted).expect("it listens");
     let since = Instant::now();
     let outcome = client.commit().expect("it answers");
     let took = since.elapsed();
     let share = f64::from(outcome.armed) / wanted.len() as f64;
     eprintln!(
-        "{} of {} functions of {path} armed ({:.1} %) in {took:?}, of which {} us in the patcher",
+        "{} of {} functions of {} armed ({:.1} %) in {took:?}, of which {} us in the patcher",
         outcome.armed,
         wanted.len(),
+        path.display(),
         share * 100.0,
         outcome.stopped_ns / 1000
     );
@@ -687,12 +652,5 @@ fn all_of_libc() {
     assert!(hits > 100, "{hits}");
     client.leave().expect("it leaves");
     assert_eq!(running.call(100), plain);
-    let address = |hex: &str| u64::from_str_radix(hex, 16).expect("hex");
-    let (start, end) = line.split(' ').next().expect("a range").split_once('-').expect("a range");
-    let from = address(line.split_whitespace().nth(2).expect("an offset")) as usize;
-    let mut text = vec![0; (address(end) - address(start)) as usize];
-    let memory = File::open(format!("/proc/{}/mem", running.pid())).expect("memory");
-    memory.read_exact_at(&mut text, address(start)).expect("text");
-    let file = &bytes[from..bytes.len().min(from + text.len())];
-    assert!(text[..file.len()] == *file, "bytes of the library are not the file's");
+    assert!(is_files_own(running.pid(), "libc.so"), "bytes of the library are not the file's");
 }

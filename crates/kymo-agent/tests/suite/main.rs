@@ -7,6 +7,7 @@ static ALLOCATOR: kymo_agent::alloc::Counting<process::Tally> = kymo_agent::allo
 mod c;
 #[cfg(target_arch = "x86_64")]
 mod called;
+mod compiled;
 mod counts;
 mod executor;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,8 @@ mod inject;
 mod library;
 #[cfg(target_arch = "x86_64")]
 mod lifetimes;
+#[cfg(target_arch = "x86_64")]
+mod loaded;
 mod misuse;
 #[cfg(target_arch = "x86_64")]
 mod probes;

@@ -5,14 +5,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Counts each thread's allocations, whoever makes them.
 pub(crate) struct Tally;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
@@ -40,7 +38,6 @@ pub(crate) fn cpu(clock: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The kernel's number of the calling thread.
 pub(crate) fn own_thread() -> i32 {
     // SAFETY: no arguments, no failure.
     unsafe { libc::gettid() }
@@ -81,7 +78,6 @@ pub(crate) fn ends_by(signal: i32, what: impl FnOnce()) {
     assert_eq!((waited, status & 0x7f), (child, signal), "the child ended with {status:#x}");
 }
 
-/// Runs `what` with a signal blocked.
 pub(crate) fn blocking(signal: i32, what: impl FnOnce()) {
     // SAFETY: a mask of zeroes is an empty one.
     let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -128,7 +124,6 @@ pub(crate) fn run_when_idle() {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends a signal to a thread of this process.
 pub(crate) fn signal(tid: i32, signal: i32) {
     // SAFETY: numbers.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal) };
@@ -147,8 +142,7 @@ pub(crate) fn quiet_signal() -> i32 {
     libc::SIGURG
 }
 
-/// A uprobe of the kernel at this place of a file, for this process alone (`man 2 perf_event_open`,
-/// "dynamic PMU").
+/// A uprobe at a place of a file, for one process (`man 2 perf_event_open`, "dynamic PMU").
 pub(crate) fn uprobe(
     file: &std::path::Path,
     offset: u64,

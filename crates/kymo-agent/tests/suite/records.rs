@@ -1,12 +1,11 @@
 //! Probes that write events into rings.
 use super::library::Library;
-use super::probes::{alone, shapes};
-use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Record, Rings, attach, detach};
+use super::probes::shapes;
+use kymo_agent::patch::{Clock, Consumers, FilteredProbe, Measure, Probe, Record, Rings, detach};
 use kymo_core::probe::value::{Compare, Condition, Operand, Test};
-use kymo_core::probe::wire::{Fetch, FetchKind, ProbeAction};
+use kymo_core::probe::wire::{EventId, Fetch, FetchKind, ProbeAction};
 use kymo_core::ring::Reader;
 
-/// One event, as its words.
 #[derive(Debug)]
 struct Event {
     id: u64,
@@ -28,21 +27,28 @@ fn raw(words: &[u64]) -> Vec<u64> {
         (1, bytes.len() - 12, 0),
         "a period, a length, no kind"
     );
-    bytes[20..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect()
+    words_of(&bytes[20..])
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect()
+}
+
+/// Takes all that a CPU's ring has, which is whole records.
+pub(crate) fn take(rings: &Rings, cpu: usize) -> Vec<u8> {
+    let mut reader = Reader::new(rings.area(cpu));
+    let span = reader.begin().expect("a sane ring");
+    let mut bytes = vec![0; span.len_bytes()];
+    span.copy_to(&mut bytes);
+    assert_eq!(span.whole_records_bytes(bytes.len()), bytes.len(), "only whole records");
+    reader.release(span, bytes.len());
+    bytes
 }
 
 /// Takes all whole events out of all rings; the events of each are in order.
 fn drain(rings: &Rings) -> Vec<Vec<Event>> {
     let of = |cpu| {
-        let mut reader = Reader::new(rings.area(cpu));
-        let span = reader.begin().expect("a sane ring");
-        let mut bytes = vec![0; span.len_bytes()];
-        span.copy_to(&mut bytes);
-        let count = span.whole_records_bytes(bytes.len());
-        assert_eq!(count, bytes.len(), "only whole records");
-        reader.release(span, count);
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect();
+        let words = words_of(&take(rings, cpu));
         let mut events = Vec::new();
         let mut at = 0;
         while at < words.len() {
@@ -68,8 +74,20 @@ fn drain(rings: &Rings) -> Vec<Vec<Event>> {
 }
 
 fn put(library: &Library, name: &str, record: Record) -> Vec<Probe> {
-    let site = library.plan(name).unwrap_or_else(|why| panic!("{name}: {why}"));
-    attach(&[site], Consumers::Record(record)).unwrap_or_else(|why| panic!("{why}"))
+    library.put(&[name], Consumers::Record(record))
+}
+
+/// Of those hits that an action chooses.
+pub(crate) fn filtered(measure: Measure, how: ProbeAction) -> Consumers {
+    Consumers::Filtered(FilteredProbe::new(measure, how))
+}
+
+fn id(id: u64) -> Option<EventId> {
+    Some(EventId { id, kind: 0 })
+}
+
+fn first_argument() -> Fetch {
+    Fetch { operand: Operand::register(7), kind: FetchKind::Number }
 }
 
 fn rings(bytes: u32) -> &'static Rings {
@@ -85,7 +103,6 @@ fn ticks() -> u64 {
 /// nothing else changes.
 #[test]
 fn hits_are_events() {
-    let _alone = alone();
     let Some(library) = shapes("records::hits_are_events") else { return };
     let rings = Rings::create(1 << 16, Clock::TICKS).expect("rings");
     let probes = put(&library, "nop_first", rings.record(77).with_arguments());
@@ -114,15 +131,13 @@ fn hits_are_events() {
     let probes = put(&library, "reads_carry", rings.record(79));
     let carry = library.function("calls_with_carry");
     assert_eq!((carry(0, 0), carry(1, 0), carry(2, 0)), (0, 1, 1));
-    detach(&probes).expect("detached");
-    library.assert_untouched();
+    library.take(&probes);
 }
 
 /// Checks that what does not fit into a ring is counted, and that the rest is whole, with two
 /// threads and a ring that wraps many times.
 #[test]
 fn what_does_not_fit_is_counted() {
-    let _alone = alone();
     let Some(library) = shapes("records::what_does_not_fit_is_counted") else { return };
     let rings = rings(4096);
     let probes = put(&library, "long_first", rings.record(1).with_arguments());
@@ -159,7 +174,6 @@ fn test(argument: usize, bytes: u8, signed: bool, compare: Compare, value: i64) 
 #[test]
 fn conditions_choose() {
     use Compare::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual};
-    let _alone = alone();
     let Some(library) = shapes("records::conditions_choose") else { return };
     let rings = rings(1 << 18);
     let minus = u64::MAX;
@@ -199,7 +213,8 @@ fn conditions_choose() {
     let seen = || -> Vec<u64> { drain(rings).into_iter().flatten().map(|event| event.rest[1]).collect() };
     for (condition, expected) in cases {
         let how = ProbeAction { entry_condition: condition.clone(), ..ProbeAction::default() };
-        let probes = put(&library, "push_first", rings.record(5).with_arguments().only_if(condition.clone()));
+        let event = ProbeAction { event: id(5), fetches: vec![first_argument()], ..how.clone() };
+        let probes = put(&library, "push_first", rings.record(0).with_action(event));
         arguments.iter().for_each(|given| _ = function(*given, 6));
         let mut found = seen();
         found.sort_unstable();
@@ -207,9 +222,7 @@ fn conditions_choose() {
         assert_eq!(probes[0].hits(), expected.len() as u64, "{condition:?}");
         detach(&probes).expect("detached");
         for look in [Measure::Count, Measure::CountReturns, Measure::Latency] {
-            let site = library.plan("push_first").expect("a site");
-            let only = Consumers::Filtered(FilteredProbe::new(look, how.clone()));
-            let probes = attach(&[site], only).unwrap_or_else(|why| panic!("{why}"));
+            let probes = library.put(&["push_first"], filtered(look, how.clone()));
             for given in arguments {
                 assert_eq!(function(given, 6), (given as u32).wrapping_add(1));
             }
@@ -219,11 +232,10 @@ fn conditions_choose() {
         }
     }
     for every in [1_u64, 2, 7, 16, 100] {
-        let probes = put(&library, "push_first", rings.record(6).with_arguments().every(every as u32));
         let times = ProbeAction { every: every as u32, ..ProbeAction::default() };
-        let site = library.plan("long_first").expect("a site");
-        let timed = attach(&[site], Consumers::Filtered(FilteredProbe::new(Measure::Latency, times)))
-            .expect("attached");
+        let event = ProbeAction { event: id(6), fetches: vec![first_argument()], ..times.clone() };
+        let probes = put(&library, "push_first", rings.record(0).with_action(event));
+        let timed = library.put(&["long_first"], filtered(Measure::Latency, times));
         let other = library.function("long_first");
         for n in 0..1000 {
             function(n, 0);
@@ -247,7 +259,6 @@ fn conditions_choose() {
 /// latencies.
 #[test]
 fn returns_are_events() {
-    let _alone = alone();
     let Some(library) = shapes("records::returns_are_events") else { return };
     let rings = rings(1 << 18);
     let returned = |bytes, signed| Fetch {
@@ -256,14 +267,14 @@ fn returns_are_events() {
     };
     let back = vec![vec![test(6, 4, true, Compare::Less, 0), test(6, 4, true, Compare::Greater, -50)]];
     let fetches = vec![returned(4, true), returned(1, false)];
-    let event = rings.record(31).with_action(ProbeAction {
-        event: Some(kymo_core::probe::wire::EventId { id: 31, kind: 0 }),
-        fetches,
+    let event = ProbeAction {
+        return_event: id(31),
+        return_fetches: fetches,
         return_condition: back.clone(),
         ..ProbeAction::default()
-    });
+    };
     let function = library.function("push_first");
-    let probes = put(&library, "push_first", event.returning());
+    let probes = put(&library, "push_first", rings.record(0).with_action(event));
     for n in 0..100_u64 {
         let given = n.wrapping_sub(100);
         assert_eq!(function(given, 0), (given as u32).wrapping_add(1));
@@ -282,27 +293,22 @@ fn returns_are_events() {
     assert_eq!((probes[0].hits(), probes[0].returns(), probes[0].lost()), (100, Some(49), Some(0)));
     detach(&probes).expect("detached");
     for look in [Measure::CountReturns, Measure::Latency] {
-        let only = Consumers::Filtered(FilteredProbe::new(
-            look,
-            ProbeAction { return_condition: back.clone(), ..ProbeAction::default() },
-        ));
-        let site = library.plan("push_first").expect("a site");
-        let probes = attach(&[site], only).expect("attached");
+        let how = ProbeAction { return_condition: back.clone(), ..ProbeAction::default() };
+        let probes = library.put(&["push_first"], filtered(look, how));
         (0..100_u64).for_each(|n| _ = function(n.wrapping_sub(100), 0));
         assert_eq!((probes[0].hits(), probes[0].returns()), (100, Some(49)), "{look:?}");
         detach(&probes).expect("detached");
     }
-    let probes = put(&library, "keeps_registers", rings.record(32).returning());
+    let event = ProbeAction { return_event: id(32), ..ProbeAction::default() };
+    let probes = put(&library, "keeps_registers", rings.record(0).with_action(event));
     assert_eq!(library.function("keeps_registers")(0, 0), 0);
     assert_eq!(drain(rings).into_iter().flatten().count(), 1);
     detach(&probes).expect("detached");
     // Both, of those that the condition lets pass.
-    let id = |id| Some(kymo_core::probe::wire::EventId { id, kind: 0 });
-    let first = Fetch { operand: Operand::register(7), kind: FetchKind::Number };
     let both = ProbeAction {
         entry_condition: vec![vec![test(0, 8, false, Compare::Less, 90)]],
         event: id(33),
-        fetches: vec![first],
+        fetches: vec![first_argument()],
         return_event: id(34),
         return_fetches: vec![returned(4, false)],
         ..ProbeAction::default()
@@ -315,14 +321,12 @@ fn returns_are_events() {
         events.iter().map(|event| (event.id, *event.rest.last().expect("a value"))).collect();
     let expected: Vec<(u64, u64)> = (0..90).flat_map(|n| [(33, n), (34, n + 1)]).collect();
     assert_eq!((found, probes[0].hits(), probes[0].returns()), (expected, 90, Some(90)));
-    detach(&probes).expect("detached");
-    library.assert_untouched();
+    library.take(&probes);
 }
 
 /// Checks that a forked child writes nothing.
 #[test]
 fn a_child_writes_nothing() {
-    let _alone = alone();
     let Some(library) = Library::of("records::a_child_writes_nothing", "returns.cc", &["-pthread"]) else {
         return;
     };

@@ -1,8 +1,7 @@
 //! Probes that look at returns, in threads that signals interrupt at each instruction of the stubs.
 #![allow(unsafe_code)]
 use super::library::Library;
-use super::probes::alone;
-use kymo_agent::patch::{Consumers, DEPTH, Probe, attach, detach, returns_missed};
+use kymo_agent::patch::{Consumers, DEPTH, Probe, returns_missed};
 
 /// What the handler does, and on which stack, as in `stepped.cc`.
 const JUMPS: u64 = 1;
@@ -14,21 +13,18 @@ const ABANDONED: u64 = 16;
 /// Steps through `leaf` or `lands` with each of these, and asserts that no more than `most` returns
 /// were missed: entries that stay would leave no room for the recursion at the end.
 fn step(test: &str, which: u64, stride: usize, most: u64, ways: &[u64]) {
-    let _alone = alone();
     let Some(library) = Library::of(test, "stepped.cc", &["-pthread"]) else { return };
     let names = ["leaf", "recurses", "jumps", "lands", "leaves"];
-    let sites: Vec<_> = names.iter().map(|name| library.plan(name).expect("a plan")).collect();
     // SAFETY: its type there.
     let step: extern "C" fn(i32, i32, i32) -> i64 =
         unsafe { std::mem::transmute(library.function("step") as usize) };
     for consumers in [Consumers::CountReturns, Consumers::Latency] {
         for &way in ways {
             let before = returns_missed();
-            let probes = attach(&sites, consumers).expect("attached");
+            let probes = library.put(&names, consumers);
             let steps = step(which as i32, way as i32, stride as i32);
             let returns: Vec<_> = probes.iter().map(|probe| probe.returns().expect("looked at")).collect();
-            detach(&probes).expect("detached");
-            library.assert_untouched();
+            library.take(&probes);
             if steps == -2 {
                 return kymo_testing::skip(test, "this thread's restartable sequences cannot be taken away");
             }

@@ -19,8 +19,7 @@ fn seconds(share: u64) -> u64 {
     all * share / 30
 }
 
-/// Runs it, and shows what it said if it did not end well: its first line has the seed, with which
-/// it can be run again.
+/// Runs it. Its first line, shown if it does not end well, has the seed to run it again.
 fn run(test: &str, seconds: u64, options: &[&str]) {
     let Some(program) = program() else {
         return kymo_testing::skip(test, "the example was not built with this test");
@@ -66,7 +65,7 @@ fn run(test: &str, seconds: u64, options: &[&str]) {
 /// whatever the program does meanwhile.
 #[test]
 fn a_program_that_does_everything() {
-    let _alone = super::probes::alone();
+    let _alone = super::library::alone();
     run("stress::a_program_that_does_everything", seconds(20), &[]);
 }
 
@@ -74,6 +73,6 @@ fn a_program_that_does_everything() {
 /// the stack and the heap.
 #[test]
 fn under_the_address_sanitizer() {
-    let _alone = super::probes::alone();
+    let _alone = super::library::alone();
     run("stress::under_the_address_sanitizer", seconds(10), &["asan"]);
 }

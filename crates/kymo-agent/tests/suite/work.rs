@@ -1,7 +1,6 @@
 //! Work of known size, and clocks to compare with.
 use std::time::Duration;
 
-/// Uses the CPU for this long, by the thread's own CPU clock.
 pub(crate) fn burn(time: Duration) {
     let end = own_cpu() + time;
     while own_cpu() < end {
@@ -9,8 +8,7 @@ pub(crate) fn burn(time: Duration) {
     }
 }
 
-/// The CPU time of the calling thread, as the kernel tells it: /proc is behind by a tick for
-/// threads that run.
+/// The CPU time of the calling thread (/proc is behind by a tick for threads that run).
 pub(crate) fn own_cpu() -> Duration {
     crate::process::cpu(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -20,12 +18,10 @@ pub(crate) fn thread_cpu(thread: i32) -> Duration {
     crate::process::cpu(!thread << 3 | 6)
 }
 
-/// Polls once.
 pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> std::task::Poll<F::Output> {
     future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
 }
 
-/// Polls until it is ready.
 pub(crate) fn finish<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     loop {

@@ -1,7 +1,9 @@
 //! What the code generator must know of the process: addresses and offsets that become part of the
 //! code.
 
-/// What a stub needs to know of this process and of the memory where it lies.
+/// What emitting gives.
+pub(crate) type Emitted = Result<(), iced_x86::IcedError>;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodegenContext {
     /// The table of the CPUs' counters.

@@ -6,7 +6,7 @@
 //!             *word = value                    the last instruction: done, or not
 //!   abort:    jmp again                        where the kernel sends a thread that lost its CPU in between
 //! ```
-use super::context::CodegenContext;
+use super::context::{CodegenContext, Emitted};
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeAssemblerResult, CodeLabel, dword_ptr, eax, ptr, qword_ptr, rax,
@@ -49,12 +49,7 @@ impl Counter {
     }
 
     /// Raises a slot. Uses rax and rcx.
-    pub(crate) fn raise(
-        &mut self,
-        a: &mut CodeAssembler,
-        context: &CodegenContext,
-        slot: u32,
-    ) -> Result<(), IcedError> {
+    pub(crate) fn raise(&mut self, a: &mut CodeAssembler, context: &CodegenContext, slot: u32) -> Emitted {
         self.begin(a, context)?;
         self.end(a, qword_ptr(rcx + i64::from(slot) * 8))
     }
@@ -65,14 +60,14 @@ impl Counter {
         a: &mut CodeAssembler,
         context: &CodegenContext,
         slot: u32,
-    ) -> Result<(), IcedError> {
+    ) -> Emitted {
         self.begin(a, context)?;
         self.end(a, qword_ptr(rcx + rdx * 8 + i64::from(slot) * 8))
     }
 
     /// Leaves the begin of this CPU's counters in rcx, the CPU in rax; where nothing is to be
     /// counted, goes to the end.
-    fn begin(&mut self, a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
+    fn begin(&mut self, a: &mut CodeAssembler, context: &CodegenContext) -> Emitted {
         self.begin_at(a, context, context.table)?;
         a.jrcxz(self.after)
     }
@@ -83,7 +78,7 @@ impl Counter {
         a: &mut CodeAssembler,
         context: &CodegenContext,
         table: u64,
-    ) -> Result<(), IcedError> {
+    ) -> Emitted {
         self.used = true;
         a.set_label(&mut self.again)?;
         a.lea(rax, ptr(self.descriptor))?;
@@ -94,7 +89,7 @@ impl Counter {
         a.mov(rcx, qword_ptr(rcx + rax * 8))
     }
 
-    fn end(&mut self, a: &mut CodeAssembler, word: AsmMemoryOperand) -> Result<(), IcedError> {
+    fn end(&mut self, a: &mut CodeAssembler, word: AsmMemoryOperand) -> Emitted {
         a.mov(rax, word)?;
         a.lea(rax, rax + 1)?;
         a.mov(word, rax)?;
@@ -102,13 +97,12 @@ impl Counter {
     }
 
     /// Ends a sequence: the instruction before was its last.
-    pub(crate) fn finish(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+    pub(crate) fn finish(&mut self, a: &mut CodeAssembler) -> Emitted {
         a.set_label(&mut self.after)?;
         a.zero_bytes()
     }
 
-    /// Where the kernel sends a thread that lost its CPU inside: somewhere behind all other code.
-    pub(crate) fn abort(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+    pub(crate) fn abort(&mut self, a: &mut CodeAssembler) -> Emitted {
         if !self.used {
             return Ok(());
         }

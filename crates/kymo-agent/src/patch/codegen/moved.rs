@@ -1,4 +1,5 @@
 //! Relocated instructions: the displaced ones, which do in the stub what they did at the site.
+use super::context::Emitted;
 use crate::patch::site::{Site, is_call};
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, qword_ptr};
 use iced_x86::{Code, FlowControl, IcedError, Instruction, MemoryOperand, OpKind, Register};
@@ -39,7 +40,7 @@ pub(crate) fn displaced(a: &mut CodeAssembler, site: &Site, enter: u64) -> Resul
 }
 
 /// A call that pushes the address in the function, not one in the stub.
-fn call(a: &mut CodeAssembler, instruction: &Instruction) -> Result<(), IcedError> {
+fn call(a: &mut CodeAssembler, instruction: &Instruction) -> Emitted {
     let mut back = a.create_label();
     a.push(qword_ptr(back))?;
     match instruction.op0_kind() {

@@ -6,10 +6,9 @@
 //!   hits += 1                        this CPU's, which leaves in rax the how-manieth it is
 //!   on unless it is the Nth
 //! ```
-use super::context::CodegenContext;
+use super::context::{CodegenContext, Emitted};
 use super::count::Counter;
 use crate::patch::layout::REGISTER_COUNT;
-use iced_x86::IcedError;
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, ax, eax, ecx, edx, qword_ptr, r8, r9, r10, r11, r12, r13,
     r14, r15, rax, rbp, rbx, rcx, rdi, rdx, rsi, rsp,
@@ -26,7 +25,7 @@ const KEPT: [AsmRegister64; 6] = [rax, rcx, rdx, rsi, rdi, r8];
 const FLAGS_AT: i32 = 48;
 
 /// Keeps registers and flags: from here on they can be used.
-pub(crate) fn open(a: &mut CodeAssembler) -> Result<(), IcedError> {
+pub(crate) fn open(a: &mut CodeAssembler) -> Emitted {
     a.lea(rsp, rsp - FRAME)?;
     for (at, register) in KEPT.into_iter().enumerate() {
         a.mov(qword_ptr(rsp + 8 * at as i32), register)?;
@@ -37,7 +36,7 @@ pub(crate) fn open(a: &mut CodeAssembler) -> Result<(), IcedError> {
 }
 
 /// Everything as it was.
-pub(crate) fn close(a: &mut CodeAssembler) -> Result<(), IcedError> {
+pub(crate) fn close(a: &mut CodeAssembler) -> Emitted {
     a.mov(rax, qword_ptr(rsp + FLAGS_AT))?;
     a.add(al, 127)?;
     a.sahf()?;
@@ -47,9 +46,8 @@ pub(crate) fn close(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.lea(rsp, rsp + FRAME)
 }
 
-/// A register as the program has it. At a return (`returned`) the address that it returns to is off
-/// the stack already.
-fn load(a: &mut CodeAssembler, number: u8, returned: bool) -> Result<(), IcedError> {
+/// A register as the program has it. After a return (`returned`) its address is off the stack.
+fn load(a: &mut CodeAssembler, number: u8, returned: bool) -> Emitted {
     let register = REGISTERS[usize::from(number) % REGISTERS.len()];
     if register == rsp {
         return a.lea(rax, rsp + (FRAME + if returned { 8 } else { 0 }));
@@ -61,13 +59,13 @@ fn load(a: &mut CodeAssembler, number: u8, returned: bool) -> Result<(), IcedErr
 }
 
 /// Leaves in rax an operand that is a register, extended to 64 bits.
-pub(crate) fn operand(a: &mut CodeAssembler, operand: &Operand, returned: bool) -> Result<(), IcedError> {
+pub(crate) fn operand(a: &mut CodeAssembler, operand: &Operand, returned: bool) -> Emitted {
     load(a, operand.register, returned)?;
     extend(a, operand)
 }
 
 /// Extends rax.
-pub(crate) fn extend(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
+pub(crate) fn extend(a: &mut CodeAssembler, operand: &Operand) -> Emitted {
     match (operand.bytes, operand.signed) {
         (1, false) => a.movzx(eax, al),
         (1, true) => a.movsx(rax, al),
@@ -85,7 +83,7 @@ pub(crate) fn only_if(
     condition: &Condition,
     returned: bool,
     out: CodeLabel,
-) -> Result<(), IcedError> {
+) -> Emitted {
     only_if_of(a, condition, out, |a, at| operand(a, at, returned))
 }
 
@@ -94,8 +92,8 @@ pub(crate) fn only_if_of(
     a: &mut CodeAssembler,
     condition: &Condition,
     out: CodeLabel,
-    load: impl Fn(&mut CodeAssembler, &Operand) -> Result<(), IcedError>,
-) -> Result<(), IcedError> {
+    load: impl Fn(&mut CodeAssembler, &Operand) -> Emitted,
+) -> Emitted {
     if condition.is_empty() {
         return Ok(());
     }
@@ -132,7 +130,7 @@ pub(crate) fn only_if_of(
 }
 
 /// On to `out` unless rax is a multiple of `every`. Uses rcx and rdx.
-pub(crate) fn only_each(a: &mut CodeAssembler, every: u32, out: CodeLabel) -> Result<(), IcedError> {
+pub(crate) fn only_each(a: &mut CodeAssembler, every: u32, out: CodeLabel) -> Emitted {
     if every <= 1 {
         return Ok(());
     }
@@ -155,7 +153,7 @@ pub(crate) fn before(
     (counter, slot): (&mut Counter, u32),
     context: &CodegenContext,
     out: CodeLabel,
-) -> Result<(), IcedError> {
+) -> Emitted {
     let (mut shut, mut passed) = (a.create_label(), a.create_label());
     open(a)?;
     only_if(a, condition, false, shut)?;

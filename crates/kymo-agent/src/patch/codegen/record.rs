@@ -16,12 +16,12 @@
 //!   0 header | 8 event | 16 the place | 24 pid, tid | 32 time | 40 CPU | 48 one | 56 bytes u32 | 60 raw data
 //! ```
 //! Flags are kept on the stack, all registers as well: a record costs tens of nanoseconds anyway.
-use super::context::CodegenContext;
+use super::context::{CodegenContext, Emitted};
 use super::count::Counter;
 use super::predicate::{self, FRAME};
 use crate::patch::clock::Clock;
 use crate::patch::layout::{HEAD_AT, LOST_AT, OWNER_AT, PAGE_BYTES, RAW_AT, TAIL_AT, record_header};
-use crate::patch::record::{Record, RecordSlots};
+use crate::patch::record::Record;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, qword_ptr, r8, r8d, rax, rcx, rdi, rdx, rsi, rsp,
@@ -33,18 +33,17 @@ fn bytes(layout: &Layout) -> u32 {
     (RAW_AT as u32 + layout.fixed_bytes).next_multiple_of(8)
 }
 
-/// The sequences of a recording stub.
 pub(crate) struct Recorder {
     pub(crate) hits: Counter,
     pub(crate) lost: Counter,
     pub(crate) write: Counter,
 }
 
-/// What a recording stub is about.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordContext<'a> {
     pub(crate) record: &'a Record,
-    pub(crate) slots: RecordSlots,
+    /// The counter of events that had no room.
+    pub(crate) lost: u32,
     pub(crate) site: u64,
     pub(crate) context: &'a CodegenContext,
 }
@@ -67,7 +66,7 @@ impl Recorder {
         hits: u32,
         task: RecordContext<'_>,
         out: CodeLabel,
-    ) -> Result<(), IcedError> {
+    ) -> Emitted {
         let (mut done, mut shut, mut on) = (a.create_label(), a.create_label(), a.create_label());
         let action = task.record.action;
         predicate::open(a)?;
@@ -88,14 +87,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Where the function has returned, with rsp at the address that it returns to. `returns`: what
-    /// counts them.
+    /// At the return, with rsp at the address that it returns to. `returns` counts them.
     pub(crate) fn at_return(
         &mut self,
         a: &mut CodeAssembler,
         returns: u32,
         task: RecordContext<'_>,
-    ) -> Result<(), IcedError> {
+    ) -> Emitted {
         let mut done = a.create_label();
         predicate::open(a)?;
         predicate::only_if(a, &task.record.action.return_condition, true, done)?;
@@ -111,8 +109,8 @@ impl Recorder {
         task: RecordContext<'_>,
         returned: bool,
         done: CodeLabel,
-    ) -> Result<(), IcedError> {
-        let RecordContext { record, slots, site, context } = task;
+    ) -> Emitted {
+        let RecordContext { record, lost, site, context } = task;
         let layout = record.action.layout(returned);
         let bytes = bytes(&layout);
         let mut room = a.create_label();
@@ -127,7 +125,7 @@ impl Recorder {
         a.add(rdx, bytes as i32)?;
         a.cmp(rdx, record.data_bytes as i32)?;
         a.jb(room)?;
-        self.lost.raise(a, context, slots.lost)?;
+        self.lost.raise(a, context, lost)?;
         // For all probes together, where the reader finds it also when the program is gone.
         a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
         a.jmp(done)?;
@@ -171,7 +169,7 @@ impl Recorder {
 }
 
 /// Leaves the thread's number in r8. Uses rax and rcx.
-fn tid(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
+fn tid(a: &mut CodeAssembler, context: &CodegenContext) -> Emitted {
     let mut known = a.create_label();
     a.mov(rcx, qword_ptr(i64::from(context.top)).fs())?;
     a.and(rcx, -4096)?;
@@ -185,7 +183,7 @@ fn tid(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError>
 }
 
 /// Leaves the time in rax. Uses rdx.
-pub(crate) fn now(a: &mut CodeAssembler, clock: Clock) -> Result<(), IcedError> {
+pub(crate) fn now(a: &mut CodeAssembler, clock: Clock) -> Emitted {
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;

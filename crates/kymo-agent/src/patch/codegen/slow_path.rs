@@ -7,15 +7,14 @@
 //!   an event:  ring = table[CPU];  room?  the event with CPU and time;  head += its bytes        (a restartable sequence, as in record.rs)
 //!   everything as it was;  verdict 0: on to where hits go that are not to be looked at
 //! ```
-use super::context::CodegenContext;
+use super::context::{CodegenContext, Emitted};
 use super::count::Counter;
 use super::predicate::REGISTERS;
 use super::record::{self, Recorder};
 use crate::patch::layout::{
     BUFFER_AT, FLAGS_AT, HEAD_AT, LEAST_EVENT, LOST_AT, MISSED, PAGE_BYTES, TAIL_AT, VERDICT_AT,
 };
-use crate::patch::record::{Record, RecordSlots};
-use iced_x86::IcedError;
+use crate::patch::record::Record;
 use iced_x86::code_asm::{
     AsmRegister64, CodeAssembler, CodeLabel, al, qword_ptr, r8, rax, rcx, rdi, rdx, rsi, rsp,
 };
@@ -38,7 +37,7 @@ pub(crate) struct SlowPath {
 /// What a stub has for it: a counter of what was not looked at, or what writes events.
 pub(crate) enum SlowPathParts<'a> {
     Count(&'a mut Counter, u32),
-    Record(&'a mut Recorder, Record, RecordSlots),
+    Record(&'a mut Recorder, Record, u32),
 }
 
 /// Writes the handling of an entry, or of a return with rsp at the address that it returns to. On
@@ -49,12 +48,12 @@ pub(crate) fn write(
     context: &CodegenContext,
     means: SlowPathParts<'_>,
     out: CodeLabel,
-) -> Result<(), IcedError> {
+) -> Emitted {
     let (mut done, mut shut, mut looked) = (a.create_label(), a.create_label(), a.create_label());
     let (missed, recorder) = match means {
         SlowPathParts::Count(counter, slot) => ((counter, slot), None),
-        SlowPathParts::Record(Recorder { hits, lost, write }, record, slots) => {
-            ((hits, slots.lost), Some((lost, write, record, slots)))
+        SlowPathParts::Record(Recorder { hits, lost, write }, record, slot) => {
+            ((hits, slot), Some(((lost, slot), write, record)))
         }
     };
     let frame = BUFFER_AT + slow_path.room as i32 + RED_ZONE;
@@ -80,10 +79,10 @@ pub(crate) fn write(
     a.jmp(done)?;
     a.set_label(&mut looked)?;
     a.zero_bytes()?;
-    if let Some((lost, write, record, slots)) = recorder {
+    if let Some((lost, write, record)) = recorder {
         a.cmp(rcx, LEAST_EVENT as i32)?;
         a.jb(done)?;
-        event(a, context, &record, slots, (lost, write), done)?;
+        event(a, context, &record, lost, write, done)?;
     }
     a.set_label(&mut done)?;
     a.mov(rcx, qword_ptr(rsp + VERDICT_AT))?;
@@ -99,7 +98,7 @@ pub(crate) fn write(
     a.zero_bytes()
 }
 
-fn close(a: &mut CodeAssembler, frame: i32) -> Result<(), IcedError> {
+fn close(a: &mut CodeAssembler, frame: i32) -> Emitted {
     a.mov(rax, qword_ptr(rsp + FLAGS_AT))?;
     a.add(al, 127)?;
     a.sahf()?;
@@ -114,10 +113,10 @@ fn event(
     a: &mut CodeAssembler,
     context: &CodegenContext,
     record: &Record,
-    slots: RecordSlots,
-    (lost, write): (&mut Counter, &mut Counter),
+    lost: (&mut Counter, u32),
+    write: &mut Counter,
     done: CodeLabel,
-) -> Result<(), IcedError> {
+) -> Emitted {
     let (mut room, mut next) = (a.create_label(), a.create_label());
     write.begin_at(a, context, record.table)?;
     a.mov(rsi, rcx)?;
@@ -130,7 +129,7 @@ fn event(
     a.add(rdx, r8)?;
     a.cmp(rdx, record.data_bytes as i32)?;
     a.jb(room)?;
-    lost.raise(a, context, slots.lost)?;
+    lost.0.raise(a, context, lost.1)?;
     a.lock().add(qword_ptr(rsi + LOST_AT), 1)?;
     a.jmp(done)?;
 

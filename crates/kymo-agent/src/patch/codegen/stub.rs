@@ -25,14 +25,14 @@
 //!
 //! Nothing here changes flags: sums are made by `lea`, decisions by `jrcxz`, and a histogram keeps
 //! them in `ah` meanwhile.
-use super::context::CodegenContext;
+use super::context::{CodegenContext, Emitted};
 use super::count::{Counter, DESCRIPTOR_BYTES};
 use super::record::{RecordContext, Recorder};
 use super::slow_path::{self, SlowPath, SlowPathParts};
 use super::{moved, predicate};
 use crate::patch::filter::InternedAction;
 use crate::patch::layout::{ENTRY_BYTES, FREE, ORIGIN_AT, TIME_AT};
-use crate::patch::record::{Record, RecordSlots};
+use crate::patch::record::Record;
 use crate::patch::site::Site;
 use iced_x86::code_asm::{
     AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, eax, ecx, edx, ptr, qword_ptr, rax, rcx, rdx,
@@ -56,8 +56,8 @@ pub(crate) struct StubSpec {
     /// The counter that a hit raises.
     pub(crate) hits: u32,
     pub(crate) at_return: ReturnAction,
-    /// What is written at a hit, or at the return.
-    pub(crate) record: Option<(Record, RecordSlots)>,
+    /// What is written at a hit, or at the return, and the counter of what had no room.
+    pub(crate) record: Option<(Record, u32)>,
     /// Which hits it is for, if not for all.
     pub(crate) action: Option<InternedAction>,
     /// What of it the handler does, and what counts the hits that it did not look at.
@@ -72,7 +72,7 @@ impl StubSpec {
 
     /// The counter of what was not looked at, or had no room in a ring.
     pub(crate) fn lost(&self) -> Option<u32> {
-        self.record.map(|(_, slots)| slots.lost).or(self.slow_path.map(|(_, missed)| missed))
+        self.record.map(|(_, lost)| lost).or(self.slow_path.map(|(_, missed)| missed))
     }
 
     fn slow_path(&self, returned: bool) -> Option<SlowPath> {
@@ -80,20 +80,18 @@ impl StubSpec {
         (if returned { slow_path.at_return } else { slow_path.at_entry }).then_some(slow_path)
     }
 
-    fn at_entry(&self) -> Option<(Record, RecordSlots)> {
+    fn at_entry(&self) -> Option<(Record, u32)> {
         self.record.filter(|(record, _)| record.action.event.is_some())
     }
 }
 
-/// What happens when the function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ReturnAction {
     /// Nothing: the stub does not look.
     Ignored,
     /// This counter is raised.
     Counted(u32),
-    /// One of the counters from this one on is raised, by the time since the entry
-    /// ([`kymo_core::latency`]).
+    /// One of the counters from this one on, by the time since the entry ([`kymo_core::latency`]).
     Timed(u32),
     /// This counter is raised, and an event written.
     Recorded(u32),
@@ -151,7 +149,7 @@ pub(crate) fn generate(
     let mut counted = true;
     if let Some(slow_path) = spec.slow_path(false) {
         let means = match (&mut recorder, entered, &mut hits) {
-            (Some(recorder), Some((record, slots)), _) => SlowPathParts::Record(recorder, record, slots),
+            (Some(recorder), Some((record, lost)), _) => SlowPathParts::Record(recorder, record, lost),
             // SANITY: declared where there is no recorder; handling has a counter of what it
             // misses.
             (_, _, hits) => {
@@ -159,8 +157,8 @@ pub(crate) fn generate(
             }
         };
         slow_path::write(&mut a, (slow_path, false), context, means, body)?;
-    } else if let (Some(recorder), Some((record, slots))) = (&mut recorder, entered) {
-        let task = RecordContext { record: &record, slots, site: site.address, context };
+    } else if let (Some(recorder), Some((record, lost))) = (&mut recorder, entered) {
+        let task = RecordContext { record: &record, lost, site: site.address, context };
         recorder.at_entry(&mut a, spec.hits, task, body)?;
     } else if let Some(action) = gated {
         // SANITY: declared where there is no recorder.
@@ -233,7 +231,7 @@ fn finish(
 }
 
 /// The registers as they were at the entry; `rsp` stays.
-fn restore(a: &mut CodeAssembler, all: bool) -> Result<(), IcedError> {
+fn restore(a: &mut CodeAssembler, all: bool) -> Emitted {
     a.mov(rax, qword_ptr(rsp))?;
     a.mov(rcx, qword_ptr(rsp + 8))?;
     if all {
@@ -246,15 +244,14 @@ fn top(context: &CodegenContext) -> AsmMemoryOperand {
     qword_ptr(i64::from(context.top)).fs()
 }
 
-/// Pushes an entry to the shadow stack and calls `body`, or jumps there if this return is not
-/// looked at.
+/// Pushes an entry to the shadow stack and calls `body`, or jumps there without a look.
 fn entry(
     a: &mut CodeAssembler,
     spec: &StubSpec,
     context: &CodegenContext,
     body: CodeLabel,
     landing: CodeLabel,
-) -> Result<(), IcedError> {
+) -> Emitted {
     let (mut slow, mut fast, mut hooked, mut unhooked) =
         (a.create_label(), a.create_label(), a.create_label(), a.create_label());
     // The top's frame is alive if its slot is above ours: its key plus our slot's address plus 9 is
@@ -315,7 +312,7 @@ fn landing(
     context: &CodegenContext,
     counter: Option<&mut Counter>,
     recorder: Option<(&mut Recorder, u64)>,
-) -> Result<(), IcedError> {
+) -> Emitted {
     let (mut fast, mut left) = (a.create_label(), a.create_label());
     a.lea(rsp, rsp - (LANDING + 8))?;
     a.mov(qword_ptr(rsp), rax)?;
@@ -356,15 +353,15 @@ fn landing(
         (ReturnAction::Recorded(slot), _) => {
             restore(a, false)?;
             a.lea(rsp, rsp + LANDING)?;
-            if let (Some((recorder, site)), Some((record, slots))) = (recorder, spec.record) {
+            if let (Some((recorder, site)), Some((record, lost))) = (recorder, spec.record) {
                 if let Some(slow_path) = spec.slow_path(true) {
                     let mut out = a.create_label();
-                    let means = SlowPathParts::Record(recorder, record, slots);
+                    let means = SlowPathParts::Record(recorder, record, lost);
                     slow_path::write(a, (slow_path, true), context, means, out)?;
                     a.set_label(&mut out)?;
                     return a.ret();
                 }
-                recorder.at_return(a, slot, RecordContext { record: &record, slots, site, context })?;
+                recorder.at_return(a, slot, RecordContext { record: &record, lost, site, context })?;
             }
             return a.ret();
         }
@@ -395,7 +392,7 @@ fn landing(
 }
 
 /// Leaves in rax an operand at the return, in the landing's frame.
-fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
+fn returned(a: &mut CodeAssembler, operand: &Operand) -> Emitted {
     let register = predicate::REGISTERS[usize::from(operand.register) % predicate::REGISTERS.len()];
     match register {
         _ if register == rax => a.mov(rax, qword_ptr(rsp))?,
@@ -408,7 +405,7 @@ fn returned(a: &mut CodeAssembler, operand: &Operand) -> Result<(), IcedError> {
 
 /// Leaves in rdx the bucket of the time since the entry (`kymo_core::latency` says which is which).
 /// Uses rax and rcx.
-fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Result<(), IcedError> {
+fn bucket(a: &mut CodeAssembler, context: &CodegenContext) -> Emitted {
     let mut later = a.create_label();
     a.rdtsc()?;
     a.sub(eax, dword_ptr(rsp + TIME_KEPT))?;

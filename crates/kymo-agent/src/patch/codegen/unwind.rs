@@ -54,7 +54,6 @@ mod op {
     pub(crate) const DEREF_SIZE: u8 = 0x94;
 }
 
-/// An expression that is being written.
 #[derive(Default)]
 struct Code(Vec<u8>);
 
@@ -146,8 +145,7 @@ impl Code {
     }
 }
 
-/// The expression that leaves the address of the entry's origin: it begins with the CFA on the
-/// stack.
+/// The expression from the CFA, on the stack, to the address of the entry's origin.
 fn origin(region: ShadowRegion) -> Vec<u8> {
     let mut code = Code::default();
     // key = ~(CFA - 1); one more below it, for libgcc's `pick` does not reach the last.
@@ -219,12 +217,13 @@ pub(crate) fn section(begin: u64, end: u64, region: ShadowRegion) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    // The interpreter reads memory at addresses that are numbers.
+    // The interpreter asks for memory at addresses that are numbers.
     #![allow(unsafe_code)]
     use super::*;
     use crate::patch::layout::FREE;
+    use gimli::EvaluationResult;
 
-    /// Checks the loop on a region with a known key, by an interpreter of these few operations.
+    /// Checks the loop on a region with a known key, by an interpreter of expressions.
     #[test]
     fn the_expression_finds_the_entry() {
         let mut region = vec![FREE; 2 * 512];
@@ -263,72 +262,35 @@ mod tests {
         assert_eq!(run(&code, slot_behind + 1), aside_at + 125 * 32 + 8);
     }
 
+    /// What the expression leaves, by gimli.
     fn run(code: &[u8], cfa: u64) -> u64 {
-        let (mut stack, mut at) = (vec![cfa], 0);
-        while at < code.len() {
-            let byte = code[at];
-            at += 1;
-            let mut pop = || stack.pop().expect("not empty");
-            match byte {
-                op::ADDR => {
-                    let value = u64::from_le_bytes(code[at..at + 8].try_into().expect("eight"));
-                    stack.push(value);
-                    at += 8;
+        let encoding = gimli::Encoding { format: gimli::Format::Dwarf32, version: 4, address_size: 8 };
+        let expression = gimli::Expression(gimli::EndianSlice::new(code, gimli::LittleEndian));
+        let mut evaluation = expression.evaluation(encoding);
+        evaluation.set_initial_value(cfa);
+        let mut asks = evaluation.evaluate().expect("an expression");
+        loop {
+            asks = match asks {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRelocatedAddress(address) => {
+                    evaluation.resume_with_relocated_address(address)
                 }
-                op::DEREF | op::DEREF_SIZE => {
-                    let address = pop();
-                    // SAFETY: words of the test's own variables.
-                    let four = unsafe { (address as *const u32).read() };
-                    let value = if byte == op::DEREF {
+                EvaluationResult::RequiresMemory { address, size, .. } => {
+                    let value = match size {
+                        // SAFETY: words of the test's own variables.
+                        4 => u64::from(unsafe { (address as *const u32).read() }),
                         // SAFETY: likewise.
-                        unsafe { (address as *const u64).read() }
-                    } else {
-                        at += 1;
-                        u64::from(four)
+                        _ => unsafe { (address as *const u64).read() },
                     };
-                    stack.push(value);
+                    evaluation.resume_with_memory(gimli::Value::Generic(value))
                 }
-                op::CONST1U => {
-                    stack.push(u64::from(code[at]));
-                    at += 1;
-                }
-                op::CONST2U => {
-                    stack.push(u64::from(u16::from_le_bytes([code[at], code[at + 1]])));
-                    at += 2;
-                }
-                op::DUP => stack.push(*stack.last().expect("one")),
-                op::DROP => drop(pop()),
-                op::PICK => {
-                    stack.push(stack[stack.len() - 1 - usize::from(code[at])]);
-                    at += 1;
-                }
-                op::NOT => {
-                    let value = !pop();
-                    stack.push(value);
-                }
-                op::MINUS | op::PLUS | op::SHL | op::SHR | op::EQ | op::NE | op::LT | op::GT => {
-                    let (b, a) = (pop(), pop());
-                    stack.push(match byte {
-                        op::MINUS => a.wrapping_sub(b),
-                        op::PLUS => a.wrapping_add(b),
-                        op::SHL => a << b,
-                        op::SHR => a >> b,
-                        op::EQ => u64::from(a == b),
-                        op::NE => u64::from(a != b),
-                        op::GT => u64::from(a as i64 > b as i64),
-                        _ => u64::from((a as i64) < b as i64),
-                    });
-                }
-                op::BRA | op::SKIP => {
-                    let distance = i16::from_le_bytes([code[at], code[at + 1]]);
-                    at += 2;
-                    if byte == op::SKIP || pop() != 0 {
-                        at = at.strict_add_signed(distance as isize);
-                    }
-                }
-                literal => stack.push(u64::from(literal - op::LIT0)),
+                other => panic!("{other:?}"),
             }
+            .expect("an expression");
         }
-        stack.pop().expect("a result")
+        match evaluation.as_result()[0].location {
+            gimli::Location::Address { address } => address,
+            ref other => panic!("{other:?}"),
+        }
     }
 }

@@ -13,8 +13,7 @@ use std::io;
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Stubs begin at cache lines' halves: their sequence descriptor has to.
 const ALIGN: u64 = 32;
-/// How far a jump and the moved instructions may reach: 2 GiB less what a module may have between
-/// code and data.
+/// How far jumps and moved instructions may reach: 2 GiB less what a module may take.
 const REACH: u64 = (2 << 30) - (256 << 20);
 /// Nothing is mapped lower: many systems forbid it, and null pointers point there.
 const LOWEST: u64 = 1 << 20;
@@ -23,8 +22,7 @@ const HIGHEST: u64 = 1 << 47;
 /// Room that is left between a mapping and what may grow towards it: the heap, stacks.
 const DISTANCE: u64 = 64 << 20;
 
-/// All mappings for stubs. They stay for good: a thread may be in one, a stack may lead back to
-/// one.
+/// All mappings for stubs. They stay: a thread may be in one, a stack may lead back to one.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Chunk>,
@@ -75,7 +73,6 @@ impl Arena {
         }
     }
 
-    /// Puts a stub's bytes in their place.
     pub(crate) fn write(&self, memory: &OwnMemory, at: u64, code: &[u8]) -> io::Result<()> {
         debug_assert!(self.chunk(at).is_some() && self.chunk(at) == self.chunk(at + code.len() as u64 - 1));
         memory.write(at, code)
@@ -86,8 +83,7 @@ impl Arena {
         self.chunk(at).map_or_else(CallTargets::default, |chunk| self.chunks[chunk].calls)
     }
 
-    /// Tells unwinders of the chunk that `at` is in, once: looking for a handler is slower when
-    /// there is one.
+    /// Tells unwinders of a chunk, once; looking for an exception's handler is slower then.
     pub(crate) fn describe(&mut self, at: u64) -> io::Result<()> {
         let region = claim::region()?;
         if let Some(chunk) = self.chunk(at).map(|chunk| &mut self.chunks[chunk])

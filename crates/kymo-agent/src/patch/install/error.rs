@@ -5,41 +5,20 @@ use std::{fmt, io};
 /// A batch of probes that could not be attached or detached.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields say what they are")]
 pub enum PatchError {
     /// One site is refused now, though its plan was good.
-    Refused {
-        /// The site's address.
-        at: u64,
-        /// Why.
-        why: Refusal,
-    },
-    /// The bytes at the site are not the ones that were planned with: somebody else has changed
-    /// them.
-    Changed {
-        /// The site's address.
-        at: u64,
-    },
+    Refused { at: u64, why: Refusal },
+    /// The bytes at the site are not the planned ones: somebody else has changed them.
+    Changed { at: u64 },
     /// There is a probe already.
-    Taken {
-        /// The site's address.
-        at: u64,
-    },
-    /// A thread has blocked SIGILL: if it came to the site at the wrong moment, the process would
-    /// end.
-    BlocksTraps {
-        /// The thread.
-        tid: i32,
-    },
+    Taken { at: u64 },
+    /// A thread has blocked SIGILL: coming to the site at the wrong moment would end the process.
+    BlocksTraps { tid: i32 },
     /// A thread did not tell where it stands.
-    Silent {
-        /// The thread.
-        tid: i32,
-    },
+    Silent { tid: i32 },
     /// The process's threads were to be held, and could not be.
-    NotHeld {
-        /// In words.
-        why: String,
-    },
+    NotHeld { why: String },
     /// All counters are taken.
     Full,
     /// The C library does not register restartable sequences.
@@ -47,12 +26,7 @@ pub enum PatchError {
     /// This is a forked child: the probes in it are its parent's.
     Child,
     /// The system refused something.
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
-        error: io::Error,
-    },
+    System { what: &'static str, error: io::Error },
 }
 
 impl PatchError {

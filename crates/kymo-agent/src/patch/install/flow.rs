@@ -64,11 +64,6 @@ impl Flow {
         }
     }
 
-    /// A direct branch's target in `from..to`.
-    pub(crate) fn target_in(&self, from: u64, to: u64) -> Option<u64> {
-        first_in(&self.targets, from, to)
-    }
-
     /// An entry of a jump table that leads into `from..to`.
     ///
     /// A table is a row of 4-byte distances from its own begin, or of 8-byte addresses, that all
@@ -89,29 +84,19 @@ impl Flow {
         self.tables.iter().find_map(|&table| {
             // In pieces: most addresses are of no table, and end with the first entry.
             let mut at = 0;
-            let (mut near, mut far) = (true, true);
-            while at < TABLE_ENTRIES && (near || far) {
+            // Distances, and addresses: their bytes, and whether all so far lead into the function.
+            let mut kinds = [(4, true), (8, true)];
+            while at < TABLE_ENTRIES && kinds.iter().any(|(_, leads)| *leads) {
                 let piece = memory.bytes(table.wrapping_add(at * 4), 64);
-                if piece.len() < 64 && piece.len() < 8 {
-                    break;
-                }
-                if near {
-                    for entry in piece.chunks_exact(4) {
-                        let distance = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-                        let target = table.wrapping_add_signed(i64::from(distance));
-                        near = near && inside(&target);
-                        if near && (from..to).contains(&target) {
-                            return Some(target);
-                        }
-                    }
-                }
-                if far {
-                    for entry in piece.chunks_exact(8) {
-                        let mut target = [0; 8];
-                        target.copy_from_slice(entry);
-                        let target = u64::from_le_bytes(target);
-                        far = far && inside(&target);
-                        if far && (from..to).contains(&target) {
+                for (bytes, leads) in &mut kinds {
+                    for entry in piece.chunks_exact(*bytes) {
+                        let mut word = [0; 8];
+                        word[..*bytes].copy_from_slice(entry);
+                        let word = u64::from_le_bytes(word);
+                        let near = table.wrapping_add_signed(i64::from(word as i32));
+                        let target = if *bytes == 4 { near } else { word };
+                        *leads = *leads && inside(&target);
+                        if *leads && (from..to).contains(&target) {
                             return Some(target);
                         }
                     }

@@ -24,6 +24,7 @@ use super::traps;
 use crate::patch::os;
 use crate::patch::runtime::trap::{self, ProgramHandler};
 use crate::sys::fork;
+use crate::sys::lock;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Mutex;
@@ -39,7 +40,6 @@ static EXCHANGED: Mutex<Vec<PatchedEntry>> = Mutex::new(Vec::new());
 /// How many modules had been loaded when the tables were looked through last.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// The kernel's set of signals.
 const SET_BYTES: usize = 8;
 
 /// Does what both functions do; the kernel's answer.
@@ -75,8 +75,7 @@ extern "C" fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
     change(how, set, old) as c_int
 }
 
-/// What `sigaction` does, with the program's handler of traps behind ours, and no handler that
-/// blocks traps.
+/// `sigaction`, with the program's handler of traps behind ours, and no handler that blocks traps.
 extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     if signal != trap::SIGNAL {
         return other_action(signal, new, old);
@@ -162,7 +161,7 @@ pub(crate) fn guard() {
     if LOADED.swap(loaded, Ordering::Relaxed) == loaded {
         return;
     }
-    let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut exchanged = lock(&EXCHANGED);
     let mut all = true;
     each_word(instead_of, &mut |word| {
         let before = word.leads_to();
@@ -202,7 +201,6 @@ pub(crate) fn each_word(instead: Replacement, with: &mut dyn FnMut(&GotEntry)) {
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
 }
 
-/// What [`look`] looks for, and what is done with it.
 struct GotSearch<'a> {
     instead: Replacement,
     with: &'a mut dyn FnMut(&GotEntry),
@@ -210,7 +208,7 @@ struct GotSearch<'a> {
 
 /// Puts all words back that still hold what [`guard`] put there.
 pub(crate) fn release() {
-    let mut exchanged = EXCHANGED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut exchanged = lock(&EXCHANGED);
     let mut before: HashMap<u64, u64> =
         exchanged.drain(..).map(|PatchedEntry { word, before }| (word, before)).collect();
     // Modules may be gone, and others where they were.
@@ -233,7 +231,6 @@ unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut
 }
 
 impl GotEntry {
-    /// Where the word leads.
     pub(crate) fn leads_to(&self) -> u64 {
         // SAFETY: as `at` says.
         unsafe { read(self.at) }

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   Nobody    they run: traps stand in for what is not whole yet (publish.rs), and no thread may have blocked these
-//!   Alone     there are none, or they wait where nothing is written
 //!   Tracer    somebody outside holds them by ptrace, moves those that stand inside a site, and lets them go when all is written
 //! ```
 use crate::patch::os;
@@ -19,7 +18,7 @@ pub struct Request<'a> {
 }
 
 /// Holds all threads of this process but the calling one.
-pub trait Hold {
+pub trait Hold: std::fmt::Debug {
     /// Returns when they stand still, and none stands inside of a site: also not below a signal's
     /// handler, as far as stacks show.
     ///
@@ -38,25 +37,13 @@ pub trait Hold {
 }
 
 /// Who holds this process's other threads while sites are written.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub enum Holder<'a> {
     /// Nobody: they run.
     #[default]
     Nobody,
-    /// There are none, or each waits at a place that is known to be outside of what is written.
-    Alone,
     /// Somebody does.
     Tracer(&'a mut dyn Hold),
-}
-
-impl std::fmt::Debug for Holder<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Holder::Nobody => "Nobody",
-            Holder::Alone => "Alone",
-            Holder::Tracer(_) => "Tracer",
-        })
-    }
 }
 
 impl Holder<'_> {
@@ -73,7 +60,6 @@ impl Holder<'_> {
     ) -> Result<(), String> {
         match self {
             Holder::Nobody => return Err("nobody holds them".to_owned()),
-            Holder::Alone => write(&|| true),
             Holder::Tracer(tracer) => {
                 tracer.hold(&Request { sites, moves, restorers: os::restorers() })?;
                 write(&|| tracer.holds());

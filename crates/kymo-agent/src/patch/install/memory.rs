@@ -4,14 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes by address. What is not there gives fewer bytes than asked for, never an error and never a
-/// fault.
+/// Bytes by address. What is not there gives fewer bytes, never an error and never a fault.
 pub trait Memory {
     /// Copies what is at `address` into `into`, and tells how many bytes that were.
     fn read(&self, address: u64, into: &mut [u8]) -> usize;
 
-    /// Up to `bytes` bytes from `address` on; memory is taken as they come, not as they are
-    /// claimed.
+    /// Up to `bytes` bytes from `address` on; takes memory as they come, not as they are claimed.
     fn bytes(&self, address: u64, bytes: u64) -> Vec<u8> {
         const PIECE: usize = 64 << 10;
         let mut all = Vec::new();
@@ -66,8 +64,7 @@ impl OwnMemory {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 
-    /// Writes at an address, whatever the page's protection; a page of a private mapping becomes
-    /// this process's own copy.
+    /// Writes whatever the page's protection; a private page becomes this process's own copy.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all_at(bytes, address)
     }

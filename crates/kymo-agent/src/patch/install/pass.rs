@@ -16,15 +16,13 @@ use crate::sys::raw;
 use std::io;
 use std::ops::Range;
 
-/// Bytes between two sites that are rather read, and written as they are, than left out by another
-/// call.
+/// Bytes between two sites that are rather read and written, too, than left out by a call.
 const GAP_BYTES: u64 = 512;
 const MOST_RUN_BYTES: u64 = 4 << 10;
 /// What the kernel writes for a uprobe: `int3`.
 const KERNEL_TRAP: u8 = 0xcc;
 const PAGE_BYTES: u64 = 4096;
 
-/// One site's change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SiteEdit {
     pub(crate) at: u64,
@@ -32,12 +30,10 @@ pub(crate) struct SiteEdit {
     pub(crate) to: [u8; JUMP_BYTES],
 }
 
-/// What became of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EditOutcome {
     /// It is as it was before.
     Untouched,
-    /// It is written.
     Written,
     /// It is as it was before, which is not what it should be.
     Changed,
@@ -101,8 +97,7 @@ impl<'m> Pass<'m> {
         }
     }
 
-    /// Writes all, as long as `goes_on`. Allocates nothing, takes no lock, uses no function of any
-    /// library.
+    /// Writes all, as long as `goes_on`. Allocates nothing, takes no lock, calls no library.
     pub(crate) fn write(&mut self, goes_on: &dyn Fn() -> bool) {
         let file = self.memory.number();
         for run in &self.runs {

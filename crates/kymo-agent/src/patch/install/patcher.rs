@@ -7,47 +7,24 @@ use super::pass::{EditOutcome, Pass, SiteEdit};
 use super::probe::Probe;
 use super::publish::{self, SiteChange};
 use super::refusal::Refusal;
-use super::threads::{self, AskError};
-use super::{got_hooks, traps, unwinder_hooks};
+use super::{got_hooks, threads, traps, unwinder_hooks};
 use crate::patch::codegen::context::{CallTargets, CodegenContext};
 use crate::patch::codegen::slow_path::SlowPath;
 use crate::patch::codegen::stub::{self, ReturnAction, StubSpec};
 use crate::patch::filter::{self, InternedAction, Measure};
-use crate::patch::record::RecordSlots;
 use crate::patch::runtime::callers::Callers;
 use crate::patch::runtime::frames;
-use crate::patch::runtime::shadow::{calls, claim, page};
+use crate::patch::runtime::shadow::{claim, page};
 use crate::patch::runtime::slow_path::{self, ProbeCounters, SlowProbe};
 use crate::patch::runtime::trap::{self, Detour, Retired};
 use crate::patch::site::{JUMP_BYTES, Site};
 use crate::patch::slots::{self, Slots, slots};
-use crate::patch::{Consumers, clock, os};
-use crate::sys::{fork, rseq};
+use crate::patch::{Consumers, clock::tick, os};
+use crate::sys::{clock, fork, lock, rseq};
 use kymo_core::latency::SLOTS as TIME_SLOTS;
 use kymo_core::probe::Handle;
-use std::collections::{BTreeMap, HashMap};
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-/// How many returns of this process's calls were not looked at, because more than
-/// [`DEPTH`](crate::patch::DEPTH) calls of a thread were waited for.
-pub fn returns_missed() -> u64 {
-    calls::missed()
-}
-
-/// CPUs that a tracer's counters must have slots for, and the most slots of each that can be used.
-pub(crate) fn counter_sizes() -> (u32, u32) {
-    (slots::cpus(), slots::CAPACITY)
-}
-
-/// Counts in a tracer's file from now on; `children`: what this process forks from now on counts
-/// there, too. To be called while no probe is attached: probes that were count in what they had.
-///
-/// # Errors
-/// Where the file is not as it was said to be, or memory or address space are short.
-pub(crate) fn share_counters(file: &std::fs::File, cpus: u32, slots: u32, children: bool) -> io::Result<()> {
-    slots::share(file, cpus, slots, children)
-}
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// Gives the tracer's counters back. To be called while no probe is attached.
 pub(crate) fn release_counters() {
@@ -78,7 +55,7 @@ struct Patcher {
     /// The sites with probes, by address; what is there for traps.
     attached: BTreeMap<u64, Vec<Detour>>,
     /// Sites that had probes.
-    gone: BTreeMap<u64, ()>,
+    gone: BTreeSet<u64>,
     /// Probes that nobody could take away: they are attached.
     left: Vec<Probe>,
     retired: Retired,
@@ -89,12 +66,15 @@ struct Patcher {
 /// Room for any stub: some 600 bytes are the most that one has.
 const LONGEST_STUB_BYTES: u64 = 2048;
 
-static PATCHER: Mutex<Option<Patcher>> = Mutex::new(None);
-
-fn patcher() -> MutexGuard<'static, Option<Patcher>> {
+/// The patcher; none in a forked child, where its lock may be taken for good.
+fn patcher() -> Result<MutexGuard<'static, Patcher>, PatchError> {
+    static PATCHER: LazyLock<Mutex<Patcher>> = LazyLock::new(Mutex::default);
     // A panic inside leaves sites half-written but consistent with `attached`: nothing better is to
     // be had by refusing.
-    PATCHER.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    match fork::is_child() {
+        true => Err(PatchError::Child),
+        false => Ok(lock(&PATCHER)),
+    }
 }
 
 /// Puts probes at `sites`, all or none, while all threads run.
@@ -105,7 +85,7 @@ fn patcher() -> MutexGuard<'static, Option<Patcher>> {
 /// # Errors
 /// [`PatchError`]; then every byte is as it was.
 pub fn attach(sites: &[Site], consumers: Consumers) -> Result<Vec<Probe>, PatchError> {
-    attaching(sites, consumers, &mut Holder::Nobody, true)?.into_iter().collect()
+    patcher()?.attach(sites, consumers, &mut Holder::Nobody, true)?.into_iter().collect()
 }
 
 /// Puts probes at those of `sites` where that can be, and tells why not at the others, in the same
@@ -122,21 +102,7 @@ pub fn attach_each(
     consumers: Consumers,
     holder: &mut Holder<'_>,
 ) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
-    attaching(sites, consumers, holder, false)
-}
-
-fn attaching(
-    sites: &[Site],
-    consumers: Consumers,
-    holder: &mut Holder<'_>,
-    all: bool,
-) -> Result<Vec<Result<Probe, PatchError>>, PatchError> {
-    if fork::is_child() {
-        return Err(PatchError::Child);
-    }
-    let mut patcher = patcher();
-    let patcher = patcher.get_or_insert_default();
-    patcher.attach(sites, consumers, holder, all)
+    patcher()?.attach(sites, consumers, holder, false)
 }
 
 /// Takes probes away, while all threads run. When it returns, the program's bytes are its own
@@ -155,31 +121,20 @@ pub fn detach(probes: &[Probe]) -> Result<(), PatchError> {
 /// # Errors
 /// As [`detach`]; [`PatchError::NotHeld`] if the threads cannot be held: nothing was done.
 pub fn detach_with(probes: &[Probe], holder: &mut Holder<'_>) -> Result<(), PatchError> {
-    if fork::is_child() {
-        return Err(PatchError::Child);
-    }
-    let mut patcher = patcher();
-    let patcher = patcher.get_or_insert_default();
-    patcher.detach(probes, holder)
+    patcher()?.detach(probes, holder)
 }
 
 /// Leaves probes that cannot be taken away now to [`clean`]: their sites count on, for nobody.
 pub fn abandon(probes: Vec<Probe>) {
-    let mut patcher = patcher();
-    let patcher = patcher.get_or_insert_default();
-    let there = probes.into_iter().filter(|probe| patcher.attached.contains_key(&probe.site.address));
+    let Ok(mut patcher) = patcher() else { return };
+    let there = |probe: &Probe| patcher.attached.contains_key(&probe.site.address);
+    let there: Vec<Probe> = probes.into_iter().filter(there).collect();
     patcher.left.extend(there);
 }
 
-/// Takes away what was left by [`abandon`]. How many probes that were; 0 as long as the threads
-/// cannot be held.
+/// Takes away what [`abandon`] left, if the threads can be held; how many probes that were.
 pub fn clean(holder: &mut Holder<'_>) -> usize {
-    // First this: in a forked child the lock may be taken for good.
-    if fork::is_child() {
-        return 0;
-    }
-    let mut patcher = patcher();
-    let patcher = patcher.get_or_insert_default();
+    let Ok(mut patcher) = patcher() else { return 0 };
     if patcher.left.is_empty() {
         return 0;
     }
@@ -187,7 +142,8 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
     // What is not restored is still attached, whatever the reason.
     _ = patcher.detach(&left, holder);
     let all = left.len();
-    patcher.left.extend(left.into_iter().filter(|probe| patcher.attached.contains_key(&probe.site.address)));
+    let there = |probe: &Probe| patcher.attached.contains_key(&probe.site.address);
+    patcher.left = left.into_iter().filter(there).collect();
     all - patcher.left.len()
 }
 
@@ -195,12 +151,8 @@ pub fn clean(holder: &mut Holder<'_>) -> usize {
 /// program's, and calls that change signal masks and handlers go to the C library again. To be
 /// called when the last probe is gone; the handler of one real-time signal stays.
 pub fn leave() {
-    // First this: in a forked child the lock may be taken for good.
-    if fork::is_child() {
-        return;
-    }
-    let patcher = patcher();
-    if patcher.as_ref().is_none_or(|patcher| patcher.attached.is_empty()) {
+    let Ok(patcher) = patcher() else { return };
+    if patcher.attached.is_empty() {
         // A thread that has run into a site's trap may be about to call its handler.
         let all_asked =
             || traps::question().is_ok_and(|question| threads::leave(question, |_| false).is_ok());
@@ -212,7 +164,7 @@ pub fn leave() {
 /// Ends the registrations of probes that are not there any more, all together.
 fn end_handling<'p>(probes: impl Iterator<Item = &'p Probe>) {
     let handles: Vec<Handle> = probes.flat_map(|probe| probe.handles.iter().copied()).collect();
-    slow_path::unregister(&handles, os::own_tid() as u32);
+    slow_path::unregister(&handles, clock::own_tid() as u32);
 }
 
 impl Patcher {
@@ -232,7 +184,7 @@ impl Patcher {
             Consumers::Filtered(filtered) => filtered.measure == Measure::Latency,
             consumers => consumers == Consumers::Latency,
         };
-        let tick = if timed { clock::tick() } else { 0 };
+        let tick = if timed { tick() } else { 0 };
         let context = CodegenContext { table: slots.table(), rseq, top, tick, calls: CallTargets::default() };
         for site in sites {
             // A library was unloaded with its probes, and loaded again at the same place.
@@ -350,10 +302,36 @@ impl Patcher {
     /// Writes sites while all threads run.
     fn write_with_traps(&mut self, memory: &OwnMemory, changes: &[SiteChange<'_>]) -> Result<(), PatchError> {
         let question = traps::question().map_err(PatchError::system("find a signal to ask threads with"))?;
+        self.with_traps(&[trap::SIGNAL, question], |patcher| {
+            frames::learn(&os::restorers());
+            let done = publish::set_traps(memory, changes)
+                .map_err(PatchError::system("write traps"))
+                .and_then(|()| {
+                    let interior = |address: u64| patcher.is_interior(address);
+                    if changes.iter().any(|change| !change.site.is_single_instruction()) {
+                        threads::leave(question, interior)?;
+                    }
+                    publish::set_jumps(memory, changes).map_err(PatchError::system("write jumps"))
+                });
+            done.inspect_err(|_| {
+                let all: Vec<&Site> = changes.iter().map(|change| change.site).collect();
+                // What the first failure said is the reason; if this fails, too, traps stay, and
+                // lead into stubs.
+                _ = publish::restore(memory, &all);
+            })
+        })
+    }
+
+    /// Does what writes traps, with these signals open in this thread, unless one blocks traps.
+    fn with_traps(
+        &mut self,
+        signals: &[i32],
+        write: impl FnOnce(&mut Patcher) -> Result<(), PatchError>,
+    ) -> Result<(), PatchError> {
         // First this: from here on a program that handles SIGILL does so behind us.
         got_hooks::guard();
         traps::install().map_err(PatchError::system("handle SIGILL"))?;
-        os::with_signals_open(&[trap::SIGNAL, question], || {
+        os::with_signals_open(signals, || {
             // Handlers of the program that block all signals would block traps, too, and a trap
             // that is blocked ends the process.
             os::let_through(trap::SIGNAL);
@@ -361,30 +339,9 @@ impl Patcher {
             if let Some(tid) = threads::blocker(&others) {
                 return Err(PatchError::BlocksTraps { tid });
             }
+            // Sites that were written while all threads were held are not among them yet.
             self.publish_detours();
-            frames::learn(&os::restorers());
-            let done = publish::set_traps(memory, changes)
-                .map_err(PatchError::system("write traps"))
-                .and_then(|()| {
-                    let interior = |address: u64| self.is_interior(address);
-                    if changes.iter().any(|change| !change.site.is_single_instruction()) {
-                        threads::leave(question, interior).map_err(|unclear| match unclear {
-                            AskError::Silent(tid) => PatchError::Silent { tid },
-                            AskError::System(error) => {
-                                PatchError::System { what: "ask threads where they stand", error }
-                            }
-                        })?;
-                    }
-                    publish::set_jumps(memory, changes).map_err(PatchError::system("write jumps"))
-                });
-            if let Err(error) = done {
-                let all: Vec<&Site> = changes.iter().map(|change| change.site).collect();
-                // What the first failure said is the reason; if this fails, too, traps stay, and
-                // lead into stubs.
-                _ = publish::restore(memory, &all);
-                return Err(error);
-            }
-            Ok(())
+            write(self)
         })
     }
 
@@ -410,7 +367,9 @@ impl Patcher {
         match holder {
             Holder::Nobody => {
                 let sites: Vec<&Site> = ours.iter().map(|probe| &probe.site).collect();
-                self.restore_with_traps(&memory, &sites)?;
+                let restore =
+                    || publish::restore(&memory, &sites).map_err(PatchError::system("restore code"));
+                self.with_traps(&[trap::SIGNAL], |_| restore())?;
                 sites.iter().for_each(|site| self.is_gone(site.address));
                 self.publish_detours();
             }
@@ -438,25 +397,9 @@ impl Patcher {
         changed.map_or(Ok(()), Err)
     }
 
-    fn restore_with_traps(&mut self, memory: &OwnMemory, sites: &[&Site]) -> Result<(), PatchError> {
-        // First this: from here on a program that handles SIGILL does so behind us.
-        got_hooks::guard();
-        traps::install().map_err(PatchError::system("handle SIGILL"))?;
-        os::with_signals_open(&[trap::SIGNAL], || {
-            os::let_through(trap::SIGNAL);
-            let others = threads::others().map_err(PatchError::system("list threads"))?;
-            if let Some(tid) = threads::blocker(&others) {
-                return Err(PatchError::BlocksTraps { tid });
-            }
-            // Sites that were written while all threads were held are not among them yet.
-            self.publish_detours();
-            publish::restore(memory, sites).map_err(PatchError::system("restore code"))
-        })
-    }
-
     fn is_gone(&mut self, site: u64) {
         self.attached.remove(&site);
-        self.gone.insert(site, ());
+        self.gone.insert(site);
     }
 
     /// Whether the site is free and its bytes are what they were.
@@ -507,9 +450,7 @@ impl Patcher {
             (_, Measure::Latency) => ReturnAction::Timed(take(TIME_SLOTS)?),
         };
         let (record, action) = match consumers {
-            Consumers::Record(record) => {
-                (Some((record, RecordSlots { lost: take(1)? })), Some(record.action))
-            }
+            Consumers::Record(record) => (Some((record, take(1)?)), Some(record.action)),
             Consumers::Filtered(filtered) => (None, Some(filtered.action)),
             _ => (None, None),
         };
@@ -520,7 +461,7 @@ impl Patcher {
         }
         let missed = match (slow_path, record) {
             (Some(_), None) => take(1)?,
-            (_, record) => record.map_or(0, |(_, slots)| slots.lost),
+            (_, record) => record.map_or(0, |(_, lost)| lost),
         };
         let spec = StubSpec {
             hits: take(1)?,
@@ -582,8 +523,7 @@ impl Patcher {
         Some(SlowPath { number: self.slow_paths, room, at_entry, at_return })
     }
 
-    /// Undoes what [`Patcher::prepare`] did. A site that could not be restored keeps its detours,
-    /// for there may be a trap.
+    /// Undoes [`Patcher::prepare`]. A site that could not be restored may have a trap: it stays.
     fn forget(
         &mut self,
         memory: &OwnMemory,
@@ -611,7 +551,7 @@ impl Patcher {
     }
 
     fn publish_detours(&mut self) {
-        let gone = self.gone.keys().filter(|at| !self.attached.contains_key(at));
+        let gone = self.gone.iter().filter(|at| !self.attached.contains_key(at));
         let gone = gone.map(|&from| Detour { from, to: 0, interior: false });
         let mut all: Vec<Detour> = self.attached.values().flatten().copied().chain(gone).collect();
         all.sort_unstable();

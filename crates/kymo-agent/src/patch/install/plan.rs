@@ -23,8 +23,7 @@ pub struct Function {
 /// What is known beyond the function itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Surroundings<'a> {
-    /// Targets of branches that lie elsewhere in the module, sorted: the cold parts of functions
-    /// jump back into them.
+    /// Where branches elsewhere in the module lead, sorted: cold parts jump back into functions.
     pub targets: &'a [u64],
 }
 
@@ -41,20 +40,19 @@ pub fn plan(
     function: &Function,
     surroundings: &Surroundings<'_>,
 ) -> Result<Site, Refusal> {
-    let looked = Disassembly::at(memory, function)?;
-    let attempt = looked.attempt(memory, function, surroundings);
+    let looked = Disassembly::of(memory, function, surroundings)?;
     let code = &looked.code;
     let mut refusal = None;
     let marked = code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]);
     // A loop back to behind the mark would be counted at each turn: then the site is the mark
     // itself.
-    if marked && code.len() > 4 && !attempt.is_target(function.start + 4) {
-        match attempt.at(4) {
+    if marked && code.len() > 4 && looked.target_in(function.start + 4, function.start + 5).is_none() {
+        match looked.at(4) {
             Ok(site) => return Ok(site),
             Err(why) => refusal = Some(why),
         }
     }
-    attempt.at(0).map_err(|why| refusal.unwrap_or(why))
+    looked.at(0).map_err(|why| refusal.unwrap_or(why))
 }
 
 /// Decides how the instruction at `address` inside `function` can be probed: a marker that the
@@ -73,7 +71,7 @@ pub fn plan_inside(
     if address == function.start {
         return plan(memory, function, surroundings);
     }
-    let looked = Disassembly::at(memory, function)?;
+    let looked = Disassembly::of(memory, function, surroundings)?;
     let none = Refusal::NotAnInstruction { at: address };
     let offset = address.checked_sub(function.start).ok_or(none)?;
     let mut decoder = Decoder::with_ip(64, &looked.code, function.start, DecoderOptions::NONE);
@@ -84,7 +82,7 @@ pub fn plan_inside(
     if decoder.ip() != address || !decoder.can_decode() {
         return Err(none);
     }
-    let mut site = looked.attempt(memory, function, surroundings).at(offset as usize)?;
+    let mut site = looked.at(offset as usize)?;
     if looked.flow.computed && !site.is_single_instruction() {
         return Err(Refusal::ComputedJumps { function: function.start });
     }
@@ -168,14 +166,21 @@ pub fn returns_oddly(name: &str) -> bool {
 }
 
 /// A function's bytes, what follows them, and where its branches lead.
-struct Disassembly {
+struct Disassembly<'a> {
+    memory: &'a dyn Memory,
+    function: &'a Function,
+    surroundings: &'a Surroundings<'a>,
     code: Vec<u8>,
     padding: Vec<u8>,
     flow: Flow,
 }
 
-impl Disassembly {
-    fn at(memory: &dyn Memory, function: &Function) -> Result<Disassembly, Refusal> {
+impl<'a> Disassembly<'a> {
+    fn of(
+        memory: &'a dyn Memory,
+        function: &'a Function,
+        surroundings: &'a Surroundings<'a>,
+    ) -> Result<Disassembly<'a>, Refusal> {
         if function.bytes == 0 {
             return Err(Refusal::Empty);
         }
@@ -187,39 +192,12 @@ impl Disassembly {
         }
         let padding = memory.bytes(end, function.next.saturating_sub(end).min(16));
         let flow = Flow::of(&code, function.start);
-        Ok(Disassembly { code, padding, flow })
+        Ok(Disassembly { memory, function, surroundings, code, padding, flow })
     }
 
-    fn attempt<'a>(
-        &'a self,
-        memory: &'a dyn Memory,
-        function: &'a Function,
-        surroundings: &'a Surroundings<'a>,
-    ) -> PlanAttempt<'a> {
-        PlanAttempt {
-            memory,
-            function,
-            surroundings,
-            flow: &self.flow,
-            code: &self.code,
-            padding: &self.padding,
-        }
-    }
-}
-
-struct PlanAttempt<'a> {
-    memory: &'a dyn Memory,
-    function: &'a Function,
-    surroundings: &'a Surroundings<'a>,
-    flow: &'a Flow,
-    code: &'a [u8],
-    padding: &'a [u8],
-}
-
-impl PlanAttempt<'_> {
-    fn is_target(&self, address: u64) -> bool {
-        self.flow.target_in(address, address + 1).is_some()
-            || first_in(self.surroundings.targets, address, address + 1).is_some()
+    /// Where a known branch leads, if that is in `from..to`.
+    fn target_in(&self, from: u64, to: u64) -> Option<u64> {
+        first_in(&self.flow.targets, from, to).or_else(|| first_in(self.surroundings.targets, from, to))
     }
 
     fn at(&self, offset: usize) -> Result<Site, Refusal> {
@@ -246,27 +224,18 @@ impl PlanAttempt<'_> {
         }
         let end = address + covered.max(JUMP_BYTES) as u64;
         let inside = (address + 1, end);
-        if let Some(to) = self
-            .flow
-            .target_in(inside.0, inside.1)
-            .or_else(|| first_in(self.surroundings.targets, inside.0, inside.1))
-        {
-            return Err(Refusal::JumpInto { to });
-        }
         let whole = (self.function.start, self.function.start + self.code.len() as u64);
-        if let Some(to) = self.flow.table_into(self.memory, whole, inside.0, inside.1) {
+        let table_into = || self.flow.table_into(self.memory, whole, inside.0, inside.1);
+        if let Some(to) = self.target_in(inside.0, inside.1).or_else(table_into) {
             return Err(Refusal::JumpInto { to });
         }
-        let interiors = displaced.iter().map(|instruction| instruction.ip() - address);
-        let interiors = interiors.filter(|at| (1..JUMP_BYTES as u64).contains(at)).map(|at| at as u8);
-        let interiors = interiors.collect();
+        let interiors = displaced.iter().map(|instruction| (instruction.ip() - address) as u8);
+        let interiors = interiors.filter(|at| (1..JUMP_BYTES as u8).contains(at)).collect();
         let mut original = [0; JUMP_BYTES];
-        for (at, byte) in original.iter_mut().enumerate() {
-            let at = offset + at;
-            // SANITY: rest_is_padding() saw that the padding has the bytes that the code lacks.
-            *byte = if at < self.code.len() { self.code[at] } else { self.padding[at - self.code.len()] };
-        }
-        Ok(Site { address, function: self.function.start, entry: true, original, displaced, interiors })
+        // rest_is_padding() saw that the padding has the bytes that the code lacks.
+        let bytes = self.code[offset..].iter().chain(&self.padding);
+        original.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+        Ok(Site { address, entry: true, original, displaced, interiors })
     }
 
     /// Whether `needed` bytes after the function's end are never executed, so that a jump may lie
@@ -282,12 +251,13 @@ impl PlanAttempt<'_> {
         if !ends || begin != self.code.len() || self.padding.len() < needed {
             return Err(too_short);
         }
-        let mut decoder = Decoder::with_ip(64, self.padding, 0, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(64, &self.padding, 0, DecoderOptions::NONE);
         let mut covered = 0;
         while covered < needed {
             let instruction = decoder.decode();
+            // The last is `xchg ax, ax`: how assemblers fill two bytes.
             let fills = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
-                || is_two_byte_nop(&instruction);
+                || instruction.code() == Code::Nopw;
             if !fills {
                 return Err(too_short);
             }
@@ -295,11 +265,6 @@ impl PlanAttempt<'_> {
         }
         Ok(())
     }
-}
-
-/// `xchg ax, ax`: how assemblers fill two bytes.
-fn is_two_byte_nop(instruction: &Instruction) -> bool {
-    instruction.code() == Code::Nopw
 }
 
 /// Whether nothing goes on behind it.
@@ -360,39 +325,13 @@ mod tests {
     /// names that look like some of these.
     #[test]
     fn odd_names_are_known() {
-        let odd = [
-            "_setjmp",
-            "__sigsetjmp",
-            "setjmp@@GLIBC_2.2.5",
-            "vfork",
-            "swapcontext",
-            "_start",
-            "_ZN4kymo4deepEv.cold",
-            "main.cold.3",
-            "__x86_indirect_thunk_rax",
-            "__x86_return_thunk",
-            "_Unwind_RaiseException",
-            "uw_init_context_1",
-            "__unw_getcontext",
-            "__restore_rt",
-            "__fentry__",
-            "camlStdlib__List__map_123",
-        ];
-        for name in odd {
+        let odd = "_setjmp __sigsetjmp setjmp@@GLIBC_2.2.5 vfork swapcontext _start _ZN4kymo4deepEv.cold \
+            main.cold.3 __x86_indirect_thunk_rax __x86_return_thunk _Unwind_RaiseException \
+            uw_init_context_1 __unw_getcontext __restore_rt __fentry__ camlStdlib__List__map_123";
+        for name in odd.split_whitespace() {
             assert!(returns_oddly(name), "{name}");
         }
-        let plain = [
-            "main",
-            "start",
-            "fork",
-            "malloc",
-            "__cxa_throw",
-            "avx_sum",
-            "x86_decode",
-            "cold_start",
-            "f.part.0",
-        ];
-        for name in plain {
+        for name in "main start fork malloc __cxa_throw avx_sum x86_decode cold_start f.part.0".split(' ') {
             assert!(!returns_oddly(name), "{name}");
         }
     }

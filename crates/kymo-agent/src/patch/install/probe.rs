@@ -31,16 +31,6 @@ impl Probe {
         self.site.address
     }
 
-    /// The function's first byte.
-    pub fn function(&self) -> u64 {
-        self.site.function
-    }
-
-    /// What it was attached to.
-    pub fn site(&self) -> &Site {
-        &self.site
-    }
-
     /// How often the site was executed since the attach, by all threads. A hit of this very moment
     /// may be missing.
     pub fn hits(&self) -> u64 {

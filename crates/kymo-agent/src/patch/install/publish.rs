@@ -8,7 +8,6 @@ use std::io;
 
 const JUMP: u8 = 0xe9;
 
-/// A site and where its jump leads.
 #[derive(Debug)]
 pub(crate) struct SiteChange<'a> {
     pub(crate) site: &'a Site,

@@ -4,71 +4,37 @@ use std::fmt;
 /// What stands against patching a function; the kernel's uprobe can serve it instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the fields say what they are")]
 pub enum Refusal {
     /// The symbol has no bytes.
     Empty,
-    /// The function's bytes end before its symbol says so, or are not mapped.
-    NotThere {
-        /// The first byte that is not there.
-        at: u64,
-    },
-    /// It ends before a jump ends, and what follows is not padding.
-    TooShort {
-        /// The function's bytes from there on.
-        bytes: u64,
-    },
+    /// The function's bytes end before its symbol says so, or are not mapped: the first one that is
+    /// not there.
+    NotThere { at: u64 },
+    /// It ends, after so many bytes, before a jump ends, and what follows is not padding.
+    TooShort { bytes: u64 },
     /// Bytes that are no instruction.
-    Undecodable {
-        /// Where.
-        at: u64,
-    },
-    /// A branch of the program leads into the bytes that the jump would take.
-    JumpInto {
-        /// Where it leads.
-        to: u64,
-    },
+    Undecodable { at: u64 },
+    /// A branch of the program leads there, into the bytes that the jump would take.
+    JumpInto { to: u64 },
     /// A call whose return would come back into the jump's bytes.
-    CallInside {
-        /// The call.
-        at: u64,
-    },
+    CallInside { at: u64 },
     /// An instruction that does something else from another place.
-    Unmovable {
-        /// Where.
-        at: u64,
-    },
+    Unmovable { at: u64 },
     /// A breakpoint that is there already, a debugger's or the kernel's.
-    TrapInside {
-        /// Where.
-        at: u64,
-    },
+    TrapInside { at: u64 },
     /// No instruction begins at the address.
-    NotAnInstruction {
-        /// The address.
-        at: u64,
-    },
+    NotAnInstruction { at: u64 },
     /// The function jumps to addresses that it computes, which may be inside the bytes that the
     /// jump would take.
-    ComputedJumps {
-        /// The function.
-        function: u64,
-    },
+    ComputedJumps { function: u64 },
     /// The bytes that the jump would take go beyond an end of the function's flow; what follows may
     /// be come to by unknown ways.
-    FlowEnds {
-        /// The return or jump.
-        at: u64,
-    },
+    FlowEnds { at: u64 },
     /// The site is not the function's entry, and its return is wanted.
-    NotTheEntry {
-        /// The site.
-        at: u64,
-    },
+    NotTheEntry { at: u64 },
     /// No room for a stub within 2 GiB of the site and of the data that its instructions use.
-    OutOfReach {
-        /// The site.
-        at: u64,
-    },
+    OutOfReach { at: u64 },
 }
 
 impl Refusal {

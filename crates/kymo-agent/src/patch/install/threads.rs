@@ -13,10 +13,12 @@
 //! Threads that wait are not signalled, so no call of the program fails with "interrupted" because
 //! of a probe, but where a thread goes to sleep between the look and the signal: then calls that
 //! the kernel never restarts (`epoll_wait`, `nanosleep`) end early once.
+use super::error::PatchError;
 use super::memory::{Memory, OwnMemory};
 use crate::patch::os;
 use crate::patch::runtime::frames;
 use crate::patch::runtime::trap;
+use crate::sys::clock;
 use std::ffi::c_int;
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,32 +26,16 @@ use std::time::{Duration, Instant};
 /// How long a thread may take until it has answered, or has opened its mask of signals. Time in
 /// which it waits for a CPU does not count: see [`Turns`].
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a thread may wait for a CPU: on a machine that gives it none for so long nothing can be
-/// done.
+/// How long a thread may wait for a CPU: a machine that gives it none for so long is no use.
 const MOST_WAITING: Duration = Duration::from_secs(60);
 /// How long a thread is looked at before it is asked, with pauses that double: one that is about to
 /// wait, perhaps for a CPU first, waits by then, and no call of it ends early.
 const LOOKING: Duration = Duration::from_millis(3);
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 
-/// Why it is not known that no thread stands inside.
-#[derive(Debug)]
-pub(crate) enum AskError {
-    /// This thread did not answer.
-    Silent(i32),
-    /// /proc or signals do not work.
-    System(io::Error),
-}
-
-impl From<io::Error> for AskError {
-    fn from(error: io::Error) -> AskError {
-        AskError::System(error)
-    }
-}
-
 /// The numbers of this process's threads but the calling one.
 pub(crate) fn others() -> io::Result<Vec<i32>> {
-    let own = os::own_tid();
+    let own = clock::own_tid();
     let tids = std::fs::read_dir("/proc/self/task")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&tid| tid != own);
@@ -157,9 +143,10 @@ pub(crate) fn blocker(tids: &[i32]) -> Option<i32> {
 /// Returns when no other thread stands at an address for which `inside` holds.
 ///
 /// # Errors
-/// [`AskError`] when a thread has had two seconds in which it could have answered.
-pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), AskError> {
-    let mut left = others()?;
+/// [`PatchError::Silent`] when a thread has had two seconds in which it could have answered.
+pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(), PatchError> {
+    let failed = PatchError::system("ask threads where they stand");
+    let mut left = others().map_err(&failed)?;
     let mut moved = Vec::new();
     let (until, mut pause) = (Instant::now() + LOOKING, FIRST_PAUSE);
     loop {
@@ -188,7 +175,7 @@ pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             // Its queue of signals is full: it is looked at until it sleeps elsewhere or is gone.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => asked.push(tid),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(failed(error)),
         }
     }
     let mut open: Vec<Turns> = asked.iter().map(|&tid| Turns::of(tid)).collect();
@@ -206,12 +193,10 @@ pub(crate) fn leave(question: c_int, inside: impl Fn(u64) -> bool) -> Result<(),
                 return Ok(());
             }
             // Each of them is looked at each time.
-            let silent: Vec<i32> = open
-                .iter_mut()
-                .filter_map(|turns| turns.are_over(ANSWER_TIMEOUT).then_some(turns.tid))
-                .collect();
-            if let Some(&tid) = silent.first() {
-                return Err(AskError::Silent(tid));
+            let silent =
+                open.iter_mut().filter_map(|turns| turns.are_over(ANSWER_TIMEOUT).then_some(turns.tid));
+            if let Some(&tid) = silent.collect::<Vec<i32>>().first() {
+                return Err(PatchError::Silent { tid });
             }
         }
     }

@@ -7,16 +7,17 @@
 use crate::patch::runtime::trap::{
     self, ProgramHandler, SIGNAL, on_question, on_trap, program_handler, set_program_handler,
 };
-use std::ffi::{c_int, c_void};
+use crate::sys::lock;
+use crate::sys::signal;
+use std::ffi::c_int;
 use std::io;
-use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The signal by which threads are asked; 0 before the first question.
 static QUESTION: AtomicI32 = AtomicI32::new(0);
 
-fn action(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void), flags: c_int) -> libc::sigaction {
+fn handle(signal: c_int, handler: signal::Handler, flags: c_int) -> io::Result<()> {
     // SAFETY: all zeros are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -24,28 +25,11 @@ fn action(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void), flag
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | flags;
     // SAFETY: our own set. No other handler runs meanwhile, so none finds a probe there.
     unsafe { libc::sigfillset(&mut action.sa_mask) };
-    action
-}
-
-fn handle(
-    signal: c_int,
-    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
-    flags: c_int,
-) -> io::Result<libc::sigaction> {
-    let action = action(handler, flags);
-    // SAFETY: all zeros are a valid action.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: two actions of ours; the handler stays for good.
-    let done = unsafe { libc::sigaction(signal, &action, &mut before) };
-    if done == 0 { Ok(before) } else { Err(io::Error::last_os_error()) }
+    signal::action(signal, Some(&action)).map(drop)
 }
 
 fn current(signal: c_int) -> io::Result<libc::sigaction> {
-    // SAFETY: all zeros are a valid action.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: only asks.
-    let done = unsafe { libc::sigaction(signal, ptr::null(), &mut now) };
-    if done == 0 { Ok(now) } else { Err(io::Error::last_os_error()) }
+    signal::action(signal, None)
 }
 
 /// Whether traps come to us.
@@ -54,10 +38,7 @@ pub(crate) fn is_in_front() -> bool {
 }
 
 /// Held by who changes the handler of traps.
-fn lock() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static ONE: Mutex<()> = Mutex::new(());
 
 /// Handles traps, if that is not so already, with the program's handler behind ours. Where calls of
 /// `sigaction` come to us already (`got_hooks.rs`), the program cannot take them away.
@@ -76,24 +57,24 @@ pub(crate) fn install() -> io::Result<()> {
 /// missing: `asked` says whether every thread has been somewhere else since the last site was
 /// restored.
 pub(crate) fn uninstall(asked: impl FnOnce() -> bool) {
-    let _one = lock();
+    let _one = lock(&ONE);
     let ours = on_trap as *const () as usize;
     let (Some(program_handler), Ok(now)) = (program_handler(), current(SIGNAL)) else { return };
     if now.sa_sigaction == ours && asked() {
-        // SAFETY: the action that was there, or that the program has put there since.
-        unsafe { libc::sigaction(SIGNAL, &program_handler.action(), ptr::null_mut()) };
+        // The action that was there, or that the program has put there since.
+        _ = signal::action(SIGNAL, Some(&program_handler.action()));
     }
 }
 
 fn install_once() -> io::Result<()> {
-    let _one = lock();
+    let _one = lock(&ONE);
     let ours = on_trap as *const () as usize;
     let now = current(SIGNAL)?;
     if now.sa_sigaction == ours {
         return Ok(());
     }
     set_program_handler(ProgramHandler::of(&now));
-    handle(SIGNAL, on_trap, 0).map(|_| ())
+    handle(SIGNAL, on_trap, 0)
 }
 
 /// The signal by which threads are asked where they stand: a real-time signal that the program does

@@ -20,51 +20,32 @@ use crate::patch::codegen::unwind;
 use crate::patch::layout::ShadowRegion;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Ranges of stubs that can be described.
 const RANGES: usize = 1024;
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static LIST: [Range; RANGES] = [const { Range::new() }; RANGES];
+static LIST: [OnceLock<Range>; RANGES] = [const { OnceLock::new() }; RANGES];
 /// The C library's `_dl_find_object`; 0 where it has none.
 static FIND_OBJECT: AtomicU64 = AtomicU64::new(0);
 
-/// One range of stubs, and what describes it. Written before it is counted.
+/// One range of stubs, and what describes it.
 struct Range {
-    begin: AtomicU64,
-    end: AtomicU64,
-    /// The description of the range itself (FDE).
-    description: AtomicU64,
+    begin: u64,
+    end: u64,
+    /// The description of the range itself (FDE), and what follows it.
+    description: &'static [u8],
     /// What a module's `PT_GNU_EH_FRAME` has, leading to the whole section.
-    header: AtomicU64,
+    header: &'static [u8],
     /// Two program headers, as of a module.
-    segments: AtomicU64,
+    segments: [libc::Elf64_Phdr; 2],
 }
 
-impl Range {
-    const fn new() -> Range {
-        Range {
-            begin: AtomicU64::new(0),
-            end: AtomicU64::new(0),
-            description: AtomicU64::new(0),
-            header: AtomicU64::new(0),
-            segments: AtomicU64::new(0),
-        }
-    }
-}
-
-fn ranges() -> &'static [Range] {
-    // Acquire: pairs with the Release in describe().
-    &LIST[..COUNT.load(Ordering::Acquire).min(RANGES)]
-}
-
-/// A number that is only read here: written before the range was counted.
-fn get(of: &AtomicU64) -> u64 {
-    of.load(Ordering::Relaxed)
+fn ranges() -> impl Iterator<Item = &'static Range> {
+    LIST.iter().map_while(OnceLock::get)
 }
 
 fn range_of(address: u64) -> Option<&'static Range> {
-    ranges().iter().find(|range| (get(&range.begin)..get(&range.end)).contains(&address))
+    ranges().find(|range| (range.begin..range.end).contains(&address))
 }
 
 /// What libgcc_s wants to know besides the description.
@@ -86,8 +67,8 @@ unsafe extern "C" {
 unsafe extern "C" fn find_description(address: u64, bases: *mut Bases) -> *const u8 {
     if let Some(range) = range_of(address) {
         // SAFETY: the unwinder's own structure.
-        unsafe { bases.write(Bases { text: 0, data: 0, function: get(&range.begin) }) };
-        return std::ptr::with_exposed_provenance(get(&range.description) as usize);
+        unsafe { bases.write(Bases { text: 0, data: 0, function: range.begin }) };
+        return range.description.as_ptr();
     }
     // SAFETY: as we were called.
     unsafe { _Unwind_Find_FDE(address, bases) }
@@ -109,14 +90,15 @@ type FindObject = unsafe extern "C" fn(u64, *mut Object) -> c_int;
 /// Takes the place of `_dl_find_object`.
 unsafe extern "C" fn find_object(address: u64, object: *mut Object) -> c_int {
     if let Some(range) = range_of(address) {
-        let (begin, end, header) = (get(&range.begin), get(&range.end), get(&range.header));
+        let Range { begin, end, .. } = *range;
+        let header = range.header.as_ptr() as u64;
         let found = Object { flags: 0, begin, end, link_map: 0, header, reserved: [0; 7] };
         // SAFETY: the caller's own structure.
         unsafe { object.write(found) };
         return 0;
     }
     // SAFETY: only in place where the C library's is known, of this type.
-    let real: FindObject = unsafe { std::mem::transmute(get(&FIND_OBJECT) as *const ()) };
+    let real: FindObject = unsafe { std::mem::transmute(FIND_OBJECT.load(Ordering::Relaxed) as *const ()) };
     // SAFETY: as we were called.
     unsafe { real(address, object) }
 }
@@ -159,7 +141,7 @@ unsafe extern "C-unwind" fn modules(look: PhdrCallback, data: *mut c_void) -> c_
         let mut info = libc::dl_phdr_info {
             dlpi_addr: 0,
             dlpi_name: c"[kymo]".as_ptr(),
-            dlpi_phdr: std::ptr::with_exposed_provenance(get(&range.segments) as usize),
+            dlpi_phdr: range.segments.as_ptr(),
             dlpi_phnum: 2,
             dlpi_adds: asker.loads.0,
             dlpi_subs: asker.loads.1,
@@ -175,7 +157,9 @@ unsafe extern "C-unwind" fn modules(look: PhdrCallback, data: *mut c_void) -> c_
 fn instead_of(name: &[u8]) -> Option<u64> {
     match name {
         b"_Unwind_Find_FDE" => Some(find_description as *const () as u64),
-        b"_dl_find_object" if get(&FIND_OBJECT) != 0 => Some(find_object as *const () as u64),
+        b"_dl_find_object" if FIND_OBJECT.load(Ordering::Relaxed) != 0 => {
+            Some(find_object as *const () as u64)
+        }
         b"dl_iterate_phdr" => Some(modules as *const () as u64),
         _ => None,
     }
@@ -215,7 +199,7 @@ pub(crate) fn look_again() {
     static LOADED: AtomicU64 = AtomicU64::new(0);
     let loaded = got_hooks::loaded();
     // Relaxed: only called under the patcher's lock.
-    if !ranges().is_empty() && LOADED.swap(loaded, Ordering::Relaxed) != loaded && take_places().1 {
+    if ranges().next().is_some() && LOADED.swap(loaded, Ordering::Relaxed) != loaded && take_places().1 {
         LOADED.store(0, Ordering::Relaxed);
     }
 }
@@ -226,29 +210,16 @@ pub(crate) fn look_again() {
 /// lock at each throw, and a child that is forked meanwhile finds that lock taken for good.
 pub(crate) fn describe(begin: u64, end: u64, region: ShadowRegion) {
     let section: &'static [u8] = Vec::leak(unwind::section(begin, end, region));
-    // Relaxed: only called under the patcher's lock.
-    let at = COUNT.load(Ordering::Relaxed);
     let asked = is_asked();
-    if at < RANGES {
-        // The description of the range is behind the one of all, which begins with its length.
-        let first = u32::from_le_bytes([section[0], section[1], section[2], section[3]]) as usize + 4;
-        let header: &'static [u8] = Vec::leak(header(section));
-        let segments = Box::leak(Box::new(segments(begin, end, header)));
-        let range = &LIST[at];
-        for (place, value) in [
-            (&range.begin, begin),
-            (&range.end, end),
-            (&range.description, section[first..].as_ptr().expose_provenance() as u64),
-            (&range.header, header.as_ptr().expose_provenance() as u64),
-            (&range.segments, segments.as_ptr().expose_provenance() as u64),
-        ] {
-            place.store(value, Ordering::Relaxed);
-        }
-        // Release: pairs with the Acquire in ranges().
-        COUNT.store(at + 1, Ordering::Release);
-        if asked {
-            return;
-        }
+    // The description of the range is behind the one of all, which begins with its length.
+    let first = u32::from_le_bytes([section[0], section[1], section[2], section[3]]) as usize + 4;
+    let header: &'static [u8] = Vec::leak(header(section));
+    let segments = segments(begin, end, header);
+    let range = Range { begin, end, description: &section[first..], header, segments };
+    // Only called under the patcher's lock, so the first free place stays free until it is taken.
+    let free = LIST.iter().find(|place| place.get().is_none());
+    if free.is_some_and(|place| place.set(range).is_ok()) && asked {
+        return;
     }
     // SAFETY: a whole section that ends with a zero length and lives for good.
     unsafe { __register_frame(section.as_ptr()) };
@@ -258,7 +229,7 @@ pub(crate) fn describe(begin: u64, end: u64, region: ShadowRegion) {
 fn header(section: &'static [u8]) -> Vec<u8> {
     const OMITTED: u8 = 0xff;
     let mut header = vec![1, 0, OMITTED, OMITTED];
-    header.extend(section.as_ptr().expose_provenance().to_le_bytes());
+    header.extend((section.as_ptr() as u64).to_le_bytes());
     header
 }
 
@@ -274,7 +245,7 @@ fn segments(begin: u64, end: u64, header: &'static [u8]) -> [libc::Elf64_Phdr; 2
         p_memsz: bytes,
         p_align: 1,
     };
-    let at = header.as_ptr().expose_provenance() as u64;
+    let at = header.as_ptr() as u64;
     [
         segment(libc::PT_LOAD, libc::PF_R | libc::PF_X, begin, end - begin),
         segment(libc::PT_GNU_EH_FRAME, libc::PF_R, at, header.len() as u64),
@@ -308,7 +279,7 @@ mod tests {
         let mut object = Object { flags: 9, begin: 0, end: 0, link_map: 9, header: 0, reserved: [9; 7] };
         // SAFETY: a structure of ours.
         assert_eq!(unsafe { find_object(end - 1, &raw mut object) }, 0);
-        assert_eq!((object.begin, object.end, object.header), (begin, end, get(&range.header)));
+        assert_eq!((object.begin, object.end, object.header), (begin, end, range.header.as_ptr() as u64));
         let mut all: Vec<(u64, u16)> = Vec::new();
         let mut own = all.clone();
         // SAFETY: a function of the right type and a list of ours.

@@ -117,7 +117,7 @@ impl SlowProbe {
     }
 
     fn note(&self, hit: &mut Hit) {
-        let action = self.action.get();
+        let action: &ProbeAction = &self.action;
         if hit.returned {
             if holds(&action.return_condition, hit) {
                 self.raise(self.counters.returns);
@@ -146,7 +146,7 @@ impl SlowProbe {
 
     /// Writes the event into the frame's buffer, but for its time and CPU.
     fn event(&self, hit: &mut Hit, fetches: &[Fetch], layout: &Layout) {
-        let action = self.action.get();
+        let action: &ProbeAction = &self.action;
         let event = if hit.returned { action.return_event } else { action.event };
         let Some(event) = event else { return };
         let mut place = self.site;

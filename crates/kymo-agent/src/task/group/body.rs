@@ -3,6 +3,7 @@ use super::Inner;
 use crate::sys::fork;
 use crate::task::counter::Counter;
 use crate::task::counters::{Counters, engine};
+use crate::task::reading::Reading;
 use crate::task::{Error, thread_slot};
 use kymo_core::context::{self, Count, EventId};
 use std::borrow::Cow;
@@ -36,30 +37,11 @@ pub(in crate::task) struct Stats {
     uncounted: AtomicU64,
     /// The slot that runs it, plus one; 0: it rests.
     on: AtomicU32,
-    /// The thread that ran it last, by the number that
-    /// [`TaskThread`](crate::task::thread::TaskThread)s have; 0: none so far.
+    /// The last thread, by [`TaskThread`](crate::task::thread::TaskThread)'s number; 0: none.
     last: AtomicU64,
     life: AtomicU8,
     /// Its own counts, when it has ended.
     finals: OnceLock<Vec<(EventId, Count)>>,
-}
-
-/// The four numbers of [`Stats`] at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::task) struct RunCounts {
-    pub(in crate::task) polls: u64,
-    pub(in crate::task) switches: u64,
-    pub(in crate::task) migrations: u64,
-    pub(in crate::task) uncounted: u64,
-}
-
-impl RunCounts {
-    pub(in crate::task) fn add(&mut self, other: RunCounts) {
-        self.polls += other.polls;
-        self.switches += other.switches;
-        self.migrations += other.migrations;
-        self.uncounted += other.uncounted;
-    }
 }
 
 fn add(counter: &AtomicU64) {
@@ -89,12 +71,14 @@ impl Stats {
         }
     }
 
-    pub(in crate::task) fn run_counts(&self) -> RunCounts {
-        RunCounts {
+    /// Its numbers at one moment, and no counts.
+    pub(in crate::task) fn reading(&self) -> Reading {
+        Reading {
             polls: self.polls.load(Ordering::Relaxed),
             switches: self.switches.load(Ordering::Relaxed),
             migrations: self.migrations.load(Ordering::Relaxed),
             uncounted: self.uncounted.load(Ordering::Relaxed),
+            counts: Vec::new(),
         }
     }
 

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns that were not looked at because a thread's shadow stack was full.
-pub(crate) fn missed() -> u64 {
+/// How many returns of this process's calls were not looked at, because more than
+/// [`DEPTH`](crate::patch::DEPTH) calls of a thread were waited for.
+pub fn missed() -> u64 {
     // Relaxed: a count.
     MISSED.load(Ordering::Relaxed)
 }

@@ -270,12 +270,10 @@ pub(crate) fn set_top(at: EntryAt) {
 
 /// The kernel's number of this thread, without the C library.
 pub(crate) fn thread_id() -> u64 {
-    // SAFETY: asks for a number.
-    unsafe { raw::call_plain(libc::SYS_gettid) as u64 }
+    u64::from(raw::thread())
 }
 
 /// Likewise of this process.
 pub(crate) fn process_id() -> u64 {
-    // SAFETY: asks for a number.
-    unsafe { raw::call_plain(libc::SYS_getpid) as u64 }
+    u64::from(raw::process())
 }
